@@ -447,7 +447,7 @@ class SkillComparison(ProjectionTable, table=True):
 
 class Skill(ProjectionTable, table=True):
     """A skill of an agent on a base, with the figures of the last comparison that had it as a
-    candidate: means and deviations over the labellings (consumers/diagnosis/skills.py)."""
+    candidate: means and deviations over the labellings (consumers/methods/skills/measures.py)."""
 
     __tablename__ = "skills"
     MERGE: ClassVar[Merge] = Merge.LAST

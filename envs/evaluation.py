@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from envs.attribution.user_faults import find_user_fault
 from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable, Usage
 from envs.environment import Environment, Limits, UnknownTask
 from envs.episode import Episode, Party, PrefixMismatch, Termination
 from envs.episode import play as play_locally
+from envs.evidence.user_faults import find_user_fault
 from envs.grading import Grade, flag_errors, grade
 from envs.players import LocalPlayer, Player
 from envs.reward import DEFAULT, UNSHAPED, Conduct, Reward, Shaping, conduct_of, shape

@@ -21,8 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from envs.attribution.spelling import has_value, is_value
-from envs.attribution.words import collect_user_text, split_words, squeeze
 from envs.endpoint import (
     AnswerFailure,
     Endpoint,
@@ -34,6 +32,8 @@ from envs.endpoint import (
 )
 from envs.environment import Environment
 from envs.episode import Termination
+from envs.evidence.spelling import has_value, is_value
+from envs.evidence.words import collect_user_text, split_words, squeeze
 from envs.patterns.search import matches
 from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, STOP_TOKENS, TRANSFER

@@ -371,7 +371,7 @@ class RouterOption(StrictModel):
 
 class PanelRouter(StrictModel):
     """How a panel chooses a member for a session: by the scores of the options' labels as the next
-    token (producers/gateway/routing/label_router.py)."""
+    token (producers/gateway/skills/label_router.py)."""
 
     form: Literal["labels", "head"] = Field(
         default="labels", exclude_if=lambda value: value == "labels"
@@ -441,7 +441,7 @@ class JobSpec(StrictModel):
     those that it does not learn from among them. None: not known."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
     """A job that teaches the user gives the tasks of its pools these manners of speaking in turn
-    (daemon/synthesis/manners.py). Empty: they keep their own words."""
+    (daemon/methods/synthesis/manners.py). Empty: they keep their own words."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     allowed_winnable: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
     """Kinds of task in its pools that a cheater wins and that the settings allowed all the same;

@@ -20,9 +20,9 @@ from typing import Any, Final
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
-from consumers.folds.plans import count_try, name_plan
 from consumers.folds.record import FoldInput
 from consumers.folds.task_states import reject_task
+from consumers.methods.synthesis.folds import count_try, name_plan
 from consumers.tables import Cycle, Job, JobRound, Leader, ProjectionTable, Rejection, Task
 from events.canonical import exact_json
 from events.learning import (

@@ -42,21 +42,21 @@ from consumers.folds.cycles import (
     store_cycle_round,
 )
 from consumers.folds.erasures import fold_person_erasure
-from consumers.folds.plans import (
-    count_try,
-    fold_plan_revisions,
-    fold_plans,
-    fold_trajectory_verdict,
-    name_plan,
-)
 from consumers.folds.record import FoldInput
 from consumers.folds.repairs import fold_repair
-from consumers.folds.skills import fold_skill_contrast
 from consumers.folds.task_states import (
     fold_task_retirement,
     keep_body,
     restore_task,
     takes_body,
+)
+from consumers.methods.skills.folds import fold_skill_contrast
+from consumers.methods.synthesis.folds import (
+    count_try,
+    fold_plan_revisions,
+    fold_plans,
+    fold_trajectory_verdict,
+    name_plan,
 )
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json

@@ -17,16 +17,16 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select
 
 from consumers.folds.task_states import ACTIVE
-from consumers.reads.repairs import read_repair
-from consumers.reads.succession import find_adapter_at, find_member_before
-from consumers.reads.synthesis.plans import (
+from consumers.methods.synthesis.plans import (
     PlanSetLine,
     PlanState,
     list_plan_sets,
     read_plan_changes,
     read_plans,
 )
-from consumers.reads.synthesis.verdicts import read_task_verdicts
+from consumers.methods.synthesis.verdicts import read_task_verdicts
+from consumers.reads.repairs import read_repair
+from consumers.reads.succession import find_adapter_at, find_member_before
 from consumers.tables import (
     Adapter,
     Cycle,

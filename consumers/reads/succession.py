@@ -12,13 +12,14 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, func, or_, select, true
 
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
-from consumers.diagnosis.skills import SkillState
 from consumers.folds.cycles import PROPOSED
-from consumers.reads import learning, panels, serving
+from consumers.methods.skills import panel_reads
+from consumers.methods.skills.measures import SkillState
+from consumers.methods.skills.reads import read_skills
+from consumers.reads import learning, serving
 from consumers.reads.cycle_state import find_cycle_cancellation
 from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
-from consumers.reads.skills import read_skills
 from consumers.tables import Adapter, Cycle, Job, LifecycleStep, Rollout, Task
 from events.jobs import AdapterUser
 from events.lifecycle import SERVING, State
@@ -207,7 +208,7 @@ def read_old_members(
     for panel, left in _list_final_panels(connection, alias, base):
         if panel.panel is None or (before is not None and left >= before):
             continue
-        lapsed = panels.read_member_exits(connection, panel, left)
+        lapsed = panel_reads.read_member_exits(connection, panel, left)
         for member in panel.panel.members:
             row = (
                 None if member.adapter is None else serving.adapter_row(connection, member.adapter)

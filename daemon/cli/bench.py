@@ -15,7 +15,7 @@ from daemon.cli.output import table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from daemon.evaluation.reflection_benchmark import Answer, Answers, Item, Settings, Slot
+    from daemon.methods.lessons.reflection_benchmark import Answer, Answers, Item, Settings, Slot
 
 group = noun("bench", "Published benchmarks for any endpoint.")
 
@@ -169,7 +169,7 @@ def reflection(
 ) -> int:
     """Score repairs of failed calls. Killed, the same command goes on where it was."""
     from daemon.cli.evaluation import parse_json_object
-    from daemon.evaluation.reflection_benchmark import Settings, read_items, report
+    from daemon.methods.lessons.reflection_benchmark import Settings, read_items, report
     from envs.reflection.official import detect_dialect
 
     if not isfinite(temperature):
@@ -221,8 +221,8 @@ def _collect(
     fresh: bool,
 ) -> "Mapping[Slot, Answer]":
     """Return the stored answers, after asking for those that are missing."""
-    from daemon.evaluation.reflection_benchmark import Answers, digest_of
     from daemon.evaluation.run import lock_evaluation
+    from daemon.methods.lessons.reflection_benchmark import Answers, digest_of
 
     digest = digest_of(settings, items)
     with cli.app() as app, lock_evaluation(app.home, digest):
@@ -250,7 +250,7 @@ async def _ask(
 ) -> list[str]:
     import stamina.instrumentation
 
-    from daemon.evaluation.reflection_benchmark import ask_all
+    from daemon.methods.lessons.reflection_benchmark import ask_all
     from envs.endpoint import Endpoint
 
     # It would log each retry; what came of it is in the reason.

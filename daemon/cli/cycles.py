@@ -10,8 +10,8 @@ from daemon.cli.output import facts, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
+    from consumers.methods.synthesis.plans import CycleTries
     from consumers.reads.learning import CycleRow, JobRoundRow, RejectionRow
-    from consumers.reads.synthesis.plans import CycleTries
     from daemon.cycle.cost import CycleCost
     from daemon.cycle.outlook import Outlook
     from daemon.cycle.practice import CyclePractice
@@ -115,16 +115,16 @@ def show(
     `kintsugi explain ID` goes back to the rollouts, `kintsugi cycle account ID` says where its gain
     went.
     """
+    from consumers.methods.synthesis.plans import read_cycle_tries
     from consumers.reads import learning
     from consumers.reads.cycle_state import read_cycle_state
-    from consumers.reads.synthesis.plans import read_cycle_tries
     from daemon.cli.cycle_account import describe_limit
     from daemon.cycle.account.account import build_document
     from daemon.cycle.account.read import read_account
     from daemon.cycle.cost import read_cost
     from daemon.cycle.practice import read_cycle_practice
-    from daemon.cycle.skills import describe_jobs
     from daemon.cycle.views import read_step
+    from daemon.methods.skills.choice import describe_jobs
 
     with cli.app() as app, app.reading() as connection:
         row = learning.find_cycle(connection, cycle)
@@ -170,7 +170,7 @@ def _show_parts(
     rejected: "list[RejectionRow]",
 ) -> None:
     """Show the jobs, the directive, the rounds of jobs and the rejections of a cycle."""
-    from consumers.reads.synthesis.plans import describe_mode
+    from consumers.methods.synthesis.plans import describe_mode
     from daemon.controller.directive import describe_directive
 
     if branches:

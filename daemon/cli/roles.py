@@ -126,10 +126,10 @@ def schedule(
     from daemon.config.upstreams import key_of
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
-    from daemon.cycle.panel_makers import teach_router
     from daemon.cycle.planner import CyclePlanner
+    from daemon.methods.skills.panel_makers import teach_router
+    from daemon.methods.synthesis.users.players import export_key
     from daemon.proposer.probe import Engine
-    from daemon.users.players import export_key
 
     with stop_on_signal(cli) as stop, cli.app() as app:
         export_key(app.settings)
@@ -219,9 +219,9 @@ def work(
     upstream: EngineUrls = None,
 ) -> int | None:
     """Make ended sessions into rollouts, keep engines as routes want them, and watch canaries."""
+    from daemon.methods.synthesis.users.players import export_key
     from daemon.roles.worker import Worker
     from daemon.serving.fleet import open_fleet
-    from daemon.users.players import export_key
 
     if once:
         with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:

@@ -28,17 +28,13 @@ from daemon.cli import (
     gateway,
     imports,
     jobs,
-    lessons,
     log,
-    panels,
     patterns,
-    plans,
     rebuild,
     replay,
     roles,
     rollouts,
     routes,
-    skills,
     spool,
     status,
     tasks,
@@ -47,6 +43,10 @@ from daemon.cli import (
     whatif,
 )
 from daemon.cli.command import Debug, Home, Json, Quiet
+from daemon.methods.lessons import commands as lessons
+from daemon.methods.skills import panel_commands as panels
+from daemon.methods.skills import skill_commands as skills
+from daemon.methods.synthesis import commands as plans
 
 app = typer.Typer(
     name="kintsugi",

@@ -99,7 +99,7 @@ def _build_table(lines: "list[TaskLine]") -> Any:
 def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
     """Show one task: where it came from, its state, whose fault its rollouts were, and its whole
     definition."""
-    from consumers.reads.synthesis.verdicts import read_task_verdicts
+    from consumers.methods.synthesis.verdicts import read_task_verdicts
 
     with cli.app() as app:
         with app.reading() as connection:

@@ -32,7 +32,7 @@ from daemon.controller.sampling import (
     sample_failures,
     sample_successes,
 )
-from daemon.controller.synthesis_choice import (
+from daemon.methods.synthesis.choice import (
     PatternTries,
     SynthesisSetting,
     choose_patterns,

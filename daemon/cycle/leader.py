@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Protocol
 from pydantic import ValidationError
 
 from consumers.diagnosis.round_counts import Pair
-from consumers.reads import agents, learning, panels
+from consumers.methods.skills import panel_reads
+from consumers.reads import agents, learning
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
 from daemon.controller.model_answers import ModelFailure
-from daemon.controller.skill_labels import BadLabelling
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
@@ -36,10 +36,11 @@ from daemon.cycle.job_spec import NotTrainable
 from daemon.cycle.scheduler import Due, Facts, NotDue, decide
 from daemon.cycle.state_machine import OWNER, CycleEnd, Step
 from daemon.cycle.views import read_facts, read_next_step
-from daemon.users.request import build_request
-from daemon.users.spec import NoUserJob
-from daemon.users.state_machine import UserStep
-from daemon.users.views import read_user_state
+from daemon.methods.skills.labels import BadLabelling
+from daemon.methods.synthesis.users.request import build_request
+from daemon.methods.synthesis.users.spec import NoUserJob
+from daemon.methods.synthesis.users.state_machine import UserStep
+from daemon.methods.synthesis.users.views import read_user_state
 from envs.registry import EnvironmentBroken, UnknownEnvironment
 from events.envelope import derive_id, utc_now
 from events.errors import KintsugiError
@@ -326,7 +327,7 @@ class Leader:
         """Reject the panels that were composed while their cycle was ended: no later step would
         handle them, and the files of their members would be kept for ever."""
         with self._app.reading() as connection:
-            late = panels.list_late_panels(connection, pair.alias)
+            late = panel_reads.list_late_panels(connection, pair.alias)
         for row, cycle in late:
             reason = clip_reason(f"its cycle was over when it was composed: {cycle.ended_because}")
             moved = AdapterMoved(adapter=row.adapter, state="rejected", reason=reason)

@@ -20,7 +20,8 @@ base. It never trains on from another skill's adapter, or from one for everythin
 
 from typing import TYPE_CHECKING, Final
 
-from consumers.reads import learning, panels, serving, succession
+from consumers.methods.skills import panel_reads
+from consumers.reads import learning, serving, succession
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from events.gate import AFTER_ERROR, SIBLING
@@ -68,7 +69,7 @@ def find_member_parent(
     if incumbent is not None and incumbent.panel is not None:
         name = incumbent.panel.find_adapter(skill)
         member = None if name is None else serving.adapter_row(connection, name)
-        if member is not None and skill in panels.read_member_exits(connection, incumbent):
+        if member is not None and skill in panel_reads.read_member_exits(connection, incumbent):
             # What a gate or a person had against it is learnt by no one's weights.
             return None, None
         if member is not None:

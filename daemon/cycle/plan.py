@@ -34,8 +34,8 @@ from daemon.cycle.estimate import Estimate, History, estimate, read_history
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.outlook import read_outlook
 from daemon.cycle.planner import CyclePlanner
-from daemon.cycle.synthesis.quotas import make_rule_parts
 from daemon.cycle.views import build_facts, find_environment
+from daemon.methods.synthesis.quotas import make_rule_parts
 from daemon.proposer.candidate import CannotSample
 from daemon.proposer.probe import Engine
 from envs.endpoint import EndpointUnavailable

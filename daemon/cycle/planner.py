@@ -25,8 +25,6 @@ from consumers.reads.succession import OldMember
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
 from daemon.controller.model_answers import ModelFailure
-from daemon.controller.skill_analyzer import choose_labeller
-from daemon.controller.skill_discovery import contrast_skills, find_due_round
 from daemon.core.kind_exclusions import (
     drop_kinds,
     filter_by_pools,
@@ -40,24 +38,26 @@ from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.leader import Proposal, RetryLater
 from daemon.cycle.outlook import describe_unusable
-from daemon.cycle.panel_parts import RouterTeacher, gather_lesson, gather_parts
 from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
 from daemon.cycle.retraining import choose_members, read_retraining
-from daemon.cycle.skills import SkillChoice, SkillHistory, read_skill_histories
-from daemon.cycle.synthesis.quotas import CycleParts, MakeParts, choose_parts, fill_quotas
 from daemon.cycle.views import find_agent
 from daemon.jobs.learning_rate import needs_size
 from daemon.jobs.own_successes import offer_successes
+from daemon.methods.lessons.drafts import LessonSupply
+from daemon.methods.skills.analyzer import choose_labeller
+from daemon.methods.skills.choice import SkillChoice, SkillHistory, read_skill_histories
+from daemon.methods.skills.discovery import contrast_skills, find_due_round
+from daemon.methods.skills.panel_parts import RouterTeacher, gather_lesson, gather_parts
+from daemon.methods.synthesis.quotas import CycleParts, MakeParts, choose_parts, fill_quotas
+from daemon.methods.synthesis.review import Review, review_tasks
+from daemon.methods.synthesis.users.players import find_user
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
 from daemon.proposer.candidate import CannotSample, Source
-from daemon.proposer.lesson_drafts import LessonSupply
 from daemon.proposer.probe import Engine, ProbeBudget, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.rejections import describe_rejections, list_new_entries, reject_bodies
 from daemon.proposer.siblings import draw_siblings, find_regressions
-from daemon.synthesis.review import Review, review_tasks
-from daemon.users.players import find_user
 from envs.endpoint import Sampling
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment

@@ -11,22 +11,22 @@ what the next directive would do with the same failures, and decides nothing.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumers.diagnosis.skills import SkillState
+from consumers.methods.skills.measures import SkillState
+from consumers.methods.skills.reads import read_comparisons, read_skills
 from consumers.reads import agents, learning, planning, rollouts
 from consumers.reads.cycle_account import read_written_tasks
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.explanation import describe_after_error
-from consumers.reads.skills import read_comparisons, read_skills
 from daemon.controller.refusals import Refusals, read_refusals
 from daemon.cycle.retraining import Retraining, explain_limit, read_retraining
-from daemon.cycle.skills import SkillChoice, read_skill_histories
+from daemon.methods.skills.choice import SkillChoice, read_skill_histories
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.diagnosis.round_counts import Pair
+    from consumers.methods.skills.reads import SkillComparisonLine, SkillLine
     from consumers.reads.learning import CycleRow
-    from consumers.reads.skills import SkillComparisonLine, SkillLine
     from daemon.config.settings import Settings
     from events.gate import AfterError
 

@@ -21,7 +21,6 @@ from consumers.reads.cycle_state import BranchState, CycleState, read_cycle_stat
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.core.task_kinds import find_kinds
-from daemon.cycle.panel_parts import build_branch_view, explain_states, find_router_obstacle
 from daemon.cycle.scheduler import Facts
 from daemon.cycle.state_machine import (
     AdapterView,
@@ -31,6 +30,11 @@ from daemon.cycle.state_machine import (
     View,
     list_due_steps,
     next_step,
+)
+from daemon.methods.skills.panel_parts import (
+    build_branch_view,
+    explain_states,
+    find_router_obstacle,
 )
 from events.envelope import parse_timestamp
 

@@ -28,25 +28,25 @@ from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.serving_lock import hold_serving_lock
-from daemon.cycle.panel_parts import (
+from daemon.cycle.state_machine import Step
+from daemon.cycle.views import find_agent, read_due_steps
+from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
+from daemon.evaluation.gate_waits import GateWait
+from daemon.jobs.runner import JobRunner
+from daemon.methods.lessons.after_error import HeldOutLessons
+from daemon.methods.skills.panel_parts import (
     Composer,
     PanelRefusal,
     gather_parts,
     list_new_members,
 )
-from daemon.cycle.state_machine import Step
-from daemon.cycle.views import find_agent, read_due_steps
-from daemon.evaluation.after_error import HeldOutLessons
-from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
-from daemon.evaluation.gate_waits import GateWait
-from daemon.jobs.runner import JobRunner
+from daemon.methods.synthesis.users.players import find_user
 from daemon.serving.desired_state import roles
 from daemon.serving.fleet import Fleet
 from daemon.serving.publisher import Publisher
 from daemon.serving.reconciler import observe
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefusal, Staging
-from daemon.users.players import find_user
 from envs.registry import EnvironmentBroken, UnknownEnvironment
 from events.errors import KintsugiError, LogError
 from events.rollouts import clip_reason

@@ -10,14 +10,14 @@ from typing import Any, Final
 from daemon.engine.chat import Chat
 from daemon.engine.generation import PromptTooLong, Request
 from daemon.engine.policy import Policy
-from daemon.engine.routing import render_router_prompts
 from daemon.engine.thread import EngineFailure, EngineThread
+from daemon.methods.skills.engine_router import render_router_prompts
 from envs.endpoint import AnswerFailure, EndpointUnavailable, Usage, request_seed
 from envs.episode import Termination
 from envs.players import Offer
 from events.jobs import PanelRouter
 from events.messages import Message
-from producers.gateway.routing.label_router import (
+from producers.gateway.skills.label_router import (
     RouterAnswer,
     decide,
     list_label_tokens,

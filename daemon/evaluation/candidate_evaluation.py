@@ -54,7 +54,6 @@ from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.kind_exclusions import find_cheat_exclusions, measure_cheats, read_cheats
 from daemon.core.task_definitions import with_definitions
-from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.evaluation.best_policies import BestPolicy, find_best
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
@@ -79,12 +78,6 @@ from daemon.evaluation.players import NoSuchPart, build_player, list_member_kind
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
 from daemon.evaluation.targets import MOST, Target, find_targets
 from daemon.evaluation.trial import Plan, Player, TrialAttempt, read_attempts
-from daemon.evaluation.users.verdicts import (
-    FaultCount,
-    describe_faults,
-    pair_judged,
-    shrink_target,
-)
 from daemon.jobs.runner import (
     CHECKPOINT_SETTING,
     OUT,
@@ -102,6 +95,13 @@ from daemon.jobs.runner import (
 )
 from daemon.jobs.task_bodies import collect_bodies
 from daemon.jobs.user_endpoints import wait_for_files, wait_for_users
+from daemon.methods.lessons.after_error import HeldOutLessons
+from daemon.methods.synthesis.users.verdicts import (
+    FaultCount,
+    describe_faults,
+    pair_judged,
+    shrink_target,
+)
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs import grading
 from envs.environment import Environment, UnknownTask

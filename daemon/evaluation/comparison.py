@@ -51,7 +51,7 @@ from daemon.evaluation.run import (
     survey,
 )
 from daemon.evaluation.targets import PlannedTarget
-from daemon.evaluation.users.verdicts import (
+from daemon.methods.synthesis.users.verdicts import (
     FaultCount,
     describe_faults,
     pair_judged,

@@ -25,9 +25,9 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from daemon.evaluation.injection import InjectedTask, draw_operator, inject, report_repairs
-from daemon.evaluation.panel_agent import EndpointRouter, PanelAgents
 from daemon.evaluation.similarity import GradedTask, report_similarity
+from daemon.methods.lessons.injection import InjectedTask, draw_operator, inject, report_repairs
+from daemon.methods.skills.panel_agent import EndpointRouter, PanelAgents
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
 from envs.episode import REGULAR, Termination

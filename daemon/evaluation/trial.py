@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from daemon.evaluation.panel_agent import PanelAgents
 from daemon.evaluation.plan_program import (
     ChunkJournal,
     Heartbeat,
@@ -39,6 +38,7 @@ from daemon.evaluation.plan_program import (
     run_program,
 )
 from daemon.jobs.runner import CHECKPOINT_SETTING, USER_TOKENS_SETTING
+from daemon.methods.skills.panel_agent import PanelAgents
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.jobs import (
@@ -51,7 +51,7 @@ from events.jobs import (
 )
 from events.messages import Message, StrictModel
 from events.rollouts import MemberChoice, RolloutContent, RolloutEnded
-from producers.gateway.routing.label_router import RouterAnswer
+from producers.gateway.skills.label_router import RouterAnswer
 
 if TYPE_CHECKING:
     from daemon.engine.agent import EngineAgent
@@ -593,7 +593,7 @@ def _choose_members(
     """Rollout -> the member that plays it, as the router of a panel chooses from `views`, what the
     agent reads first. An episode that ends before that is the base's, and has no doubt."""
     from daemon.engine.chat import as_chat
-    from daemon.engine.routing import ask
+    from daemon.methods.skills.engine_router import ask
 
     shown = {name: view for name, view in views.items() if view is not None}
     asked = {name: list(map(as_chat, view)) for name, view in shown.items()}

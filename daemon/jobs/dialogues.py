@@ -4,7 +4,7 @@
     dialogues = read_dialogues(app, connection, offer.rollouts)      what its file has
 
 A dialogue is a rollout that passed, whose messages the log has in the open, and whose user has no
-fault by rule (envs/attribution/user_faults.py), whoever played it. Tasks of benchmarks, and lessons
+fault by rule (envs/evidence/user_faults.py), whoever played it. Tasks of benchmarks, and lessons
 whose source is kept for tests, reports or gates, are left out: their ids do not show it. A spec
 names the rollouts as successes of a pool, and the file's sha256 as `dialogues` and as that of its
 successes. The file follows from the log alone, so it can be made anywhere and again.
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads.evidence import PassedRollout
 from consumers.reads.rollouts import rollout_row
 from daemon.jobs.own_successes import NotShown, read_event
+from daemon.methods.synthesis.user_training.dialogue_file import DialogueRecord, write_dialogues
 from daemon.proposer.candidate import is_evaluation_seed
 from daemon.proposer.verification import seed_of
-from daemon.solver.users.dialogue_file import DialogueRecord, write_dialogues
-from envs.attribution.user_faults import find_user_fault
 from envs.environment import Environment, UnknownTask
 from envs.evaluation import environment_code
+from envs.evidence.user_faults import find_user_fault
 from envs.lessons.making import find_split
 from envs.task import GENERATED, TaskDefinition
 from events.rollouts import RolloutEnded

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LEARNER: Final = "daemon.solver"
 TRIAL: Final = "daemon.evaluation.trial"
-USER_TRIAL: Final = "daemon.evaluation.user_trial"
+USER_TRIAL: Final = "daemon.methods.synthesis.users.trial"
 
 
 def jobs_of(settings: "Settings") -> JobRunner:

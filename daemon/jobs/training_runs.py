@@ -49,6 +49,7 @@ from daemon.jobs.runner import (
 )
 from daemon.jobs.task_bodies import collect_bodies, collect_keys, reject_missing
 from daemon.jobs.user_endpoints import wait_for_users
+from daemon.methods.synthesis.user_training.dialogue_file import DIALOGUES, write_dialogues
 from daemon.solver.journal import (
     DEFINITIONS,
     SUCCESSES,
@@ -59,7 +60,6 @@ from daemon.solver.journal import (
 )
 from daemon.solver.rounds.record import ROUNDS
 from daemon.solver.spec import NothingPlayable, drop_tasks, list_tasks
-from daemon.solver.users.dialogue_file import DIALOGUES, write_dialogues
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, check_place
 from events.learning import Decision, JobEnded, JobOutcome

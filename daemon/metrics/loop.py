@@ -31,12 +31,12 @@ from daemon.cycle.views import (
     step_name,
     step_start,
 )
+from daemon.methods.skills.metrics import SKILLS, RecentPanels, say_members, say_skills
+from daemon.methods.synthesis.metrics import SYNTHESIS, say_synthesis
+from daemon.methods.synthesis.users.metrics import USERS, say_users
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector
-from daemon.metrics.skills import SKILLS, RecentPanels, say_members, say_skills
-from daemon.metrics.synthesis import SYNTHESIS, say_synthesis
-from daemon.metrics.users import USERS, say_users
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome

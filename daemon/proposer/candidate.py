@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from envs.attribution.task_facts import TaskFacts
 from envs.environment import Environment
 from envs.episode import Episode, play
+from envs.evidence.task_facts import TaskFacts
 from envs.task import TaskDefinition, signature
 from events.errors import KintsugiError
 from events.learning import Mode

@@ -8,7 +8,7 @@
 
 The directive says how many places of a quota are lessons; they come first, and what they leave, by
 lack of lessons too, is for the other two. So is what the fourth mode, `synthesize`, leaves: places
-that plans have filled already (daemon/synthesis).
+that plans have filled already (daemon/methods/synthesis).
 
 The followed tasks are those of the failed rollouts that the directive names for a pattern; the
 environment's label of a kind of task is never used.
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from daemon.methods.lessons.drafts import LessonSupply, draft_lessons
 from daemon.proposer.candidate import (
     FIRST_SEED,
     LAST_SEED,
@@ -34,7 +35,6 @@ from daemon.proposer.candidate import (
     Sampler,
     Source,
 )
-from daemon.proposer.lesson_drafts import LessonSupply, draft_lessons
 from daemon.proposer.verification import Verdict, verify
 from envs.environment import Environment
 from envs.lessons.sealed_body import seal_body

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import learning
 from consumers.reads.evidence import last_outcomes, task_rates, tasks_of
+from daemon.methods.lessons.drafts import LessonSupply
+from daemon.methods.lessons.writer import RecordingReader
 from daemon.proposer.buffer import WINDOW, PoolEntry
 from daemon.proposer.candidate import FIRST_HELD_OUT, PriorTask, Source
-from daemon.proposer.lesson_drafts import LessonSupply
-from daemon.proposer.lessons import RecordingReader
 from daemon.proposer.siblings import Request, find_siblings
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask

@@ -33,17 +33,17 @@ from daemon.proposer.candidate import (
     CheckFailure,
     PriorTask,
 )
-from envs.attribution.names import list_plain_words
-from envs.attribution.spelling import find_name, has_id
-from envs.attribution.task_facts import (
+from envs.environment import UnknownTask
+from envs.episode import PrefixMismatch, check_prefix
+from envs.evidence.names import list_plain_words
+from envs.evidence.spelling import find_name, has_id
+from envs.evidence.task_facts import (
     find_gold_failure,
     find_gold_gap,
     find_unknown_output,
     find_unknown_value,
 )
-from envs.attribution.words import collect_user_text, leaves, words
-from envs.environment import UnknownTask
-from envs.episode import PrefixMismatch, check_prefix
+from envs.evidence.words import collect_user_text, leaves, words
 from envs.grading import grade
 from envs.lessons.checks import BadLesson, check_lesson
 from envs.lessons.making import find_split

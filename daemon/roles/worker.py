@@ -29,11 +29,12 @@ from consumers.reads import gateways
 from consumers.reads.cycle_state import find_job_cancellations
 from daemon.core.isolation import PARTS, Breaks
 from daemon.core.serving_lock import HomeLockBusy, hold_serving_lock
-from daemon.cycle.panel_makers import compose_panel
 from daemon.cycle.worker import CycleWorker
 from daemon.jobs.runner_factory import jobs_of, trials_of, user_trials_of
 from daemon.jobs.training_runs import advance
 from daemon.maintenance.erasure import sweep
+from daemon.methods.skills.panel_makers import compose_panel
+from daemon.methods.synthesis.users.worker import UserWorker
 from daemon.repair.background import RepairQueue
 from daemon.serving.bases import move
 from daemon.serving.canary_monitor import Guards
@@ -41,7 +42,6 @@ from daemon.serving.fleet import Fleet
 from daemon.serving.publisher import Publisher
 from daemon.serving.reconciler import Reconciler
 from daemon.sessions.closing import close_sessions
-from daemon.users.worker import UserWorker
 from events.envelope import utc_now
 
 if TYPE_CHECKING:

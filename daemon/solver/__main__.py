@@ -135,9 +135,9 @@ def _run_job(
     with _heartbeats(say, activity):
         # torch takes seconds to import, and the heartbeat should not wait for it.
         if spec.teaches == "router":
-            from daemon.solver.routing.job import run
+            from daemon.methods.skills.routing.job import run
         elif spec.teaches == "user":
-            from daemon.solver.users.job import run
+            from daemon.methods.synthesis.user_training.job import run
         else:
             from daemon.solver.job import run
 

@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from daemon.config.job_ranges import find_excess
-from daemon.synthesis.manners import MANNERS
+from daemon.methods.synthesis.manners import MANNERS
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.jobs import EndpointUser, JobSpec, TaskPool

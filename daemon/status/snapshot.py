@@ -34,10 +34,10 @@ def situation(app: "App") -> dict[str, Any]:
     from daemon.core.health import read_fold_state
     from daemon.core.kind_exclusions import read_agent_kinds
     from daemon.cycle.outlook import read_outlooks
-    from daemon.cycle.skills import describe_jobs
     from daemon.cycle.views import read_step
+    from daemon.methods.skills.choice import describe_jobs
+    from daemon.methods.skills.panel_members import read_panel_states
     from daemon.serving.lift import read_lifts
-    from daemon.serving.panel_members import read_panel_states
     from events.envelope import utc_now
 
     with app.reading() as connection:
@@ -170,7 +170,7 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
 def _improve(app: "App", connection: "Connection") -> dict[str, list[dict[str, Any]]]:
     """Return what each setting of `[improve]` does for each agent, and why not."""
     from daemon.cycle.practice import read_practices, read_skill_practices
-    from daemon.cycle.synthesis.practice import read_synthesis_practices
+    from daemon.methods.synthesis.practice import read_synthesis_practices
 
     practices: dict[str, Sequence[DataclassInstance]] = {
         "lessons": read_practices(connection, app.settings),
@@ -183,10 +183,10 @@ def _improve(app: "App", connection: "Connection") -> dict[str, list[dict[str, A
 def _skills(app: "App", connection: "Connection") -> list[dict[str, Any]]:
     """Return the skills that the last comparison of each agent selected, the largest contrast of
     each first, and what of them is taught."""
-    from consumers.diagnosis.skills import SkillState
+    from consumers.methods.skills.measures import SkillState
+    from consumers.methods.skills.reads import read_skills
     from consumers.reads import agents
-    from consumers.reads.skills import read_skills
-    from daemon.cycle.skills import read_skill_status
+    from daemon.methods.skills.choice import read_skill_status
 
     documents = []
     for pair in sorted(agents.present(connection)):
@@ -206,8 +206,8 @@ def _users(app: "App", connection: "Connection") -> list[dict[str, Any]]:
     """Return who plays the users of each agent, and why not the trained adapter."""
     from consumers.diagnosis.round_counts import Pair
     from daemon.cycle.estimate import read_job_budget
-    from daemon.users.practice import read_user_practices
-    from daemon.users.state_machine import UserStep
+    from daemon.methods.synthesis.users.practice import read_user_practices
+    from daemon.methods.synthesis.users.state_machine import UserStep
     from events.envelope import utc_now
 
     documents = []
@@ -279,8 +279,8 @@ def _list_gate_waits(app: "App") -> "list[GateWait]":
     """Return the gates on this machine of which no trial runs, with what they wait for."""
     from daemon.cycle.worker import CycleWorker
     from daemon.jobs.runner_factory import trials_of, user_trials_of
+    from daemon.methods.synthesis.users.worker import UserWorker
     from daemon.serving.fleet import Fleet
-    from daemon.users.worker import UserWorker
     from events.envelope import utc_now
 
     trials, user_trials = trials_of(app.settings), user_trials_of(app.settings)

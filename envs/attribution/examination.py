@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from envs.attribution.task_faults import TaskFault, find_task_fault
-from envs.attribution.user_faults import find_user_fault
 from envs.environment import Environment
 from envs.episode import Termination
+from envs.evidence.user_faults import find_user_fault
 from envs.grading import Grade
 from envs.task import TaskDefinition
 from events.errors import KintsugiError

@@ -27,10 +27,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from envs.attribution.names import is_in_tables, list_common_words, list_names_like
-from envs.attribution.observability import Missing
-from envs.attribution.spelling import has_value
-from envs.attribution.task_facts import (
+from envs.environment import Environment
+from envs.evidence.names import is_in_tables, list_common_words, list_names_like
+from envs.evidence.observability import Missing
+from envs.evidence.spelling import has_value
+from envs.evidence.task_facts import (
     TaskFacts,
     find_gold_failure,
     find_gold_gap,
@@ -38,8 +39,7 @@ from envs.attribution.task_facts import (
     find_unknown_value,
     find_wrong_end,
 )
-from envs.attribution.words import collect_user_text, leaves, squeeze, words
-from envs.environment import Environment
+from envs.evidence.words import collect_user_text, leaves, squeeze, words
 from envs.task import GENERATED, TaskDefinition
 from events.canonical import exact_json
 

@@ -6,7 +6,7 @@
 
 Each perturbation makes an equal part of what the recordings leave; what one cannot make is made
 by no other, so a report may have fewer lessons than were wanted. The result is a function of the
-arguments. Not covered: which recordings and tasks may be trained on (daemon/proposer/lessons.py).
+arguments. Not covered: which recordings and tasks may be trained on.
 """
 
 from collections import Counter

@@ -59,7 +59,7 @@ class Plan(StrictModel):
     tools: tuple[Name, ...]
     """Tools that the gold calls of its tasks need, each once."""
     manner: Name
-    """How the user speaks (daemon/synthesis/manners.py)."""
+    """How the user speaks (daemon/methods/synthesis/manners.py)."""
     writing: Text
     """How to write a task, in words."""
     judging: Text

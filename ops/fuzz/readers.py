@@ -11,12 +11,12 @@ from consumers.diagnosis.detectors import diagnose
 from daemon.controller.model_answers import strip_fence
 from daemon.engine.chat import parse_answer
 from daemon.engine.streaming import StopStrings, ToolCallStream
-from daemon.synthesis.manners import MANNERS, give_manner
+from daemon.methods.synthesis.manners import MANNERS, give_manner
 from envs.airline.environment import Airline
-from envs.attribution import spelling, utterances, words
-from envs.attribution.user_faults import find_user_fault
 from envs.environment import Environment
 from envs.episode import Termination
+from envs.evidence import spelling, utterances, words
+from envs.evidence.user_faults import find_user_fault
 from envs.grading import grade
 from envs.lessons.reflections import find_cause, find_fault, find_unnamed
 from envs.lessons.values import SeenValues

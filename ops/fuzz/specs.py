@@ -233,9 +233,6 @@ def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
 def run_jobs(seed: int, count: int, folder: Path) -> tuple[Counter[str], list[str]]:
     """Run so many jobs; return how they ended, and what was wrong."""
     # Loaded once: each job is a fork of this process.
-    import daemon.solver.job
-    import daemon.solver.routing.job
-    import daemon.solver.users.job  # noqa: F401
 
     results: Counter[str] = Counter()
     wrong: list[str] = []

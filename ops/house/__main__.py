@@ -18,7 +18,7 @@ from typing import Final
 
 from ops.house.imports import import_circles, python_files
 from ops.house.names import VAGUE, Name, definitions, has_participle, local_names
-from ops.house.rooms import METHODS, count_imports, is_text, list_entries, list_mentions
+from ops.house.rooms import METHODS, count_imports, is_text, is_wiring, list_entries, list_mentions
 
 PACKAGES: Final = ("events", "envs", "producers", "consumers", "migrations", "daemon", "ops")
 
@@ -32,9 +32,9 @@ GOALS: Final = {
     "lines": 164_000,
     "ops_lines": 25_900,
     "statements": 80_600,
-    "skills_files": 103,
-    "lessons_files": 70,
-    "synthesis_files": 44,
+    "skills_files": 76,
+    "lessons_files": 62,
+    "synthesis_files": 41,
     "entry_files": 55,
 }
 """The most that each measure may be."""
@@ -134,7 +134,7 @@ def measure(root: Path) -> tuple[Measures, list[Occurrence]]:
     for path in _modules(root):
         tally.add(path, str(path.relative_to(root)))
     circles, mentions, entries = (
-        import_circles(root, PACKAGES),
+        import_circles(root, PACKAGES, is_wiring),
         list_mentions(root),
         list_entries(root),
     )

@@ -1,20 +1,30 @@
 """Circles between folders: which of them need each other, directly or by way of others.
 
 An import inside a function counts as one at the top; one for type checkers alone counts too. A
-folder stands for itself and all below it; a module beside it for itself.
+folder stands for itself and all below it; a module beside it for itself. The wiring, imports by the
+core of a method's room, makes no circle: rooms.py lists it.
 """
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 Graph = dict[str, set[str]]
 
 
-def import_circles(root: Path, packages: Sequence[str]) -> list[list[str]]:
-    """The circles among the members of each folder, every circle sorted; [] without any."""
+def import_circles(
+    root: Path, packages: Sequence[str], is_wiring: Callable[[str, str], bool] = lambda *_: False
+) -> list[list[str]]:
+    """Return the circles among the members of each folder, every circle sorted; [] without any.
+
+    `is_wiring` says of an importing module and its target whether the import is left out."""
     graph = list_imports(root, packages)
-    edges = {(name, target) for name, targets in graph.items() for target in targets}
+    edges = {
+        (name, target)
+        for name, targets in graph.items()
+        for target in targets
+        if not is_wiring(name, target)
+    }
     circles: list[list[str]] = []
     for folder in sorted({parent for name in graph for parent in _parents(name)}):
         circles += _circles(_graph_of(folder, edges))

@@ -63,6 +63,11 @@ def list_entries(root: Path) -> dict[str, list[str]]:
     return entries
 
 
+def is_wiring(name: str, target: str) -> bool:
+    """Return whether an import leads from outside of all rooms into one."""
+    return _is_room(target.split(".")) and not _is_room(name.split("."))
+
+
 def count_imports(root: Path, packages: Sequence[str]) -> dict[str, int]:
     """Return for each module of some packages how many others of them are imported with it."""
     graph = list_imports(root, packages, at_start=True)

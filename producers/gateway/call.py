@@ -53,10 +53,10 @@ from producers.gateway.large_work import (
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext
-from producers.gateway.routing.member_choice import MemberChooser
 from producers.gateway.routing.routes import Adapter
 from producers.gateway.routing.routing import Attempt, Routing
 from producers.gateway.routing.upstreams import EngineModel, Upstream, UpstreamFailure
+from producers.gateway.skills.member_choice import MemberChooser
 
 CaptureMode = Literal["best_effort", "required"]
 

@@ -50,16 +50,16 @@ from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.keys import ClientKeys
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext, RequestReader, read_body
-from producers.gateway.routing.member_choice import (
+from producers.gateway.routing.routing import Routing
+from producers.gateway.routing.sticky_recovery import StickyRecovery
+from producers.gateway.routing.upstreams import Upstream, UpstreamFailure, Upstreams
+from producers.gateway.shadows import MAX_SHADOWS, Shadows
+from producers.gateway.skills.member_choice import (
     ROUTER_MOST_MS,
     ROUTER_MS,
     MemberChooser,
     RouterBound,
 )
-from producers.gateway.routing.routing import Routing
-from producers.gateway.routing.sticky_recovery import StickyRecovery
-from producers.gateway.routing.upstreams import Upstream, UpstreamFailure, Upstreams
-from producers.gateway.shadows import MAX_SHADOWS, Shadows
 
 _CLOSING_SECONDS: Final = 10.0
 """Seconds for recording the calls that a stop interrupts."""

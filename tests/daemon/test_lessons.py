@@ -12,10 +12,10 @@ from consumers.diagnosis.labels import label_rollout
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.core.decision_log import Act
+from daemon.methods.lessons.writer import draw_sources
 from daemon.proposer import task_buffer
 from daemon.proposer.additions import Additions, RawDefinition
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED
-from daemon.proposer.lessons import draw_sources
 from envs.lessons.making import find_split
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition

@@ -7,8 +7,8 @@ import pytest
 from daemon.config.settings import Log, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
+from daemon.methods.synthesis.metrics import SYNTHESIS, say_synthesis
 from daemon.metrics.families import Sheet
-from daemon.metrics.synthesis import SYNTHESIS, say_synthesis
 from events.envelope import derive_id
 from events.learning import Decision, PlanName, TaskProposed, TaskRejected
 from events.rollouts import Task

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from consumers.diagnosis.round_counts import Pair
+from consumers.methods.skills.reads import read_comparisons
 from consumers.reads import learning
 from consumers.reads.scheduling import CYCLE_START
-from consumers.reads.skills import read_comparisons
 from daemon.config.settings import Agent, Improve, Log, Model, Models, Settings
-from daemon.controller.skill_discovery import contrast_skills
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
 from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.methods.skills.discovery import contrast_skills
 from envs.task import TaskDefinition
 from events.learning import JobEnded
 from producers.simulation import Provenance, append_rollouts, build_rollout_event

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Final, Literal
 
-from envs.attribution.names import list_texts
-from envs.attribution.words import collect_user_text, leaves
 from envs.environment import Environment
+from envs.evidence.names import list_texts
+from envs.evidence.words import collect_user_text, leaves
 from envs.task import TaskDefinition
 from events.messages import Action
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final, Literal
 
-from envs.attribution.names import list_texts
-from envs.attribution.words import collect_user_text, leaves, split_words, words
 from envs.environment import Environment
+from envs.evidence.names import list_texts
+from envs.evidence.words import collect_user_text, leaves, split_words, words
 from envs.task import TaskDefinition
 from envs.users import STOP, STOP_TOKENS
 from events.messages import Message, ToolCall

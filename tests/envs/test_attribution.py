@@ -6,14 +6,14 @@ from itertools import islice
 
 import pytest
 
-from envs.attribution.names import list_names
-from envs.attribution.requests import has_request, list_request_roots
-from envs.attribution.user_faults import find_user_fault
 from envs.database import Database
 from envs.environment import Environment
 from envs.episode import Episode, Termination
 from envs.episode import play as play_locally
 from envs.evaluation import Attempt, Setup, make_environment_user, play
+from envs.evidence.names import list_names
+from envs.evidence.requests import has_request, list_request_roots
+from envs.evidence.user_faults import find_user_fault
 from envs.players import LocalPlayer
 from envs.registry import open_environment
 from envs.shop.environment import Shop

@@ -27,7 +27,7 @@ from consumers.reads.serving import AdapterRow
 from daemon.cycle.account.account import CycleAccount, build_account
 from daemon.cycle.account.facts import CanaryFacts, CycleFacts, PassCount, SampledRollout
 from daemon.cycle.cost import minutes_between
-from daemon.cycle.skills import find_panel_jobs
+from daemon.methods.skills.choice import find_panel_jobs
 from daemon.solver.journal import rollout_id
 from events.jobs import TaskPool
 from events.lifecycle import State

@@ -27,7 +27,7 @@ def build_gate(folder: Folder, domain: str) -> list[str]:
     """Return the command that plays a user's gate."""
     plan = find_gate(folder, domain)
     return [
-        "python", "-m", "daemon.evaluation.user_trial", str(plan),
+        "python", "-m", "daemon.methods.synthesis.users.trial", str(plan),
         "--out", str(plan.with_suffix("")),
     ]  # fmt: skip
 

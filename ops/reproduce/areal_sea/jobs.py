@@ -20,14 +20,14 @@ from daemon.adapters.directory import WEIGHTS, verify
 from daemon.config.presets import preset
 from daemon.config.settings import Models, ProposerModel, Training
 from daemon.evaluation.run import Selection
-from daemon.evaluation.user_trial import UserPlan
+from daemon.methods.synthesis.engine import Parts, make_parts, synthesize
+from daemon.methods.synthesis.manners import MANNERS
+from daemon.methods.synthesis.models.parts import make_model_parts
+from daemon.methods.synthesis.stages import SynthesisRequest
+from daemon.methods.synthesis.users.trial import UserPlan
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation
 from daemon.solver.journal import parse_definitions, write_definitions
 from daemon.solver.spec import list_tasks
-from daemon.synthesis.engine import Parts, make_parts, synthesize
-from daemon.synthesis.manners import MANNERS
-from daemon.synthesis.models.parts import make_model_parts
-from daemon.synthesis.stages import SynthesisRequest
 from envs.environment import Environment
 from events.errors import KintsugiError
 from events.jobs import AdapterUser, EndpointUser, JobSpec, Probe, TaskPool

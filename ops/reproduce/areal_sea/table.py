@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from daemon.config.settings import Training
-from daemon.evaluation.user_trial import UserPlan, UserResult, read_result
+from daemon.methods.synthesis.users.trial import UserPlan, UserResult, read_result
 from envs.statistics import Interval
 from ops.reproduce.areal_sea.commands import find_gate, name_stage
 from ops.reproduce.areal_sea.settings import ABLATIONS, ARMS, PUBLISHED, Arm, Reproduction

@@ -15,7 +15,7 @@ from typing import Any, Final
 from daemon.config.settings import Training
 from daemon.core.app import App
 from daemon.evaluation.bfcl_benchmark import is_right_officially
-from daemon.evaluation.injection import inject
+from daemon.methods.lessons.injection import inject
 from daemon.sessions import transcript
 from envs.bfcl.cases import SPLITS
 from envs.bfcl.environment import Bfcl

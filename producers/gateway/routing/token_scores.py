@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from events.jobs import PanelRouter
-from producers.gateway.routing.label_router import (
+from producers.gateway.skills.label_router import (
     TEMPLATE_VARIABLES,
     build_prompts,
     list_label_tokens,

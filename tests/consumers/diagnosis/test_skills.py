@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from consumers.diagnosis.skills import (
+from consumers.methods.skills.measures import (
     SkillMeasure,
     SkillState,
     compute_coverage,

@@ -6,8 +6,8 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import Engine, select
 
+from consumers.methods.synthesis.verdicts import VerdictLine, read_task_verdicts
 from consumers.reads import learning, rollouts
-from consumers.reads.synthesis.verdicts import VerdictLine, read_task_verdicts
 from consumers.rebuild import rebuild
 from consumers.tables import PlanLine
 from events.learning import PlanName

@@ -4,8 +4,13 @@ import pytest
 from sqlalchemy import Engine
 
 from consumers.diagnosis.round_counts import Pair
+from consumers.methods.skills.reads import (
+    SkillComparisonLine,
+    SkillLine,
+    read_comparisons,
+    read_skills,
+)
 from consumers.reads import rollouts
-from consumers.reads.skills import SkillComparisonLine, SkillLine, read_comparisons, read_skills
 from consumers.rebuild import rebuild
 from events.learning import SkillsContrasted
 from tests.consumers.cycling import Leading

@@ -3,7 +3,7 @@
 from sqlalchemy import Engine
 
 from consumers import database
-from consumers.reads.panels import PanelTraffic, read_traffic
+from consumers.methods.skills.panel_reads import PanelTraffic, read_traffic
 from events.log import Entry
 from events.rollouts import CallEnded, CallStarted, MemberChoice, Outcome
 from tests.consumers.folding import at, entry, fold, log_of

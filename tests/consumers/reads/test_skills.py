@@ -4,7 +4,11 @@ from sqlalchemy import Engine
 
 from consumers import database
 from consumers.diagnosis.round_counts import Pair
-from consumers.reads.skills import ContrastRollout, list_judged_rounds, read_contrast_rollouts
+from consumers.methods.skills.reads import (
+    ContrastRollout,
+    list_judged_rounds,
+    read_contrast_rollouts,
+)
 from events.messages import Message, ToolCall
 from events.rollouts import RolloutContent, Task
 from tests.consumers.diagnosis.test_rounds import MISSING, failure, said

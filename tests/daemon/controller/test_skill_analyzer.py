@@ -16,15 +16,15 @@ import pytest
 
 from consumers.diagnosis.labels import label_rollout
 from consumers.diagnosis.round_counts import Pair
-from consumers.diagnosis.skills import SkillState, measure_skills
+from consumers.methods.skills.measures import SkillState, measure_skills
 from daemon.controller.model_answers import ModelFailure
-from daemon.controller.skill_analyzer import _read_labels, choose_labeller
-from daemon.controller.skill_discovery import contrast_skills
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
 from daemon.cycle.planner import CyclePlanner
+from daemon.methods.skills.analyzer import _read_labels, choose_labeller
+from daemon.methods.skills.discovery import contrast_skills
 from events.learning import SkillContrast, SkillsContrasted
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
 from tests.daemon.conftest import Kintsugi

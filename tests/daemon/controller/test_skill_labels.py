@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from consumers.diagnosis.round_counts import Pair
-from consumers.diagnosis.skills import SkillState, measure_skills
-from consumers.reads.skills import ContrastRollout
-from daemon.controller.skill_discovery import describe_contrast
-from daemon.controller.skill_labels import (
+from consumers.methods.skills.measures import SkillState, measure_skills
+from consumers.methods.skills.reads import ContrastRollout
+from daemon.methods.skills.discovery import describe_contrast
+from daemon.methods.skills.labels import (
     BadLabelling,
     Candidate,
     Label,

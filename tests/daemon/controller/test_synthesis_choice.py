@@ -4,7 +4,7 @@ import pytest
 
 from daemon.controller.directive import choose_modes, describe_directive, directive
 from daemon.controller.refusals import Refusals
-from daemon.controller.synthesis_choice import choose_patterns, count_tries
+from daemon.methods.synthesis.choice import choose_patterns, count_tries
 from events.learning import Check, Mode, PlanName, TaskProposed, TaskRejected
 from events.rollouts import Task
 from tests.consumers.cycling import cycle_id

@@ -15,13 +15,13 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
 from daemon.cli.roles import repeat
 from daemon.config.settings import Agent, Log, Scheduler, Settings
-from daemon.controller.skill_labels import BadLabelling
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader, Proposal, RetryLater
 from daemon.cycle.state_machine import MOST_GATES
 from daemon.cycle.views import read_step
+from daemon.methods.skills.labels import BadLabelling
 from events.codec import decode
 from events.envelope import utc_now
 from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed, SkillsContrasted

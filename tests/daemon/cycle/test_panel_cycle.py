@@ -34,18 +34,18 @@ from daemon.cycle.account.read import read_account
 from daemon.cycle.cost import read_cost
 from daemon.cycle.estimate import JobBudget
 from daemon.cycle.leader import Leader
-from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
-from daemon.cycle.skills import Teaching, describe_jobs, read_skill_status
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import read_due_steps, read_step
 from daemon.cycle.worker import CycleWorker
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.jobs.runner_factory import trials_of
+from daemon.methods.skills.choice import Teaching, describe_jobs, read_skill_status
+from daemon.methods.skills.panel_members import read_panel_states
+from daemon.methods.skills.panel_parts import PanelParts, PanelRefusal, RouterLesson
 from daemon.serving.fleet import Fleet
-from daemon.serving.panel_members import read_panel_states
 from daemon.status.snapshot import situation
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id, parse_timestamp, utc_now

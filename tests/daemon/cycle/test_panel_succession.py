@@ -19,13 +19,13 @@ from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.cycle.account.read import read_account
 from daemon.cycle.cost import read_cost
-from daemon.cycle.panel_parts import PanelParts, gather_parts
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
 from daemon.cycle.practice import read_skill_practices
 from daemon.cycle.retraining import build_retraining_pools, count_passes, list_probe_tasks
 from daemon.cycle.state_machine import Step
 from daemon.evaluation.aims import list_aims, list_jobs
+from daemon.methods.skills.panel_parts import PanelParts, gather_parts
 from daemon.serving.bases import rebase_routes
 from events.envelope import derive_id, utc_now
 from events.gate import TargetReport

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from consumers.methods.synthesis.history import SetPast, read_plan_history
+from consumers.methods.synthesis.plans import list_plan_sets
 from consumers.reads import learning
-from consumers.reads.synthesis.history import SetPast, read_plan_history
-from consumers.reads.synthesis.plans import list_plan_sets
 from daemon.config.settings import Log, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
-from daemon.cycle.synthesis.plan_sets import (
+from daemon.methods.synthesis.plan_sets import (
     SetChoice,
     SetDemand,
     build_history,

@@ -7,7 +7,7 @@ import pytest
 
 from daemon.config.settings import Agent, Training
 from daemon.cycle.job_spec import NotTrainable, seed_of
-from daemon.cycle.router_job import build_router_spec
+from daemon.methods.skills.router_job import build_router_spec
 from daemon.solver.spec import NotSupported, check_supported
 from events.jobs import JobSpec, RouterOption, WarmStart
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from consumers.methods.synthesis.plans import list_plan_sets, read_plan_changes, read_plans
 from consumers.reads import learning
 from consumers.reads.explanation import Node, explain
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
-from consumers.reads.synthesis.plans import list_plan_sets, read_plan_changes, read_plans
 from consumers.rebuild import rebuild
 from consumers.tables import Cycle
 from daemon.config.settings import Agent, Improve, Log, Proposer, Settings
@@ -27,13 +27,13 @@ from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
-from daemon.cycle.synthesis.practice import read_synthesis_practices
-from daemon.cycle.synthesis.quotas import MakeParts, choose_parts
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.methods.synthesis.engine import Parts, make_parts
+from daemon.methods.synthesis.planner import RulePlanner
+from daemon.methods.synthesis.practice import read_synthesis_practices
+from daemon.methods.synthesis.protocols import PlanDrafts, PlanRequest
+from daemon.methods.synthesis.quotas import MakeParts, choose_parts
 from daemon.proposer.candidate import CannotSample
-from daemon.synthesis.engine import Parts, make_parts
-from daemon.synthesis.planner import RulePlanner
-from daemon.synthesis.protocols import PlanDrafts, PlanRequest
 from envs.environment import Environment
 from envs.registry import open_environment
 from events.learning import Decision, JobEnded, TaskProposed, TaskRejected

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from daemon.engine.chat import Chat
-from daemon.engine.routing import render_prompts
+from daemon.methods.skills.engine_router import render_prompts
 from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
 from producers.gateway.routing.token_scores import build_score_request

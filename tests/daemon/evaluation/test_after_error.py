@@ -18,8 +18,6 @@ from daemon.config.settings import Trial
 from daemon.core.app import App
 from daemon.cycle.parent import is_worth_training
 from daemon.cycle.practice import read_cycle_practice
-from daemon.evaluation import after_error
-from daemon.evaluation.after_error import HeldOutLessons
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
 from daemon.evaluation.comparison import FIRST_TASK
 from daemon.evaluation.gate.decision import decide
@@ -27,6 +25,8 @@ from daemon.evaluation.gate.measurements import Conduct, TokenParts, TokenUse
 from daemon.evaluation.sample_size import Sizes, extend_sizes
 from daemon.evaluation.targets import PlannedTarget
 from daemon.jobs.local import LocalRunner
+from daemon.methods.lessons import after_error
+from daemon.methods.lessons.after_error import HeldOutLessons
 from daemon.metrics.families import Sheet
 from daemon.metrics.loop import LOOP
 from daemon.metrics.loop import read as read_loop
@@ -111,7 +111,7 @@ def test_where_few_tasks_give_lessons_what_is_drawn_does_not_depend_on_what_was(
 
 def test_an_environment_that_gives_no_lessons_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     none = LessonReport((), {}, {}, (), ())
-    monkeypatch.setattr("daemon.evaluation.after_error.make_lessons", lambda *_, **__: none)
+    monkeypatch.setattr("daemon.methods.lessons.after_error.make_lessons", lambda *_, **__: none)
     assert draw(3) == []
 
 

@@ -19,7 +19,7 @@ from daemon.evaluation.comparison import (
     play,
 )
 from daemon.evaluation.gate.pairs import TooFewTrials
-from daemon.serving.panels import Composition, compose
+from daemon.methods.skills.panels import Composition, compose
 from daemon.serving.staging import StageRefusal
 from envs.environment import Environment
 from envs.evaluation import Attempt

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.reads.outcomes.members import MemberShare, read_member_shares
+from consumers.methods.skills.members import MemberShare, read_member_shares
 from consumers.reads.serving import AdapterRow
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions

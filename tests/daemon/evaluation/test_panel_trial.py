@@ -9,7 +9,6 @@ from daemon.adapters.directory import WEIGHTS, verify
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.engine.routing import ask, find_label_tokens
 from daemon.evaluation.trial import (
     Adapter,
     PanelPlayer,
@@ -20,10 +19,11 @@ from daemon.evaluation.trial import (
     read_attempts,
 )
 from daemon.jobs.runner import JOURNAL
+from daemon.methods.skills.engine_router import ask, find_label_tokens
 from events.jobs import PanelRouter, RouterOption
 from events.rollouts import MemberChoice
 from ops.random_adapters import Maker
-from producers.gateway.routing.label_router import RouterAnswer
+from producers.gateway.skills.label_router import RouterAnswer
 
 FORCED = 1e6
 """Nats that no score makes up for."""

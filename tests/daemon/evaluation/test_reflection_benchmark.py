@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from daemon.evaluation.reflection_benchmark import render
+from daemon.methods.lessons.reflection_benchmark import render
 from events.messages import ToolCall
 from tests.daemon.commands import Result, environment, write_lines
 from tests.daemon.conftest import Kintsugi

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from daemon.evaluation.injection import InjectedTask, inject, report_repairs
+from daemon.methods.lessons.injection import InjectedTask, inject, report_repairs
 from envs.lessons.observation import Observation
 from envs.shop.environment import Shop
 from envs.task import Operator, TaskDefinition

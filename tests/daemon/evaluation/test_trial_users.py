@@ -16,18 +16,18 @@ from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.engine.routing import ask
 from daemon.engine.thread import EngineThread
 from daemon.evaluation import trial
 from daemon.evaluation.plan_program import WrongSetting
 from daemon.evaluation.trial import Adapter, Plan, TrialAttempt, play, read_attempts
 from daemon.jobs.runner import JOURNAL
+from daemon.methods.skills.engine_router import ask
 from envs.endpoint import EndpointUnavailable
 from envs.shop.environment import Shop
 from events.jobs import AdapterUser, EndpointUser, ModelUser
 from events.rollouts import MemberChoice
 from ops.random_adapters import Maker
-from producers.gateway.routing.label_router import RouterAnswer
+from producers.gateway.skills.label_router import RouterAnswer
 from tests.daemon.evaluation.test_panel_trial import FORCED, LONG, build_panel, build_plan
 from tests.envs.model_server import (
     Json,

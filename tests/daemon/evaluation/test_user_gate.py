@@ -11,7 +11,10 @@ from daemon.adapters.directory import WEIGHTS, verify
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.evaluation.binomial import bound_share
 from daemon.evaluation.plan_program import BadPlan
-from daemon.evaluation.user_trial import (
+from daemon.jobs.runner import JOURNAL
+from daemon.methods.synthesis.user_training.examples import play_gold
+from daemon.methods.synthesis.user_training.player import Dialogue
+from daemon.methods.synthesis.users.trial import (
     DialogueResult,
     UserCounts,
     UserPlan,
@@ -22,12 +25,9 @@ from daemon.evaluation.user_trial import (
     read_result,
     summarize,
 )
-from daemon.jobs.runner import JOURNAL
-from daemon.solver.users.examples import play_gold
-from daemon.solver.users.player import Dialogue
-from envs.attribution.user_faults import find_user_fault
 from envs.episode import Episode, Termination
 from envs.episode import play as play_episode
+from envs.evidence.user_faults import find_user_fault
 from envs.shop.environment import Shop
 from envs.users import STOP
 from events.jobs import AdapterUser

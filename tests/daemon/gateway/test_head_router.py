@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.engine.routing import ask as ask_here
+from daemon.methods.skills.engine_router import ask as ask_here
 from events.jobs import PanelRouter, RouterOption
 from events.rollouts import MemberChoice
 from events.serving import Panel

@@ -34,7 +34,7 @@ from events.rollouts import CallStarted, MemberChoice, RolloutEnded
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from producers.gateway.routing.first_token_times import MOST
-from producers.gateway.routing.member_choice import RouterBound
+from producers.gateway.skills.member_choice import RouterBound
 from tests.daemon.conftest import clean, home
 from tests.daemon.engine.conftest import Live, adapter, listening, other_adapter
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post

@@ -22,8 +22,8 @@ from daemon.jobs.dialogues import (
     read_dialogues,
 )
 from daemon.jobs.own_successes import NotShown
-from daemon.solver.users.dialogue_file import write_dialogues
-from daemon.solver.users.examples import play_gold
+from daemon.methods.synthesis.user_training.dialogue_file import write_dialogues
+from daemon.methods.synthesis.user_training.examples import play_gold
 from envs.environment import Environment
 from envs.lessons.making import find_split, make_lessons
 from envs.shop.environment import Shop

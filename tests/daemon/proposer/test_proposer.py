@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from daemon.methods.lessons.drafts import LessonSupply, draft_lessons
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation, PriorTask, Source
-from daemon.proposer.lesson_drafts import LessonSupply, draft_lessons
 from daemon.proposer.proposer import TRIES, Proposal, ProposalRequest, propose
 from daemon.proposer.verification import seed_of
 from envs.shop.environment import Shop

@@ -15,8 +15,8 @@ from daemon.proposer.candidate import (
 )
 from daemon.proposer.verification import CHECKS, Verdict, likeness, seed_of, verify
 from envs.airline.environment import Airline
-from envs.attribution.spelling import find_name, has_id
 from envs.environment import Environment
+from envs.evidence.spelling import find_name, has_id
 from envs.registry import open_environment
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop

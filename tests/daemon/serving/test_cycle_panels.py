@@ -12,14 +12,14 @@ from daemon.config.settings import Agent, Improve
 from daemon.core.decision_log import Decisions
 from daemon.cycle.job_spec import NotTrainable
 from daemon.cycle.leader import RetryLater
-from daemon.cycle.panel_makers import compose_panel, teach_router
-from daemon.cycle.panel_parts import PanelParts, PanelRefusal, RouterLesson
 from daemon.cycle.state_machine import Step
 from daemon.cycle.worker import CycleWorker
 from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.runner_factory import trials_of
-from daemon.serving.panels import Composition, CompositionRefusal, compose
+from daemon.methods.skills.panel_makers import compose_panel, teach_router
+from daemon.methods.skills.panel_parts import PanelParts, PanelRefusal, RouterLesson
+from daemon.methods.skills.panels import Composition, CompositionRefusal, compose
 from daemon.serving.residency import NoRoom
 from envs.shop.environment import Shop
 from events.jobs import JobSpec, LoraSettings, TaskPool

@@ -14,9 +14,14 @@ from daemon.core.serving_lock import hold_serving_lock
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.methods.skills.panels import (
+    Composition,
+    CompositionRefusal,
+    compose,
+    measure_calibration,
+)
 from daemon.serving import bases
 from daemon.serving.fleet import NoReplica
-from daemon.serving.panels import Composition, CompositionRefusal, compose, measure_calibration
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefusal
 from events.serving import AdapterStaged, PanelComposed

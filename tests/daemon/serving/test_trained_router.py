@@ -11,17 +11,17 @@ import pytest
 from daemon.engine.chat import Chat, as_chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.engine.routing import ask, read_all_scores, render_prompts
+from daemon.methods.skills.engine_router import ask, read_all_scores, render_prompts
+from daemon.methods.skills.panels import Composition, compose
+from daemon.methods.skills.routing.job import run
 from daemon.roles.route_follower import in_force
-from daemon.serving.panels import Composition, compose
 from daemon.solver.job import ADAPTER
-from daemon.solver.routing.job import run
 from daemon.solver.sampling.opening import read_opening
 from events.rollouts import MemberChoice
 from ops.isolated import InstallError
 from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
-from producers.gateway.routing.label_router import build_prompts, list_label_tokens, read_scores
+from producers.gateway.skills.label_router import build_prompts, list_label_tokens, read_scores
 from tests.conftest import missing
 from tests.daemon.gateway.conftest import fronting, post
 from tests.daemon.gateway.test_panels import choices

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from daemon.proposer.candidate import CandidateFacts
-from daemon.synthesis.engine import Parts, make_parts, synthesize
-from daemon.synthesis.protocols import (
+from daemon.methods.synthesis.engine import Parts, make_parts, synthesize
+from daemon.methods.synthesis.protocols import (
     Draft,
     Examination,
     NoTask,
     Trajectory,
 )
-from daemon.synthesis.stages import Event, SynthesisRequest
-from daemon.synthesis.template_writer import TemplateWriter
+from daemon.methods.synthesis.stages import Event, SynthesisRequest
+from daemon.methods.synthesis.template_writer import TemplateWriter
+from daemon.proposer.candidate import CandidateFacts
 from envs.environment import Environment
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition

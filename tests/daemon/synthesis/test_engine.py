@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from daemon.synthesis.engine import make_parts
-from daemon.synthesis.planner import plan_by_rule
-from daemon.synthesis.protocols import Failure, PlanHistory, PlanRequest, RevisionDraft
-from daemon.synthesis.reflection import RuleReviser
-from daemon.synthesis.stages import EarlierSet
+from daemon.methods.synthesis.engine import make_parts
+from daemon.methods.synthesis.planner import plan_by_rule
+from daemon.methods.synthesis.protocols import Failure, PlanHistory, PlanRequest, RevisionDraft
+from daemon.methods.synthesis.reflection import RuleReviser
+from daemon.methods.synthesis.stages import EarlierSet
 from envs.environment import Environment
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition

@@ -2,15 +2,15 @@
 
 import pytest
 
-from daemon.proposer.candidate import FIRST_SEED, Candidate, CandidateFacts
-from daemon.proposer.verification import verify
-from daemon.synthesis.manners import (
+from daemon.methods.synthesis.manners import (
     AS_IS,
     MANNERS,
     find_identity,
     give_manner,
     vary_manner,
 )
+from daemon.proposer.candidate import FIRST_SEED, Candidate, CandidateFacts
+from daemon.proposer.verification import verify
 from envs.airline.environment import Airline
 from envs.environment import Environment
 from envs.retail.environment import Retail

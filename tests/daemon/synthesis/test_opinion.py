@@ -7,7 +7,7 @@ import pytest
 
 from daemon.config.settings import Model
 from daemon.controller.model_answers import TokenBudget
-from daemon.synthesis.opinion import OpinionAnswer, ask_opinion
+from daemon.methods.synthesis.opinion import OpinionAnswer, ask_opinion
 from envs.attribution.examination import examine
 from envs.episode import Episode, play
 from envs.grading import grade

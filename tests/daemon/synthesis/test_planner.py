@@ -5,15 +5,15 @@ from random import Random
 
 import pytest
 
-from daemon.synthesis.cells import describe_calls, list_tools, survey_kinds
-from daemon.synthesis.planner import (
+from daemon.methods.synthesis.cells import describe_calls, list_tools, survey_kinds
+from daemon.methods.synthesis.planner import (
     MOST_ALIKE,
     find_plan_problem,
     list_tool_gaps,
     measure_overlap,
     plan_by_rule,
 )
-from daemon.synthesis.protocols import NoPlans, PlanRequest
+from daemon.methods.synthesis.protocols import NoPlans, PlanRequest
 from envs.airline.environment import Airline
 from envs.environment import Environment
 from envs.retail.environment import Retail

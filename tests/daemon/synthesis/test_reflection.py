@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from daemon.synthesis.planner import plan_by_rule
-from daemon.synthesis.protocols import Failure, PlanHistory, PlanRequest
-from daemon.synthesis.reflection import (
+from daemon.methods.synthesis.planner import plan_by_rule
+from daemon.methods.synthesis.protocols import Failure, PlanHistory, PlanRequest
+from daemon.methods.synthesis.reflection import (
     LEAST_GAIN,
     LEAST_SHARE,
     Arm,

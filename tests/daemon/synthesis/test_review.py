@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import pytest
 
+from consumers.methods.synthesis.verdicts import read_task_verdicts
 from consumers.reads import learning, rollouts
 from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow
-from consumers.reads.synthesis.verdicts import read_task_verdicts
 from daemon.config.settings import Log, Model, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.cycle.planner import CyclePlanner
-from daemon.synthesis import review
-from daemon.synthesis.review import LEAST, MOST_OPINIONS, Review, review_tasks
+from daemon.methods.synthesis import review
+from daemon.methods.synthesis.review import LEAST, MOST_OPINIONS, Review, review_tasks
 from envs.evaluation import Attempt, Setup, play
 from envs.players import LocalPlayer
 from envs.shop.environment import Shop

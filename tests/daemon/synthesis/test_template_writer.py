@@ -2,13 +2,13 @@
 
 import pytest
 
+from daemon.methods.synthesis.cells import describe_calls
+from daemon.methods.synthesis.manners import MANNERS
+from daemon.methods.synthesis.planner import plan_by_rule
+from daemon.methods.synthesis.protocols import NoTask, PlanRequest
+from daemon.methods.synthesis.template_writer import TemplateWriter
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from daemon.proposer.verification import seed_of
-from daemon.synthesis.cells import describe_calls
-from daemon.synthesis.manners import MANNERS
-from daemon.synthesis.planner import plan_by_rule
-from daemon.synthesis.protocols import NoTask, PlanRequest
-from daemon.synthesis.template_writer import TemplateWriter
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition, is_content_id
 from envs.telecom.environment import Telecom

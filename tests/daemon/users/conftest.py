@@ -11,7 +11,7 @@ from daemon.config.settings import Agent, Improve, Log, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.solver.users.examples import play_gold
+from daemon.methods.synthesis.user_training.examples import play_gold
 from envs.shop.environment import Shop
 from events.learning import Decision
 from events.rollouts import RolloutContent, Task

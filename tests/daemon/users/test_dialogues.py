@@ -1,8 +1,8 @@
 """Which recorded dialogues a job may learn from."""
 
 from consumers.reads.evidence import count_session_successes
+from daemon.methods.synthesis.users.dialogues import choose_dialogues, count_dialogues
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED
-from daemon.users.dialogues import choose_dialogues, count_dialogues
 from events.rollouts import Task
 from tests.consumers.folding import at, ended
 from tests.daemon.users.conftest import MakeApp, play

@@ -13,9 +13,9 @@ from daemon.core.app import App
 from daemon.core.isolation import Breaks
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.runner_factory import user_trials_of
+from daemon.methods.synthesis.users.worker import UserWorker
 from daemon.serving.fleet import Fleet
 from daemon.status.snapshot import situation
-from daemon.users.worker import UserWorker
 from events.codec import decode
 from events.envelope import utc_now
 from events.lifecycle import State

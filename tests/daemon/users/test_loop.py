@@ -20,9 +20,9 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.attempts import number_in
 from daemon.jobs.runner_factory import jobs_of, user_trials_of
 from daemon.jobs.training_runs import advance
-from daemon.users.practice import read_user_practices
-from daemon.users.state_machine import LEAST_DIALOGUES
-from daemon.users.worker import UserWorker
+from daemon.methods.synthesis.users.practice import read_user_practices
+from daemon.methods.synthesis.users.state_machine import LEAST_DIALOGUES
+from daemon.methods.synthesis.users.worker import UserWorker
 from events.lifecycle import State
 from events.serving import AdapterProduced, UserEvaluated
 from tests.consumers.folding import at, ended

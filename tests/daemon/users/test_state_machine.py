@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from daemon.users.state_machine import (
+from daemon.methods.synthesis.users.state_machine import (
     LEAST_DIALOGUES,
     OWNER,
     LastAttempt,

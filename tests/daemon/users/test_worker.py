@@ -9,7 +9,7 @@ import pytest
 from daemon.config.settings import Agent
 from daemon.core.isolation import Breaks
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.users import worker
+from daemon.methods.synthesis.users import worker
 from tests.consumers.folding import at, ended
 from tests.consumers.playing_users import user_produced
 from tests.daemon.users.conftest import MakeApp, decide

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.attribution.losses import is_lost
 from envs.catalog import ToolCatalog, restore_catalog, sort_lists
 from envs.database import Database
 from envs.environment import Environment
+from envs.evidence.losses import is_lost
 from envs.grading import grade
 from envs.registry import open_environment
 from envs.task import Rules, TaskDefinition

@@ -7,7 +7,7 @@ import pytest
 from ops.house.__main__ import Measures, check_goals, measure
 from ops.house.imports import import_circles
 from ops.house.names import has_participle, split_words
-from ops.house.rooms import count_imports, list_entries, list_mentions
+from ops.house.rooms import count_imports, is_wiring, list_entries, list_mentions
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,6 +53,18 @@ def test_two_folders_that_need_each_other_are_a_circle(tmp_path: Path) -> None:
     assert import_circles(tmp_path, ["daemon"]) == [["daemon.a", "daemon.b"]]
 
 
+def test_what_the_core_imports_of_a_room_makes_no_circle(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        daemon__cycle__leader="from daemon.methods.skills import choice\n",
+        daemon__methods__skills__choice="from daemon.cycle import plan\n",
+        daemon__cycle__plan="",
+    )
+    circle = ["daemon.cycle", "daemon.methods"]
+    assert import_circles(tmp_path, ["daemon"]) == [circle]
+    assert import_circles(tmp_path, ["daemon"], is_wiring) == []
+
+
 def test_planted_faults_are_measured_and_miss_the_goals(tmp_path: Path) -> None:
     body = "\n".join(f"    x{number} = {number}" for number in range(70))
     plant(
@@ -81,7 +93,7 @@ def test_a_file_names_a_method_in_its_code_and_outside_of_rooms(tmp_path: Path) 
         daemon__other="RouteRow = rich_help_panel = 1\n",
         daemon__skills__inner="def choose(panel): return panel\n",
         envs__tasks="WORDS = {'lesson': 1}\n",
-        envs__late="def load():\n    from daemon.users import x\n",
+        envs__late="def load():\n    from daemon.methods.synthesis.users import x\n",
     )
     assert list_mentions(tmp_path) == {
         "skills": ["daemon/cls.py", "daemon/code.py"],

@@ -67,7 +67,7 @@ def test_the_plan_names_every_stage_with_its_command_and_asks_no_endpoint(
     ]  # fmt: skip
     commands = dict(stages)
     assert commands["train-sft-shop"].startswith("python -m daemon.solver")
-    assert commands["gate-shop"].startswith("python -m daemon.evaluation.user_trial")
+    assert commands["gate-shop"].startswith("python -m daemon.methods.synthesis.users.trial")
     assert commands["evaluate-sft-shop"].startswith("kintsugi eval --env shop")
     assert "tasks of shop by writer" in text
     assert "preset areal_paper; 64 episodes" in text

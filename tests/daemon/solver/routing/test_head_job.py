@@ -11,15 +11,15 @@ from daemon.adapters.compatibility import fit
 from daemon.adapters.directory import verify
 from daemon.adapters.fingerprint import distance
 from daemon.config.settings import Agent, Training
-from daemon.cycle.router_job import build_router_spec
 from daemon.engine.chat import Chat, as_chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.engine.routing import ask, calibrate, find_label_tokens
+from daemon.methods.skills.engine_router import ask, calibrate, find_label_tokens
+from daemon.methods.skills.router_job import build_router_spec
+from daemon.methods.skills.routing.head import HeadInputs
+from daemon.methods.skills.routing.head import fit as fit_head
+from daemon.methods.skills.routing.job import FIGURES, RouterResult, run
 from daemon.solver.job import ADAPTER
-from daemon.solver.routing.head import HeadInputs
-from daemon.solver.routing.head import fit as fit_head
-from daemon.solver.routing.job import FIGURES, RouterResult, run
 from daemon.solver.sampling.opening import read_opening
 from daemon.solver.telemetry.progress import Progress
 from envs.shop.environment import Shop

@@ -13,9 +13,9 @@ from daemon.adapters.directory import verify
 from daemon.engine.chat import Chat, as_chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.engine.routing import BadLabel, ask, calibrate, find_label_tokens
+from daemon.methods.skills.engine_router import BadLabel, ask, calibrate, find_label_tokens
+from daemon.methods.skills.routing.job import FIGURES, RouterResult, run
 from daemon.solver.job import ADAPTER
-from daemon.solver.routing.job import FIGURES, RouterResult, run
 from daemon.solver.sampling.opening import read_opening
 from daemon.solver.telemetry.progress import Progress
 from envs.shop.environment import Shop

@@ -4,8 +4,13 @@ import pytest
 
 from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.methods.synthesis.user_training.examples import (
+    NoExample,
+    build_example,
+    play_gold,
+    read_user_message,
+)
 from daemon.solver.trajectory import TokenSequence, sequences
-from daemon.solver.users.examples import NoExample, build_example, play_gold, read_user_message
 from envs.registry import open_place
 from envs.shop.environment import Shop
 from envs.telecom.environment import Telecom

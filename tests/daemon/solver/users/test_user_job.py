@@ -8,12 +8,16 @@ import pytest
 
 from daemon.adapters.directory import verify
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.methods.synthesis.user_training.dialogue_file import (
+    DIALOGUES,
+    DialogueRecord,
+    write_dialogues,
+)
+from daemon.methods.synthesis.user_training.examples import play_gold
+from daemon.methods.synthesis.user_training.job import FIGURES, UserJobResult, run
 from daemon.solver.job import ADAPTER
 from daemon.solver.spec import NotSupported, check_supported
 from daemon.solver.telemetry.progress import Progress
-from daemon.solver.users.dialogue_file import DIALOGUES, DialogueRecord, write_dialogues
-from daemon.solver.users.examples import play_gold
-from daemon.solver.users.job import FIGURES, UserJobResult, run
 from envs.shop.environment import Shop
 from events.jobs import JobSpec
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from daemon.config.settings import ProposerModel
+from daemon.methods.synthesis.models.client import ModelClient
+from daemon.methods.synthesis.protocols import Draft
 from daemon.proposer.candidate import Candidate, CandidateFacts
 from daemon.proposer.verification import Verdict, verify
-from daemon.synthesis.models.client import ModelClient
-from daemon.synthesis.protocols import Draft
 from envs.environment import Environment
 from envs.task import write_body
 from events.synthesis.plans import Plan

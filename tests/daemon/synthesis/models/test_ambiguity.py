@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from daemon.methods.synthesis.models.ambiguity import find_ambiguity
+from daemon.methods.synthesis.models.exploration import SandboxCall
 from daemon.proposer.candidate import FIRST_SEED
-from daemon.synthesis.models.ambiguity import find_ambiguity
-from daemon.synthesis.models.exploration import SandboxCall
 from envs.registry import open_environment
 from envs.task import TaskDefinition
 

@@ -3,9 +3,9 @@
 import pytest
 
 from daemon.config.settings import Models, ProposerModel, Settings
-from daemon.synthesis.engine import Parts
-from daemon.synthesis.models.parts import make_model_parts
-from daemon.synthesis.protocols import NoTask, PlanRequest
+from daemon.methods.synthesis.engine import Parts
+from daemon.methods.synthesis.models.parts import make_model_parts
+from daemon.methods.synthesis.protocols import NoTask, PlanRequest
 from envs.shop.environment import Shop
 from tests.daemon.synthesis.models.shop_model import PLAN, SEED, ShopModel
 from tests.daemon.synthesis.models.test_parts import answer_all

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from daemon.config.settings import Models, ProposerModel, Redaction, Settings
-from daemon.synthesis.engine import synthesize
-from daemon.synthesis.models.parts import make_model_parts
-from daemon.synthesis.stages import SynthesisRequest
+from daemon.methods.synthesis.engine import synthesize
+from daemon.methods.synthesis.models.parts import make_model_parts
+from daemon.methods.synthesis.stages import SynthesisRequest
 from envs.shop.environment import Shop
 from events.learning import Decision, TaskProposed, TaskRejected
 from events.synthesis.faults import TrajectoryVerified

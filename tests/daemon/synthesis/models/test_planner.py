@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from daemon.synthesis.models.planner import ModelPlanner
-from daemon.synthesis.planner import (
+from daemon.methods.synthesis.models.planner import ModelPlanner
+from daemon.methods.synthesis.planner import (
     MOST_ALIKE,
     find_plan_problem,
     measure_overlap,
     plan_by_rule,
 )
-from daemon.synthesis.protocols import NoPlans, PlanDrafts, PlanRequest
+from daemon.methods.synthesis.protocols import NoPlans, PlanDrafts, PlanRequest
 from envs.shop.environment import Shop
 from tests.daemon.synthesis.models.shop_model import make_client
 from tests.envs.model_server import Json, ModelServer, Reply, refused, said

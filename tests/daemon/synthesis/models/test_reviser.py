@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from daemon.synthesis.models.reviser import MOST_FAILURES, ModelReviser
-from daemon.synthesis.protocols import Failure, PlanHistory, RevisionDraft
-from daemon.synthesis.reflection import RuleReviser
+from daemon.methods.synthesis.models.reviser import MOST_FAILURES, ModelReviser
+from daemon.methods.synthesis.protocols import Failure, PlanHistory, RevisionDraft
+from daemon.methods.synthesis.reflection import RuleReviser
 from envs.shop.environment import Shop
 from events.learning import PlanName
 from events.synthesis.plans import PlanRule

@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.synthesis.models.reviser import MOST_FAILURES, MOST_RULES
-from daemon.synthesis.models.texts import (
+from daemon.methods.synthesis.models.reviser import MOST_FAILURES, MOST_RULES
+from daemon.methods.synthesis.models.texts import (
     MOST_REFUSAL,
     MOST_SENTENCE,
     MOST_TEXT,

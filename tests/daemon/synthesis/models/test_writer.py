@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from daemon.synthesis.cells import describe_calls, measure_complexity
-from daemon.synthesis.models.exploration import MOST_CALLS, MOST_MESSAGES
-from daemon.synthesis.models.writer import ModelWriter
-from daemon.synthesis.protocols import Draft, NoTask
-from daemon.synthesis.template_writer import TemplateWriter
+from daemon.methods.synthesis.cells import describe_calls, measure_complexity
+from daemon.methods.synthesis.models.exploration import MOST_CALLS, MOST_MESSAGES
+from daemon.methods.synthesis.models.writer import ModelWriter
+from daemon.methods.synthesis.protocols import Draft, NoTask
+from daemon.methods.synthesis.template_writer import TemplateWriter
 from envs.database import Database
 from envs.environment import Environment
 from envs.registry import open_environment

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from events.jobs import PanelRouter, RouterOption
 from events.rollouts import RouterDoubt
-from producers.gateway.routing.label_router import (
+from producers.gateway.skills.label_router import (
     ORDERS,
     TIE,
     RouterAnswer,

@@ -12,13 +12,13 @@ from events.envelope import Envelope, new_id
 from events.rollouts import CallStarted
 from producers.gateway.http.wire import ModelRequest
 from producers.gateway.routing.engine_proof import parse_json
-from producers.gateway.routing.label_router import build_prompts
-from producers.gateway.routing.member_choice import RouterBound, list_messages
 from producers.gateway.routing.routes import choose
 from producers.gateway.routing.sticky_recovery import StickyRecovery
 from producers.gateway.routing.sticky_sessions import StickyMember, StickySessions
 from producers.gateway.routing.token_scores import build_score_request, read_token_scores
 from producers.gateway.routing.upstreams import Upstream
+from producers.gateway.skills.label_router import build_prompts
+from producers.gateway.skills.member_choice import RouterBound, list_messages
 from tests.daemon.gateway.panels import TOKENS, panel, routed
 
 IDLE, AGE, NOW = 100.0, 1000.0, 5000.0

@@ -1,0 +1,1 @@
+"""Folds and reads of the methods, a room for each."""

@@ -1,0 +1,1 @@
+"""Folds and reads of skills, panels and their members."""

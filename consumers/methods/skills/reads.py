@@ -1,0 +1,178 @@
+"""Skills as the tables have them, and the rollouts that a comparison reads."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+from sqlalchemy.sql import ColumnElement
+
+from consumers.diagnosis.labelled import labelled_rollouts
+from consumers.diagnosis.round_counts import OTHER, Pair, of_agents
+from consumers.methods.skills.measures import SkillState
+from consumers.tables import Rollout, Skill, SkillComparison
+
+MOST_ROLLOUTS: Final = 100_000
+"""Most rollouts that a comparison reads: the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContrastRollout:
+    """A representative rollout, as its labels have it."""
+
+    rollout: str
+    task: str
+    """Key of its task: rollouts of one task are drawn together."""
+    failed: bool
+    pattern: str | None
+    """`category|pivot`; None for a success, and for a failure that no rule explains."""
+    has_loop: bool
+    """Whether the agent made a call over and over: seen without a verdict."""
+    tools: frozenset[str]
+    """Tools that were called or expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillLine:
+    """A skill of an agent, as of the last comparison that had it."""
+
+    alias: str
+    base: str
+    skill: str
+    description: str
+    patterns: tuple[str, ...]
+    state: str
+    delta: float
+    delta_deviation: float
+    coverage: float
+    coverage_deviation: float
+    selected: int
+    labellings: int
+    failures: int
+    """Failures to which it applies."""
+    successes: int
+    """Successes to which it applies."""
+    within: str | None
+    """Selected skill that most of its failures lack; None for one that is not contained."""
+    examples: tuple[str, ...]
+    """Failed rollouts that lack it."""
+    labeller: str | None
+    """Model that named it and labelled; None for rules."""
+    round: int
+    """Round of the history that the comparison read last."""
+    time: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SkillComparisonLine:
+    """The last comparison of an agent."""
+
+    alias: str
+    base: str
+    since: int
+    """First round of the history that it read."""
+    round: int
+    """The last one."""
+    failures: int
+    successes: int
+    labeller: str | None
+    """Model that labelled; None for rules."""
+    left_out: int | None
+    """Representative rollouts that could not be shown to it."""
+    refused: int | None
+    """Labellings of it that were refused."""
+    time: str | None
+
+
+def read_contrast_rollouts(
+    connection: Connection, pair: Pair, since: int, until: int
+) -> list[ContrastRollout]:
+    """Return the judged rollouts of an agent's own traffic in rounds `since` to `until`, of
+    policies that answered it when the round was closed; one for each policy and trace, the
+    earliest. Of many, the newest `MOST_ROLLOUTS` are read."""
+    rollouts = labelled_rollouts().c
+    query = (
+        select(
+            rollouts.rollout, rollouts.policy, rollouts.trace_key, rollouts.task_key,
+            rollouts.category, rollouts.pivot, rollouts.loops, rollouts.tools,
+        )
+        .where(rollouts.round.between(since, until), *_are_compared(rollouts, pair))
+        .order_by(rollouts.time.desc().nulls_last(), rollouts.rollout.desc())
+        .limit(MOST_ROLLOUTS)
+    )  # fmt: skip
+    first: dict[tuple[str, str], ContrastRollout] = {}
+    for row in reversed(connection.execute(query).all()):
+        key = (row.policy, row.trace_key)
+        if key not in first:
+            first[key] = _read_rollout(row)
+    return list(first.values())
+
+
+def _are_compared(rollouts: Any, pair: Pair) -> list[ColumnElement[bool]]:
+    """Return the conditions under which rollouts (columns of the table) are compared."""
+    return [
+        rollouts.alias == pair.alias,
+        rollouts.base == pair.base,
+        rollouts.success.is_not(None),
+        rollouts.outdated.is_(False),
+        of_agents(rollouts),
+    ]
+
+
+def _read_rollout(row: Any) -> ContrastRollout:
+    is_explained = row.category not in (None, OTHER)
+    return ContrastRollout(
+        rollout=row.rollout,
+        task=row.task_key,
+        failed=row.category is not None,
+        pattern=f"{row.category}|{row.pivot}" if is_explained else None,
+        has_loop=row.loops > 0,
+        tools=frozenset(json.loads(row.tools)),
+    )
+
+
+def list_judged_rounds(connection: Connection, pair: Pair, until: int, most: int) -> list[int]:
+    """Return the newest rounds up to `until` that hold a judged rollout which a comparison reads,
+    at most `most`, the newest first. Rounds are of all agents; not each has rollouts of this
+    one."""
+    rollouts = Rollout.table().c
+    query = (
+        select(rollouts.round)
+        .where(rollouts.round <= until, *_are_compared(rollouts, pair))
+        .distinct()
+        .order_by(rollouts.round.desc())
+        .limit(most)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def read_comparisons(connection: Connection) -> dict[Pair, SkillComparisonLine]:
+    """Return the last comparison of each agent on each base that has had one."""
+    table = SkillComparison.table().c
+    names = SkillComparisonLine.__dataclass_fields__
+    query = select(*(table[name] for name in names)).order_by(table.alias, table.base)
+    lines = [SkillComparisonLine(*row) for row in connection.execute(query)]
+    return {Pair(line.alias, line.base): line for line in lines}
+
+
+def read_skills(
+    connection: Connection, alias: str | None = None, state: SkillState | None = None
+) -> list[SkillLine]:
+    """Return the skills of an agent, or of all, in one state or any; the largest contrast of each
+    agent first."""
+    table = Skill.table()
+    query = select(table)
+    if alias is not None:
+        query = query.where(table.c.alias == alias)
+    if state is not None:
+        query = query.where(table.c.state == state.value)
+    query = query.order_by(table.c.alias, table.c.base, table.c.delta.desc(), table.c.skill)
+    names = SkillLine.__dataclass_fields__.keys() - {"patterns", "examples"}
+    return [
+        SkillLine(
+            patterns=tuple(json.loads(row["patterns"])),
+            examples=tuple(json.loads(row["examples"])),
+            **{name: row[name] for name in names},
+        )
+        for row in connection.execute(query).mappings()
+    ]

@@ -1,0 +1,1 @@
+"""Folds and reads of plans, tasks written from them and verdicts on their rollouts."""

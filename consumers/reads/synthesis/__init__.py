@@ -1,1 +1,0 @@
-"""Typed reads of the data engine: sets of plans, their revisions, and whose fault a failure was."""

@@ -1,1 +1,0 @@
-"""Measurements of policies beside users that may err."""

@@ -1,0 +1,1 @@
+"""TRACE: skills, panels of adapters, and the routers that choose a member."""

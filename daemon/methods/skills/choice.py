@@ -1,0 +1,246 @@
+"""Which skills a cycle trains for, and what became of those that it trained for before.
+
+    choose_skills(lines, priorities, most)        the skills to be taught, and why others are not
+    read_skill_histories(connection, ...)         the same for the next cycle, from the tables
+    read_skill_status(connection, ...)            what is or was taught of each skill, for display
+    describe_jobs(connection, settings, state)    the jobs of a cycle for skills, for display
+
+A skill is taught where the last comparison selected it and one of its failure patterns has a
+priority above 0. Each pattern, and so each task, is of one skill: of those that share it, the one
+with the larger contrast. Decides nothing about a cycle that has its jobs: those name their skills.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from consumers.diagnosis.round_counts import Pair
+from consumers.methods.skills.measures import SkillState
+from consumers.methods.skills.reads import SkillLine, read_skills
+from consumers.reads import learning, rollouts, serving, succession
+from consumers.reads.cycle_state import CycleState, read_branch
+from daemon.cycle.retraining import read_retraining
+from daemon.cycle.state_machine import BranchEnd, find_branch_step
+from daemon.methods.skills.panel_parts import build_branch_view, find_router_obstacle
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.reads.learning import JobRow
+    from consumers.reads.serving import AdapterRow
+    from daemon.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SkillHistory:
+    """A skill, and the failure patterns whose tasks teach it."""
+
+    skill: str
+    description: str
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SkillChoice:
+    """The selected skills of an agent: those to be taught, and the others."""
+
+    taught: tuple[SkillHistory, ...] = ()
+    """The largest contrast first."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Skill -> why it is not taught."""
+
+    @property
+    def patterns(self) -> frozenset[str]:
+        """Return the patterns of all taught skills."""
+        return frozenset(pattern for skill in self.taught for pattern in skill.patterns)
+
+
+def choose_skills(
+    lines: Sequence[SkillLine], priorities: Mapping[str, float], most: int
+) -> SkillChoice:
+    """Return the choice among the selected skills of one agent on one base; `priorities` are those
+    of its failure patterns, `most` is how many skills are taught at most."""
+    taught: list[SkillHistory] = []
+    left: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for line in sorted(lines, key=lambda line: (-line.delta, line.skill)):
+        failing = [name for name in line.patterns if priorities.get(name, 0.0) > 0]
+        own = tuple(name for name in failing if name not in owners)
+        if own and len(taught) == most:
+            left[line.skill] = f"a cycle trains for {most} skills (improve.skills_jobs)"
+        elif own:
+            taught.append(SkillHistory(line.skill, line.description, own))
+            owners |= dict.fromkeys(own, line.skill)
+        elif failing:
+            names = ", ".join(sorted({owners[name] for name in failing}))
+            left[line.skill] = f"its tasks teach {names}, with a larger contrast"
+        else:
+            left[line.skill] = "none of its failure patterns has a priority above 0"
+    return SkillChoice(tuple(taught), left)
+
+
+def read_skill_histories(connection: "Connection", settings: "Settings", pair: Pair) -> SkillChoice:
+    """Return what the next cycle of an agent is to teach; empty unless `improve.skills` is
+    `panel`."""
+    if settings.improve.skills != "panel":
+        return SkillChoice()
+    priorities = {
+        line.pattern: line.priority
+        for line in rollouts.pattern_lines(connection, pair.alias)
+        if line.base == pair.base
+    }
+    lines = [
+        line
+        for line in read_skills(connection, pair.alias, SkillState.SELECTED)
+        if line.base == pair.base
+    ]
+    return choose_skills(lines, priorities, settings.improve.skills_jobs)
+
+
+SERVING: Final = "serving"
+TRAINING: Final = "training"
+WAITING: Final = "waiting"
+UNTAUGHT: Final = "untaught"
+
+
+@dataclass(frozen=True, slots=True)
+class Teaching:
+    """What is or was taught of a skill."""
+
+    state: str
+    """`serving` (the panel that answers now has its adapter), `training`, `waiting` (the next cycle
+    teaches it), `untaught`, or how its last job or the adapter of that came out, or is by now where
+    its cycle is open."""
+    reason: str
+    """Why; may be empty."""
+    job: str | None
+    """The last one that was for it."""
+    adapter: str | None
+    """The adapter that last passed the gate of a member."""
+
+
+def read_skill_status(
+    connection: "Connection", settings: "Settings", pair: Pair, state: SkillState | None = None
+) -> dict[str, Teaching]:
+    """Return the teaching of each skill that the agent's comparisons ever named, or of those that
+    are in one state now."""
+    choice = read_skill_histories(connection, settings, pair)
+    retraining = read_retraining(connection, settings, pair)
+    members = {member.skill: member.describe(pair.base) for member in retraining.waiting}
+    route = serving.route_row(connection, pair.alias)
+    name = None if route is None else route.standing.incumbent
+    incumbent = None if name is None else serving.adapter_row(connection, name)
+    lines = [line for line in read_skills(connection, pair.alias, state) if line.base == pair.base]
+    return {
+        line.skill: Teaching(WAITING, members[line.skill], None, None)
+        if line.skill in members
+        else _read_status(connection, settings, line, choice, incumbent)
+        for line in lines
+    }
+
+
+def _read_status(
+    connection: "Connection",
+    settings: "Settings",
+    line: SkillLine,
+    choice: SkillChoice,
+    incumbent: "AdapterRow | None",
+) -> Teaching:
+    trained = succession.list_skill_jobs(connection, line.alias, line.base, line.skill)
+    passed = next((row.adapter for _, row in trained if row is not None and has_passed(row)), None)
+    job = trained[0][0] if trained else None
+    name = None if job is None else job.job
+    panel = None if incumbent is None else incumbent.panel
+    member = None if panel is None else panel.find_adapter(line.skill)
+    if job is not None and job.outcome is None:
+        return Teaching(TRAINING, "", name, passed)
+    if member is not None:
+        return Teaching(SERVING, "", name, member)
+    waits = any(skill.skill == line.skill for skill in choice.taught)
+    if job is not None and (not waits or _is_under_way(connection, job)):
+        state, reason = _describe_job(connection, job)
+        return Teaching(state, reason, name, passed)
+    if waits:
+        return Teaching(WAITING, "the next cycle trains for it", name, passed)
+    return Teaching(UNTAUGHT, _explain_untaught(settings, line, choice), name, passed)
+
+
+def has_passed(row: "AdapterRow") -> bool:
+    """Whether an adapter passed its last gate."""
+    return row.gate is not None and row.gate.decision == "PROMOTE"
+
+
+def _is_under_way(connection: "Connection", job: "JobRow") -> bool:
+    """Whether the cycle of a job is open: what becomes of the skill is not decided yet."""
+    cycle = None if job.cycle is None else learning.cycle(connection, job.cycle)
+    return cycle is not None and cycle.outcome is None
+
+
+def _describe_job(connection: "Connection", job: "JobRow") -> tuple[str, str]:
+    """The outcome of a job that left nothing, or the state of its adapter; and why."""
+    branch = read_branch(connection, job)
+    row, end = branch.adapter, find_branch_step(build_branch_view(branch))
+    if row is None:
+        return job.outcome or TRAINING, job.reason or ""
+    # A rejected adapter is unloaded soon, for a reason of its own.
+    reason = end.reason if isinstance(end, BranchEnd) else ""
+    return row.state.value, reason or row.reason or ""
+
+
+def _explain_untaught(settings: "Settings", line: SkillLine, choice: SkillChoice) -> str:
+    """Why a skill that was never taught is not taught by the next cycle."""
+    if line.state != SkillState.SELECTED:
+        return f"the last comparison did not select it ({line.state})"
+    if settings.improve.skills != "panel":
+        return f"improve.skills is {settings.improve.skills}; panel trains for it"
+    return choice.left.get(line.skill, "")
+
+
+def describe_jobs(
+    connection: "Connection", settings: "Settings", state: CycleState
+) -> list[dict[str, str | None]]:
+    """Return the jobs of a cycle that trains for skills, and how each came out: `skill` (null: the
+    router), `job` (null: none can teach the router), `outcome` (null: open), `adapter`, `state` of
+    that, `reason`."""
+    jobs = []
+    for branch in (*state.branches, state.router):
+        if branch is None:
+            continue
+        row = branch.adapter
+        end = find_branch_step(build_branch_view(branch))
+        jobs.append(
+            {
+                "skill": branch.job.skill,
+                "job": branch.job.job,
+                "outcome": branch.job.outcome,
+                "adapter": None if row is None else row.adapter,
+                "state": None if row is None else row.state.value,
+                "reason": end.reason if isinstance(end, BranchEnd) else f"needs {end} next",
+            }
+        )
+    obstacle = _explain_router_lack(connection, settings, state)
+    if obstacle is not None:
+        unknown = dict.fromkeys(("skill", "job", "outcome", "adapter", "state"))
+        jobs.append({**unknown, "reason": obstacle})
+    return jobs
+
+
+def _explain_router_lack(
+    connection: "Connection", settings: "Settings", state: CycleState
+) -> str | None:
+    """Why a cycle whose members are settled has no job for its router; None where it has or awaits
+    one, or wants none."""
+    ends = [find_branch_step(build_branch_view(branch)) for branch in state.branches]
+    settled = all(isinstance(end, BranchEnd) for end in ends) and any(
+        isinstance(end, BranchEnd) and end.outcome == "passed" for end in ends
+    )
+    if not settled or state.router is not None or settings.improve.skills_router == "labels":
+        return None
+    return find_router_obstacle(connection, state)
+
+
+def find_panel_jobs(connection: "Connection", cycle: str) -> "list[JobRow]":
+    """Return the jobs of a cycle, one for each skill and one that teaches their router; empty of a
+    cycle that trains one adapter for everything."""
+    jobs = learning.list_cycle_jobs(connection, cycle)
+    return jobs if any(job.skill is not None for job in jobs) else []

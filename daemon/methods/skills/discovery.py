@@ -1,0 +1,171 @@
+"""Compare an agent's failures and successes, and say as an event what failures lack.
+
+    since = find_due_round(connection, pair, number, cadence)       None where none is due
+    data = contrast_skills(app, pair, since, number)                None without a judged rollout
+    Decisions(app).take(data, ...)                                  folded into skills (consumers)
+
+Ten labellings, as in TRACE, by rules (skill_labels.py) or by an analyzer (skill_analyzer.py). Each
+labelling draws the tasks anew, with replacement: whether a skill is selected then says how sure the
+figures are, and not only how far the labels agree. A labelling that does not give each
+representative rollout exactly one label of each candidate is refused. Guarantee: equal tables, and
+equal labels, give an equal event.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil
+from random import Random
+from typing import TYPE_CHECKING
+
+from consumers.diagnosis.round_counts import Pair
+from consumers.methods.skills.measures import LEAST_SELECTED
+from consumers.methods.skills.reads import (
+    ContrastRollout,
+    list_judged_rounds,
+    read_comparisons,
+    read_contrast_rollouts,
+)
+from daemon.methods.skills.labels import (
+    Label,
+    LabelledRollouts,
+    Labelling,
+    find_containers,
+    label_by_rule,
+)
+from events.learning import MOST_EXAMPLES, SkillContrast, SkillLabels, SkillsContrasted
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.core.app import App
+
+Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
+"""Rollouts of a task: whether each failed, and its label for each candidate."""
+
+
+Labeller = Callable[[Sequence[ContrastRollout]], LabelledRollouts]
+"""Finds candidates and labels rollouts for them."""
+
+
+def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
+    """Return the first round that a comparison after round `number` reads; None where the agent has
+    had fewer than `cadence` rounds since the last comparison."""
+    rounds = list_judged_rounds(connection, pair, number, cadence)
+    if len(rounds) < cadence:
+        return None
+    last = read_comparisons(connection).get(pair)
+    if last is None:
+        return rounds[-1]
+    return last.round + 1 if rounds[-1] > last.round else None
+
+
+def contrast_skills(
+    app: "App",
+    pair: Pair,
+    since: int,
+    number: int,
+    cycle: str | None = None,
+    labeller: Labeller = label_by_rule,
+) -> SkillsContrasted | None:
+    """Return what the rollouts of rounds `since` to `number` show; None where none is judged.
+    Raises what the labeller raises."""
+    with app.reading() as connection:
+        rollouts = read_contrast_rollouts(connection, pair, since, number)
+    if not rollouts:
+        return None
+    return describe_contrast(pair, since, number, labeller(rollouts), cycle)
+
+
+def describe_contrast(
+    pair: Pair, since: int, number: int, labelled: LabelledRollouts, cycle: str | None = None
+) -> SkillsContrasted:
+    """Return what labelled rollouts show; the names are those of the event."""
+    failures = sum(item.failed for item in labelled.rollouts)
+    tasks = list(_collect_shown(labelled))
+    draws = list(draw(tasks, f"skills {pair.alias} {pair.base} {number}"))
+    containers = find_containers(labelled.candidates)
+    skills = []
+    for place, candidate in enumerate(labelled.candidates):
+        applies = [_count_applicable(labelled, own, candidate.skill) for own in labelled.labellings]
+        skills.append(
+            SkillContrast(
+                skill=candidate.skill,
+                description=candidate.description,
+                patterns=candidate.patterns,
+                failures=_find_reached([counts[True] for counts in applies]),
+                successes=_find_reached([counts[False] for counts in applies]),
+                labellings=tuple(_count(place, counts) for counts in draws),
+                examples=tuple(sorted(candidate.lacking)[:MOST_EXAMPLES]),
+                within=containers[candidate.skill],
+            )
+        )
+    return SkillsContrasted(
+        alias=pair.alias,
+        base=pair.base,
+        since=since,
+        round=number,
+        failures=failures,
+        successes=len(labelled.rollouts) - failures,
+        skills=tuple(skills),
+        cycle=cycle,
+        labeller=labelled.labeller,
+        left_out=labelled.left_out,
+        refused=labelled.refused,
+    )
+
+
+def _find_reached(counts: Sequence[int]) -> int:
+    """Return the count that as many labellings reach as have to choose a skill."""
+    needed = ceil(LEAST_SELECTED * len(counts))
+    return sorted(counts, reverse=True)[needed - 1]
+
+
+def draw(labellings: Iterable[Sequence[Shown]], seed: str) -> Iterator[Counter[Shown]]:
+    """Yield what the tasks of a draw show, and how many do, for what the tasks show in each
+    labelling: as many tasks as there are, with replacement, each with all its rollouts. Names of
+    tasks have no influence."""
+    chance = Random(seed)
+    for tasks in labellings:
+        yield Counter(chance.choices(tasks, k=len(tasks)))
+
+
+def _count_applicable(
+    labelled: LabelledRollouts, labelling: Labelling, skill: str
+) -> Counter[bool]:
+    """Count the failures and the successes to which a skill applies."""
+    own = labelling.labels[skill]
+    return Counter(item.failed for item in labelled.rollouts if own[item.rollout] is not Label.NA)
+
+
+def _collect_shown(labelled: LabelledRollouts) -> Iterator[list[Shown]]:
+    """Yield what each task shows in each labelling, in the order of its first rollout."""
+    last: tuple[Labelling, list[Shown]] | None = None
+    for labelling in labelled.labellings:
+        # Rules have one labelling, however often it is drawn from.
+        if last is None or last[0] is not labelling:
+            last = labelling, _collect_shown_once(labelled, labelling)
+        yield last[1]
+
+
+def _collect_shown_once(labelled: LabelledRollouts, labelling: Labelling) -> list[Shown]:
+    columns = [labelling.labels[item.skill] for item in labelled.candidates]
+    by_task: dict[str, list[tuple[bool, tuple[Label, ...]]]] = {}
+    for item in labelled.rollouts:
+        own = tuple(column[item.rollout] for column in columns)
+        by_task.setdefault(item.task, []).append((item.failed, own))
+    return [tuple(sorted(shown)) for shown in by_task.values()]
+
+
+def _count(place: int, drawn: Counter[Shown]) -> SkillLabels:
+    """Count the labels of the candidate at this place."""
+    counts: Counter[tuple[bool, Label]] = Counter()
+    for shown, number in drawn.items():
+        for failed, labels in shown:
+            counts[failed, labels[place]] += number
+    return SkillLabels(
+        failures=sum(counts[True, name] for name in Label),
+        lacking_failures=counts[True, Label.LACKING],
+        present_failures=counts[True, Label.PRESENT],
+        lacking_successes=counts[False, Label.LACKING],
+        present_successes=counts[False, Label.PRESENT],
+    )

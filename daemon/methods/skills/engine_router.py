@@ -1,0 +1,185 @@
+"""Ask a panel's router in this process: prompts in, the scores of its labels out.
+
+    tokens = find_label_tokens(checkpoint, ("A", "B"))     proven single, for the options
+    answers = ask(policy, chat, router, conversations)     one decision per conversation
+    answers = ask(policy, chat, head, conversations, tools)     of a head, which reads tools too
+    router = calibrate(policy, chat, router)               with its scores without content
+
+Prompts, scores and rule are the gateway's (producers/gateway/skills/label_router.py), so that what
+is decided here is what a gateway decides, up to the rounding of an engine. What all prompts of a
+batch begin with is read once. Guarantee: the same prompts in the same order give the same scores
+bit for bit, on one machine with one number of threads.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from daemon.engine.cache import Cache
+from daemon.engine.chat import Chat
+from daemon.engine.policy import Policy
+from events.errors import KintsugiError
+from events.jobs import PanelRouter
+from producers.gateway.skills.label_router import (
+    TEMPLATE_VARIABLES,
+    RouterAnswer,
+    build_calibration_prompts,
+    build_prompts,
+    decide,
+    list_label_tokens,
+    read_scores,
+)
+
+_PADDED: Final = 8192
+"""Padded tokens of one forward, those that all prompts begin with left out."""
+
+
+class BadLabel(KintsugiError):
+    """A text that cannot be a label of a router."""
+
+
+def find_label_tokens(checkpoint: Path, labels: Sequence[str]) -> list[int]:
+    """Return the token of each label, as the tokenizer of a checkpoint writes it.
+
+    Raises BadLabel for a label that is no single token or is another label's, NoTemplate, OSError.
+    """
+    chat = Chat(checkpoint)
+    tokens: list[int] = []
+    for label in labels:
+        ids = chat.encode(label)
+        if len(ids) != 1 or chat.text(ids) != label:
+            raise BadLabel(
+                f"label {label!r} is {len(ids)} tokens of the tokenizer in {checkpoint} "
+                f"({', '.join(map(repr, map(chat.text, ([token] for token in ids))))}), and the "
+                "score of a label is that of one token; choose a letter or a digit that is one"
+            )
+        if ids[0] in tokens:
+            twin = labels[tokens.index(ids[0])]
+            raise BadLabel(
+                f"labels {twin!r} and {label!r} are one token ({ids[0]}) of the tokenizer in "
+                f"{checkpoint}; choose labels that it tells apart"
+            )
+        tokens.append(ids[0])
+    return tokens
+
+
+def ask(
+    policy: Policy,
+    chat: Chat,
+    router: PanelRouter,
+    conversations: Sequence[Sequence[Mapping[str, Any]]],
+    tools: Sequence[Sequence[Mapping[str, Any]]] = (),
+) -> list[RouterAnswer]:
+    """Return what a router chooses for each conversation, given as a client sends it; `tools`:
+    those that the agent is offered in each, which a head reads; empty for none in any. A
+    conversation whose prompt does not fit the context has the doubt `failed`. Raises NoTemplate."""
+    offered = tools or [()] * len(conversations)
+    prompts = [
+        render_router_prompts(chat, router, messages, own)
+        for messages, own in zip(conversations, offered, strict=True)
+    ]
+    fits = [max(map(len, own)) <= policy.context for own in prompts]
+    asked = [own for own, is_short in zip(prompts, fits, strict=True) if is_short]
+    scores = iter(read_all_scores(policy, router, asked))
+    return [
+        decide(router, next(scores)) if is_short else RouterAnswer(None, "failed")
+        for is_short in fits
+    ]
+
+
+def calibrate(policy: Policy, chat: Chat, router: PanelRouter) -> PanelRouter:
+    """Return the router with what its labels score after a conversation without content; a head as
+    it is. Raises NoTemplate."""
+    if router.form == "head":
+        return router
+    prompts = render_prompts(chat, build_calibration_prompts(router))
+    (scores,) = read_all_scores(policy, router, [prompts])
+    return router.model_copy(update={"calibration": scores})
+
+
+def render_router_prompts(
+    chat: Chat,
+    router: PanelRouter,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+) -> list[tuple[int, ...]]:
+    """Return the token ids of what a router reads of a conversation, one prompt per order of its
+    labels; a head reads the prompt of the agent itself. Raises NoTemplate."""
+    prompts = build_prompts(router, messages)
+    if router.form == "head":
+        return [chat.prompt(prompt, tools) for prompt in prompts]
+    return render_prompts(chat, prompts)
+
+
+def render_prompts(
+    chat: Chat, prompts: Sequence[Sequence[Mapping[str, Any]]]
+) -> list[tuple[int, ...]]:
+    """Return the token ids of a router's prompts, as a gateway has an engine render them. Raises
+    NoTemplate."""
+    return [chat.prompt(prompt, **TEMPLATE_VARIABLES) for prompt in prompts]
+
+
+def read_all_scores(
+    policy: Policy, router: PanelRouter, prompts: Sequence[Sequence[Sequence[int]]]
+) -> list[tuple[tuple[float, ...], ...]]:
+    """Return, for the ids of the prompts of each conversation, the scores of the options in nats, a
+    row per order."""
+    tokens = list_label_tokens(router)
+    by_order = [
+        score_tokens(policy, [own[order] for own in prompts], tokens)
+        for order in range(router.orders)
+    ]
+    return [
+        tuple(read_scores(router, order, rows[place]) for order, rows in enumerate(by_order))
+        for place in range(len(prompts))
+    ]
+
+
+def score_tokens(
+    policy: Policy, prompts: Sequence[Sequence[int]], tokens: Sequence[int]
+) -> list[dict[int, float]]:
+    """Return the log-probability in nats of each of these tokens (id -> nats) behind each prompt.
+    Raises ValueError for a prompt that is empty or longer than the model's context."""
+    scores: list[dict[int, float]] = [{} for _ in prompts]
+    wanted = torch.tensor(tokens, device=policy.device)
+    for places in _batch(prompts):
+        rows = [list(prompts[place]) for place in places]
+        shared = count_common(rows)
+        cache = Cache(policy.weights, len(rows), max(map(len, rows)))
+        if shared:
+            cache.extend(policy.weights, [0], [0], [rows[0][:shared]])
+            cache.copy(0, shared)
+        slots, starts = range(len(rows)), [shared] * len(rows)
+        logits = cache.extend(policy.weights, slots, starts, [row[shared:] for row in rows])
+        chosen = logits.float().log_softmax(-1)[:, wanted].tolist()
+        for place, values in zip(places, chosen, strict=True):
+            scores[place] = dict(zip(tokens, values, strict=True))
+    return scores
+
+
+def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Yield the places of prompts of similar length, up to a budget of padded tokens."""
+    if not prompts:
+        return
+    shared, batch = count_common(prompts), list[int]()
+    for place in sorted(range(len(prompts)), key=lambda place: len(prompts[place])):
+        width = len(prompts[place]) - shared
+        if batch and width * (len(batch) + 1) > _PADDED:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def count_common(prompts: Sequence[Sequence[int]]) -> int:
+    """Return how many tokens all prompts begin with, the last one of each left out. Raises
+    ValueError for no prompts, or an empty one."""
+    shortest = min(map(len, prompts), default=0)
+    if not shortest:
+        raise ValueError("a model needs a token to go on from, and there is no prompt, or no token")
+    columns = zip(*(prompt[: shortest - 1] for prompt in prompts), strict=True)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))

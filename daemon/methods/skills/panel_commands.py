@@ -1,0 +1,274 @@
+"""`kintsugi panels`: several adapters behind a router, served as one policy."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from daemon.cli.adapters import build_document
+from daemon.cli.command import Cli, command, noun
+from daemon.cli.output import facts, table
+from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, open_publisher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumers.methods.skills.members import MemberShare
+    from consumers.methods.skills.panel_reads import PanelTraffic
+    from consumers.reads.serving import AdapterRow
+
+group = noun("panels", "Several adapters behind a router, served as one policy.")
+
+_BASE: Final = "base"
+"""What names the base where members are given."""
+
+
+@command(group)
+def compose(
+    cli: Cli,
+    members: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SKILL=ADAPTER...", help="Who answers which skill; `base` is the base."
+        ),
+    ],
+    alias: Annotated[
+        str | None, typer.Option(help="The agent it is for; default: the members'.")
+    ] = None,
+    router: Annotated[
+        str | None,
+        typer.Option(metavar="ADAPTER", help="Trained to choose; default: the base chooses."),
+    ] = None,
+    describe: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SKILL=TEXT", help="What the router reads of a skill; may be repeated."
+        ),
+    ] = None,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples", help="Show an untrained router a successful conversation of each skill."
+        ),
+    ] = False,
+    stage: Annotated[bool, typer.Option("--stage", help="Load it on every engine, too.")] = False,
+    upstream: EngineUrls = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> None:
+    """Compose a panel of adapters of one agent; it answers nothing until it has passed the gate.
+
+    A skill is described as `kintsugi skills` has it, where --describe does not say otherwise. The
+    same panel again is the one that is there.
+    """
+    from daemon.methods.skills.panels import Composition, compose
+
+    named = _parse_pairs(members, "SKILL=ADAPTER...", "refunds=refunds-40-0f3c9a1e")
+    composition = Composition(
+        members={skill: None if name == _BASE else name for skill, name in named.items()},
+        alias=alias,
+        router=router,
+        descriptions=_parse_pairs(describe or (), "--describe", "refunds='pays money back'"),
+        shows_examples=examples,
+    )
+    act = act_of(actor, reason)
+    with open_publisher(cli, upstream) as publisher:
+        row = compose(publisher.app, publisher.fleet, composition, act)
+        if stage:
+            row = publisher.stage(row.adapter, act)
+    if cli.out.json:
+        cli.out.document(build_document(cli, row))
+    else:
+        cli.out.show(_build_facts(row))
+        _show_options(cli, row)
+    if not stage:
+        cli.out.hint(f"load it on every engine: kintsugi adapters stage {row.adapter}")
+
+
+def _parse_pairs(texts: "Sequence[str]", what: str, example: str) -> dict[str, str]:
+    """Return NAME -> VALUE. Raises BadParameter."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not (separator and name and value) or name in pairs:
+            wrong = "names a skill twice" if name in pairs else "is no NAME=VALUE"
+            raise typer.BadParameter(f"{text!r} {wrong}; write {example}", param_hint=what)
+        pairs[name] = value
+    return pairs
+
+
+@command(group)
+def ls(
+    cli: Cli, alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None
+) -> None:
+    """List panels, the one that moved last first, with who of each answered which calls."""
+    from consumers.methods.skills.panel_reads import list_panels, read_traffic
+    from events.lifecycle import State
+
+    with cli.app() as app, app.reading() as connection:
+        rows = list_panels(connection, alias)
+        traffic = read_traffic(connection, [row.adapter for row in rows])
+    if cli.out.json:
+        cli.out.document([_build_line(row, traffic[row.adapter]) for row in rows])
+    elif rows:
+        cli.out.show(_build_table(rows, traffic))
+    for row in rows:
+        if row.state is State.PRODUCED:
+            cli.out.hint(
+                f"{row.adapter} was never staged, and its parts are kept for it: kintsugi adapters "
+                f"stage {row.adapter}, or give it up: kintsugi adapters retire {row.adapter}"
+            )
+    if not rows:
+        cli.out.hint("there is no panel yet: kintsugi panels compose SKILL=ADAPTER ...")
+
+
+def _build_line(row: "AdapterRow", traffic: "PanelTraffic") -> dict[str, Any]:
+    """A panel with its traffic, for scripts."""
+    assert row.panel is not None, "it is one of list_panels"
+    return {
+        "panel": row.adapter,
+        "state": str(row.state),
+        "alias": row.alias,
+        "base": row.base,
+        "members": [
+            {
+                "skill": member.skill,
+                "adapter": member.adapter,
+                "calls": traffic.by_skill.get(member.skill, 0),
+                "share": _divide(traffic.by_skill.get(member.skill, 0), traffic.calls),
+            }
+            for member in row.panel.members
+        ],
+        "router": row.panel.router.adapter,
+        "form": row.panel.router.form,
+        "calls": traffic.calls,
+        "doubts": traffic.doubts,
+        "since": row.since,
+        "reason": row.reason,
+    }
+
+
+def _divide(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _build_table(rows: "Sequence[AdapterRow]", traffic: "dict[str, PanelTraffic]") -> Any:
+    lines = [_build_line(row, traffic[row.adapter]) for row in rows]
+    cells = [
+        [
+            line["panel"],
+            line["state"],
+            line["alias"],
+            "; ".join(_describe_member(member, line["base"]) for member in line["members"]),
+            line["router"] or line["base"],
+            f"{line['calls']:,}",
+            _describe_doubts(line["doubts"]),
+            line["since"],
+        ]
+        for line in lines
+    ]
+    columns = ["panel", "state", "alias", "members", "router", "calls", "to the base", "since"]
+    return table(columns, cells, right=("calls",), whole=("panel", "state"))
+
+
+def _describe_member(member: "dict[str, Any]", base: str) -> str:
+    share = "" if member["share"] is None else f" {member['share']:.0%}"
+    return f"{member['skill']}: {member['adapter'] or base}{share}"
+
+
+def _describe_doubts(doubts: "dict[str, int]") -> str:
+    return ", ".join(f"{count:,} {doubt}" for doubt, count in doubts.items())
+
+
+@command(group)
+def show(
+    cli: Cli,
+    panel: Annotated[str, typer.Argument(metavar="PANEL", help="Its name, or how it begins.")],
+) -> None:
+    """Show one panel: its members, what its router reads, its traffic, what its members passed and
+    what became of it."""
+    from consumers.methods.skills.members import read_member_shares
+    from consumers.methods.skills.panel_reads import read_traffic
+    from consumers.reads.serving import adapter_steps, find_adapter
+
+    with cli.app() as app, app.reading() as connection:
+        row = find_adapter(connection, panel)
+        if row.panel is None:
+            raise typer.BadParameter(
+                f"{row.adapter} is an adapter; see kintsugi adapters show", param_hint="PANEL"
+            )
+        traffic = read_traffic(connection, [row.adapter])[row.adapter]
+        shares = read_member_shares(connection, row.adapter)
+        life = adapter_steps(connection, row.adapter)
+    if cli.out.json:
+        cli.out.document(
+            {
+                **_build_line(row, traffic),
+                "options": [option.model_dump() for option in row.panel.router.options],
+                "calibration": row.panel.router.calibration,
+                "replicas": row.replicas,
+                "gate": None if row.gate is None else row.gate.model_dump(mode="json"),
+                "rollouts": [asdict(share) for share in shares],
+                "steps": [asdict(step) for step in life],
+            }
+        )
+        return
+    cli.out.show(_build_facts(row), "", _build_table([row], {row.adapter: traffic}), "")
+    _show_options(cli, row)
+    if shares:
+        cli.out.show("", _build_share_table(shares))
+    steps = [[step.time, step.state or "", step.refused or step.reason] for step in life]
+    cli.out.show("", table(["when", "state", "why"], steps, whole=("when", "state")))
+
+
+def _build_facts(row: "AdapterRow") -> Any:
+    assert row.panel is not None, "it is a panel"
+    return facts(
+        {
+            "panel": row.adapter,
+            "state": f"{row.state}, since {row.since}",
+            "for": f"{row.alias} on {row.base}",
+            "router": _describe_router(row),
+            "on": ", ".join(row.replicas) or "no engine",
+        }
+    )
+
+
+def _describe_router(row: "AdapterRow") -> str:
+    assert row.panel is not None, "it is a panel"
+    router = row.panel.router
+    if router.form == "head":
+        return f"{router.adapter}, a head: it reads the session's own prompt"
+    return router.adapter or f"{row.base}, without training"
+
+
+def _build_share_table(shares: "Sequence[MemberShare]") -> Any:
+    """The kinds of task that each member played or answered, and how often it passed."""
+    cells = [
+        [
+            share.purpose,
+            share.capability or "(no task)",
+            share.member,
+            share.skill or "(none)",
+            str(share.rollouts),
+            f"{share.passed / share.judged:.2f}" if share.judged else "",
+        ]
+        for share in shares
+    ]
+    columns = ["rollouts of", "kind", "who answered", "for the skill", "number", "passed"]
+    return table(columns, cells)
+
+
+def _show_options(cli: Cli, row: "AdapterRow") -> None:
+    """Print what the router chooses among."""
+    assert row.panel is not None, "it is a panel"
+    cells = [
+        [
+            option.label,
+            option.skill or "(none)",
+            row.panel.find_adapter(option.skill) or row.base,
+            option.description,
+        ]
+        for option in row.panel.router.options
+    ]
+    cli.out.show(table(["label", "skill", "who answers", "as the router reads it"], cells))

@@ -1,0 +1,121 @@
+"""What makes a cycle's panel and its router, over the replicas of a home.
+
+    teach_router(app, lesson, urls=())   `RouterTeacher`: the spec of the job that trains the router
+    compose_panel(app, parts, fleet=...) `Composer`: PanelComposed (serving/panels.py)
+
+Both ask a replica of the base which tokens the labels are, so neither needs the packages of the
+learner.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+from consumers.methods.skills.reads import read_skills
+from daemon.adapters.compatibility import BadBase, count_parameters
+from daemon.cycle.job_spec import NotTrainable
+from daemon.cycle.leader import RetryLater
+from daemon.methods.skills.panel_parts import PanelParts, PanelRefusal, RouterLesson
+from daemon.methods.skills.panels import (
+    Composition,
+    CompositionRefusal,
+    build_options,
+    compose,
+    find_engine,
+)
+from daemon.methods.skills.router_job import build_router_spec
+from daemon.serving.fleet import Fleet, NoReplica, open_fleet
+from daemon.serving.replica import ReplicaError
+from events.jobs import JobSpec
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
+
+NO_SKILL_NAME: Final = "none of these"
+"""What a router that is trained reads of the option for no skill."""
+
+
+def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> JobSpec:
+    """Return the spec of the job that teaches a router; `urls` are those of the replicas, instead
+    of the settings'. Raises NotTrainable where no router can tell the skills apart, so that no
+    panel of them can be composed, and RetryLater."""
+    settings = app.settings
+    form: Literal["labels", "head"] = (
+        "head" if settings.improve.skills_router == "head" else "labels"
+    )
+    # What a skill means it learns from its tasks: a small model gets lost in longer words, and
+    # every session waits for the prompt.
+    names = {skill: skill.replace("_", " ") for skill in lesson.skills}
+    try:
+        with open_fleet(settings, urls) as fleet:
+            engine = find_engine(fleet, lesson.base)
+            options = build_options(engine, lesson.base, names, no_skill=NO_SKILL_NAME)
+    except (NoReplica, ReplicaError) as error:
+        raise RetryLater(f"the router of {lesson.agent.alias} waits: {error}") from error
+    except CompositionRefusal as error:
+        raise NotTrainable(str(error)) from error
+    try:
+        return build_router_spec(
+            settings.training,
+            lesson.agent,
+            job=lesson.job,
+            base=lesson.base,
+            options=options,
+            tasks=lesson.tasks,
+            benchmarks=settings.benchmarks,
+            environments=settings.environments.paths,
+            parameters=None if form == "head" else _count_parameters(app, lesson),
+            form=form,
+        )
+    except NotTrainable as error:
+        # Of the settings; the members that passed wait for better ones.
+        raise RetryLater(
+            f"the router of {lesson.agent.alias} waits: {error}, or set improve.skills_router = "
+            '"labels" to have the base choose'
+        ) from error
+
+
+def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:
+    """Return the size of the base, where no setting says the rate. Raises NotTrainable."""
+    checkpoint = lesson.agent.checkpoint
+    if app.settings.training.warm_start_lr is not None or checkpoint is None:
+        return None
+    try:
+        return count_parameters(checkpoint)
+    except BadBase as error:
+        raise NotTrainable(
+            f"no learning rate of a router follows from the base: {error}; set "
+            "training.warm_start_lr"
+        ) from error
+
+
+def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
+    """Append the panel of a cycle; return a sentence. Raises PanelRefusal, NoReplica,
+    ReplicaError, LogError."""
+    composition = Composition(
+        members={member.skill: member.adapter for member in parts.members},
+        alias=parts.alias,
+        router=parts.router,
+        descriptions={} if parts.router is not None else _name_unknown_skills(app, parts),
+        shows_examples=parts.router is None,
+        cycle=parts.cycle,
+    )
+    try:
+        row = compose(app, fleet, composition, parts.cause)
+    except CompositionRefusal as error:
+        raise PanelRefusal(str(error)) from error
+    return f"{row.adapter} is composed of {len(parts.members)} members"
+
+
+def _name_unknown_skills(app: "App", parts: PanelParts) -> dict[str, str]:
+    """Return the names of skills that the last comparison does not name any more, as their
+    descriptions: their members stay in the panel. A skill that a comparison named on another base
+    alone has the description that it has there."""
+    with app.reading() as connection:
+        lines = [line for line in read_skills(connection, parts.alias) if line.description]
+    known = {line.skill for line in lines if line.base == parts.base}
+    elsewhere = {line.skill: line.description for line in lines if line.base != parts.base}
+    return {
+        member.skill: elsewhere.get(member.skill) or member.skill.replace("_", " ")
+        for member in parts.members
+        if member.skill not in known
+    }

@@ -1,0 +1,263 @@
+"""What the panel of a cycle is made of, and the two calls by which others make it.
+
+    gather_parts(connection, state)     members and router of a cycle whose adapters are settled
+    find_router_obstacle(connection, state)     why no job can teach their router
+    gather_lesson(connection, parts, agent, job)     what a router job learns
+    list_new_members(state)         the adapters of the cycle that are among them
+    compose(app, parts)                 `Composer`: appends PanelComposed, once for each cycle
+    teach_router(app, lesson)           `RouterTeacher`: the spec of the job that trains the router
+
+A member of the incumbent stays one, unless an adapter for its skill passed in this cycle, or its
+own was rejected, rolled back or retired since: then the base answers for it, as it does for every
+session that needs no skill. An incumbent that is no panel is no member.
+
+A router is taught by tasks, of which each member needs `EXAMPLES` that are of no other one. Where
+one has fewer, no job is requested and the base chooses.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from consumers.diagnosis.kinds import find_kind
+from consumers.methods.skills import panel_reads
+from consumers.methods.skills.reads import read_skills
+from consumers.reads import learning, serving
+from consumers.reads.cycle_state import BranchState, CycleState
+from consumers.reads.learning import JobRow
+from consumers.reads.serving import AdapterRow
+from daemon.cycle.state_machine import (
+    AdapterView,
+    BranchEnd,
+    BranchView,
+    JobView,
+    find_branch_step,
+)
+from daemon.methods.skills.router_job import EXAMPLES
+from daemon.proposer.buffer import SIBLINGS, TRAFFIC
+from events.errors import KintsugiError
+from events.gate import SIBLING
+from events.jobs import JobSpec, PanelRouter
+from events.lifecycle import State
+from events.serving import PanelMember
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.config.settings import Agent
+    from daemon.core.app import App
+    from events.gate import GateReport
+
+
+class PanelRefusal(KintsugiError):
+    """A panel that can never be composed of these parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelParts:
+    """What a cycle has for its panel."""
+
+    cycle: str
+    alias: str
+    base: str
+    cause: str
+    """Id of the event that began the cycle."""
+    members: tuple[PanelMember, ...]
+    """By skill."""
+    router: str | None
+    """The adapter that was trained to choose; None: the base does."""
+    prompt: PanelRouter | None
+    """What that adapter was trained on, without its name and calibration; None for the base."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Skill of a member of the incumbent that is none of these -> why."""
+
+
+class Composer(Protocol):
+    """Makes panels."""
+
+    def __call__(self, app: "App", parts: PanelParts) -> str:
+        """Append `PanelComposed` with `parts.cycle`, under an id that follows from the cycle;
+        return a sentence. Raises PanelRefusal for parts of which no panel can ever be made, and
+        KintsugiError for what is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterLesson:
+    """What a job that teaches a router is made of."""
+
+    job: str
+    agent: "Agent"
+    base: str
+    skills: Mapping[str, str]
+    """Skill -> its description, by skill."""
+    tasks: Mapping[str | None, Sequence[str]]
+    """Skill -> the tasks that need it; None -> tasks of the traffic that need none."""
+
+
+class RouterTeacher(Protocol):
+    """Makes the specs of jobs that teach routers."""
+
+    def __call__(self, app: "App", lesson: RouterLesson) -> JobSpec:
+        """Return the spec, with `teaches` router. It follows from settings and lesson alone. Raises
+        NotTrainable."""
+
+
+def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
+    """Return the parts of the panel that a cycle's adapters make with those of the incumbent."""
+    trained = {
+        branch.job.skill: branch.adapter.adapter
+        for branch in state.branches
+        if branch.adapter is not None and _has_passed(branch)
+    }
+    kept, left = _read_old_parts(connection, state)
+    members = {**kept, **{skill: name for skill, name in trained.items() if skill is not None}}
+    taught = state.router if state.router is not None and _has_passed(state.router) else None
+    router = None if taught is None else taught.adapter
+    prompt = None if taught is None else taught.job.spec.router
+    if prompt is not None:
+        # It learnt to choose among these: one that left since is answered for by the base.
+        skills = [option.skill for option in prompt.options if option.skill is not None]
+        members = {skill: members.get(skill) for skill in skills}
+    return PanelParts(
+        cycle=state.cycle.cycle,
+        alias=state.cycle.alias,
+        base=state.cycle.base,
+        cause=state.cycle.event,
+        members=tuple(PanelMember(skill=name, adapter=members[name]) for name in sorted(members)),
+        router=None if router is None else router.adapter,
+        prompt=prompt,
+        left={skill: reason for skill, reason in left.items() if skill not in trained},
+    )
+
+
+def _read_old_parts(
+    connection: "Connection", state: CycleState
+) -> tuple[dict[str, str | None], dict[str, str]]:
+    """Skill -> adapter of the incumbent's members that stay; and skill -> why it has none."""
+    name = state.incumbent
+    incumbent = None if name is None else serving.adapter_row(connection, name)
+    if incumbent is None or incumbent.panel is None or incumbent.base != state.cycle.base:
+        return {}, {}
+    left = panel_reads.read_member_exits(connection, incumbent)
+    members = {member.skill: member.adapter for member in incumbent.panel.members}
+    return {skill: adapter for skill, adapter in members.items() if skill not in left}, left
+
+
+def find_router_obstacle(connection: "Connection", state: CycleState) -> str | None:
+    """Return why no job can teach the router of a cycle's panel, or of what is to become one; None
+    where one can. Which member a session needs is then the base's to say."""
+    panel = None if state.adapter is None else state.adapter.panel
+    members = gather_parts(connection, state).members if panel is None else panel.members
+    tasks = _gather_tasks(connection, members)
+    short = [
+        f"{member.skill} has {len(tasks[member.skill])}"
+        for member in members
+        if member.adapter is not None and len(tasks[member.skill]) < EXAMPLES
+    ]
+    if not short:
+        return None
+    return (
+        f"no job teaches the router, for each member needs {EXAMPLES} tasks of its own, and "
+        f"{', '.join(short)}; the base chooses among the members"
+    )
+
+
+def gather_lesson(
+    connection: "Connection", parts: PanelParts, agent: "Agent", job: str
+) -> RouterLesson:
+    """Return what a job learns that teaches the router of these parts: the tasks that each member
+    was trained on are of its skill; those that it replayed of the traffic need none, but for tasks
+    of generators that a member was trained on."""
+    members = [member for member in parts.members if member.adapter is not None]
+    tasks = _gather_tasks(connection, members)
+    known = {
+        line.skill: line.description
+        for line in read_skills(connection, parts.alias)
+        if line.base == parts.base
+    }
+    skills = {member.skill: known.get(member.skill) or member.skill for member in members}
+    return RouterLesson(job, agent, parts.base, skills, tasks)
+
+
+def _gather_tasks(
+    connection: "Connection", members: Sequence[PanelMember]
+) -> dict[str | None, list[str]]:
+    """Skill of each member -> the tasks that need it, each of one skill; None -> tasks that need
+    none."""
+    by_skill: dict[str | None, list[str]] = {}
+    others: dict[str, None] = {}
+    taken: set[str] = set()
+    # Of tasks that two members were trained on, the newer one's skill is the pattern's now.
+    for skill, made in sorted(
+        _list_member_jobs(connection, members),
+        key=lambda item: "" if item[1] is None else item[1].requested or "",
+        reverse=True,
+    ):
+        pools = () if made is None else made.spec.pools
+        targets = [pool for pool in pools if not pool.replay and not pool.needs_lessons]
+        tasks = dict.fromkeys(task for pool in targets for task in pool.all_tasks)
+        by_skill[skill] = [task for task in tasks if task not in taken]
+        taken.update(tasks)
+        for pool in pools:
+            if pool.name in (SIBLINGS, TRAFFIC):
+                others |= dict.fromkeys(pool.all_tasks)
+    generators = {find_kind(task) or task for task in taken}
+    by_skill[None] = [task for task in others if (find_kind(task) or task) not in generators]
+    return by_skill
+
+
+def _list_member_jobs(
+    connection: "Connection", members: Sequence[PanelMember]
+) -> Iterator[tuple[str, JobRow | None]]:
+    """Skill of each member, and the job that left it; None for one that no job left."""
+    for member in members:
+        row = None if member.adapter is None else serving.adapter_row(connection, member.adapter)
+        job = None if row is None or row.job is None else learning.job(connection, row.job)
+        yield member.skill, job
+
+
+def list_new_members(state: CycleState) -> list[AdapterRow]:
+    """Return the adapters of a cycle that passed the gate of a member."""
+    return [
+        branch.adapter
+        for branch in state.branches
+        if branch.adapter is not None and _has_passed(branch)
+    ]
+
+
+def _has_passed(branch: BranchState) -> bool:
+    end = find_branch_step(build_branch_view(branch))
+    return isinstance(end, BranchEnd) and end.outcome == "passed"
+
+
+def build_branch_view(branch: BranchState) -> BranchView:
+    """A branch of a cycle as the process manager sees it."""
+    job, adapter = branch.job, branch.adapter
+    return BranchView(
+        job.skill,
+        JobView(job.outcome, job.reason or ""),
+        None
+        if adapter is None
+        else AdapterView(adapter.state, explain_states(adapter, branch.been)),
+    )
+
+
+def explain_states(adapter: AdapterRow, been: Mapping[State, str]) -> dict[State, str]:
+    """State that an adapter was in -> why, in words: the checks of a gate, where it decided."""
+    return {step: reason or _explain_gate(adapter.gate) for step, reason in been.items()}
+
+
+def _explain_gate(report: "GateReport | None") -> str:
+    """Why the gate said no, in words; without the checks that decide nothing."""
+    if report is None:
+        return ""
+    failed = [
+        check
+        for check in report.checks
+        if check.verdict != "PASS" and not check.name.startswith(SIBLING)
+    ]
+    details = "; ".join(
+        f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
+        for check in failed
+    )
+    return f"gate {report.decision}: {details or 'every check passed'}"

@@ -1,0 +1,86 @@
+"""A successful conversation of each skill, for a router that the base plays.
+
+    examples = write_examples(app, {"refunds": member})     skill -> text
+
+TRACE's router reads a successful trajectory beside each description (arXiv 2604.05336). Here it is
+the environment's oracle with the environment's user, in a task that the member was trained on, as
+the router reads a conversation. Tasks that are made of a person's session are left out: the text
+stands in the log. Guarantee: the same members have the same examples, on every machine that has
+the log. Not covered: members that no job of this home trained; they have none.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads import learning
+from consumers.reads.serving import AdapterRow
+from daemon.core.task_definitions import open_event_environment
+from envs.environment import Environment, UnknownTask
+from envs.episode import Episode, PrefixMismatch, play
+from envs.evaluation import EnvironmentFailure, environment_code
+from envs.grading import grade
+from envs.registry import EnvironmentBroken, UnknownEnvironment
+from envs.task import TaskDefinition
+from events.jobs import JobSpec
+from producers.gateway.skills.label_router import render_transcript
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
+
+log = logging.getLogger(__name__)
+
+MOST_CHARACTERS: Final = 600
+"""Characters of an example, its first ones: every session waits for the prompt."""
+_TRIES: Final = 8
+"""Tasks of a skill that are looked at for an example."""
+_NOT_SHOWN: Final = (
+    EnvironmentBroken, EnvironmentFailure, PrefixMismatch, UnknownEnvironment, UnknownTask,
+)  # fmt: skip
+"""Errors of a task or its environment, for which another task is taken."""
+
+
+def write_examples(app: "App", members: Mapping[str, AdapterRow]) -> dict[str, str]:
+    """Return skill -> a successful conversation; a skill without one is left out, with a warning.
+    Raises DatabaseUnavailable, KeysUnavailable."""
+    examples: dict[str, str] = {}
+    for skill, member in members.items():
+        with app.reading() as connection:
+            job = None if member.job is None else learning.job(connection, member.job)
+        text = None if job is None else next(_write_texts(app, job.spec), None)
+        if text is None:
+            log.warning("no example of the skill %s: %s has no task to show", skill, member.adapter)
+        else:
+            examples[skill] = text
+    return examples
+
+
+def _write_texts(app: "App", spec: JobSpec) -> Iterator[str]:
+    """Yield a conversation for each of the first tasks of a job that can be shown."""
+    pools = [pool for pool in spec.target_pools if not pool.needs_lessons]
+    tasks = [(pool.environment or spec.environment, task) for pool in pools for task in pool.tasks]
+    opened: dict[str, Environment] = {}
+    for place, name in tasks[:_TRIES]:
+        try:
+            if place not in opened:
+                opened[place] = open_event_environment(app, place)
+            task = opened[place].task(name)
+            text = None if task.salt is not None else write_conversation(opened[place], task)
+        except _NOT_SHOWN as error:
+            log.warning("task %s is no example: %s", name, error)
+            continue
+        if text is not None:
+            yield text
+
+
+def write_conversation(environment: Environment, task: TaskDefinition) -> str | None:
+    """Return the conversation of oracle and user about a task as a router reads it, cut at
+    `MOST_CHARACTERS`; None where the oracle fails. Raises EnvironmentFailure, PrefixMismatch."""
+    with environment_code(environment, f"task {task.id}", task):
+        episode = Episode(environment, task)
+        play(episode, environment.oracle(task), environment.user(task))
+        passed = grade(environment, task, episode.messages, episode.termination).success
+    if not passed:
+        return None
+    messages = [{"role": m.role, "content": m.text} for m in episode.messages if m.role != "tool"]
+    return render_transcript(messages)[:MOST_CHARACTERS]

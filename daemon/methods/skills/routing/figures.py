@@ -1,0 +1,67 @@
+"""How a router chooses on the tasks of its job that are held out."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from daemon.methods.skills.routing.examples import Example
+from daemon.solver.telemetry.progress import RouterFigures
+from daemon.solver.update import check_figures
+from events.jobs import PanelRouter
+from producers.gateway.skills.label_router import decide
+
+_Z: Final = 1.96
+"""Of a 95 % interval."""
+
+
+def summarize(
+    router: PanelRouter,
+    held_out: Sequence[Example],
+    scores: Sequence[Sequence[Sequence[float]]],
+    loss: float | None = None,
+) -> RouterFigures:
+    """Return the figures of a router from the scores of its options in nats, for each example a row
+    per order of the labels; each row is a distribution over the options. `loss` is that of the last
+    step. Raises UnstableUpdate where the scores are not finite."""
+    held_out_loss = _compute_mean_loss(router, held_out, scores)
+    check_figures("assessment", {"the loss on held-out tasks": held_out_loss})
+    answers = [decide(router, rows) for rows in scores]
+    right: dict[str | None, list[bool]] = {option.skill: [] for option in router.options}
+    doubts: dict[str, int] = {}
+    for example, answer in zip(held_out, answers, strict=True):
+        right[example.skill].append(answer.skill == example.skill)
+        if answer.doubt is not None:
+            doubts[answer.doubt] = doubts.get(answer.doubt, 0) + 1
+    count = len(held_out)
+    accuracy = sum(map(sum, right.values())) / count
+    return RouterFigures(
+        held_out=count,
+        accuracy=accuracy,
+        low=_bound(accuracy, count),
+        most_frequent=max(map(len, right.values())) / count,
+        options={skill or "": sum(own) / len(own) for skill, own in right.items() if own},
+        doubts=dict(sorted(doubts.items())),
+        held_out_loss=held_out_loss,
+        loss=loss,
+    )
+
+
+def _compute_mean_loss(
+    router: PanelRouter, held_out: Sequence[Example], scores: Sequence[Sequence[Sequence[float]]]
+) -> float:
+    """Return the mean cross-entropy of what is held out, every option with the same weight."""
+    losses: dict[str | None, list[float]] = {}
+    options = [option.skill for option in router.options]
+    for example, rows in zip(held_out, scores, strict=True):
+        place = options.index(example.skill)
+        losses.setdefault(example.skill, []).append(-sum(row[place] for row in rows) / len(rows))
+    return sum(sum(own) / len(own) for own in losses.values()) / len(losses)
+
+
+def _bound(share: float, count: int) -> float:
+    """Return the lower end of the 95 % interval of a share (Wilson's)."""
+    square = _Z * _Z / count
+    middle = share + square / 2
+    return (middle - _Z * math.sqrt(share * (1 - share) / count + square / (4 * count))) / (
+        1 + square
+    )

@@ -1,0 +1,215 @@
+"""Fit a head that chooses: K rows, whose products with the base's last hidden state are added to
+the logits of a router's K labels.
+
+    inputs = compute_inputs(model, router, examples, micro_tokens)     one forward of each prompt
+    fitted = fit(inputs.select(learnt), seed)                          the rows
+    figures = assess(router, inputs.select(others), held_out, fitted)  by the rule of a gateway
+
+Multinomial logistic regression with an L2 penalty on the rows: the base's own logits of the labels
+stand in it as they are, every option has the same weight, and in place of a bias, which a LoRA
+cannot have, stands the part of a row along the mean state. The penalty is the one of `_PENALTIES`
+with the lowest cross-entropy over folds of the examples. All of it is convex and computed in
+float64, so it needs no learning rate, and no seed but that of the folds.
+
+What all rows have in common changes no choice. It is such that, of the prompts that a head was
+fitted to, labels are the likeliest answers: so an engine that holds it is told from one that does
+not by any answer (daemon/adapters/fingerprint.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from daemon.methods.skills.routing.examples import Example
+from daemon.methods.skills.routing.figures import summarize
+from daemon.methods.skills.routing.scores import cut_batches
+from daemon.solver.policy import parts
+from daemon.solver.telemetry.progress import RouterFigures
+from events.jobs import PanelRouter
+from producers.gateway.skills.label_router import list_label_tokens
+
+_PENALTIES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
+"""Tried weights of half the squared norm of the rows, for states whose numbers vary by 1; the loss
+is a mean in nats."""
+_LEAST_PENALTY: Final = 1e-6
+_LEAST_GRADIENT: Final = 1e-5
+"""A regression ends when no number of its gradient is larger."""
+_LEAST_SPREAD: Final = 1e-5
+"""Standard deviation of the numbers of states, as a share of the size of their mean, below which
+the states are equal: what is left is rounding, and rows along it would be noise."""
+_FOLDS: Final = 4
+_ITERATIONS: Final = 200
+"""Most iterations of one regression."""
+_MARGIN: Final = 5.0
+"""Nats by which the labels together are ahead of all tokens by the base's own head, on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadInputs:
+    """What a head is fitted to, of N examples; all numbers are in float64."""
+
+    states: Tensor
+    """(N, D) last hidden states."""
+    logits: Tensor
+    """(N, K) logits of the labels by the base's own head."""
+    totals: Tensor
+    """(N,) logarithms of the sum of the exponentials of all of its logits."""
+    places: Tensor
+    """(N,) places of the right options."""
+
+    def select(self, chosen: Sequence[int]) -> "HeadInputs":
+        """Return those of some examples, by their places."""
+        index = torch.tensor(chosen, dtype=torch.int64)
+        return HeadInputs(
+            self.states[index], self.logits[index], self.totals[index], self.places[index]
+        )
+
+    def score(self, rows: Tensor) -> Tensor:
+        """Return the (N, K) logits of the labels with (K, D) rows added."""
+        return self.logits + self.states @ rows.T
+
+    def compute_loss(self, rows: Tensor) -> Tensor:
+        """Return the mean cross-entropy between the options in nats, every option that has examples
+        with the same weight."""
+        counts = self.places.bincount()
+        weights = 1 / counts[self.places] / (counts > 0).sum()
+        losses = cross_entropy(self.score(rows), self.places, reduction="none")
+        return (losses * weights).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class FittedHead:
+    """Rows of a head."""
+
+    rows: Tensor
+    """(K, D) in float64, in the order of the router's options."""
+    penalty: float
+    iterations: int
+    """Iterations of the last regression."""
+    loss: float
+    """Cross-entropy of the examples that it was fitted to, in nats."""
+
+
+def compute_inputs(
+    model: nn.Module, router: PanelRouter, examples: Sequence[Example], micro_tokens: int
+) -> HeadInputs:
+    """Return what a head is fitted to. `model` is the base; a forward has at most `micro_tokens`
+    padded tokens."""
+    body, head = parts(model)
+    device = next(head.parameters()).device
+    prompts = [example.prompts[0] for example in examples]
+    states = [torch.empty(0)] * len(prompts)
+    with torch.no_grad():
+        for places in cut_batches(prompts, micro_tokens):
+            rows = [torch.tensor(prompts[place], device=device) for place in places]
+            # Rows are padded on the right, which a causal model never sees from the left.
+            ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            hidden: Any = body(input_ids=ids, use_cache=False).last_hidden_state
+            for number, (place, row) in enumerate(zip(places, rows, strict=True)):
+                states[place] = hidden[number, len(row) - 1]
+        logits = [head(state).double() for state in states]
+    labels = list_label_tokens(router)
+    options = [option.skill for option in router.options]
+    return HeadInputs(
+        torch.stack(states).double().cpu(),
+        torch.stack([row[labels] for row in logits]).cpu(),
+        torch.stack([row.logsumexp(-1) for row in logits]).cpu(),
+        torch.tensor([options.index(example.skill) for example in examples]),
+    )
+
+
+def fit(inputs: HeadInputs, seed: int) -> FittedHead:
+    """Return the rows that choose best; `seed` says which examples make a fold."""
+    penalty = _choose_penalty(inputs, seed)
+    rows, iterations = _solve(inputs, penalty, None)
+    loss = float(inputs.compute_loss(rows))
+    return FittedHead(_raise_labels(inputs, rows), penalty, iterations, loss)
+
+
+def assess(
+    router: PanelRouter, inputs: HeadInputs, held_out: Sequence[Example], fitted: FittedHead
+) -> RouterFigures:
+    """Return how a head chooses on the examples `held_out`, which `inputs` are of."""
+    scores = inputs.score(fitted.rows).log_softmax(-1).tolist()
+    return summarize(router, held_out, [(row,) for row in scores], fitted.loss)
+
+
+def _choose_penalty(inputs: HeadInputs, seed: int) -> float:
+    """Return the penalty that choosing among examples not fitted to has the lowest loss with."""
+    folds = _draw_folds(inputs.places.tolist(), seed)
+    losses = dict.fromkeys(_PENALTIES, 0.0)
+    for fold in folds:
+        others = sorted(set(range(len(inputs.places))) - set(fold))
+        learnt, unseen = inputs.select(others), inputs.select(fold)
+        rows: Tensor | None = None
+        for penalty in _PENALTIES:
+            rows, _ = _solve(learnt, penalty, rows)
+            losses[penalty] += float(unseen.compute_loss(rows)) * len(fold)
+    return min(losses, key=lambda penalty: losses[penalty])
+
+
+def _draw_folds(places: Sequence[int], seed: int) -> list[list[int]]:
+    """Return the places of the examples of each fold, of each option about as many in each."""
+    folds: list[list[int]] = [[] for _ in range(_FOLDS)]
+    for option in sorted(set(places)):
+        own = [number for number, place in enumerate(places) if place == option]
+        Random(f"head {seed} folds {option}").shuffle(own)
+        for number, example in enumerate(own):
+            folds[(option + number) % _FOLDS].append(example)
+    # One without examples, or with all of them, tells nothing.
+    return [fold for fold in folds if 0 < len(fold) < len(places)]
+
+
+def _solve(inputs: HeadInputs, penalty: float, start: Tensor | None) -> tuple[Tensor, int]:
+    """Return the rows with the lowest loss, and the iterations that it took; `start` may name rows
+    that are near. Along the mean state, where a row does the work of a bias, nothing is penalised
+    but for what keeps the minimum apart from others."""
+    mean = inputs.states.mean(0)
+    along = inputs.states @ mean / mean.square().sum()
+    across = inputs.states - along[:, None] * mean
+    scale = across.square().mean().sqrt()
+    if not scale > _LEAST_SPREAD * mean.square().mean().sqrt():
+        across, scale = torch.zeros_like(across), torch.ones_like(scale)
+    # Columns of about one size: without that, a regression takes ten times the iterations.
+    features = torch.cat([across / scale, along[:, None]], 1)
+    weights = torch.full_like(features[0], penalty)
+    weights[-1] = _LEAST_PENALTY
+    split = HeadInputs(features, inputs.logits, inputs.totals, inputs.places)
+    if start is None:
+        rows = features.new_zeros(inputs.logits.shape[1], features.shape[1])
+    else:
+        rows = torch.cat([start * scale, (start @ mean)[:, None]], 1)
+    rows.requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [rows],
+        max_iter=_ITERATIONS,
+        tolerance_grad=_LEAST_GRADIENT,
+        tolerance_change=1e-10,
+        history_size=20,
+        line_search_fn="strong_wolfe",
+    )
+
+    def compute_objective() -> Tensor:
+        optimizer.zero_grad()
+        objective = split.compute_loss(rows) + (weights * rows.square()).sum() / 2
+        objective.backward()  # type: ignore[no-untyped-call]
+        return objective
+
+    optimizer.step(compute_objective)  # type: ignore[no-untyped-call]
+    best = rows.detach()
+    own = best[:, :-1] / scale
+    own = own - (own @ mean / mean.square().sum())[:, None] * mean
+    return own + best[:, -1:] * mean / mean.square().sum(), int(optimizer.state[rows]["n_iter"])
+
+
+def _raise_labels(inputs: HeadInputs, rows: Tensor) -> Tensor:
+    """Return rows that choose alike, with the labels ahead of all other tokens: to each, the same
+    multiple of the mean state is added."""
+    mean = inputs.states.mean(0)
+    lacking = (inputs.totals - inputs.score(rows).logsumexp(-1)).mean() + _MARGIN
+    return rows + lacking * mean / mean.square().sum()

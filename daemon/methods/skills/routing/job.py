@@ -1,0 +1,208 @@
+"""Run a job that teaches a router: a spec in, an adapter directory out.
+
+    outcome = run(spec, out, report)
+
+    openings of the pools' tasks -> prompts -> training with early stopping -> adapter
+                                            -> states -> regression -> adapter of the head
+
+The directory holds what that of any job does (daemon/solver/job.py), without a journal: nothing is
+played. `router.json` has the figures of the adapter. Guarantees: on a CPU with a fixed number of
+threads a job has the same adapter whenever it is run; one that was killed begins anew, and a
+finished one repeats its outcome. One process per directory. Not covered: several processes; the
+first of those that torchrun starts does all the work.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from peft import PeftModel
+
+from daemon.adapters.directory import Base
+from daemon.engine.chat import Chat
+from daemon.methods.skills.engine_router import render_prompts
+from daemon.methods.skills.routing.examples import Example, collect_examples, split
+from daemon.methods.skills.routing.head import assess, compute_inputs, fit
+from daemon.methods.skills.routing.training import RouterTraining
+from daemon.solver.base import checkpoint, load_base, load_model
+from daemon.solver.job import (
+    JobInterrupt,
+    write_gap,
+)
+from daemon.solver.journal import read_definitions
+from daemon.solver.lora import attach_head
+from daemon.solver.policy import check, check_ids
+from daemon.solver.sampling.environments import drop_unplayable, open_environments
+from daemon.solver.sampling.seals import Seals
+from daemon.solver.supervised.run import (
+    JobResult,
+    SupervisedRun,
+    read_result,
+    run_supervised,
+    save_result,
+)
+from daemon.solver.telemetry.outcome import Activity, Outcome
+from daemon.solver.telemetry.progress import Progress, RouterFigures
+from events.jobs import JobSpec
+from events.privacy.sealing import Key
+from producers.gateway.skills.label_router import build_calibration_prompts, list_label_tokens
+
+FIGURES: Final = "router.json"
+
+
+class RouterResult(JobResult):
+    """The result of a finished job that its adapter does not hold."""
+
+    steps: int
+    """Optimizer steps of the adapter."""
+    prompts: int
+    """Prompts that were shown, also after the adapter was at its best."""
+    figures: RouterFigures
+
+    @property
+    def taken(self) -> int:
+        """Optimizer steps of the adapter."""
+        return self.steps
+
+    @property
+    def shown(self) -> int:
+        """Prompts that were shown."""
+        return self.prompts
+
+    @property
+    def summary(self) -> str:
+        """The figures in a sentence."""
+        return self.figures.summary
+
+
+def run(
+    spec: JobSpec,
+    out: Path,
+    report: Callable[[Progress], None] = lambda _: None,
+    *,
+    activity: Activity | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    keys: Mapping[str, Key] | None = None,
+) -> Outcome:
+    """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`: those
+    of persons whose tasks it shows, by id."""
+    job = SupervisedRun(spec, out, report, activity or Activity(), stopping, keys or {})
+    return run_supervised(job, FIGURES, RouterResult, _teach)
+
+
+def read_outcome(spec: JobSpec, out: Path) -> Outcome | None:
+    """Return how the job of this spec in this directory ended; None if it has not. Raises
+    BadAdapter, CannotBegin."""
+    return read_result(spec, out, FIGURES, RouterResult)
+
+
+def _teach(run: SupervisedRun) -> Outcome:
+    """Train, and save what came of it."""
+    spec, out = run.spec, run.out
+    if spec.threads is not None:
+        torch.set_num_threads(spec.threads)
+    run.activity.phase = "openings"
+    seals = Seals(read_definitions(out), run.keys)
+    environments = open_environments(spec, seals.find_body)
+    chat = Chat(checkpoint(spec))
+    examples = collect_examples(drop_unplayable(spec, environments), environments, chat)
+    learnt, held_out = split(examples, spec.seed)
+    assert spec.router is not None, "a job that teaches a router has one"
+    teach = _fit_head if spec.router.form == "head" else _train_labels
+    taught = teach(run, chat, learnt, held_out)
+    result = taught.result
+    if result.figures.teaches_nothing:
+        gap = Outcome(
+            outcome="competence_gap",
+            steps=result.steps,
+            rollouts=result.prompts,
+            reason=f"the router learnt nothing: {result.figures.summary}; describe the skills so "
+            "that they differ, give it more tasks, or leave the router untrained",
+        )
+        write_gap(spec, out, gap)
+        return gap
+    return save_result(run, taught.model, taught.base, taught.parent, FIGURES, result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taught:
+    """A model with the adapter of a router."""
+
+    model: PeftModel
+    base: Base
+    parent: str | None
+    """The sha256 of the adapter that training went on from."""
+    result: RouterResult
+
+
+def _train_labels(
+    run: SupervisedRun, chat: Chat, learnt: Sequence[Example], held_out: Sequence[Example]
+) -> _Taught:
+    """Train an adapter on the prompt that lists the labels."""
+    spec, activity = run.spec, run.activity
+    model, base, parent = load_model(spec)
+    assert spec.router is not None, "a job that teaches a router has one"
+    blank = render_prompts(chat, build_calibration_prompts(spec.router))
+    training = RouterTraining(model, spec, learnt, held_out, blank)
+
+    def check_stop() -> None:
+        activity.steps, activity.rollouts = training.taken, training.prompts
+        run.check_stop(training.taken)
+
+    activity.phase = "training"
+    for figures in training.steps(check_stop):
+        run.report(_describe(training, figures))
+    assert training.best is not None, "a training has a step, and then an assessment"
+    steps, figures = training.best
+    training.restore_best()
+    result = RouterResult(steps=steps, prompts=training.prompts, figures=figures)
+    return _Taught(model, base, parent, result)
+
+
+def _fit_head(
+    run: SupervisedRun, chat: Chat, learnt: Sequence[Example], held_out: Sequence[Example]
+) -> _Taught:
+    """Fit a head to the last hidden states of the base. It takes seconds, and reports once."""
+    spec, activity = run.spec, run.activity
+    model, base = load_base(spec)
+    router = spec.router
+    assert router is not None, "a job that teaches a router has one"
+    examples = (*learnt, *held_out)
+    check(model)
+    highest = [max(example.prompts[0]) for example in examples]
+    check_ids(model, max(*highest, *list_label_tokens(router)))
+    activity.phase = "states"
+    inputs = compute_inputs(model, router, examples, spec.micro_tokens)
+    if run.stopping():
+        raise JobInterrupt(
+            "stopped before its head was fitted; run the same command to begin again"
+        )
+    activity.phase = "training"
+    fitted = fit(inputs.select(range(len(learnt))), spec.seed)
+    figures = assess(router, inputs.select(range(len(learnt), len(examples))), held_out, fitted)
+    result = RouterResult(steps=fitted.iterations, prompts=len(examples), figures=figures)
+    activity.steps, activity.rollouts = result.steps, result.prompts
+    run.report(
+        Progress(
+            batch=1,
+            steps=result.steps,
+            rollouts=result.prompts,
+            budget=spec.sampler.rollouts,
+            router=figures,
+        )
+    )
+    return _Taught(
+        attach_head(model, spec.lora, fitted.rows, list_label_tokens(router)), base, None, result
+    )
+
+
+def _describe(training: RouterTraining, figures: RouterFigures) -> Progress:
+    return Progress(
+        batch=training.taken,
+        steps=training.taken,
+        rollouts=training.prompts,
+        budget=training.spec.sampler.rollouts,
+        router=figures,
+    )

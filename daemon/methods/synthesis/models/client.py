@@ -1,0 +1,200 @@
+"""One role's model: its endpoint, its budget of tokens, and why it is asked no more.
+
+    client = ModelClient(settings.models.proposer, "proposer", redact)
+    plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
+
+`run` raises ModelFailure alone, whatever the endpoint does, and CannotSample once the process is
+told to stop. A model that will not serve, may not be asked, has spent its budget of tokens or was
+waited for as long as it may is asked no more, and so is one that did not answer in time, or could
+not be reached, three times in a row: `trouble` says why then, and `run` raises at once.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from daemon.controller.model_answers import (
+    BudgetSpent,
+    ModelFailure,
+    Question,
+    TokenBudget,
+    ask,
+    check_host,
+    estimate_json,
+    open_endpoint,
+    spend,
+)
+from daemon.methods.synthesis.models.texts import clean_line
+from daemon.proposer.candidate import CannotSample
+from envs.endpoint import AnswerFailure, Endpoint, EndpointRefusal, Sampling
+from envs.episode import Termination
+from events.messages import Message
+from events.rollouts import clip_reason
+from producers.gateway.privacy.redaction import Redaction
+
+if TYPE_CHECKING:
+    from daemon.config.settings import ProposerModel, Settings
+
+T = TypeVar("T")
+
+MOST_UNANSWERED: Final = 3
+"""Requests in a row without an answer in time after which a model is asked no more."""
+_LOOK_SECONDS: Final = 0.5
+"""Between two looks at whether the process was told to stop."""
+CALL_TOKENS: Final = 1024
+"""Most tokens of an answer that calls tools."""
+
+
+@dataclass(slots=True)
+class ModelClient:
+    """A role's model. Not for several threads."""
+
+    settings: "ProposerModel"
+    role: str
+    """Name of its section under `models`."""
+    redact: Callable[[str], str] = str
+    """Replaces what the operator's rules match, in every text that is sent."""
+    stopping: Callable[[], bool] = lambda: False
+    """Whether the process was told to stop; then nothing more is asked."""
+    budget: TokenBudget = field(init=False)
+    trouble: str = field(default="", init=False)
+    """Why it is asked no more; empty while it may be asked."""
+    _seconds: float = field(init=False)
+    """That its answers may still be waited for."""
+    _unanswered: int = field(default=0, init=False)
+    _answered: bool = field(default=False, init=False)
+    """Whether it ever gave an answer: then a request that it refuses is that request's fault."""
+
+    def __post_init__(self) -> None:
+        self.budget = TokenBudget(self.settings.max_tokens, f"models.{self.role}.max_tokens")
+        self._seconds = self.settings.minutes * 60
+
+    @property
+    def name(self) -> str:
+        """The model's name, as events have it."""
+        return self.settings.model
+
+    @property
+    def label(self) -> str:
+        """The role and the model's name, as reasons have them."""
+        return f"the {self.role} {self.name}"
+
+    def run(self, talk: Callable[[Endpoint], Awaitable[T]]) -> T:
+        """Return what a conversation with the model comes to. Raises ModelFailure, and what `talk`
+        raises beside the failures of an endpoint."""
+        if self.trouble:
+            raise ModelFailure(f"{self.trouble}; it was not asked again")
+        try:
+            check_host(self.settings.url, self.settings.allowed_hosts, self.role)
+        except ModelFailure as error:
+            raise self._close(error) from error
+        try:
+            return asyncio.run(self._talk(talk))
+        except (BudgetSpent, EndpointRefusal) as error:
+            raise self._close(error) from error
+        except AnswerFailure as error:
+            if error.termination not in (Termination.TIMEOUT, Termination.INFRASTRUCTURE_ERROR):
+                raise ModelFailure(self._describe(error)) from error
+            self._unanswered += 1
+            if self._unanswered >= MOST_UNANSWERED:
+                raise self._close(error) from error
+            raise ModelFailure(self._describe(error)) from error
+        except ModelFailure as error:
+            raise ModelFailure(self._describe(error)) from error
+
+    async def ask(
+        self, endpoint: Endpoint, messages: Sequence[Message], question: Question[T]
+    ) -> T:
+        """Return an answer that the question takes; asks again twice. For use in `run`."""
+        self._check_stop()
+        answer = await ask(endpoint, self.role, self._redact(messages), question, self.budget)
+        self._unanswered = 0
+        return answer
+
+    async def ask_for_calls(
+        self,
+        endpoint: Endpoint,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        seed: int,
+    ) -> Message:
+        """Return the model's next message, which may call these tools. For use in `run`."""
+        self._check_stop()
+        sent = self._redact(messages)
+        spend(self.budget, sent, self.role, estimate_json(list(tools)) + CALL_TOKENS)
+        sampling = Sampling(max_tokens=CALL_TOKENS)
+        completion = await endpoint.complete(sent, tools=tools, sampling=sampling, seed=seed)
+        self._unanswered = 0
+        return completion.message
+
+    def _check_stop(self) -> None:
+        """Raise CannotSample where the process was told to stop: a cycle's tasks may take hours."""
+        if self.stopping():
+            raise CannotSample("the scheduler was told to stop; the next one goes on")
+
+    async def _talk(self, talk: Callable[[Endpoint], Awaitable[T]]) -> T:
+        async with open_endpoint(self.settings, self.role) as endpoint:
+            endpoint.answered = self._answered
+            try:
+                return await self._run_until_stop(talk(endpoint))
+            finally:
+                self._answered = endpoint.answered
+
+    async def _run_until_stop(self, talk: Awaitable[T]) -> T:
+        """Return what a talk comes to; a stop ends it, for an answer may take minutes, and so does
+        the end of the model's time. Raises CannotSample, BudgetSpent."""
+        task = asyncio.ensure_future(talk)
+        begin = time.monotonic()
+        try:
+            while not task.done():
+                self._check_stop()
+                left = self._check_time(time.monotonic() - begin)
+                await asyncio.wait({task}, timeout=min(left, _LOOK_SECONDS))
+            return task.result()
+        finally:
+            self._seconds -= time.monotonic() - begin
+            task.cancel()
+            await asyncio.wait({task})
+
+    def _check_time(self, waited: float) -> float:
+        """Return the seconds that the model may still be waited for, `waited` of the present talk
+        not among them. Raises BudgetSpent where there are none."""
+        left = self._seconds - waited
+        if left <= 0:
+            raise BudgetSpent(
+                f"it was waited for {self.settings.minutes:g} minutes in this cycle; raise "
+                f"models.{self.role}.minutes"
+            )
+        return left
+
+    def _redact(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages as they may be sent. Calls are the model's own words."""
+        return [
+            message.model_copy(update={"content": self.redact(message.text)})
+            if message.content
+            else message
+            for message in messages
+        ]
+
+    def _close(self, error: Exception) -> ModelFailure:
+        self.trouble = self._describe(error)
+        return ModelFailure(self.trouble)
+
+    def _describe(self, error: Exception) -> str:
+        """Return what went wrong, with the role and the model in it."""
+        text = self.redact(clean_line(str(error)))
+        return clip_reason(text if self.label in text else f"{self.label}: {text}")
+
+
+def open_client(
+    settings: "Settings", role: str, stopping: Callable[[], bool] = lambda: False
+) -> ModelClient | None:
+    """Return the client of a role's model, with the operator's redaction; None where the settings
+    name no model for the role. `stopping`: whether the process was told to stop."""
+    model: ProposerModel = getattr(settings.models, role)
+    if not model.url:
+        return None
+    redact = Redaction(settings.redaction.build_rules()).redact_text
+    return ModelClient(model, role, redact, stopping)

@@ -1,0 +1,287 @@
+"""Plans by rule: how the tasks of an environment are to be written, without a model (pure).
+
+    plan_by_rule(environment, request)               up to 64 plans that do not overlap
+    find_plan_problem(environment, plan, earlier)    why a plan cannot stand; None: it can
+    measure_overlap(plans)                           the largest likeness of two of them
+    list_tool_gaps(environment, plans)               tools that no plan needs
+
+A plan joins a cell of what the generator draws (cells.py) with a manner (manners.py). They are
+chosen one after the other: while a tool is in no plan, one of its cells comes first; then the kind,
+manner, complexity and tool mode that were taken least, in that order. A plan that is too like an
+earlier one is left out, so each is conditioned on all before it. Where all others are left out and
+a tool is in no plan yet, plans say what their tools do in place of the manner's words, which tells
+them apart. `find_plan_problem` is also what the plans of a model have to pass.
+
+Guarantee: every tool that a drawn task was seen to need is in a plan, as far as the count and the
+kinds that are asked for allow. Source: AReaL-SEA, arXiv 2601.22607, section 3.1: 64 plans that do
+not overlap in domain, complexity, tool mode and user's style; the bounds are ALGORITHMS 4.1's.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from random import Random
+from typing import Final
+
+from daemon.methods.synthesis.cells import CellFacts, Survey, list_tools, survey_kinds
+from daemon.methods.synthesis.manners import MANNERS
+from daemon.methods.synthesis.protocols import NoPlans, PlanDrafts, PlanRequest
+from daemon.proposer.verification import likeness
+from envs.environment import Environment
+from events.rollouts import clip_reason
+from events.synthesis.plans import MOST_PLANS, Plan
+
+MOST_ALIKE: Final = 0.5
+"""Largest likeness of two plans: the share of trigrams of words that both texts have."""
+_RARE: Final = 0.03
+"""Share of the tasks of its kind below which a cell is planned only for the sake of a tool."""
+_MOST_DESCRIPTION: Final = 200
+"""Most characters of a tool's description in a plan."""
+_MOST_PURPOSE: Final = 2_000
+"""Most characters of all of them."""
+
+_MODES: Final[Mapping[str, str]] = {
+    "read": "looks up by",
+    "write": "changes records by",
+    "both_parties": "agent and caller act by",
+    "none": "calls nothing",
+}
+_LENGTHS: Final[Mapping[str, str]] = {
+    "simple": "Shortly",
+    "compound": "Stepwise",
+    "long": "At length",
+}
+
+
+class RulePlanner:
+    """The planner that needs no model (protocols.Planner)."""
+
+    def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
+        """Return plans by rule. Raises NoPlans."""
+        return plan_by_rule(environment, request)
+
+
+def plan_by_rule(environment: Environment, request: PlanRequest) -> PlanDrafts:
+    """Return plans by rule; where there are fewer than are wanted, `trouble` says why. Raises
+    NoPlans for a count out of range, for unknown kinds, and where nothing can be drawn."""
+    weights = _check_request(environment, request)
+    survey = survey_kinds(environment)
+    cells = [facts for facts in survey.cells if weights.get(facts.cell.kind, 0) > 0]
+    if not cells:
+        raise NoPlans(
+            f"no task of environment {environment.name} can be drawn: "
+            f"{'; '.join(survey.troubles.values())}; mend its generator"
+        )
+    choice = _Choice(environment, cells, weights, request)
+    plans = choice.select()
+    return PlanDrafts(tuple(plans), trouble=clip_reason(_explain(request, plans, survey)))
+
+
+def find_plan_problem(
+    environment: Environment, plan: Plan, earlier: Sequence[Plan] = ()
+) -> str | None:
+    """Return why a plan cannot stand behind earlier ones, in words with the remedy; None where it
+    can. Tools that are gone, unknown kinds and manners, and plans that overlap are refused."""
+    return _find_unknown(environment, plan) or _find_repetition(plan, earlier)
+
+
+def describe_plan(plan: Plan) -> str:
+    """Return the text by which two plans are compared."""
+    return f"{plan.writing} {plan.judging}"
+
+
+def measure_overlap(plans: Sequence[Plan]) -> float:
+    """Return the largest likeness of two plans, from 0 to 1."""
+    texts = [describe_plan(plan) for plan in plans]
+    return max((likeness(*pair) for pair in combinations(texts, 2)), default=0.0)
+
+
+def list_tool_gaps(environment: Environment, plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the tools of the environment, of both parties, that no plan needs."""
+    covered = {tool for plan in plans for tool in plan.tools}
+    return tuple(tool for tool in list_tools(environment) if tool not in covered)
+
+
+def _check_request(environment: Environment, request: PlanRequest) -> Mapping[str, float]:
+    """Return the weights of the kinds. Raises NoPlans."""
+    if not 1 <= request.count <= MOST_PLANS:
+        raise NoPlans(f"{request.count} plans are asked for; ask for 1 to {MOST_PLANS}")
+    if not environment.capabilities:
+        raise NoPlans(
+            f"environment {environment.name} generates no tasks, so there is no kind to plan; "
+            "declare capabilities"
+        )
+    unknown = sorted(set(request.kinds) - set(environment.capabilities))
+    if unknown:
+        raise NoPlans(
+            f"environment {environment.name} has no kind {unknown[0]!r}; it has "
+            f"{', '.join(environment.capabilities)}"
+        )
+    weights = request.kinds or dict.fromkeys(environment.capabilities, 1.0)
+    if not any(weight > 0 for weight in weights.values()):
+        raise NoPlans(f"weights of kinds {dict(weights)} have none above 0; give one")
+    return weights
+
+
+def _find_unknown(environment: Environment, plan: Plan) -> str | None:
+    if plan.kind is not None and plan.kind not in environment.capabilities:
+        return (
+            f"plan {plan.plan} is of the kind {plan.kind!r}, which environment {environment.name} "
+            f"has not; it has {', '.join(environment.capabilities)}"
+        )
+    gone = [tool for tool in plan.tools if tool not in list_tools(environment)]
+    if gone:
+        return (
+            f"plan {plan.plan} needs the tool {gone[0]!r}, which environment {environment.name} "
+            "has not; plan anew"
+        )
+    if plan.manner not in MANNERS:
+        return f"plan {plan.plan} has the manner {plan.manner!r}; there is {', '.join(MANNERS)}"
+    if plan.tool_mode == "both_parties" and environment.user_toolset is None:
+        return f"plan {plan.plan} has the user act, and users of {environment.name} have no tools"
+    if plan.tool_mode != "none" and not plan.tools:
+        return f"plan {plan.plan} has the tool mode {plan.tool_mode} and names no tool; name some"
+    return None
+
+
+def _find_repetition(plan: Plan, earlier: Sequence[Plan]) -> str | None:
+    text = describe_plan(plan)
+    for other in earlier:
+        if other.plan == plan.plan:
+            return f"plan {plan.plan} has the name of an earlier one; name it otherwise"
+        if _key(other) == _key(plan):
+            return (
+                f"plan {plan.plan} repeats plan {other.plan}: {plan.summary}, with the same tools; "
+                "vary kind, complexity, tools or manner"
+            )
+        alike = likeness(text, describe_plan(other))
+        if alike > MOST_ALIKE:
+            return (
+                f"plan {plan.plan} is {alike:.0%} like plan {other.plan}, and {MOST_ALIKE:.0%} may "
+                "be; write it in other words or about something else"
+            )
+    return None
+
+
+def _key(plan: Plan) -> tuple[object, ...]:
+    where = plan.kind or plan.domain
+    return where, plan.complexity, plan.tool_mode, plan.manner, frozenset(plan.tools)
+
+
+class _Choice:
+    """Chooses plans one after the other."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        cells: Sequence[CellFacts],
+        weights: Mapping[str, float],
+        request: PlanRequest,
+    ) -> None:
+        self._environment, self._weights, self._count = environment, weights, request.count
+        self._left = [(facts, manner) for facts in cells for manner in facts.manners]
+        Random(f"plans {request.seed}").shuffle(self._left)
+        self._plans: list[Plan] = []
+        self._needed = {tool for facts in cells for tool in facts.tools}
+        self._uses: Counter[str] = Counter()
+        self._unfit: set[tuple[CellFacts, str]] = set()
+        """Those that are too like a chosen one, and so will always be."""
+
+    def select(self) -> list[Plan]:
+        """Return the plans."""
+        explains = False
+        while len(self._plans) < self._count:
+            chosen = next(self._list_fit(explains=explains), None)
+            if chosen is None:
+                if explains or not self._needed:
+                    break
+                explains = True
+                self._unfit.clear()
+                continue
+            facts, manner, plan = chosen
+            self._plans.append(plan)
+            self._left.remove((facts, manner))
+            self._needed -= set(facts.tools)
+            self._uses.update(
+                [
+                    f"kind {facts.cell.kind}",
+                    f"manner {manner}",
+                    f"complexity {facts.cell.complexity}",
+                    f"mode {facts.cell.mode}",
+                    f"cell {facts.cell}",
+                ]
+            )
+        return self._plans
+
+    def _list_fit(self, *, explains: bool) -> Iterator[tuple[CellFacts, str, Plan]]:
+        """Yield those that are left and fit the chosen ones, the most wanted first. `explains`:
+        those that need another tool, with what their tools do in the text."""
+        # Python's sort keeps the shuffled order of equals.
+        for facts, manner in sorted(self._left, key=lambda pair: self._rank(*pair)):
+            if (facts, manner) in self._unfit:
+                continue
+            is_needed = bool(self._needed & set(facts.tools))
+            if not is_needed and (explains or facts.share < _RARE):
+                continue
+            plan = _write_plan(
+                self._environment, facts, manner, len(self._plans), explains=explains
+            )
+            if find_plan_problem(self._environment, plan, self._plans) is None:
+                yield facts, manner, plan
+            else:
+                self._unfit.add((facts, manner))
+
+    def _rank(self, facts: CellFacts, manner: str) -> tuple[float, ...]:
+        """Return what orders candidates, the most wanted first."""
+        uses, cell = self._uses, facts.cell
+        return (
+            -len(self._needed & set(facts.tools)),
+            uses[f"kind {cell.kind}"] / self._weights[cell.kind],
+            uses[f"cell {cell}"],
+            uses[f"manner {manner}"],
+            uses[f"complexity {cell.complexity}"],
+            uses[f"mode {cell.mode}"],
+            -facts.share,
+        )
+
+
+def _write_plan(
+    environment: Environment, facts: CellFacts, manner: str, number: int, *, explains: bool
+) -> Plan:
+    cell, speech = facts.cell, MANNERS[manner]
+    demands = environment.capabilities[cell.kind].rstrip(".")
+    calls = f"{_LENGTHS[cell.complexity]} {_MODES[cell.mode]} {' '.join(facts.tools)}".strip()
+    details = _describe_tools(environment, facts.tools) if explains else f"{speech.writing}."
+    return Plan(
+        plan=f"{number:02}-{cell.kind}",
+        domain=facts.domain,
+        kind=cell.kind,
+        complexity=cell.complexity,
+        tool_mode=cell.mode,
+        tools=facts.tools,
+        manner=manner,
+        writing=f"{demands[:1].upper()}{demands[1:]} in {facts.domain}: {details}",
+        judging=f"{calls}; {speech.judging}.",
+    )
+
+
+def _describe_tools(environment: Environment, tools: Sequence[str]) -> str:
+    """Return what tools do, by the first line of each description, shortened."""
+    user = environment.user_toolset
+    declared = {**(user.tools() if user else {}), **environment.toolset.tools()}
+    lines = [declared[tool].schema["function"]["description"].partition("\n")[0] for tool in tools]
+    return " ".join(
+        f"{tool}: {line[:_MOST_DESCRIPTION]}" for tool, line in zip(tools, lines, strict=True)
+    )[:_MOST_PURPOSE]
+
+
+def _explain(request: PlanRequest, plans: Sequence[Plan], survey: Survey) -> str:
+    """Return why there are fewer plans than are wanted, and which kinds cannot be drawn."""
+    parts = []
+    if len(plans) < request.count:
+        parts.append(
+            f"{len(plans)} plans of the {request.count} that are wanted: every other cell and "
+            f"manner would be more than {MOST_ALIKE:.0%} like one of them"
+        )
+    parts += survey.troubles.values()
+    return "; ".join(parts)

@@ -1,0 +1,155 @@
+"""Describe what plans do for each agent, and why not, for display.
+
+    read_synthesis_practices(connection, settings)      one for each agent that was seen
+
+Asks the rule of the Controller (daemon/methods/synthesis/choice.py) of the last cycle that wrote
+tasks, so it says what the next directive would do with the same patterns, and decides nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from consumers.methods.synthesis.plans import PlanCounts, PlanSetLine, list_plan_sets
+from consumers.reads import agents, learning, planning
+from consumers.reads.cycle_account import read_written_tasks
+from daemon.methods.synthesis.choice import PatternTries, choose_patterns, count_tries
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.diagnosis.round_counts import Pair
+    from daemon.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class PatternSynthesis:
+    """Whether plans write the next tasks for a pattern."""
+
+    pattern: str
+    by_plans: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisPractice:
+    """The state of synthesis for an agent."""
+
+    alias: str
+    base: str
+    setting: str
+    """`improve.synthesis`."""
+    writer: str
+    """What would write the next ones: `rules`, or the model that the settings name."""
+    sets: int
+    """Sets of plans on its present base; what follows is of them."""
+    writers: tuple[str, ...]
+    """`rules`, or models that wrote some."""
+    plans: int
+    tries: int
+    """Of the present revisions; so is the next."""
+    accepted: int
+    faults: Mapping[str, int]
+    """Fault -> rollouts of written tasks."""
+    disagreements: int
+    """Rollouts of which a model was of another opinion than the rules."""
+    patterns: tuple[PatternSynthesis, ...]
+    """Those that tasks are written for, the highest priority first."""
+    trouble: str
+    """Why the model's plans were not used in the newest set that says so."""
+    says: str
+    """What plans do, or why nothing, as a sentence."""
+
+
+def read_synthesis_practices(
+    connection: "Connection", settings: "Settings"
+) -> list[SynthesisPractice]:
+    """Return the practice of each agent that was seen, by alias."""
+    return [
+        _read_practice(connection, settings, pair) for pair in sorted(agents.present(connection))
+    ]
+
+
+def _read_practice(
+    connection: "Connection", settings: "Settings", pair: "Pair"
+) -> SynthesisPractice:
+    setting = settings.improve.synthesis
+    lines = list_plan_sets(connection, pair.alias, pair.base)
+    tries = _read_last_tries(connection, pair)
+    names = [line.pattern for line in planning.heaviest_patterns(connection, pair.alias, pair.base)]
+    chosen = choose_patterns("auto" if setting == "off" else setting, names, tries)
+    patterns = tuple(
+        PatternSynthesis(
+            name,
+            setting != "off" and name in chosen,
+            chosen.get(name) or tries.get(name, PatternTries()).explain_templates(),
+        )
+        for name in names
+    )
+    counts = sum((line.counts for line in lines), PlanCounts())
+    trouble = next((line.trouble for line in reversed(lines) if line.trouble), "")
+    says = "; ".join(
+        [
+            _describe_choice(setting, chosen, patterns),
+            *([] if setting == "off" else [f"written by {_name_writer(settings)}"]),
+            *_describe_sets(lines, counts, trouble),
+        ]
+    )
+    return SynthesisPractice(
+        alias=pair.alias, base=pair.base, setting=setting, writer=_name_writer(settings),
+        sets=len(lines),
+        writers=tuple(sorted({line.author for line in lines})),
+        plans=sum(line.plans_count for line in lines), tries=counts.tries,
+        accepted=counts.accepted, faults=counts.faults, disagreements=counts.disagreements,
+        patterns=patterns, trouble=trouble, says=says,
+    )  # fmt: skip
+
+
+def _name_writer(settings: "Settings") -> str:
+    """Return what would write plans and tasks now."""
+    model = settings.models.proposer
+    return model.model if model.url else "rules"
+
+
+def _read_last_tries(connection: "Connection", pair: "Pair") -> dict[str, PatternTries]:
+    """Return pattern -> its tries in the last cycle that wrote tasks."""
+    cycle = learning.wrote_last(connection, pair.alias, pair.base, but="")
+    if cycle is None:
+        return {}
+    written = read_written_tasks(connection, cycle)
+    return count_tries(written, learning.rejections_of(connection, cycle))
+
+
+def _describe_choice(
+    setting: str, chosen: Mapping[str, str], patterns: Sequence[PatternSynthesis]
+) -> str:
+    due = ", ".join(f"{name} ({reason})" for name, reason in chosen.items())
+    if setting == "off":
+        if not due:
+            return "off"
+        return f'off; improve.synthesis = "auto" would have plans write tasks for {due}'
+    if due:
+        return f"the next cycle has plans write tasks for {due}"
+    if not patterns:
+        return "waits: no failure pattern has a priority"
+    reasons = ", ".join(f"{item.pattern} ({item.reason})" for item in patterns)
+    return f"waits for a pattern of which the checks reject half of the tries: {reasons}"
+
+
+def _describe_sets(lines: Sequence[PlanSetLine], counts: PlanCounts, trouble: str) -> list[str]:
+    """Return clauses about the sets that there are; none without one."""
+    if not lines:
+        return []
+    writers = " and ".join(sorted({line.author for line in lines}))
+    plans = sum(line.plans_count for line in lines)
+    clauses = [
+        f"{plans:,} plans by {writers}, {counts.accepted:,} of {counts.tries:,} tries accepted"
+    ]
+    faults = [f"{count:,} by the {fault}" for fault, count in counts.faults.items() if count]
+    if faults:
+        clauses.append(f"rollouts failed: {', '.join(faults)}")
+    if counts.disagreements:
+        clauses.append(f"a model had another opinion of {counts.disagreements:,} rollouts")
+    if trouble:
+        clauses.append(f"trouble: {trouble}")
+    return clauses

@@ -1,0 +1,209 @@
+"""Fill the places of quotas that a directive gives to plans.
+
+    filled = fill_quotas(app, environment, cycle, wanted, bodies)
+    filled.decisions        id of event -> PlansWritten, TaskProposed, TaskRejected, ...
+    filled.request          what is left for the other modes (proposer.propose)
+
+Plans are for the kinds of the failed tasks that the directive names, as the environment defines
+these tasks: like the mode `explore`, which follows the failed task itself; no label of a rollout is
+read. Guarantee: the cycle and what the tables had when it began decide everything, so a redo writes
+the same events under the same ids (but for a model's words).
+"""
+
+from collections import Counter
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from consumers.reads import learning
+from daemon.controller.directive import describe_directive
+from daemon.methods.synthesis.engine import Parts, make_parts, synthesize
+from daemon.methods.synthesis.models.parts import make_model_parts
+from daemon.methods.synthesis.plan_sets import SetChoice, SetDemand, build_history, choose_set
+from daemon.methods.synthesis.stages import EarlierSet, SynthesisRequest
+from daemon.proposer.candidate import PriorTask, Source
+from daemon.proposer.proposer import ProposalRequest
+from events.envelope import derive_id
+from events.learning import Decision, Quota, TaskProposed, TaskRejected
+from events.rollouts import clip_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from consumers.reads.learning import CycleRow
+    from daemon.config.settings import Settings
+    from daemon.core.app import App
+    from envs.environment import Environment
+
+MakeParts = Callable[["Environment", "Settings", str], Parts]
+"""Puts the data engine of a cycle together: of its environment, the settings, and its directive in
+words."""
+
+
+def choose_parts(
+    environment: "Environment",
+    settings: "Settings",
+    directive: str,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Parts:
+    """Return the parts with the model that the settings name, or those by rule. `stopping`: whether
+    the process was told to stop; then no model is asked."""
+    return make_model_parts(environment, settings, directive, stopping) or make_parts(environment)
+
+
+def make_rule_parts(environment: "Environment", settings: "Settings", directive: str) -> Parts:
+    """Return the parts by rule, whatever model the settings name."""
+    return make_parts(environment)
+
+
+class CycleParts:
+    """The data engine of each agent's last cycle: a tick that had to wait is tried again with the
+    same parts, so with the same budget, and with what a model has answered."""
+
+    def __init__(self, make: MakeParts) -> None:
+        self._make = make
+        self._parts: dict[str, tuple[str, Parts]] = {}
+        """Agent -> its cycle, and the parts of that."""
+
+    def bind(self, cycle: "CycleRow") -> MakeParts:
+        """Return what puts the data engine of a cycle together, once."""
+
+        def make(environment: "Environment", settings: "Settings", directive: str) -> Parts:
+            last, parts = self._parts.get(cycle.alias, ("", None))
+            if parts is None or last != cycle.cycle:
+                parts = self._make(environment, settings, directive)
+                self._parts[cycle.alias] = cycle.cycle, parts
+            return parts
+
+        return make
+
+
+@dataclass(frozen=True, slots=True)
+class FilledQuotas:
+    """What plans made of a directive."""
+
+    decisions: dict[str, Decision]
+    """Id of event -> decision, in the order in which they happened."""
+    request: ProposalRequest
+    """The request, with the places that are full and the tasks that are known now."""
+
+
+def fill_quotas(
+    app: "App",
+    environment: "Environment",
+    cycle: "CycleRow",
+    wanted: ProposalRequest,
+    bodies: MutableMapping[str, str],
+    make: MakeParts = choose_parts,
+) -> FilledQuotas:
+    """Have plans write the tasks that a directive wants from them. The environment has to find
+    bodies in `bodies`. Raises CannotSample, LogError, DatabaseUnavailable."""
+    decisions: dict[str, Decision] = {}
+    known, full = list(wanted.known), dict(wanted.full)
+    counts = [
+        (quota, sum(choice.tasks for choice in quota.modes if choice.mode == "synthesize"))
+        for quota in wanted.directive.quotas
+    ]
+    if not any(tasks for _, tasks in counts):
+        return FilledQuotas(decisions, wanted)
+    parts = make(environment, app.settings, describe_directive(wanted.directive))
+    for quota, tasks in counts:
+        if not tasks:
+            continue
+        kinds = _weigh_kinds(environment, wanted.sources.get(quota.pattern, ()))
+        writer = _PlanQuota(app, environment, cycle, quota, tasks, kinds)
+        request = writer.build_request(replace(wanted, known=known), bodies)
+        for event, data in writer.write(request, parts):
+            decisions[event] = data
+            if isinstance(data, TaskProposed):
+                known.append(_describe_prior(environment, data))
+                full[quota.pattern] = full.get(quota.pattern, 0) + 1
+    return FilledQuotas(decisions, replace(wanted, known=known, full=full))
+
+
+class _PlanQuota:
+    """The part of a quota that plans write."""
+
+    def __init__(
+        self,
+        app: "App",
+        environment: "Environment",
+        cycle: "CycleRow",
+        quota: Quota,
+        tasks: int,
+        kinds: dict[str, float],
+    ) -> None:
+        self._app, self._environment, self._cycle = app, environment, cycle
+        self._quota, self._tasks, self._kinds = quota, tasks, kinds
+        self._choice = self._choose_set()
+
+    def _choose_set(self) -> SetChoice:
+        cycle, improve = self._cycle, self._app.settings.improve
+        demand = SetDemand(
+            min(improve.synthesis_plans, self._tasks), self._kinds, improve.synthesis_rounds
+        )
+        with self._app.reading() as connection:
+            before = learning.read_cycle_offsets(connection).get(cycle.cycle)
+            return choose_set(
+                self._app, connection, self._environment, cycle, self._quota.pattern, before, demand
+            )
+
+    def build_request(
+        self, wanted: ProposalRequest, bodies: MutableMapping[str, str]
+    ) -> SynthesisRequest:
+        """Return what is asked of the data engine."""
+        improve, past = self._app.settings.improve, self._choice.past
+        earlier = None
+        if past is not None:
+            earlier = EarlierSet(
+                past.line.plans, tuple(build_history(past)), past.line.rounds,
+                is_over=bool(past.line.stopped),
+            )  # fmt: skip
+        return SynthesisRequest(
+            cycle=wanted.cycle,
+            alias=wanted.alias,
+            base=wanted.base,
+            pattern=self._quota.pattern,
+            tasks=self._tasks,
+            plans=improve.synthesis_plans,
+            rounds=improve.synthesis_rounds,
+            kinds=self._kinds,
+            known=wanted.known,
+            evaluation=wanted.evaluation,
+            sampler=wanted.sampler,
+            bodies=bodies,
+            earlier=earlier,
+            written=self._choice.written,
+        )
+
+    def write(self, request: SynthesisRequest, parts: Parts) -> "Iterator[tuple[str, Decision]]":
+        """Yield the events; first, where an earlier set is not used again, why."""
+        if self._choice.refusal:
+            yield (
+                derive_id("synthesis", request.plan_set, "refused", self._choice.refusal),
+                TaskRejected(
+                    cycle=request.cycle,
+                    alias=request.alias,
+                    base=request.base,
+                    pattern=request.pattern,
+                    mode="synthesize",
+                    check="synthesis",
+                    reason=clip_reason(self._choice.refusal),
+                ),
+            )
+        yield from synthesize(self._environment, request, parts)
+
+
+def _weigh_kinds(environment: "Environment", sources: Sequence[Source]) -> dict[str, float]:
+    """Return kind -> weight of its plans, by how many of the failed tasks are of it; nothing, which
+    stands for all kinds, where the environment can draw none of them."""
+    counts = Counter(
+        source.task.capability
+        for source in sources
+        if source.task.capability in environment.capabilities
+    )
+    return {str(kind): float(count) for kind, count in sorted(counts.items())}
+
+
+def _describe_prior(environment: "Environment", data: TaskProposed) -> PriorTask:
+    return PriorTask.of(environment.task(data.task.id))

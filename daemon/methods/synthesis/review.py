@@ -1,0 +1,295 @@
+"""Say whose fault it is that rollouts of written tasks fail, and retire tasks with a fault.
+
+    review = review_tasks(app, environment, cycle, analyzer)
+    review.decisions     TrajectoryVerified of each task that was examined; TaskRetired of those
+                         with a fault, and of their siblings with one
+
+A task of the buffer is examined once, as soon as fewer than half of at least `LEAST` of its last
+`WINDOW` rollouts passed. By simulation, 8 rollouts a task: a task that nobody can win, or that is
+won by luck one time in twenty, is examined in every case, and half of the good ones are as well,
+for some milliseconds each; a stricter rule, that all failed, leaves out a third of the lucky ones.
+The newest failure that can be read stands for the task (envs/attribution/examination.py). Where the
+task is at fault, its siblings are reviewed at once, whether they failed or not: tasks of the same
+plan, and those that follow the same failed task. Each is reviewed once, so a family that is larger
+than a cycle may review is gone through in several.
+
+A model, if one is configured, is asked as well. It decides nothing; what it says stands beside.
+
+Guarantee: what is examined and which events are written follows from the tables and the cycle's id,
+so a redo writes the same events (but for a model's words), and a verdict comes after the
+retirements that it brings. At most `MOST_TASKS` tasks, `MOST_SIBLINGS` siblings and `MOST_OPINIONS`
+opinions a cycle. Not covered: what is made of a person's session, and, of tasks without a fault,
+rollouts that were trimmed, made in training or that only a judge can tell.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from consumers.methods.synthesis.verdicts import (
+    FailureRecord,
+    TaskOrigin,
+    list_siblings,
+    read_last_failures,
+    read_reviewed_siblings,
+    read_task_origins,
+    read_tasks_with_verdict,
+)
+from consumers.reads import learning
+from daemon.controller.model_answers import TokenBudget
+from daemon.controller.sampling import order_key
+from daemon.methods.synthesis.opinion import OpinionAnswer, ask_opinion
+from daemon.sessions import transcript
+from envs.attribution.examination import (
+    NoVerdict,
+    RolloutFault,
+    blame_task,
+    find_fault_beside_task,
+)
+from envs.attribution.task_faults import find_task_fault
+from envs.environment import UnknownTask
+from envs.evaluation import UNJUDGED, EnvironmentFailure, environment_code
+from envs.grading import grade
+from events.envelope import derive_id
+from events.errors import LogTruncated
+from events.learning import Decision, TaskRetired
+from events.messages import Message
+from events.rollouts import RolloutEnded, clip_reason
+from events.synthesis.faults import TrajectoryVerified
+from producers.gateway.privacy.redaction import Redaction
+from producers.simulation import SCRIPTED
+
+if TYPE_CHECKING:
+    from consumers.reads.learning import CycleRow
+    from daemon.config.settings import Model
+    from daemon.core.app import App
+    from envs.environment import Environment
+    from envs.task import TaskDefinition
+
+LEAST: Final = 4
+"""Fewest rollouts of a task that is examined."""
+WINDOW: Final = 8
+"""Number of a task's last rollouts that are counted: a group of a job."""
+MOST_TASKS: Final = 64
+"""Most tasks that are looked at in one cycle; which of many, follows from its id."""
+MOST_SIBLINGS: Final = 256
+"""Most siblings that are reviewed in one cycle."""
+MOST_OPINIONS: Final = 16
+"""Most rollouts that a model is asked about in one cycle."""
+_MOST_TROUBLES: Final = 2
+"""Requests without an opinion after which a model is not asked again in the cycle."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Review:
+    """What a cycle says of tasks whose rollouts fail."""
+
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    """Id of the event -> the decision, in the order in which they are appended."""
+    retired: set[str] = field(default_factory=set)
+    """Tasks that it retires."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """A failed rollout that stands for its task."""
+
+    rollout: str
+    messages: Sequence[Message]
+    """Without the system prompt."""
+    data: RolloutEnded
+
+
+def review_tasks(
+    app: "App", environment: "Environment", cycle: "CycleRow", analyzer: "Model | None" = None
+) -> Review:
+    """Examine the written tasks of a cycle's agent whose rollouts fail. `analyzer`: the model that
+    is asked beside the rules; None, or one without a URL: none is. Raises LogError,
+    DatabaseUnavailable, KeysUnavailable."""
+    return _Reviewer(app, environment, cycle, analyzer).review()
+
+
+class _Reviewer:
+    """Reviews the buffer of one agent in one cycle."""
+
+    def __init__(
+        self,
+        app: "App",
+        environment: "Environment",
+        cycle: "CycleRow",
+        analyzer: "Model | None",
+    ) -> None:
+        self._app, self._environment, self._cycle = app, environment, cycle
+        with app.reading() as connection:
+            self._origins = read_task_origins(connection, cycle.alias)
+            closed = {
+                *learning.read_inactive_tasks(connection, cycle.alias),
+                *learning.read_sealed_tasks(connection, cycle.alias),
+            }
+            self._active = [task for task in self._origins if task not in closed]
+            known = read_tasks_with_verdict(connection, cycle.alias)
+            self._reviews = read_reviewed_siblings(connection, cycle.alias)
+            new = [task for task in self._active if task not in known]
+            self._records = read_last_failures(connection, cycle.alias, cycle.base, new, WINDOW)
+        self._adviser = _Adviser(app, environment, analyzer)
+        self._review = Review()
+        self._siblings_left = MOST_SIBLINGS
+
+    def review(self) -> Review:
+        """Return the decisions."""
+        due = [task for task, record in self._records.items() if _is_due(record)]
+        due.sort(key=lambda task: order_key(self._cycle.cycle, task))
+        for task in due[:MOST_TASKS]:
+            try:
+                self._examine(self._origins[task], self._records[task])
+            except UnknownTask:
+                # A task of another environment, which the agent had then.
+                continue
+            except (EnvironmentFailure, NoVerdict) as error:
+                log.warning("task %s was not examined: %s", task, error)
+        return self._review
+
+    def _examine(self, origin: TaskOrigin, record: FailureRecord) -> None:
+        """Examine one task. Raises UnknownTask, EnvironmentFailure, NoVerdict."""
+        definition = self._environment.task(origin.task)
+        evidence = self._read_evidence(record)
+        with environment_code(self._environment, f"task {origin.task}", definition):
+            fault = find_task_fault(self._environment, definition)
+        if fault is not None:
+            verdict: RolloutFault | None = blame_task(fault)
+        elif evidence is not None:
+            verdict = self._find_other_fault(definition, evidence)
+        else:
+            return  # a later failure may be one that can be read
+        siblings = self._retire(origin, verdict) if fault is not None and verdict else ()
+        answer = self._adviser.ask(definition, evidence)
+        rollout = record.failures[0] if evidence is None else evidence.rollout
+        event = derive_id("trajectory verified", self._cycle.cycle, rollout)
+        self._review.decisions[event] = TrajectoryVerified(
+            alias=self._cycle.alias,
+            base=self._cycle.base,
+            cycle=self._cycle.cycle,
+            task=origin.task,
+            rollout=rollout,
+            plan=origin.plan,
+            fault=None if verdict is None else verdict.fault,
+            rule="" if verdict is None else verdict.rule,
+            reason="" if verdict is None else clip_reason(verdict.reason),
+            opinion=answer.opinion,
+            trouble=answer.trouble,
+            siblings=siblings,
+        )
+
+    def _read_evidence(self, record: FailureRecord) -> _Evidence | None:
+        """Return the newest failure that can be read; None where all were trimmed, are persons' or
+        were made in training, of which the log has no messages."""
+        for rollout in record.failures:
+            with self._app.reading() as connection:
+                row = transcript.find(connection, rollout)
+            try:
+                # Before it is opened: its key may be where another role runs.
+                if transcript.is_sealed(row, self._app.log):
+                    continue
+                whole = transcript.read(row, self._app.log, self._app.bodies)
+            except LogTruncated:
+                continue
+            if whole.messages:
+                messages = [item for item in whole.messages if item.role != "system"]
+                return _Evidence(rollout, messages, whole.data)
+        return None
+
+    def _find_other_fault(
+        self, definition: "TaskDefinition", evidence: _Evidence
+    ) -> RolloutFault | None:
+        """Return whose fault a rollout of a task without a fault is. Raises NoVerdict."""
+        environment, data = self._environment, evidence.data
+        with environment_code(environment, f"task {definition.id}", definition):
+            verdict = None
+            if data.termination not in UNJUDGED:
+                verdict = grade(environment, definition, evidence.messages, data.termination)
+            try:
+                return find_fault_beside_task(
+                    environment, definition, evidence.messages, data.termination, verdict,
+                    exact_user=data.simulator == SCRIPTED and not environment.users_err,
+                )  # fmt: skip
+            except NoVerdict as error:
+                missing = error  # no fault of the environment's code
+        raise missing
+
+    def _retire(self, origin: TaskOrigin, verdict: RolloutFault) -> tuple[str, ...]:
+        """Retire a task and its siblings with a fault; return the siblings that were reviewed."""
+        siblings = [
+            task
+            for task in list_siblings(self._origins.values(), origin)
+            if task not in self._reviews
+        ][: self._siblings_left]
+        self._siblings_left -= len(siblings)
+        self._reviews.update(siblings)
+        for sibling in siblings:
+            reason = self._find_sibling_fault(sibling)
+            if reason is not None:
+                self._retire_task(sibling, f"{reason}; it was reviewed with {origin.task}")
+        self._retire_task(origin.task, verdict.summary)
+        return tuple(siblings)
+
+    def _find_sibling_fault(self, task: str) -> str | None:
+        if task not in self._active:
+            return None
+        try:
+            definition = self._environment.task(task)
+            with environment_code(self._environment, f"task {task}", definition):
+                fault = find_task_fault(self._environment, definition)
+        except UnknownTask:
+            return None
+        except EnvironmentFailure as error:
+            log.warning("task %s was not reviewed: %s", task, error)
+            return None
+        return None if fault is None else fault.summary
+
+    def _retire_task(self, task: str, reason: str) -> None:
+        """Retire a task, unless that was done before."""
+        if task in self._review.retired:
+            return
+        self._review.retired.add(task)
+        event = derive_id("task at fault", self._cycle.cycle, task)
+        self._review.decisions[event] = TaskRetired(
+            alias=self._cycle.alias, task=task, reason=clip_reason(reason)
+        )
+
+
+class _Adviser:
+    """Asks a model, as long as it answers and a cycle's limits allow."""
+
+    def __init__(self, app: "App", environment: "Environment", analyzer: "Model | None") -> None:
+        self._environment = environment
+        self._analyzer = analyzer if analyzer is not None and analyzer.url else None
+        self._redact = Redaction(app.settings.redaction.build_rules()).redact_text
+        tokens = 0 if analyzer is None else analyzer.max_tokens
+        self._budget = TokenBudget(tokens, "models.analyzer.max_tokens")
+        self._requests = 0
+        self._troubles: list[str] = []
+
+    def ask(self, task: "TaskDefinition", evidence: _Evidence | None) -> OpinionAnswer:
+        """Return the model's opinion of a rollout, or why there is none; neither where no model is
+        configured."""
+        if self._analyzer is None:
+            return OpinionAnswer(None)
+        if evidence is None:
+            return OpinionAnswer(None, "what was said in its rollouts cannot be read any more")
+        if self._requests == MOST_OPINIONS:
+            return OpinionAnswer(None, f"a model is asked about {MOST_OPINIONS} rollouts a cycle")
+        if len(self._troubles) == _MOST_TROUBLES:
+            return OpinionAnswer(None, clip_reason(f"not asked again after {self._troubles[-1]}"))
+        self._requests += 1
+        answer = ask_opinion(
+            self._analyzer, self._environment, task, evidence.messages, self._redact, self._budget
+        )
+        if answer.trouble:
+            self._troubles.append(answer.trouble)
+        return answer
+
+
+def _is_due(record: FailureRecord) -> bool:
+    return record.attempts >= LEAST and 2 * len(record.failures) > record.attempts

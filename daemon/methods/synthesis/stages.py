@@ -1,0 +1,273 @@
+"""The four stages of one try of a plan, each of which ends in an event with its reason.
+
+    1. synthesis                 the writer gives a task, or `TaskRejected` (synthesis)
+    2. task verification         the ten checks pass, or `TaskRejected` (the check)
+    3. trajectory rollout        the task is played
+    4. trajectory verification   `TrajectoryVerified` of each rollout; then `TaskProposed`, or
+                                 `TaskRejected` (trajectory) where one shows a fault of the task
+
+Guarantee: a try is drawn from the cycle, the set, the plan with its revision, the place and the
+number of the try, so a redo gives the same events under the same ids (with parts that are pure);
+one with another number of rounds, in which a revision has another content, gives other ids.
+Source of the stages: AReaL-SEA, arXiv 2601.22607, section 3.1.
+"""
+
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from daemon.methods.synthesis.protocols import (
+    Draft,
+    Examination,
+    Examiner,
+    Failure,
+    NoTask,
+    PlanHistory,
+    Roller,
+    TaskWriter,
+    Trajectory,
+)
+from daemon.proposer.candidate import (
+    FIRST_SEED,
+    LAST_SEED,
+    MOST_BODY,
+    Candidate,
+    CandidateFacts,
+    Evaluation,
+    PriorTask,
+    Sampler,
+)
+from daemon.proposer.verification import Verdict, verify
+from envs.environment import Environment
+from envs.task import TaskDefinition, write_body
+from events.envelope import derive_id
+from events.learning import Check, Decision, PlanName, TaskProposed, TaskRejected, Verified
+from events.rollouts import clip_reason
+from events.synthesis.faults import TrajectoryVerified
+from events.synthesis.plans import MOST_ROUNDS, Plan, PlansWritten
+
+Event = tuple[str, Decision]
+"""Id of an event and its data."""
+
+_MOST_INSTRUCTION: Final = 4096
+_MOST_HARD: Final = 0.3
+"""Largest share of the tasks that the current policy may never pass."""
+_DISAGREES: Final = "opinion"
+"""In place of a rule: the model's opinion is not that of the rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierSet:
+    """A set of plans of an earlier cycle that is used again."""
+
+    plans: str
+    """Its id."""
+    entries: tuple[PlanHistory, ...]
+    """Its plans as they are, in their order."""
+    rounds: int = 0
+    """Rounds of revisions that it has had."""
+    is_over: bool = False
+    """Whether no further round follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisRequest:
+    """The tasks that are wanted for a pattern, and what the checks compare them with."""
+
+    cycle: str
+    alias: str
+    base: str
+    pattern: str
+    tasks: int
+    """That are wanted: places to fill."""
+    tries: int = 3
+    """Most tries for one place."""
+    plans: int = 64
+    """That the set shall have."""
+    rounds: int = 3
+    """Most rounds of reflection; 0: none."""
+    kinds: dict[str, float] = field(default_factory=dict)
+    """Capability -> weight of its plans; empty: all, equally."""
+    known: Sequence[PriorTask] = ()
+    """Tasks that are in the buffer."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    sampler: Sampler | None = None
+    """Of the current policy, for the check `informative`; None leaves it out."""
+    bodies: MutableMapping[str, str] = field(default_factory=dict)
+    """Where the body of each task is put before it is checked: the environment has to find it
+    (Environment.use_definitions)."""
+    earlier: EarlierSet | None = None
+    """The set that is used again; None: one is written."""
+    written: PlansWritten | None = None
+    """The set as the log has it, of a leader that was killed in this cycle; None: the planner
+    writes it."""
+
+    @property
+    def plan_set(self) -> str:
+        """Return the id of the set of plans."""
+        if self.earlier is not None:
+            return self.earlier.plans
+        return name_plan_set(self.cycle, self.pattern)
+
+    @property
+    def most_rounds(self) -> int:
+        """Return how many rounds the set may have had at the end."""
+        return min(self.rounds, MOST_ROUNDS)
+
+
+def name_plan_set(cycle: str, pattern: str) -> str:
+    """Return the id of the set of plans that a cycle writes for a pattern."""
+    return derive_id("plans", cycle, pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What became of one try."""
+
+    events: tuple[Event, ...]
+    is_accepted: bool
+    failures: tuple[Failure, ...]
+
+
+class Stages:
+    """Takes tries through the four stages."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        request: SynthesisRequest,
+        writer: TaskWriter,
+        roller: Roller,
+        examiner: Examiner,
+        check: Callable[[CandidateFacts], Verdict] = verify,
+    ) -> None:
+        """`check` runs the ten checks."""
+        self._environment, self._request = environment, request
+        self._writer, self._roller, self._examiner = writer, roller, examiner
+        self._check = check
+        self._known = list(request.known)
+        self._accepted: set[str] = set()
+        self._hard = int(_MOST_HARD * request.tasks)
+        """Tasks that may still be accepted although the current policy never passes them."""
+
+    def attempt(self, plan: Plan, name: PlanName, place: int, number: int) -> Attempt:
+        """Return what became of a try. Raises CannotSample."""
+        # The id of a new set follows from the cycle; one that is used again has the same revision.
+        again = () if self._request.earlier is None else (self._request.cycle,)
+        origin = (*again, name.plans, name.plan, str(name.revision), str(place), str(number))
+        event = derive_id("synthesis", *origin, f"of {self._request.most_rounds} rounds")
+        seed = Random(f"synthesize {' '.join(origin)}").randrange(FIRST_SEED, LAST_SEED + 1)
+        try:
+            draft = self._writer.write(plan, seed)
+        except NoTask as error:
+            return self._reject(name, event, "synthesis", str(error), None)
+        examined = self._open(draft)
+        verdict = self._verify(draft, examined)
+        if verdict.failed is not None:
+            return self._reject(name, event, verdict.failed, verdict.reason, draft.task)
+        events, failures = [], []
+        for trajectory in self._roller.roll(examined, event):
+            try:
+                examination = self._examiner.examine(
+                    self._environment, draft.task, trajectory, plan
+                )
+            except Exception as error:  # an environment's own code, which may raise anything
+                raised = f"the examination raised {type(error).__name__}: {error}"
+                return self._reject(name, event, "trajectory", raised, draft.task)
+            own = derive_id("synthesis", "trajectory", event, trajectory.rollout)
+            events.append((own, self._record_examination(draft, name, trajectory, examination)))
+            if examination.fault == "task":
+                reason = f"{examination.rule}: {examination.reason}"
+                rejection = self._reject(name, event, "trajectory", reason, draft.task)
+                return Attempt((*events, *rejection.events), False, rejection.failures)
+            failures += _list_failures(own, examination, draft.task)
+        self._known.append(PriorTask.of(draft.task))
+        self._accepted.add(draft.task.id)
+        self._hard -= any(check.note.startswith("0 of") for check in verdict.passed)
+        proposal = (event, self._propose(draft, name, verdict.passed))
+        return Attempt((*events, proposal), True, tuple(failures))
+
+    def _open(self, draft: Draft) -> CandidateFacts:
+        self._request.bodies[draft.task.id] = write_body(draft.task.dump_body())
+        return CandidateFacts(
+            self._environment,
+            Candidate(draft.task, "synthesize", None, draft.drawn),
+            self._known,
+            self._request.evaluation,
+            self._request.sampler,
+            hard=self._hard > 0,
+        )
+
+    def _verify(self, draft: Draft, examined: CandidateFacts) -> Verdict:
+        size = len(self._request.bodies[draft.task.id])
+        if size > MOST_BODY:
+            reason = f"its definition has {size:,} bytes, and {MOST_BODY:,} are stored; shorten it"
+            return Verdict((), "schema", reason)
+        return self._check(examined)
+
+    def _reject(
+        self, name: PlanName, event: str, check: Check, reason: str, task: TaskDefinition | None
+    ) -> Attempt:
+        request = self._request
+        if task is not None and task.id not in self._accepted:
+            request.bodies.pop(task.id, None)
+        text = "" if task is None else task.scenario.text()[:_MOST_INSTRUCTION]
+        rejection = TaskRejected(
+            cycle=request.cycle,
+            alias=request.alias,
+            base=request.base,
+            pattern=request.pattern,
+            mode="synthesize",
+            check=check,
+            reason=clip_reason(reason),
+            instruction=text,
+            plan=name,
+        )
+        failure = Failure(event, "writing", check, reason, text)
+        return Attempt(((event, rejection),), False, (failure,))
+
+    def _record_examination(
+        self, draft: Draft, name: PlanName, trajectory: Trajectory, examination: Examination
+    ) -> TrajectoryVerified:
+        return TrajectoryVerified(
+            alias=self._request.alias,
+            base=self._request.base,
+            cycle=self._request.cycle,
+            task=draft.task.id,
+            rollout=trajectory.rollout,
+            plan=name,
+            fault=examination.fault,
+            rule=examination.rule,
+            reason=clip_reason(examination.reason),
+            opinion=examination.opinion,
+            trouble=clip_reason(examination.trouble),
+        )
+
+    def _propose(self, draft: Draft, name: PlanName, passed: tuple[Verified, ...]) -> TaskProposed:
+        return TaskProposed(
+            alias=self._request.alias,
+            base=self._request.base,
+            task=draft.task.record(),
+            pattern=self._request.pattern,
+            cycle=self._request.cycle,
+            mode="synthesize",
+            verified=passed,
+            text_by=draft.text_by,
+            definition=draft.task.dump_body(),
+            plan=name,
+        )
+
+
+def _list_failures(event: str, examination: Examination, task: TaskDefinition) -> list[Failure]:
+    """Return what an examination of a sound task says against its plan: a fault of the user, and a
+    model that disagrees. A fault of the agent says nothing against it."""
+    failures = []
+    text = task.scenario.text()[:_MOST_INSTRUCTION]
+    if examination.fault == "user":
+        reason = examination.reason
+        failures.append(Failure(event, "rollout", examination.rule, reason, text))
+    opinion = examination.opinion
+    if opinion is not None and opinion.fault != examination.fault:
+        failures.append(Failure(event, "judging", _DISAGREES, opinion.reason, text))
+    return failures

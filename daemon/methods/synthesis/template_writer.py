@@ -1,0 +1,89 @@
+"""Tasks by plans from the templates of an environment, without a model (pure).
+
+    TemplateWriter(environment).write(plan, seed)     a task by content, and what it was drawn from
+
+A generated task of the plan's kind is drawn until its gold calls are those of the plan and the
+plan's manner fits its words; the words are then given that manner. First state, gold actions and
+criteria stay the generator's. Every draw has its own seed of those kept for written tasks.
+
+Rules of the plan are obeyed as far as templates can: one about repetition (`novelty`) has the
+request said in other words of the generator as well, and one about the words themselves leaves them
+as the generator wrote them.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Final
+
+from daemon.methods.synthesis.cells import describe_calls
+from daemon.methods.synthesis.manners import AS_IS, give_manner
+from daemon.methods.synthesis.planner import find_plan_problem
+from daemon.methods.synthesis.protocols import Draft, NoTask
+from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
+from envs.environment import Environment
+from envs.task import TaskDefinition
+from events.synthesis.plans import Plan
+
+MOST_DRAWS: Final = 1_024
+"""Generated tasks that are looked at for one written one."""
+_PHRASINGS: Final = 1 << 16
+"""Number of seeds for rephrasings."""
+PLAIN_WORDS: Final = frozenset({"leak", "provenance", "outputs", "policy", "solvable"})
+"""Checks whose failure words may cause: a rule against one has the writer leave the words."""
+
+
+class TemplateWriter:
+    """The writer that needs no model (protocols.TaskWriter)."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    def write(self, plan: Plan, seed: int) -> Draft:
+        """Return a task by the plan. Raises NoTask."""
+        problem = find_plan_problem(self._environment, plan)
+        if problem is not None:
+            raise NoTask(problem)
+        if plan.kind is None:
+            raise NoTask(f"plan {plan.plan} names no kind, and templates have nothing else to draw")
+        rules = {rule.check for rule in plan.rules if rule.aspect == "writing"}
+        manner = AS_IS if rules & PLAIN_WORDS else plan.manner
+        drawn = 0
+        for task in self._draw(plan, plan.kind, seed):
+            drawn += 1
+            phrased = self._rephrase(task, seed) if "novelty" in rules else task
+            written = give_manner(phrased, manner)
+            if written is not None:
+                return Draft(written, task.id)
+        raise NoTask(
+            f"of {MOST_DRAWS} drawn tasks of the kind {plan.kind} {drawn} have the calls of plan "
+            f"{plan.plan} ({plan.complexity}, {plan.tool_mode}, {', '.join(plan.tools)}), and none "
+            f"can be said in the manner {manner}; plan anew"
+        )
+
+    def _draw(self, plan: Plan, kind: str, seed: int) -> Iterator[TaskDefinition]:
+        """Yield generated tasks with the calls of a plan. Raises NoTask for what the environment
+        raises."""
+        chance = Random(f"draw {kind} {seed}")
+        for number in range(MOST_DRAWS):
+            own = seed if number == 0 else chance.randrange(FIRST_SEED, LAST_SEED + 1)
+            try:
+                task = self._environment.generate(kind, own)
+                fits = _has_calls(self._environment, task, plan)
+            except Exception as error:  # an environment's own code, which may raise anything
+                reason = f"the generator of {kind} raised {type(error).__name__}: {error}"
+                raise NoTask(
+                    f"{reason[:500]}; mend environment {self._environment.name}"
+                ) from error
+            if fits:
+                yield task
+
+    def _rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition:
+        """Return the task in other words, where the environment has some."""
+        phrasing = Random(f"phrase {task.id} {seed}").randrange(_PHRASINGS)
+        return self._environment.rephrase(task, phrasing) or task
+
+
+def _has_calls(environment: Environment, task: TaskDefinition, plan: Plan) -> bool:
+    cell = describe_calls(environment, task)
+    same = (cell.complexity, cell.mode) == (plan.complexity, plan.tool_mode)
+    return same and cell.tools >= set(plan.tools)

@@ -1,0 +1,225 @@
+"""Run a job that teaches the user: a spec in, an adapter directory out.
+
+    outcome = run(spec, out, report)
+
+    references of the pools -> oracle with exact user -\\
+    dialogues of the spec -> recorded transcripts ------+-> the user's turns -> training -> adapter
+    tasks of the pools -> oracle with exact user -> held out, for early stopping
+
+The directory holds what that of any job does (daemon/solver/job.py), without a journal: nothing is
+sampled. `user.json` has the figures of the adapter. Guarantees: on a CPU with a fixed number of
+threads a job has the same adapter whenever it is run; one that was killed begins anew, and a
+finished one repeats its outcome. One process per directory. Not covered: several processes; the
+first of those that torchrun starts does all the work.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from daemon.engine.chat import Chat
+from daemon.methods.synthesis.manners import vary_manner
+from daemon.methods.synthesis.user_training.dialogue_file import DialogueRecord, read_dialogues
+from daemon.methods.synthesis.user_training.examples import NoExample, build_example, play_gold
+from daemon.methods.synthesis.user_training.training import UserTraining
+from daemon.solver.base import checkpoint, load_model
+from daemon.solver.journal import read_definitions
+from daemon.solver.sampling.environments import (
+    JobEnvironments,
+    drop_unplayable,
+    open_environments,
+)
+from daemon.solver.sampling.seals import Seals
+from daemon.solver.spec import NothingPlayable
+from daemon.solver.supervised.run import (
+    JobResult,
+    SupervisedRun,
+    read_result,
+    run_supervised,
+    save_result,
+)
+from daemon.solver.telemetry.outcome import Activity, Outcome
+from daemon.solver.telemetry.progress import Progress, UserFigures
+from daemon.solver.trajectory import TokenSequence, sequences
+from envs.environment import Environment, UnknownTask
+from envs.task import TaskDefinition
+from events.jobs import JobSpec
+from events.privacy.sealing import Key
+
+FIGURES: Final = "user.json"
+
+
+class UserJobResult(JobResult):
+    """The result of a finished job that its adapter does not hold."""
+
+    gold: int
+    """Dialogues of the oracle that were shown."""
+    recorded: int
+    """Recorded dialogues that were shown."""
+    held_out: int
+    """Dialogues that told when to stop."""
+    left_out: tuple[str, ...]
+    """Why dialogues are no examples, a sentence each."""
+    figures: UserFigures
+
+    @property
+    def taken(self) -> int:
+        """Optimizer steps of the adapter."""
+        return self.figures.steps
+
+    @property
+    def shown(self) -> int:
+        """Dialogues that training was shown."""
+        return self.gold + self.recorded
+
+    @property
+    def summary(self) -> str:
+        """Return the result as a clause."""
+        figures = self.figures
+        return (
+            f"learnt from {self.gold} dialogues of the oracle and {self.recorded} recorded ones "
+            f"({len(self.left_out)} left out); {figures.held_out_loss:.3f} nats per token on "
+            f"{self.held_out} that were held out, after {figures.steps} steps"
+        )
+
+
+@dataclass(slots=True)
+class _Examples:
+    """What a job is shown."""
+
+    shown: list[TokenSequence] = field(default_factory=list)
+    held_out: list[TokenSequence] = field(default_factory=list)
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("gold", "recorded", "held_out"), 0)
+    )
+    left_out: list[str] = field(default_factory=list)
+
+
+def run(
+    spec: JobSpec,
+    out: Path,
+    report: Callable[[Progress], None] = lambda _: None,
+    *,
+    activity: Activity | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    keys: Mapping[str, Key] | None = None,
+) -> Outcome:
+    """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`: those
+    of persons whose tasks it shows, by id."""
+    job = SupervisedRun(spec, out, report, activity or Activity(), stopping, keys or {})
+    return run_supervised(job, FIGURES, UserJobResult, _teach)
+
+
+def read_outcome(spec: JobSpec, out: Path) -> Outcome | None:
+    """Return how the job of this spec in this directory ended; None if it has not. Raises
+    BadAdapter, CannotBegin."""
+    return read_result(spec, out, FIGURES, UserJobResult)
+
+
+def _teach(run: SupervisedRun) -> Outcome:
+    """Train, and save what came of it."""
+    spec, out, activity = run.spec, run.out, run.activity
+    if spec.threads is not None:
+        torch.set_num_threads(spec.threads)
+    activity.phase = "dialogues"
+    seals = Seals(read_definitions(out), run.keys)
+    environments = open_environments(spec, seals.find_body)
+    recorded = read_dialogues(out, spec)
+    chat = Chat(checkpoint(spec))
+    examples = _collect(drop_unplayable(spec, environments), environments, chat, recorded)
+    count = examples.counts["gold"] + examples.counts["recorded"]
+    model, base, parent = load_model(spec)
+    training = UserTraining(model, spec, examples.shown, examples.held_out)
+
+    def check_stop() -> None:
+        activity.steps = training.taken
+        run.check_stop(training.taken)
+
+    activity.phase, activity.rollouts = "training", count
+    for number, figures in enumerate(training.steps(check_stop), start=1):
+        run.report(
+            Progress(
+                batch=number,
+                steps=training.taken,
+                rollouts=count,
+                budget=spec.sampler.rollouts,
+                user=figures,
+            )
+        )
+    assert training.best is not None, "a training ends with an assessment"
+    training.restore_best()
+    result = UserJobResult(
+        **examples.counts, left_out=tuple(examples.left_out), figures=training.best
+    )
+    return save_result(run, model, base, parent, FIGURES, result)
+
+
+def _collect(
+    spec: JobSpec,
+    environments: JobEnvironments,
+    chat: Chat,
+    recorded: Iterable[DialogueRecord],
+) -> _Examples:
+    """Return what a job is shown, and what it holds out. Raises NothingPlayable where there is none
+    of either, NoTemplate, EnvironmentFailure, UnknownTask."""
+    examples = _Examples()
+    shown, held_out = examples.shown, examples.held_out
+    for pool in spec.pools:
+        for kind, parts, tasks in (
+            ("gold", shown, pool.references),
+            ("held_out", held_out, pool.tasks),
+        ):
+            for place, task in enumerate(tasks):
+                definition = vary_manner(environments.task(task), place, spec.manners)
+                _add(examples, parts, kind, environments.find(task), chat, definition)
+    for dialogue in recorded:
+        _add_recorded(examples, environments, chat, dialogue)
+    for what, parts in (("to learn from", shown), ("to hold out", held_out)):
+        if not parts:
+            why = f"; the first is left out because {examples.left_out[0]}" * bool(
+                examples.left_out
+            )
+            raise NothingPlayable(
+                f"job {spec.job} has no dialogue {what}{why}; name other tasks in its pools"
+            )
+    return examples
+
+
+def _add(
+    examples: _Examples,
+    parts: list[TokenSequence],
+    kind: str,
+    environment: Environment,
+    chat: Chat,
+    task: TaskDefinition,
+) -> None:
+    """Add the oracle's dialogue of a task, or note why it is no example."""
+    try:
+        messages = play_gold(environment, task)
+        trajectory = build_example(environment, chat, task, messages, task.id)
+    except NoExample as error:
+        examples.left_out.append(str(error))
+        return
+    parts += sequences(trajectory)
+    examples.counts[kind] += 1
+
+
+def _add_recorded(
+    examples: _Examples, environments: JobEnvironments, chat: Chat, dialogue: DialogueRecord
+) -> None:
+    """Add a recorded dialogue, or note why it is no example."""
+    name, policy = dialogue.rollout, dialogue.policy
+    try:
+        environment, task = environments.find(dialogue.task), environments.task(dialogue.task)
+        trajectory = build_example(environment, chat, task, dialogue.messages, name, policy)
+    except NoExample as error:
+        examples.left_out.append(str(error))
+        return
+    except UnknownTask as error:
+        examples.left_out.append(f"rollout {name}: {error}")
+        return
+    examples.shown += sequences(trajectory)
+    examples.counts["recorded"] += 1

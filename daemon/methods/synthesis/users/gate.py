@@ -1,0 +1,231 @@
+"""The gate of an adapter that plays users (role `work`).
+
+    for told in UserGate(app, runner, agent, row, previous).advance(): ...   repeatedly
+
+It plays `DIALOGUES` gold dialogues with the environment's oracle, in a process of its own
+(evaluation/user_trial.py) that runs beside the worker as jobs do and outlives it; then
+`UserEvaluated` says what came out. The tasks are fresh: they follow from the adapter, from seeds
+that neither training nor reports come near, and are of kinds in the shares of the agent's traffic.
+Where plans write tasks (`improve.synthesis`), and another adapter passed its gate before, the users
+of a tenth of them speak in each of the manners that such a task may have.
+
+Guarantees: a worker that goes on after a `kill -9`, or is one of two, has the same tasks and
+appends the same event. An adapter that cannot be played is rejected, with the reason. A checkpoint
+that is not there or of another base (`agents.checkpoint`) says nothing of it: its gate waits until
+that is mended.
+"""
+
+from collections.abc import Generator, Iterator
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from consumers.reads.serving import AdapterRow
+from daemon.core.decision_log import DecisionRefusal, Decisions
+from daemon.evaluation.comparison import FIRST_TASK, TASKS
+from daemon.evaluation.gate_waits import (
+    GateWait,
+    Means,
+    SettingFault,
+    find_checkpoint_trouble,
+    judge_exit,
+)
+from daemon.evaluation.plan_program import BadPlan
+from daemon.jobs.runner import (
+    CHECKPOINT_SETTING,
+    OUT,
+    Absent,
+    Active,
+    Again,
+    Exit,
+    Job,
+    JobRunner,
+    JobStartError,
+    Over,
+)
+from daemon.methods.synthesis.users.players import build_adapter_user, list_manners
+from daemon.methods.synthesis.users.trial import UserPlan, UserResult, read_result
+from envs.registry import locate, open_place
+from events.canonical import exact_json, sha256
+from events.errors import KintsugiError
+from events.lifecycle import State
+from events.rollouts import clip_reason
+from events.serving import AdapterMoved
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Agent
+    from daemon.core.app import App
+    from envs.environment import Environment
+
+DIALOGUES: Final = 600
+"""Gold dialogues of a gate: of a user without a fault, the upper 95 % bound of the rate of early
+ends is half of its limit then."""
+
+
+class CannotPlayUser(KintsugiError):
+    """An adapter that cannot be measured as a user."""
+
+
+class UserGate:
+    """The gate of one adapter."""
+
+    def __init__(
+        self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
+        previous: AdapterRow | None, dialogues: int = DIALOGUES,
+    ) -> None:  # fmt: skip
+        """`previous` plays users until then; None: the script does. `dialogues` are played; with
+        fewer than the default, no user can pass. Raises UnknownEnvironment, EnvironmentBroken."""
+        assert agent.environment is not None, "an agent without an obstacle has an environment"
+        settings = app.settings
+        self._app, self._runner, self._row = app, runner, row
+        place = locate(agent.environment, settings.environments.paths)
+        self._environment = open_place(
+            agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+        )
+        # One that an operator staged again is judged anew, on dialogues that it did not play.
+        begin = f" since {row.cause}" if row.state is State.STAGED else ""
+        self._chance = Random(f"user gate {row.adapter} {row.sha256}{begin}").getrandbits(48)
+        self._traffic, self._dialogues = agent.traffic, dialogues
+        self._checkpoint = Path(str(agent.checkpoint))
+        trial, benchmarks = settings.trial, settings.benchmarks
+        self._fields: dict[str, Any] = {
+            "name": f"user gate {row.adapter}",
+            "environment": place,
+            "benchmarks": None if benchmarks is None else str(benchmarks),
+            "checkpoint": str(agent.checkpoint),
+            "alias": row.alias,
+            "base": row.base,
+            "user": build_adapter_user(row, settings.improve.users_candidates),
+            "previous": None if previous is None else previous.adapter,
+            "manners": () if previous is None else list_manners(settings),
+            "seed": self._chance,
+            "episodes": trial.episodes,
+            "dtype": trial.dtype,
+            "threads": trial.threads,
+        }
+        # Who only looks whether it waits draws no tasks.
+        whole = UserPlan(**self._fields, tasks=("none",)).digest
+        self._job: Final = sha256(exact_json([whole, self._traffic, dialogues]))[:32]
+
+    @cached_property
+    def _plan(self) -> UserPlan:
+        tasks = draw_tasks(self._environment, self._traffic, self._chance, self._dialogues)
+        return UserPlan(**self._fields, tasks=tasks)
+
+    def advance(self) -> Iterator[str]:
+        """Do the next thing, if there is one; what happened, as sentences. Raises LogError,
+        DatabaseUnavailable."""
+        try:
+            if (yield from self._run()):
+                yield self._conclude()
+        except (JobStartError, DecisionRefusal) as error:
+            yield str(error)
+        except (BadPlan, CannotPlayUser) as error:
+            yield self._reject(str(error))
+
+    def _run(self) -> Generator[str, None, bool]:
+        """Bring the trial on; whether it is over. Raises CannotPlayUser, and JobStartError while
+        the agent's checkpoint is wrong."""
+        settings, name = self._app.settings.jobs, self._row.adapter
+        match self._runner.state(self._job):
+            case Absent():
+                yield from self._start()
+            case Active() as running:
+                late = running.seconds >= settings.minutes * 60
+                if late or running.silent >= settings.heartbeat_seconds:
+                    reason = "it ran too long" if late else "it said nothing for too long"
+                    self._runner.cancel(self._job, reason)
+                    yield f"the gate of {name} is told to stop: {reason}"
+            case Exit() as ended:
+                result = self._judge_exit(ended)
+                if isinstance(result, SettingFault):
+                    if not result.is_due:
+                        raise JobStartError(f"{name} waits: {result.reason}")
+                    yield from self._start()
+                elif isinstance(result, Again) and ended.seconds < settings.minutes * 60:
+                    yield from self._start()
+                elif isinstance(result, Again) or result.outcome != "played":
+                    raise CannotPlayUser(f"it could not be played: {result.reason}")
+                else:
+                    return True
+        return False
+
+    def stop(self, reason: str) -> Iterator[str]:
+        """Stop the trial, where one runs; what happened, as a sentence."""
+        if isinstance(self._runner.state(self._job), Active):
+            self._runner.cancel(self._job, reason)
+            yield f"the gate of {self._row.adapter} is told to stop: {reason}"
+
+    def _judge_exit(self, ended: Exit) -> Over | Again | SettingFault:
+        means = Means(checkpoint=str(self._checkpoint), user=self._fields["user"])
+        attempts = self._app.settings.jobs.attempts
+        return judge_exit(ended, self._runner.folder(self._job), means, attempts)
+
+    def find_wait(self) -> GateWait | None:
+        """Return what keeps the trial from its next attempt; None where it runs, is over, or
+        nothing is known to keep it. Raises RunnerUnavailable."""
+        state, says = self._runner.state(self._job), None
+        if isinstance(state, Active):
+            return None
+        result = self._judge_exit(state) if isinstance(state, Exit) else None
+        if isinstance(result, SettingFault) and not result.is_due:
+            says = result.reason
+        elif not isinstance(result, Over):
+            says = self._find_checkpoint_trouble()
+        if says is None:
+            return None
+        row = self._row
+        says = f"{row.adapter} waits: {says}"
+        return GateWait(row.adapter, row.alias, "user", says, setting=CHECKPOINT_SETTING)
+
+    def _find_checkpoint_trouble(self) -> str | None:
+        """Return why the checkpoint cannot be read, where it is to be on this machine."""
+        if not self._runner.hands_keys:
+            return None
+        return find_checkpoint_trouble(self._checkpoint, self._row.alias)
+
+    def _start(self) -> Iterator[str]:
+        """Raises JobStartError where the checkpoint is not there."""
+        trouble = self._find_checkpoint_trouble()
+        if trouble is not None:
+            raise JobStartError(f"{self._row.adapter} waits: {trouble}")
+        if self._runner.start(Job(self._job, self._plan)):
+            yield f"{self._row.adapter}: its gate began, {len(self._plan.tasks)} dialogues"
+
+    def _conclude(self) -> str:
+        """Append what came out. Raises BadPlan, CannotPlayUser, DecisionRefusal."""
+        result = read_result(self._runner.folder(self._job) / OUT, self._plan)
+        if result is None:
+            raise CannotPlayUser("its trial ended, and not every dialogue is on disk")
+        event = result.to_event(self._plan).model_copy(
+            update={"environment": self._environment.name}
+        )
+        origin = f"user gate {self._job}"
+        Decisions(self._app).take(event, "user evaluated", self._row.cause, origin)
+        return f"{self._row.adapter} {_describe(result)}"
+
+    def _reject(self, reason: str) -> str:
+        moved = AdapterMoved(
+            adapter=self._row.adapter, state="rejected", reason=clip_reason(reason)
+        )
+        Decisions(self._app).take(moved, "rejected", self._row.cause, origin=self._job)
+        return f"{self._row.adapter} is rejected: {reason}"
+
+
+def draw_tasks(
+    environment: "Environment", traffic: dict[str, float], chance: int, count: int
+) -> tuple[str, ...]:
+    """Return the ids of so many fresh tasks with a user, of kinds in the shares of the traffic,
+    or of every kind in equal shares."""
+    shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
+    first = FIRST_TASK + (chance % TASKS) * TASKS
+    tasks = environment.mixture(shares, chance, first)
+    spoken = (task.id for task in tasks if not task.solo)
+    return tuple(islice(spoken, count))
+
+
+def _describe(result: UserResult) -> str:
+    passed = "passed its gate" if result.passed else "failed its gate"
+    return f"{passed} on {result.dialogues:,} dialogues: {result.reason}"

@@ -1,0 +1,181 @@
+"""Who plays the users of an agent's simulated dialogues now.
+
+    find_user(connection, settings, alias, base)    a model, or None for the environment's own user
+    find_obstacle(settings, alias)                  why no model can play them; None where one can
+    read_environment(place, benchmarks, paths)      its name, and whether its users are exact
+
+Jobs, probes and both sides of a gate ask here, so all play with the same user. A caller reads
+within one `database.read_transaction`.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads import serving
+from daemon.controller.model_answers import ModelFailure, check_host
+from daemon.methods.synthesis.manners import MANNERS
+from envs.environment import Environment
+from envs.evaluation import EnvironmentFailure, environment_code
+from envs.registry import EnvironmentBroken, UnknownEnvironment, open_place
+from events.jobs import AdapterUser, EndpointUser, ModelUser
+from events.lifecycle import State
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.reads.serving import AdapterRow
+    from daemon.config.settings import Agent, Settings
+
+KEY_VARIABLE: Final = "KINTSUGI_MODELS__USER__API_KEY"
+"""Environment variable in which a job finds the key of `models.user`: that of the setting."""
+
+
+def find_user(
+    connection: "Connection", settings: "Settings", alias: str, base: str
+) -> ModelUser | None:
+    """Return the model that plays the users of an agent on a base; None: the environment's own
+    user does. An adapter plays them once it has passed its gate and replicas were seen to answer
+    with it, where the gate had the manners of the tasks that are written for the agent; it chooses
+    from as many lines as there."""
+    improve = settings.improve
+    if improve.users == "script" or find_obstacle(settings, alias) is not None:
+        return None
+    if improve.users == "model":
+        return _build_endpoint_user(settings)
+    row = find_user_adapter(connection, alias, base)
+    if row is None or not row.replicas or not has_manners(settings, row):
+        return None
+    assert row.user_gate is not None, "it has the manners of its gate"
+    return build_adapter_user(row, row.user_gate.candidates)
+
+
+def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
+    """Return an adapter as a user that chooses the best of so many lines. The first one is the most
+    likely one, others are drawn."""
+    return AdapterUser(
+        adapter=row.adapter,
+        folder=row.path,
+        sha256=row.sha256,
+        candidates=candidates,
+    )
+
+
+def find_user_adapter(connection: "Connection", alias: str, base: str) -> "AdapterRow | None":
+    """Return the adapter for the users of an agent on a base that passed its gate, and whose place
+    no other one took."""
+    rows = serving.list_user_adapters(connection, alias)
+    return next((row for row in rows if row.base == base and row.state is State.GATED), None)
+
+
+def list_manners(settings: "Settings") -> tuple[str, ...]:
+    """Return the manners of speaking in which tasks may be written by these settings; empty: in the
+    words of the environment's generator alone."""
+    return () if settings.improve.synthesis == "off" else tuple(MANNERS)
+
+
+def has_manners(settings: "Settings", row: "AdapterRow") -> bool:
+    """Whether the gate of an adapter had the manners in which tasks may be written."""
+    return row.user_gate is not None and {*list_manners(settings)} <= {*row.user_gate.manners}
+
+
+def _build_endpoint_user(settings: "Settings") -> EndpointUser:
+    model = settings.models.user
+    return EndpointUser(
+        url=model.url,
+        model=model.model,
+        temperature=model.temperature,
+        max_tokens=model.line_tokens,
+        candidates=model.candidates,
+        timeout=model.timeout_seconds,
+        api_key_variable=None if model.api_key is None else KEY_VARIABLE,
+        budget=model.max_tokens,
+    )
+
+
+def export_key(settings: "Settings") -> None:
+    """Put the key of `models.user` into the environment of this process, where probes and the jobs
+    and trials that it starts look for it, also where the setting comes from a file."""
+    key = settings.models.user.api_key
+    if key is not None:
+        os.environ[KEY_VARIABLE] = key.get_secret_value()
+
+
+def find_agent(settings: "Settings", alias: str) -> "Agent | None":
+    """Return what the settings say of an agent; None where they do not name it."""
+    return next((agent for agent in settings.agents if agent.alias == alias), None)
+
+
+def find_obstacle(settings: "Settings", alias: str) -> str | None:
+    """Return why no model can play the users of an agent by these settings; None where one can, and
+    where the settings want none."""
+    improve = settings.improve
+    if improve.users == "script":
+        return None
+    agent = find_agent(settings, alias)
+    if agent is None or agent.environment is None:
+        return f"{alias} has no environment in the setting agents, so nothing is simulated for it"
+    if improve.users == "model":
+        return _find_endpoint_obstacle(settings)
+    if agent.checkpoint is None:
+        return f"{alias} has no checkpoint in the setting agents, so no adapter is trained for it"
+    try:
+        facts = read_environment(
+            agent.environment, settings.benchmarks, settings.environments.paths
+        )
+    except (EnvironmentBroken, UnknownEnvironment) as error:
+        return str(error)
+    if facts.has_exact_user:
+        return None
+    return (
+        f"tasks of {agent.environment} have no exact user: what a user who keeps to the task would "
+        "say is not known, so no dialogue can be accepted and no gate can be held"
+    )
+
+
+def _find_endpoint_obstacle(settings: "Settings") -> str | None:
+    """Return why the model of the setting `models.user` cannot play users; None where it can."""
+    model = settings.models.user
+    if not model.url:
+        return 'improve.users is "model", and models.user.url names none'
+    if settings.training.source == "in_process":
+        return (
+            'improve.users is "model", and rollouts in a job\'s own process wait for no endpoint; '
+            'set training.source to "vllm" or "endpoint"'
+        )
+    try:
+        check_host(model.url, model.allowed_hosts, "user")
+    except ModelFailure as error:
+        return str(error)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFacts:
+    """What is known of an environment's users without an agent."""
+
+    name: str
+    has_exact_user: bool
+    """Whether its generated tasks say what their user answers to what: each kind has a script, or
+    the environment a user of its own."""
+
+
+@lru_cache(maxsize=16)
+def read_environment(
+    place: str, benchmarks: Path | None, paths: tuple[Path, ...]
+) -> EnvironmentFacts:
+    """Return the facts about the environment at a place. Raises UnknownEnvironment,
+    EnvironmentBroken."""
+    environment = open_place(place, benchmarks=benchmarks, paths=paths)
+    if not environment.capabilities:
+        return EnvironmentFacts(environment.name, has_exact_user=False)
+    try:
+        with environment_code(environment, "its first tasks"):
+            tasks = [next(environment.mixture({kind: 1.0})) for kind in environment.capabilities]
+    except EnvironmentFailure as error:
+        raise EnvironmentBroken(f"{place} makes no tasks: {error}") from error
+    own = type(environment).user is not Environment.user
+    exact = all((own or task.script is not None) and not task.solo for task in tasks)
+    return EnvironmentFacts(environment.name, has_exact_user=exact)

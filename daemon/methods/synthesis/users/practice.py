@@ -1,0 +1,162 @@
+"""Who plays the users of each agent, and why not the trained one, for display.
+
+read_user_practices(connection, settings)    one for each agent that was seen, by alias
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads import agents
+from consumers.reads.evidence import count_session_successes
+from daemon.adapters.compatibility import read_rank
+from daemon.adapters.directory import BadAdapter
+from daemon.methods.synthesis.users.players import find_user
+from daemon.methods.synthesis.users.state_machine import NoUserStep, UserStep
+from daemon.methods.synthesis.users.views import UserState, name_environment, read_user_state
+from events.jobs import AdapterUser, ModelUser
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.reads.serving import AdapterRow
+    from daemon.config.settings import Settings
+
+_DEFAULT_MAX_RANK: Final = 16
+"""vLLM's default of --max-lora-rank."""
+SCRIPT = "script"
+"""What plays users where no model does."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserPractice:
+    """Who plays the users of an agent."""
+
+    alias: str
+    base: str
+    setting: str
+    """`improve.users`."""
+    plays: str
+    """The model's or adapter's name, with the number of its candidates; `script` for the
+    environment's own user."""
+    step: str | None
+    """What is next for the adapter that is to play them; None where nothing is."""
+    dialogues: int
+    """Accepted dialogues that a job could learn from."""
+    persons: int
+    """Sessions with persons that passed, and that no job learns from."""
+    says: str
+    """The same as a sentence, with the reason where the trained one does not play."""
+
+
+def read_user_practices(connection: "Connection", settings: "Settings") -> list[UserPractice]:
+    """Return who plays the users of each agent that was seen, by alias."""
+    practices = []
+    for pair in sorted(agents.present(connection)):
+        state = read_user_state(connection, settings, pair)
+        user = find_user(connection, settings, pair.alias, pair.base)
+        plays = SCRIPT if user is None else user.simulator
+        persons = _count_persons(connection, settings, state)
+        practices.append(
+            UserPractice(
+                alias=pair.alias,
+                base=pair.base,
+                setting=settings.improve.users,
+                plays=plays,
+                step=state.step.value if isinstance(state.step, UserStep) else None,
+                dialogues=state.view.dialogues,
+                persons=persons,
+                says=_describe(settings, state, plays, persons)
+                + _describe_candidates(settings, user)
+                + _describe_rounds(settings, plays),
+            )
+        )
+    return practices
+
+
+def _count_persons(connection: "Connection", settings: "Settings", state: UserState) -> int:
+    """Count the sessions with persons that passed; 0 where no adapter can be trained."""
+    if state.view.setting != "trained" or state.view.obstacle:
+        return 0
+    environment = name_environment(settings, state.alias)
+    return count_session_successes(connection, state.alias, environment)
+
+
+def _describe(settings: "Settings", state: UserState, plays: str, persons: int) -> str:
+    if state.view.setting != "trained":
+        obstacle = state.view.obstacle
+        return f"{plays} plays them" + (f": {obstacle}" if obstacle else "")
+    if plays != SCRIPT:
+        return f"{plays} plays them, trained and through its gate"
+    sentence = f"the {SCRIPT} plays them: {_explain_script(settings, state)}"
+    if persons:
+        sentence += (
+            f"; {persons:,} sessions with persons passed and teach none, for no "
+            "job is handed what persons said"
+        )
+    return sentence
+
+
+def _describe_candidates(settings: "Settings", user: ModelUser | None) -> str:
+    """Say that an adapter chooses from another number of lines than the setting has."""
+    setting = settings.improve.users_candidates
+    if not isinstance(user, AdapterUser) or user.candidates == setting:
+        return ""
+    return (
+        f"; it was measured with {user.candidates} candidates and so plays with them, and "
+        f"improve.users_candidates = {setting} is for the next one"
+    )
+
+
+def _describe_rounds(settings: "Settings", plays: str) -> str:
+    """Say that jobs have fewer rounds than the setting where a model plays their users."""
+    rounds = settings.training.rounds
+    if plays == SCRIPT or rounds == 1:
+        return ""
+    return (
+        f"; jobs have one round and not {rounds} (training.rounds), for rounds within a job "
+        "diagnose rollouts with the environment's own user alone"
+    )
+
+
+def _explain_rank(settings: "Settings", row: "AdapterRow") -> str:
+    """Say what engines need to load an adapter whose rank is above the limit that the settings
+    name, or above vLLM's default."""
+    try:
+        rank = read_rank(settings.adapter_paths.locate(row.path))
+    except BadAdapter as error:
+        return f": {error}"
+    limits = [upstream.max_lora_rank for upstream in settings.upstreams]
+    least = min((limit for limit in limits if limit is not None), default=None)
+    if least is not None and rank > least:
+        return (
+            f"; its rank is {rank}, and upstreams[].max_lora_rank is {least}: start the engine "
+            f"with --max-lora-rank {rank}, and set it to that"
+        )
+    if rank <= _DEFAULT_MAX_RANK or (limits and None not in limits):
+        return ""
+    return (
+        f"; its rank is {rank}, and vLLM takes {_DEFAULT_MAX_RANK} at most unless it is started "
+        f"with --max-lora-rank {rank} (then set upstreams[].max_lora_rank, too)"
+    )
+
+
+def _explain_script(settings: "Settings", state: UserState) -> str:
+    """Return why no adapter plays users."""
+    view = state.view
+    match state.step:
+        case NoUserStep(reason):
+            return reason
+        case UserStep.RETIRE:
+            return f"{', '.join(view.outdated)} of another base goes out of service first"
+        case UserStep.EVALUATE:
+            return f"{view.candidate} plays its gate now"
+        case UserStep.STAGE:
+            assert state.plays is not None, "something is to be staged"
+            return (
+                f"{view.plays} passed its gate, and every replica is to load it next"
+                f"{_explain_rank(settings, state.plays)}"
+            )
+        case UserStep.TRAIN:
+            return f"job {view.job} trains one now"
+        case UserStep.REQUEST:
+            return f"a job learns from {view.dialogues:,} accepted dialogues next"

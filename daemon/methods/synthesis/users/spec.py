@@ -1,0 +1,185 @@
+"""What the job that trains an adapter to play users is told.
+
+    spec = build_user_spec(app, agent, job, base, dialogues)
+
+Recorded dialogues come first (daemon/jobs/dialogues.py), those of the environment's oracle with its
+exact user fill up to `improve.users_dialogues`, and `HELD_OUT` further ones of these tell when to
+stop. Generated tasks have seeds of the range in which tasks are written: neither traffic, reports
+nor gates draw from it. All that is drawn follows from the job's id, so a request that is made twice
+is the same one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from consumers.reads.evidence import PassedRollout
+from daemon.adapters.compatibility import BadBase, count_parameters
+from daemon.core.task_definitions import with_definitions
+from daemon.jobs.dialogues import offer_dialogues
+from daemon.jobs.learning_rate import (
+    compute_user_dialogues,
+    compute_user_rate,
+    compute_warm_start_epochs,
+)
+from daemon.methods.synthesis.users.players import list_manners
+from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
+from envs.registry import locate, open_place
+from events.errors import KintsugiError
+from events.jobs import (
+    JobSpec,
+    LoraSettings,
+    OptimizerSettings,
+    Sampler,
+    SftSettings,
+    TaskPool,
+    WarmStart,
+)
+
+if TYPE_CHECKING:
+    from daemon.config.settings import Agent, Training
+    from daemon.core.app import App
+    from envs.environment import Environment
+
+POOL: Final = "users"
+"""Name of the one pool of such a job."""
+HELD_OUT: Final = 64
+"""Dialogues on which the loss is watched."""
+_SEED_BITS: Final = 48
+_BATCH_TOKENS: Final = 2048
+"""Of a step, read and written: a dialogue has a few written tokens to many read ones."""
+_SMALL: Final = 10_000_000
+"""Most parameters of a base that is trained as the one measured in docs/LOG.md is."""
+_SMALL_RANK: Final = 32
+_HEAD: Final = "lm_head"
+
+
+class NoUserJob(KintsugiError):
+    """Settings by which no job can be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The adapter from which a job trains on, where it trains the same weights."""
+
+    folder: str
+    lora: LoraSettings | None
+    """Those of the job that left it; None where no job did."""
+
+
+def build_user_spec(
+    app: "App",
+    agent: "Agent",
+    job: str,
+    base: str,
+    dialogues: Sequence[PassedRollout],
+    parent: Parent | None = None,
+) -> JobSpec:
+    """Return the spec of a job that learns from these dialogues, the newest first. The first one of
+    a base learns the words of the generator; where plans write tasks, the next one trains on from
+    it in all manners, for a small base that begins with all of them learns no values. Raises
+    NoUserJob, UnknownEnvironment, EnvironmentBroken, EnvironmentFailure, BlobUnavailable."""
+    assert agent.environment is not None, "an agent without an obstacle has an environment"
+    assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
+    settings = app.settings
+    training, manners = settings.training, () if parent is None else list_manners(settings)
+    most = settings.improve.users_dialogues
+    if most is None:
+        most = compute_user_dialogues(_count_parameters(agent), manners=bool(manners))
+    environment = with_definitions(
+        app,
+        open_place(
+            agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+        ),
+    )
+    with app.reading() as connection:
+        offer = offer_dialogues(app, connection, environment, dialogues, most)
+    chance = Random(f"user job {job}").getrandbits(_SEED_BITS)
+    count = most - len(offer.rollouts)
+    gold = _draw_tasks(environment, agent.traffic, chance, HELD_OUT + count)
+    pool = TaskPool(
+        name=POOL, tasks=gold[:HELD_OUT], references=gold[HELD_OUT:], successes=offer.rollouts
+    )
+    benchmarks, lora = settings.benchmarks, _build_lora(training, agent)
+    return JobSpec(
+        job=job,
+        base=base,
+        checkpoint=str(agent.checkpoint),
+        environment=locate(agent.environment, settings.environments.paths),
+        benchmarks=None if benchmarks is None else str(benchmarks),
+        teaches="user",
+        dialogues=offer.sha256,
+        dialogue_count=len(dialogues),
+        manners=manners,
+        parent=parent.folder if parent is not None and parent.lora == lora else None,
+        pools=(pool,),
+        seed=chance,
+        sampler=Sampler(groups=1, size=2, rollouts=most + 2),
+        warm_start=WarmStart(
+            mode="always",
+            successes=offer.sha256,
+            sft=_build_sft(training, agent, manners=bool(manners)),
+        ),
+        grpo=False,
+        lora=lora,
+        device=training.device,
+        dtype=training.dtype,
+        threads=training.threads,
+    )
+
+
+def _draw_tasks(
+    environment: "Environment", traffic: dict[str, float], chance: int, count: int
+) -> tuple[str, ...]:
+    """Return the ids of so many generated tasks, of kinds in the shares of the traffic or of every
+    kind in equal shares, of seeds in the range of written tasks."""
+    shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
+    first = FIRST_SEED + chance % (LAST_SEED - FIRST_SEED - count)
+    return tuple(task.id for task in islice(environment.mixture(shares, chance, first), count))
+
+
+def _build_sft(training: "Training", agent: "Agent", *, manners: bool) -> SftSettings:
+    """Return how a job trains: by the settings of a warm start, or by the size of the base where
+    they are unset. Raises NoUserJob."""
+    lr, epochs = training.warm_start_lr, training.warm_start_epochs
+    if lr is None or epochs is None:
+        parameters = _count_parameters(agent)
+        lr = compute_user_rate(parameters, manners=manners) if lr is None else lr
+        epochs = compute_warm_start_epochs(parameters) if epochs is None else epochs
+    return SftSettings(
+        optimizer=OptimizerSettings(lr=lr),
+        epochs=round(epochs),
+        batch_tokens=_BATCH_TOKENS,
+        warmup=0.05,
+        schedule="linear",
+    )
+
+
+def _build_lora(training: "Training", agent: "Agent") -> LoraSettings:
+    """Return which weights a job trains. A small base never wrote what a customer says: its head is
+    among them, and the rank is `_SMALL_RANK` at least. A base whose weights are not counted is
+    quantised, and none is quantised that is small."""
+    assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
+    own = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
+    try:
+        small = count_parameters(agent.checkpoint) <= _SMALL
+    except BadBase:
+        small = False
+    if not small:
+        return own
+    rank = max(own.rank, _SMALL_RANK)
+    return LoraSettings(rank=rank, alpha=own.alpha * rank / own.rank, targets=(*own.targets, _HEAD))
+
+
+def _count_parameters(agent: "Agent") -> int:
+    """Return the size of the agent's base. Raises NoUserJob."""
+    assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
+    try:
+        return count_parameters(agent.checkpoint)
+    except BadBase as error:
+        raise NoUserJob(
+            f"neither a learning rate nor a number of dialogues follows from the base: {error}; "
+            "set training.warm_start_lr, training.warm_start_epochs and improve.users_dialogues"
+        ) from error

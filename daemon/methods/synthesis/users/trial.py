@@ -1,0 +1,478 @@
+"""An adapter of role `user` plays dialogues whose exact user is known, in a process of its own.
+
+    python -m daemon.methods.synthesis.users.trial PLAN.json --out DIR
+
+It talks to the environment's oracle, on tasks that no training of a user has seen. Counted are
+dialogues in which it breaks its instruction, tells a secret, misuses a tool, never ends, or leaves
+the oracle without the success that it has with the exact user (violations), those in which it hangs
+up early, and lines and calls of no form that a user's have (schema errors). Beside them, and
+without a part in the decision, it may talk to the policy that serves. Output, exit codes and files
+are those of plan_program.py.
+
+A chunk is played with nothing before it, so a plan that was killed and is run again leaves the same
+dialogues on one machine with one number of threads; what is on disk is not played again.
+
+    result = read_result(folder, plan)     None until the last chunk is on disk
+
+Source of the rules: AReaL-SEA, arXiv 2601.22607, tunes the user first; the gate is ours. Bounds are
+one-sided, of Clopper and Pearson (1934).
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import Field, TypeAdapter
+
+from daemon.evaluation.binomial import bound_share
+from daemon.evaluation.plan_program import (
+    ChunkJournal,
+    Heartbeat,
+    open_plan_environment,
+    run_program,
+)
+from daemon.evaluation.trial import Adapter, load_base, load_chat, prove_adapter
+from daemon.methods.synthesis.manners import find_turn, vary_manner
+from envs.episode import REGULAR
+from envs.evidence.user_faults import FaultRule, find_user_fault
+from envs.task import TaskDefinition
+from envs.users import STOP_TOKENS
+from events.canonical import exact_json, sha256
+from events.jobs import AdapterUser
+from events.messages import Message, StrictModel
+from events.rollouts import clip_reason
+from events.serving import UserEvaluated, UserFaultRate
+
+if TYPE_CHECKING:
+    from daemon.engine.policy import Policy
+    from daemon.methods.synthesis.user_training.player import Dialogue
+    from envs.environment import Environment
+    from envs.episode import Episode
+
+CHUNK: Final = 100
+"""Dialogues that are played, and are on disk, together."""
+VIOLATIONS: Final = 0.02
+"""Most of the upper bound of the share of dialogues with a violation."""
+EARLY_ENDS: Final = 0.01
+"""Likewise of dialogues that the user ends early."""
+SCHEMA_ERRORS: Final = 0.005
+"""Likewise of lines and calls that are of no form."""
+_LEVEL: Final = 0.05
+_EXAMPLES: Final = 8
+
+
+class UserPlan(StrictModel):
+    """What is to be played."""
+
+    name: str
+    """Ids of dialogues follow from it."""
+    environment: str
+    benchmarks: str | None = None
+    checkpoint: str
+    alias: str
+    base: str
+    user: AdapterUser
+    """Who is examined, and how its lines are drawn."""
+    previous: str | None = None
+    """Adapter that plays users until then; None for the script."""
+    tasks: tuple[str, ...] = Field(min_length=1)
+    """Tasks that no training of a user has seen."""
+    manners: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
+    """Manners of speaking (manners.py) that the tasks have in turn. Empty: their
+    own words alone."""
+    seed: int
+    agent: Adapter | None = None
+    """Policy of the second slice; None for the base."""
+    agent_dialogues: int = Field(default=0, ge=0)
+    """How many of the first tasks are played with that policy too; 0: no second slice."""
+    temperature: float = 1.0
+    """Of the agent's turns in the second slice."""
+    max_tokens: int = 512
+    """Per turn of the agent."""
+    episodes: int = 64
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """sha256 of everything in it."""
+        return sha256(exact_json(self.model_dump(mode="json")))
+
+
+class DialogueResult(StrictModel):
+    """One finished dialogue."""
+
+    task: str
+    manner: str | None = None
+    """Manner that the task was given; None for its own words."""
+    with_oracle: bool
+    """Whether the oracle played the agent, which decides; else the policy that serves."""
+    termination: str
+    fault: FaultRule | None
+    """The user's; None where it has none."""
+    fault_reason: str = ""
+    written: int
+    """Lines and calls that the user wrote, those that were dropped included. 0 with a policy."""
+    schema_errors: tuple[str, ...] = ()
+    """What is wrong with each of them that is of no form. None is listed with a policy."""
+    success: bool | None
+    """The verdict on the agent; None where there is none."""
+    messages: tuple[Message, ...]
+
+    @property
+    def label(self) -> str:
+        """Return the task with its manner."""
+        return self.task if self.manner is None else f"{self.task} ({self.manner})"
+
+
+@dataclass(frozen=True, slots=True)
+class UserCounts:
+    """What a gate decides on."""
+
+    dialogues: int
+    violations: int
+    early_ends: int
+    written: int
+    """Lines and calls."""
+    schema_errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserJudgement:
+    """What a gate says."""
+
+    violations: UserFaultRate
+    early_ends: UserFaultRate
+    schema_errors: UserFaultRate
+    passed: bool
+    reason: str
+
+
+class PolicySlice(StrictModel):
+    """The dialogues with the policy that serves."""
+
+    dialogues: int
+    faults: dict[str, int]
+    """Rule -> dialogues whose user broke it first."""
+    solved: int
+    """Dialogues that the agent passed, of those without a fault."""
+
+
+class UserResult(StrictModel):
+    """What a plan came to."""
+
+    dialogues: int
+    violations: UserFaultRate
+    early_ends: UserFaultRate
+    schema_errors: UserFaultRate
+    passed: bool
+    reason: str
+    examples: tuple[str, ...]
+    """Faults, the first ones of each kind."""
+    solved: int
+    """Dialogues that the oracle passed."""
+    with_policy: PolicySlice | None = None
+
+    def to_event(self, plan: UserPlan) -> UserEvaluated:
+        """Return the event of the plan's adapter."""
+        return UserEvaluated(
+            adapter=plan.user.adapter,
+            alias=plan.alias,
+            previous=plan.previous,
+            environment=plan.environment,
+            dialogues=self.dialogues,
+            violations=self.violations,
+            early_ends=self.early_ends,
+            schema_errors=self.schema_errors,
+            passed=self.passed,
+            reason=self.reason,
+            examples=self.examples,
+            candidates=plan.user.candidates,
+            manners=plan.manners,
+        )
+
+
+_CHUNK: Final[TypeAdapter[tuple[DialogueResult, ...]]] = TypeAdapter(tuple[DialogueResult, ...])
+
+
+def judge_user(counts: UserCounts) -> UserJudgement:
+    """Decide whether a user may play: every upper 95 % bound keeps to its limit. Schema errors are
+    counted per line and call, the others per dialogue. Raises ValueError without a dialogue."""
+    dialogues = counts.dialogues
+    violations = _rate(counts.violations, dialogues, VIOLATIONS)
+    early_ends = _rate(counts.early_ends, dialogues, EARLY_ENDS)
+    errors = _rate(counts.schema_errors, max(counts.written, 1), SCHEMA_ERRORS)
+    named = {"violations": violations, "early ends": early_ends, "schema errors": errors}
+    broken = [name for name, rate in named.items() if not rate.holds]
+    reason = "; ".join(
+        f"{name} {rate.count} of {rate.of}, at most {rate.upper:.2%} where {rate.limit:.1%} may be"
+        for name, rate in named.items()
+    )
+    return UserJudgement(violations, early_ends, errors, not broken, clip_reason(reason))
+
+
+def _rate(count: int, whole: int, limit: float) -> UserFaultRate:
+    upper = bound_share(count, whole, _LEVEL)
+    return UserFaultRate(count=count, of=whole, upper=upper, limit=limit)
+
+
+def read_result(folder: Path, plan: UserPlan) -> UserResult | None:
+    """Return what a plan that was played in a folder came to; None where it was not played whole.
+    Raises BadPlan where the folder holds another plan's dialogues, or a damaged file."""
+    done = _open_journal(folder, plan).read()
+    if len(done) < len(_list_chunks(plan)):
+        return None
+    return summarize([dialogue for chunk in done for dialogue in chunk])
+
+
+def summarize(dialogues: Sequence[DialogueResult]) -> UserResult:
+    """Return what dialogues come to. Raises ValueError where none is with the oracle."""
+    decisive = [item for item in dialogues if item.with_oracle]
+    judgement = judge_user(_count(decisive))
+    others = [item for item in dialogues if not item.with_oracle]
+    return UserResult(
+        dialogues=len(decisive),
+        violations=judgement.violations,
+        early_ends=judgement.early_ends,
+        schema_errors=judgement.schema_errors,
+        passed=judgement.passed,
+        reason=judgement.reason,
+        examples=tuple(_list_examples(decisive))[:_EXAMPLES],
+        solved=sum(item.success is True for item in decisive),
+        with_policy=_summarize_slice(others) if others else None,
+    )
+
+
+def _count(dialogues: Sequence[DialogueResult]) -> UserCounts:
+    return UserCounts(
+        dialogues=len(dialogues),
+        violations=sum(item.fault not in (None, "early_end") for item in dialogues),
+        early_ends=sum(item.fault == "early_end" for item in dialogues),
+        written=sum(item.written for item in dialogues),
+        schema_errors=sum(len(item.schema_errors) for item in dialogues),
+    )
+
+
+def _list_examples(dialogues: Sequence[DialogueResult]) -> Iterator[str]:
+    """Yield faults and schema errors in turn: the first of each kind, then the second ones."""
+    by_kind: dict[str, list[str]] = {}
+    for item in dialogues:
+        if item.fault is not None:
+            by_kind.setdefault(item.fault, []).append(f"{item.label}: {item.fault_reason}")
+        for error in item.schema_errors[:1]:
+            by_kind.setdefault("schema", []).append(f"{item.label}: schema error: {error}")
+    for place in range(max(map(len, by_kind.values()), default=0)):
+        for texts in by_kind.values():
+            if place < len(texts):
+                yield clip_reason(texts[place])
+
+
+def _summarize_slice(dialogues: Sequence[DialogueResult]) -> PolicySlice:
+    faults: dict[str, int] = {}
+    for item in dialogues:
+        if item.fault is not None:
+            faults[item.fault] = faults.get(item.fault, 0) + 1
+    solved = sum(item.fault is None and item.success is True for item in dialogues)
+    return PolicySlice(dialogues=len(dialogues), faults=faults, solved=solved)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (default: the process's own); returns its exit code."""
+    return run_program(
+        "daemon.methods.synthesis.users.trial", main.__doc__, arguments, UserPlan, play
+    )
+
+
+def play(plan: UserPlan, out: Path) -> None:
+    """Play what is not on disk yet. Raises BadPlan, WrongSetting, BadAdapter, OSError and what the
+    environment raises."""
+
+    def prepare() -> "Callable[[_Chunk], Iterable[DialogueResult]]":
+        environment = open_plan_environment(plan.environment, plan.benchmarks, out)
+        return partial(_Players(plan).play, environment)
+
+    _open_journal(out, plan).fill(_list_chunks(plan), prepare)
+
+
+def _open_journal(folder: Path, plan: UserPlan) -> ChunkJournal[DialogueResult]:
+    return ChunkJournal(folder, plan.digest, _CHUNK)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    tasks: tuple[str, ...]
+    with_oracle: bool
+
+
+def _list_chunks(plan: UserPlan) -> list[_Chunk]:
+    """What is played together: the dialogues with the oracle, then those with the policy."""
+    slices = ((plan.tasks, True), (plan.tasks[: plan.agent_dialogues], False))
+    return [
+        _Chunk(tasks[start : start + CHUNK], with_oracle)
+        for tasks, with_oracle in slices
+        for start in range(0, len(tasks), CHUNK)
+    ]
+
+
+class _Players:
+    """The policies of a plan, each adapter proven and loaded once."""
+
+    def __init__(self, plan: UserPlan) -> None:
+        """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError."""
+        checkpoint, user = Path(plan.checkpoint), plan.user
+        base = load_base(checkpoint, plan.base, plan.dtype, plan.threads)
+        own = Adapter(name=user.adapter, folder=user.folder, sha256=user.sha256)
+        self._plan, self._chat = plan, load_chat(checkpoint)
+        self._places = {task: place for place, task in enumerate(plan.tasks)}
+        self._user: Policy = base.with_adapter(prove_adapter(checkpoint, own), own.name)
+        self._agent: Policy = base
+        if plan.agent is not None and plan.agent_dialogues:
+            folder = prove_adapter(checkpoint, plan.agent)
+            self._agent = base.with_adapter(folder, plan.agent.name)
+
+    def play(self, environment: "Environment", chunk: _Chunk) -> list[DialogueResult]:
+        """Play a chunk; return its dialogues in its order."""
+        play_slice = self._play_with_oracle if chunk.with_oracle else self._play_with_policy
+        tasks = {task: self._define(environment, task) for task in chunk.tasks}
+        results: dict[str, DialogueResult] = {}
+        heartbeat = Heartbeat()
+        for result in play_slice(environment, tasks.values()):
+            results[result.task] = result
+            phase = "oracle" if chunk.with_oracle else self._agent.name
+            heartbeat.say_when_due(phase=phase, rollouts=len(results))
+        # A task in another manner has an id by content, which an operator could not look up.
+        return [
+            results[task.id]
+            if task.id == name
+            else results[task.id].model_copy(
+                update={"task": name, "manner": find_turn(self._places[name], self._plan.manners)}
+            )
+            for name, task in tasks.items()
+        ]
+
+    def _define(self, environment: "Environment", task: str) -> TaskDefinition:
+        """Return a task of the plan in the manner whose turn it is."""
+        return vary_manner(environment.task(task), self._places[task], self._plan.manners)
+
+    def _play_with_oracle(
+        self, environment: "Environment", tasks: Iterable[TaskDefinition]
+    ) -> Iterator[DialogueResult]:
+        from daemon.engine.generation import Engine
+        from daemon.methods.synthesis.user_training.player import DialoguePlayer
+        from envs.evaluation import episode_seed
+
+        plan = self._plan
+        # A cache that has seen other conversations may round otherwise.
+        engine = Engine(self._user, plan.episodes)
+        player = DialoguePlayer(engine, self._chat, self._user, plan.user)
+        asked = [(task, episode_seed(plan.seed, task.id, 0)) for task in tasks]
+        for dialogue in player.play(environment, asked):
+            yield describe_dialogue(dialogue)
+
+    def _play_with_policy(
+        self, environment: "Environment", tasks: Iterable[TaskDefinition]
+    ) -> Iterator[DialogueResult]:
+        from daemon.engine.generation import Engine
+        from daemon.solver.sampling.local import Attempt, InProcess
+        from envs.evaluation import episode_seed
+
+        plan = self._plan
+        player = InProcess(
+            Engine(self._agent, 2 * plan.episodes),
+            self._chat,
+            temperature=plan.temperature,
+            max_tokens=plan.max_tokens,
+            users={plan.user: self._user},
+            episodes=plan.episodes,
+        )
+        attempts = [
+            Attempt(
+                task=task,
+                group=task.id,
+                seed=episode_seed(plan.seed, task.id, 1),
+                rollout=task.id,
+                user=plan.user,
+            )
+            for task in tasks
+        ]
+        for rollout in player.play(environment, attempts, self._agent):
+            episode = rollout.episode
+            fault, reason = _find_fault(environment, episode.task, episode.messages)
+            yield DialogueResult(
+                task=episode.task.id,
+                with_oracle=False,
+                termination=str(episode.termination),
+                fault=fault,
+                fault_reason=reason,
+                written=0,
+                success=rollout.trajectory.success,
+                messages=tuple(episode.messages),
+            )
+
+
+def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
+    """Return what a dialogue with the oracle shows of its user. One that never ends is the user's
+    fault: the oracle ends every dialogue. So is one that fails although the oracle passes the task
+    with the exact user: no rule names evasions, echoes, and steps that are never taken."""
+    from envs.evaluation import environment_code
+    from envs.grading import grade
+
+    episode = dialogue.episode
+    environment, task = episode.environment, episode.task
+    fault, reason = _find_fault(environment, task, episode.messages)
+    if fault is None and episode.termination not in REGULAR:
+        ended = episode.reason or episode.termination
+        fault, reason = "instruction", f"the dialogue does not end: {ended}"
+    with environment_code(environment, f"task {task.id}", task):
+        verdict = grade(environment, task, episode.messages, episode.termination)
+    if fault is None and verdict.success is False and _passes_with_exact_user(environment, task):
+        fault, reason = "instruction", _describe_failure(episode)
+    return DialogueResult(
+        task=task.id,
+        with_oracle=True,
+        termination=str(episode.termination),
+        fault=fault,
+        fault_reason=reason,
+        written=dialogue.written,
+        schema_errors=dialogue.schema_errors,
+        success=verdict.success,
+        messages=tuple(episode.messages),
+    )
+
+
+def _passes_with_exact_user(environment: "Environment", task: TaskDefinition) -> bool:
+    """Whether the oracle passes a task with its exact user; else a failure is the task's. Raises
+    EnvironmentFailure."""
+    from daemon.methods.synthesis.user_training.examples import NoExample, play_gold
+
+    try:
+        play_gold(environment, task)
+    except NoExample:
+        return False
+    return True
+
+
+def _describe_failure(episode: "Episode") -> str:
+    """Say that the oracle fails with a user, and what that user wrote last before it hung up."""
+    own = [item for item in episode.messages if item.role == "user" and item.sampled is not False]
+    lines = [item.text for item in own if not any(token in item.text for token in STOP_TOKENS)]
+    last = f", which says {lines[-1][:80]!r} last" if lines else ""
+    return f"the oracle passes the task with the exact user, and fails with this one{last}"
+
+
+def _find_fault(
+    environment: "Environment", task: TaskDefinition, messages: Sequence[Message]
+) -> tuple[FaultRule | None, str]:
+    """Return the rule that the user broke first, and how. Raises EnvironmentFailure."""
+    from envs.evaluation import environment_code
+
+    with environment_code(environment, f"task {task.id}", task):
+        fault = find_user_fault(environment, task, messages)
+    return (None, "") if fault is None else (fault.rule, fault.summary)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

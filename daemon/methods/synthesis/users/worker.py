@@ -1,0 +1,202 @@
+"""What the role `work` does for adapters that play users: from a job's files to the replicas.
+
+    UserWorker(app, fleet, runner).advance(breaks)    again and again; what happened, as sentences
+
+    retire      one of another base that was not measured goes out of service: it is noise on the
+                present one
+    evaluate    it plays gold dialogues in a process of its own, and its gate decides (gate.py)
+    stage       every replica loads it and is seen to answer with it
+
+One that plays and whose files are damaged goes out of service, so the script plays: jobs and gates
+could read it no more.
+
+Its job runs as any job does (jobs/training_runs.py). Level-triggered: each round asks the tables
+(views.py), so a round that was cut short is made up for, and two workers do the work once. Nothing
+here touches a cycle.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from consumers.database import DatabaseError
+from consumers.diagnosis.round_counts import Pair
+from consumers.reads import agents
+from consumers.reads.serving import AdapterRow
+from daemon.adapters.adoption import BadName, intact
+from daemon.adapters.compatibility import BadBase, RankTooHigh
+from daemon.adapters.directory import BadAdapter
+from daemon.core.decision_log import Decisions
+from daemon.core.isolation import Breaks
+from daemon.core.serving_lock import hold_serving_lock
+from daemon.evaluation.gate_waits import GateWait
+from daemon.jobs.runner import JobRunner
+from daemon.methods.synthesis.users.gate import DIALOGUES, UserGate
+from daemon.methods.synthesis.users.players import find_agent
+from daemon.methods.synthesis.users.state_machine import UserStep
+from daemon.methods.synthesis.users.views import UserState, read_user_state
+from daemon.serving.fleet import Fleet
+from daemon.serving.staging import StageRefusal, Staging
+from events.errors import KintsugiError, LogError
+from events.lifecycle import State
+from events.rollouts import clip_reason
+from events.serving import AdapterMoved, Retired
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
+
+_FINAL: Final = (BadAdapter, BadBase, BadName)
+"""Why an adapter will never be staged; anything else may be over in a minute."""
+
+
+def _is_final(error: BaseException | None) -> bool:
+    """Whether an error of staging will never be over."""
+    return isinstance(error, _FINAL) and not isinstance(error, RankTooHigh)
+
+
+class UserWorker:
+    """The adapters that play users of a home, over its replicas."""
+
+    def __init__(
+        self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
+        dialogues: int = DIALOGUES,
+    ) -> None:  # fmt: skip
+        """`runner` runs gates (jobs/runner_factory.py, user_trials_of), of so many dialogues."""
+        self._count = dialogues
+        self._app = app
+        self._runner = runner
+        self._staging = Staging(app, fleet, clock)
+        self._decisions = Decisions(app)
+        self._intact: dict[str, tuple[tuple[str, int, int], ...]] = {}
+        """Adapter -> its files as they were when they were last seen to be intact: names, times of
+        change and sizes."""
+        self._gates: dict[str, tuple[tuple[str, str, str | None], UserGate]] = {}
+        """Agent -> its last gate, with the adapter, what brought it there and the one before it:
+        its tasks are drawn once."""
+
+    def advance(self, breaks: Breaks) -> list[str]:
+        """Do the next thing for each agent; what happened, as sentences. `breaks` keeps what breaks
+        for one agent from the others. Raises LogError, DatabaseUnavailable."""
+        notes: list[str] = []
+        with self._app.reading() as connection:
+            pairs = agents.present(connection)
+        for pair in pairs:
+            breaks.attempt("users", partial(self._advance, pair, notes), f"users of {pair.alias}")
+        return notes
+
+    def _advance(self, pair: Pair, notes: list[str]) -> None:
+        with self._app.reading() as connection:
+            state = read_user_state(connection, self._app.settings, pair)
+        try:
+            for event in self._stop_gate(state):
+                notes.append(event)
+            for event in self._retire_on_damage(state) or self._take_step(state):
+                notes.append(event)
+        except (LogError, DatabaseError):
+            raise
+        except KintsugiError as error:
+            # Of this adapter, and perhaps over in a minute.
+            notes.append(str(error))
+
+    def _stop_gate(self, state: UserState) -> Iterator[str]:
+        """Stop the gate of an adapter that is not to be measured any more: it was retired, or the
+        settings want no adapter."""
+        (adapter, _, _), gate = self._gates.get(state.alias, (("", "", None), None))
+        candidate = None if state.candidate is None else state.candidate.adapter
+        if gate is None or (state.step is UserStep.EVALUATE and adapter == candidate):
+            return
+        del self._gates[state.alias]
+        yield from gate.stop(f"{adapter} is not to be measured any more")
+
+    def _retire_on_damage(self, state: UserState) -> list[str]:
+        """Take the adapter that plays out of service where its files are damaged; what happened."""
+        row = state.plays
+        if row is None or state.view.setting != "trained":
+            return []
+        damage = self._find_damage(row)
+        return [] if damage is None else [self._move(row, "draining", damage)]
+
+    def _find_damage(self, row: AdapterRow) -> str | None:
+        """Return what is wrong with the files of an adapter; None where nothing is, or where the
+        folder of all adapters is away. They are read whole only after a change. Raises OSError."""
+        folder = self._app.settings.adapter_paths.locate(row.path)
+        if not folder.parent.is_dir():
+            return None
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        stats = [(file.name, file.stat()) for file in files]
+        seen = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+        if seen and self._intact.get(row.adapter) == seen:
+            return None
+        try:
+            intact(folder, row.sha256, None, None)
+        except BadAdapter as error:
+            return f"its files are damaged: {error}"
+        self._intact[row.adapter] = seen
+        return None
+
+    def _take_step(self, state: UserState) -> Iterator[str]:
+        match state.step:
+            case UserStep.RETIRE:
+                for row in state.outdated:
+                    yield self._retire(row, state.base)
+            case UserStep.EVALUATE:
+                assert state.candidate is not None, "something is to be evaluated"
+                yield from self._evaluate(state.candidate, state.plays)
+            case UserStep.STAGE:
+                assert state.plays is not None, "something is to be staged"
+                yield from self._stage(state.plays)
+
+    def _retire(self, row: AdapterRow, base: str) -> str:
+        reason = f"it plays users on {row.base}, and {row.alias} runs on {base} now"
+        return self._move(row, "rejected" if row.state is State.PRODUCED else "draining", reason)
+
+    def list_gate_waits(self) -> list[GateWait]:
+        """Return the gates that wait because of a setting. Raises RunnerUnavailable,
+        DatabaseUnavailable."""
+        waits = []
+        with self._app.reading() as connection:
+            settings, pairs = self._app.settings, agents.present(connection)
+            states = [read_user_state(connection, settings, pair) for pair in pairs]
+        for state in states:
+            if state.step is not UserStep.EVALUATE or state.candidate is None:
+                continue
+            wait = self._find_gate(state.candidate, state.plays).find_wait()
+            if wait is not None:
+                waits.append(wait)
+        return waits
+
+    def _evaluate(self, row: AdapterRow, previous: AdapterRow | None) -> Iterator[str]:
+        yield from self._find_gate(row, previous).advance()
+
+    def _find_gate(self, row: AdapterRow, previous: AdapterRow | None) -> UserGate:
+        """Return the gate of an adapter; the last one of each agent is kept."""
+        agent = find_agent(self._app.settings, row.alias)
+        assert agent is not None, "an agent without an obstacle is in the settings"
+        key = row.adapter, row.cause, None if previous is None else previous.adapter
+        known, gate = self._gates.get(row.alias, (None, None))
+        if gate is None or known != key:
+            gate = UserGate(self._app, self._runner, agent, row, previous, self._count)
+            self._gates[row.alias] = key, gate
+        return gate
+
+    def _stage(self, row: AdapterRow) -> Iterator[str]:
+        try:
+            with hold_serving_lock(self._app.home, patience=0):
+                self._staging.stage(row, row.cause)
+        except StageRefusal as error:
+            if not _is_final(error.__cause__):
+                raise
+            yield self._move(row, "draining", str(error))
+            return
+        except _FINAL as error:
+            if not _is_final(error):
+                raise
+            yield self._move(row, "draining", str(error))
+            return
+        yield f"{row.adapter} plays the users of {row.alias}"
+
+    def _move(self, row: AdapterRow, state: Retired, reason: str) -> str:
+        moved = AdapterMoved(adapter=row.adapter, state=state, reason=clip_reason(reason))
+        self._decisions.take(moved, f"{state} {row.adapter}", row.cause)
+        return f"{row.adapter} is {state}: {reason}"

@@ -1,0 +1,72 @@
+"""Whether the agent proposes what the task is about (pure).
+
+    proposals = Proposals(environment, task, situation)
+    proposals.has_gold("Shall I cancel order O50?")     a user who refuses this is wrong
+
+A script says yes to whatever it is asked to confirm. A user that was told what it wants may refuse
+any other proposal, so a refusal counts only of one that holds what a gold write does.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Final
+
+from envs.environment import Environment
+from envs.evidence.spelling import has_value
+from envs.evidence.utterances import negates
+from envs.evidence.words import leaves, squeeze, words
+from envs.task import TaskDefinition
+from events.messages import Action
+
+_STEM: Final = 5
+"""Letters by which two forms of a verb are the same: exchange, exchanging."""
+
+
+class Proposals:
+    """Reads proposals of the agent in the rollouts of one task."""
+
+    def __init__(self, environment: Environment, task: TaskDefinition, situation: str) -> None:
+        """`situation`: what the user may say, squeezed."""
+        self._environment, self._task, self._situation = environment, task, situation
+
+    def has_gold(self, text: str) -> bool:
+        """Whether a text proposes a gold write: it names each value of the write that the user may
+        say, no verb of another writing tool alone, and negates nothing."""
+        if negates(text):
+            return False
+        compact, stems = squeeze(text), {word[:_STEM] for word in words(text)}
+        return any(
+            self._holds(action, values, compact, stems) for action, values in self._gold_writes
+        )
+
+    def _holds(self, action: Action, values: Sequence[str], compact: str, stems: set[str]) -> bool:
+        if not all(has_value(compact, value) for value in values):
+            return False
+        verb = _find_verb(action.name)
+        if verb in stems:
+            return True
+        return bool(values) and not stems & (self._verbs - {verb})
+
+    @cached_property
+    def _verbs(self) -> set[str]:
+        """The verbs of the agent's writing tools."""
+        return {_find_verb(name) for name in self._environment.writes}
+
+    @cached_property
+    def _gold_writes(self) -> list[tuple[Action, list[str]]]:
+        """The gold writes of the agent, each with its values that the user may say."""
+        return [
+            (action, list(self._list_values(action)))
+            for action in self._task.criteria.gold_actions or ()
+            if action.requestor == "assistant" and action.name in self._environment.writes
+        ]
+
+    def _list_values(self, action: Action) -> Iterator[str]:
+        for leaf in leaves(action.arguments):
+            if isinstance(leaf, str) and squeeze(leaf) and has_value(self._situation, leaf):
+                yield leaf
+
+
+def _find_verb(tool: str) -> str:
+    """Return the stem of the first word of a tool's name."""
+    return tool.lower().partition("_")[0][:_STEM]

@@ -1,0 +1,66 @@
+"""Whether a user has said anything of what it wants, by words alone (pure).
+
+    roots = list_request_roots(environment, task)    {"canc", "orde", "blan"}
+    has_request("Could you cancel it?", roots)       True
+    has_request("I am a user.", roots)               False
+
+A root is the beginning of a word, so that forms of one word are the same. Those of a task are of
+its reason for call, of the user's first line, and of the names of the environment's tools. Words
+that fit any request have none.
+
+Not covered: a request in words that share no root with these, such as a synonym's.
+"""
+
+from typing import Final
+
+from envs.environment import Environment
+from envs.evidence.words import words
+from envs.task import TaskDefinition
+
+_ROOT: Final = 4
+"""Letters of a root; shorter words have none."""
+_WORDS_OF_ANY_REQUEST: Final = frozenset(
+    {
+        "able", "about", "actually", "again", "agent", "agents", "also", "anyone", "anything",
+        "asked", "asking", "assist", "assistance", "assistant", "because", "been", "before",
+        "being", "call", "called", "calling", "came", "come", "contact", "could", "customer",
+        "customers", "details", "does", "doing", "done", "ever", "everything", "find", "fine",
+        "from", "give", "going", "good", "have", "having", "hear", "hello", "help", "helped",
+        "helping", "here", "human", "humans", "information", "into", "issue", "issues", "just",
+        "kind", "kindly", "know", "later", "like", "list", "listen", "make", "many", "maybe",
+        "more", "much", "must", "need", "needed", "needs", "next", "nothing", "okay", "only",
+        "other", "perhaps", "person", "please", "problem", "problems", "question", "questions",
+        "ready", "really", "reason", "reasons", "reply", "request", "requests", "right", "said",
+        "same", "seem", "should", "some", "somebody", "someone", "something", "soon", "sorry",
+        "speak", "speaking", "still", "such", "support", "sure", "take", "talk", "talking",
+        "task", "tell", "test", "testing", "than", "thank", "thanks", "that", "them", "then",
+        "there", "these", "they", "thing", "things", "think", "this", "those", "time", "today",
+        "told", "transfer", "type", "understand", "user", "users", "very", "wait", "waiting",
+        "want", "wanted", "wants", "well", "were", "what", "whatever", "when", "where",
+        "whether", "which", "while", "will", "wish", "with", "without", "would", "your",
+        "yours", "yourself",
+    }
+)  # fmt: skip
+"""Words of four letters and more that a user may say whatever it wants."""
+
+
+def list_request_roots(environment: Environment, task: TaskDefinition) -> frozenset[str]:
+    """Return the roots of what the user of a task wants; empty where the task does not say it."""
+    scenario, script = task.scenario, task.script
+    own = environment.user_toolset
+    tools = [*environment.toolset.tools(), *(() if own is None else own.tools())]
+    names = [name.replace("_", " ") for name in tools]
+    opening = "" if script is None else script.opening
+    request = scenario.reason_for_call or scenario.task_instructions
+    return _list_roots(" ".join((request, opening, *names)))
+
+
+def has_request(text: str, roots: frozenset[str]) -> bool:
+    """Whether a text has a word with one of these roots."""
+    return not roots.isdisjoint(_list_roots(text))
+
+
+def _list_roots(text: str) -> frozenset[str]:
+    return frozenset(
+        word[:_ROOT] for word in words(text) - _WORDS_OF_ANY_REQUEST if len(word) >= _ROOT
+    )

@@ -1,0 +1,444 @@
+"""Find what the user of an episode did wrong, from the transcript alone (pure).
+
+    fault = find_user_fault(environment, task, messages)     None: the user kept to its situation
+
+Where a model plays the user it may err, and the agent must not pay for it. The exact user of the
+environment (users.py) hears the same texts of the agent, and what the played user says is held
+against it, by rule:
+
+    secret       the user tells a value of the gold actions or outputs that it cannot know
+    instruction  it tells another value than its situation has, refuses what it was to confirm, or
+                 never tells what it was asked for, goes without having told what it was to begin
+                 with, says nothing of its request in its first lines, or the same over and over
+    early_end    it hangs up where it had an answer to give
+    tool         it calls a tool wrongly, one that nobody asked for, or the same over and over
+
+Values are ids, numbers of four digits and more, and what the tables hold under the name of an
+argument of a writing tool. A value counts as known where the scenario, the script, the agent or a
+tool of the user named it, whatever the spelling (spelling.py). A user is free in its words, may
+correct an agent that asks about something else, may go on waiting for one that has not done its
+part once it has told it what it wants, and may hang up where the task is a success or the agent
+turns the request down. An agent that had failed before the fault (losses.py) is not excused by it.
+
+Guarantee: the exact user has no fault in any task of its environment. Not covered: manners, wrong
+words without a value in them, and, where the agent speaks another language than English, an end in
+answer to a question that the situation has no answer to. Source: AReaL-SEA, arXiv 2601.22607,
+which tells faults of the task from faults of the trajectory; the user's are ours.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from envs.environment import Environment
+from envs.episode import Termination, hide_calls
+from envs.evidence.losses import is_lost
+from envs.evidence.names import list_names
+from envs.evidence.proposals import Proposals
+from envs.evidence.requests import has_request, list_request_roots
+from envs.evidence.spelling import has_number_words, has_value, is_value
+from envs.evidence.utterances import (
+    agrees,
+    is_farewell,
+    is_readable,
+    refuses,
+    turns_down,
+    wants_answer,
+)
+from envs.evidence.words import (
+    collect_user_text,
+    leaves,
+    split_words,
+    squeeze,
+    squeeze_word,
+    words,
+)
+from envs.grading import grade
+from envs.task import Script, TaskDefinition
+from envs.users import HEARD_CHARACTERS, OUT_OF_SCOPE, STOP_TOKENS, User, is_end
+from events.messages import Message, Requestor, ToolCall
+
+FaultRule = Literal["secret", "instruction", "early_end", "tool"]
+"""Which rule a user broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserFault:
+    """What a user did wrong."""
+
+    rule: FaultRule
+    place: int
+    """Of the message in the transcript, from 0."""
+    reason: str
+    """In words, with the value that is wrong."""
+
+    @property
+    def summary(self) -> str:
+        """Describe it in one line."""
+        return f"the user's fault ({self.rule}), message {self.place}: {self.reason}"
+
+
+_WORDS_OF_ANY_TOOL: Final = frozenset(
+    [
+        "app",
+        "change",
+        "check",
+        "connect",
+        "device",
+        "disconnect",
+        "from",
+        "mobile",
+        "phone",
+        "reset",
+        "that",
+        "this",
+        "toggle",
+        "turn",
+        "user",
+        "what",
+        "when",
+        "which",
+        "with",
+        "your",
+    ]
+)
+"""Words of tools' names and descriptions that say nothing of what they act on."""
+_REPEATS: Final = 4
+"""How often in a row a user may not make one call or say one line, where the exact user would do
+otherwise; and how often it may speak on where the exact user hangs up."""
+_OPENING_LINES: Final = 5
+"""Lines of a user by which it has told something of what it wants."""
+_STEM: Final = 5
+"""Letters by which two forms of a word are the same: restart, restarting."""
+_SHORT_WORD: Final = 3
+"""Letters of a word of a description that says as little."""
+
+
+def find_user_fault(
+    environment: Environment, task: TaskDefinition, messages: Sequence[Message]
+) -> UserFault | None:
+    """Return the first fault of the user in a transcript (without system prompt); None where it has
+    none, or where the agent had failed before. What was not written in the episode, its prefix, is
+    nobody's fault."""
+    if task.solo:
+        return None
+    fault = _find_first_fault(environment, task, messages)
+    if fault is None or is_lost(environment, task, messages[: fault.place]):
+        return None
+    return fault
+
+
+def _find_first_fault(
+    environment: Environment, task: TaskDefinition, messages: Sequence[Message]
+) -> UserFault | None:
+    observer = _Observer(environment, task)
+    for place, message in enumerate(messages):
+        if message.role == "user" and message.sampled is not False:
+            fault = observer.check(place, messages[:place], message)
+            if fault is not None:
+                return fault
+        observer.hear(message)
+    return observer.close()
+
+
+class _Observer:
+    """Follows one transcript."""
+
+    def __init__(self, environment: Environment, task: TaskDefinition) -> None:
+        self._environment, self._task = environment, task
+        self._exact: User = environment.user(task)
+        self._tools = environment.open_tools(task, environment.reset(task))
+        self._situation = squeeze(collect_user_text(task))
+        self._heard = self._situation
+        """What the user can know, without spaces and signs."""
+        self._agent_text = ""
+        """What of it the agent said."""
+        self._told = ""
+        """What the user said, likewise."""
+        self._has_number_words = False
+        """Whether the user wrote a number out in words."""
+        self._asked: set[str] = set()
+        """Words of the agent."""
+        self._lookups: list[tuple[str, str]] = []
+        """Calls of the agent with what the tools answered."""
+        self._transferred = False
+        """Whether the agent transferred the user."""
+        self._owed: list[tuple[int, str]] = []
+        """Values that the exact user would have told, with the place where."""
+        self._first = 0
+        """Place of the user's first message that was checked."""
+        self._last = -1
+        """Place of the user's last message that was checked."""
+        self._expected: list[str] = []
+        """What the exact user would have said in place of each of the user's lines."""
+        self._overdue: list[int] = []
+        """Where the user spoke although the exact user hangs up."""
+        self._secrets = _list_secrets(task)
+        self._names = list_names(environment, task)
+        self._proposals = Proposals(environment, task, self._situation)
+        self._roots = list_request_roots(environment, task)
+        """Roots of the words of what the user wants."""
+        self._has_opened = False
+        """Whether the user told something of what it wants."""
+        self._idle_lines: list[str] = []
+        """What the user said before."""
+
+    def hear(self, message: Message) -> None:
+        """Take in a message that was checked."""
+        for call in message.tool_calls:
+            requestor: Requestor = "user" if message.role == "user" else "assistant"
+            answer = self._tools.call(call.name, call.arguments, requestor).content
+            if requestor == "user":
+                self._heard += squeeze(answer)
+            else:
+                self._lookups.append((str(call.arguments), answer))
+                self._transferred |= call.name in self._environment.catalog.transfer
+        if message.role == "user":
+            self._told += squeeze(message.text)
+            self._has_opened = self._has_opened or self._opens(message.text)
+            self._has_number_words |= has_number_words(message.text)
+        elif message.role == "assistant" and message.text:
+            text = squeeze(message.text)
+            self._heard += text
+            self._agent_text += text
+            self._asked |= words(message.text)
+
+    def check(self, place: int, before: Sequence[Message], message: Message) -> UserFault | None:
+        """Return what is wrong with a message of the user."""
+        self._first = place if self._last < 0 else self._first
+        self._last = place
+        expected = self._exact.reply(hide_calls(before, of="assistant"))
+        for call in message.tool_calls:
+            if problem := self._check_call(call, expected):
+                return UserFault("tool", place, problem)
+        if message.tool_calls:
+            return self._check_repeated_call(place, before, message, expected)
+        value = self._find_unknown(message.text)
+        if value is not None:
+            rule: FaultRule = "secret" if squeeze(value) in self._secrets else "instruction"
+            return UserFault(rule, place, f"it tells {value!r}, which its situation does not have")
+        texts = [item.text for item in before if item.role == "assistant" and item.text]
+        asked = texts[-1] if texts else ""
+        self._expected.append(expected.text)
+        if any(token in message.text for token in STOP_TOKENS):
+            fault = self._check_end(place, asked, message, expected) or self._check_opening(asked)
+            # Whoever got what they wanted may go, whatever the agent says then.
+            return None if fault is None or self._has_success([*before, message]) else fault
+        if self._is_contrary(asked, expected.text, message.text):
+            return UserFault(
+                "instruction", place, f"it says {message.text[:80]!r} to {asked[:80]!r}"
+            )
+        if problem := self._check_idle_line(message.text):
+            return UserFault("instruction", place, problem)
+        if problem := self._check_repeated_line(before, texts, message, expected):
+            return UserFault("instruction", place, problem)
+        has_answer = self._task.script is not None and not expected.tool_calls
+        if has_answer and wants_answer(asked):
+            self._owed += ((place, value) for value in self._list_untold(expected.text, message))
+        return None
+
+    def close(self) -> UserFault | None:
+        """Return what the user never told, though it spoke again."""
+        for place, value in self._owed:
+            if place < self._last and not self._has_answer(value):
+                return UserFault("instruction", place, f"it was asked and never tells {value!r}")
+        return None
+
+    def _has_answer(self, value: str) -> bool:
+        """Whether the user told a value, or the agent got it elsewhere: from a tool that it did not
+        ask with it. One of the gold actions counts only where the agent then named it to the user,
+        for what is looked up may be one of many."""
+        if has_value(self._told, value) or (self._has_number_words and value.isdigit()):
+            return True
+        text = squeeze(value)
+        return (text not in self._secrets or text in self._agent_text) and any(
+            text in squeeze(answer) and text not in squeeze(call) for call, answer in self._lookups
+        )
+
+    def _has_success(self, messages: Sequence[Message]) -> bool:
+        """Whether nothing is missing in a transcript that ends here."""
+        verdict = grade(self._environment, self._task, messages, Termination.USER_STOP)
+        return verdict.success is not False
+
+    def _check_call(self, call: ToolCall, expected: Message) -> str | None:
+        """Return what is wrong with a call of the user."""
+        own = self._environment.user_toolset
+        if own is None or call.name not in own.tools():
+            return f"it calls {call.name}, which is no tool of the user"
+        if isinstance(call.arguments, str):
+            return f"it calls {call.name} with {call.arguments[:80]!r}, which is no JSON object"
+        probe = self._tools.fork(self._tools.database.copy())
+        if probe.call(call.name, call.arguments, "user").malformed:
+            return f"it calls {call.name} with arguments that do not fit"
+        gold = {action.name for action in self._task.criteria.gold_actions or ()}
+        wanted = gold | {item.name for item in expected.tool_calls}
+        if call.name not in self._environment.user_writes or call.name in wanted:
+            return None
+        description = own.tools()[call.name].schema["function"]["description"]
+        subject = {word for word in words(description) if len(word) > _SHORT_WORD}
+        subject = (subject | set(call.name.split("_"))) - _WORDS_OF_ANY_TOOL
+        if _cut_endings(subject) & _cut_endings(self._asked):
+            return None
+        return f"it calls {call.name}, which nobody asked for"
+
+    def _check_end(
+        self, place: int, asked: str, message: Message, expected: Message
+    ) -> UserFault | None:
+        """Return whether the user hangs up too early."""
+        script = self._task.script
+        if expected.text and any(token in expected.text for token in STOP_TOKENS):
+            return None
+        if not asked:
+            return UserFault("early_end", place, "it hangs up before the agent said anything")
+        if is_farewell(asked) or (script is not None and is_end(script, asked)):
+            return None
+        if turns_down(asked) and not wants_answer(asked):
+            return None
+        answers = script is not None and (
+            expected.text != script.otherwise or any(self._list_untold(expected.text))
+        )
+        if not answers and not expected.tool_calls and self._had_needless_question(script):
+            return None
+        # Whoever is asked for what the situation has not may say that it is out of scope.
+        has_question = "?" in asked and is_readable(asked) and OUT_OF_SCOPE not in message.text
+        if answers or expected.tool_calls or has_question:
+            return UserFault("early_end", place, f"it hangs up when the agent says {asked[-80:]!r}")
+        return None
+
+    def _had_needless_question(self, script: Script | None) -> bool:
+        """Whether the agent said something before that the exact user has no answer to."""
+        return script is not None and script.otherwise in self._expected[:-1]
+
+    def _check_opening(self, asked: str) -> UserFault | None:
+        """Return whether the user goes without ever telling a value of a gold action that the exact
+        user begins with, though the agent called a tool and neither turned it down nor transferred
+        it. The fault lies where the user began."""
+        script = self._task.script
+        if script is None or self._transferred or not self._lookups or turns_down(asked):
+            return None
+        for value in self._list_untold(script.opening):
+            if squeeze(value) in self._secrets and not self._has_answer(value):
+                reason = f"it hangs up and never told {value!r}, with which it was to begin"
+                return UserFault("instruction", self._first, reason)
+        return None
+
+    def _check_repeated_call(
+        self, place: int, before: Sequence[Message], message: Message, expected: Message
+    ) -> UserFault | None:
+        """Return whether the user makes the same calls over and over, and the agent says nothing
+        meanwhile."""
+        calls = _describe_calls(message)
+        recent = [item for item in before if item.role != "tool"][-(_REPEATS - 1) :]
+        if len(recent) < _REPEATS - 1 or calls == _describe_calls(expected):
+            return None
+        if any(item.role != "user" or _describe_calls(item) != calls for item in recent):
+            return None
+        name = message.tool_calls[0].name
+        return UserFault("tool", place, f"it calls {name} for the {_REPEATS}th time in a row")
+
+    def _check_repeated_line(
+        self, before: Sequence[Message], texts: Sequence[str], message: Message, expected: Message
+    ) -> str | None:
+        """Return whether the user speaks on and on where the exact user hangs up, or says one line
+        over and over where the exact user has an answer to each of the agent's texts, and not the
+        same to all."""
+        script = self._task.script
+        if script is None:
+            return None
+        if any(token in expected.text for token in STOP_TOKENS):
+            self._overdue.append(len(before))
+            # Of an agent that has not done its part it is right to wait for it.
+            if len(self._overdue) == _REPEATS and self._has_success(before[: self._overdue[0]]):
+                return f"it never hangs up, and says {message.text[:80]!r}"
+            return None
+        own = [item.text for item in before if item.role == "user" and item.text]
+        lines, asked = [*own, message.text][-_REPEATS:], texts[-(_REPEATS - 1) :]
+        if len(lines) < _REPEATS or len(set(lines)) > 1 or len(set(asked)) < len(asked):
+            return None
+        if len(set(self._expected[-_REPEATS:])) == 1:
+            return None  # the agent asks for the same over and over
+        text = expected.text
+        alike = (agrees(text) and agrees(lines[0])) or (refuses(text) and refuses(lines[0]))
+        if alike or squeeze(text) == squeeze(lines[0]) or text == script.otherwise:
+            return None
+        return f"it says the same for the {_REPEATS}th time in a row: {lines[0][:80]!r}"
+
+    def _check_idle_line(self, text: str) -> str | None:
+        """Return whether the user has told nothing of what it wants in its first lines, though the
+        exact user has. A line in another language than English may tell it; the same line again
+        does not tell more."""
+        if self._has_opened or self._opens(text):
+            return None
+        self._idle_lines.append(text)
+        idle = [
+            line
+            for place, line in enumerate(self._idle_lines)
+            if is_readable(line) or line in self._idle_lines[:place]
+        ]
+        if len(idle) < _OPENING_LINES or not any(map(self._opens, self._expected)):
+            return None
+        return f"it never says what it wants, in {len(self._idle_lines)} lines: {text[:80]!r}"
+
+    def _opens(self, text: str) -> bool:
+        """Whether a text tells something of what the user wants: a value of its situation, or a
+        word of its request."""
+        return has_request(text, self._roots) or any(
+            has_value(self._situation, value) for value in self._list_values(text)
+        )
+
+    def _list_untold(self, text: str, message: Message | None = None) -> Iterator[str]:
+        """Yield the values of the user's situation in a text that the user has not told yet; what
+        `message` tells is told."""
+        told = self._told + ("" if message is None else squeeze(message.text))
+        for value in self._list_values(text):
+            if has_value(self._situation, value) and not has_value(told, value):
+                yield value
+
+    def _is_contrary(self, asked: str, expected: str, text: str) -> bool:
+        """Whether the user refuses what it was to agree to, or agrees to what it was to refuse.
+        What the agent asks about must be of the user's situation, and what is refused must be a
+        gold write: else a correction is right."""
+        if self._task.script is None or is_farewell(asked):
+            return False
+        if any(token in expected for token in STOP_TOKENS):
+            return False  # the word in "###STOP###" is no refusal
+        if any(
+            not has_value(self._situation, value) and squeeze_word(value) not in self._secrets
+            for value in self._list_values(asked)
+        ):
+            return False
+        if agrees(expected) and refuses(text):
+            return self._proposals.has_gold(asked)
+        return refuses(expected) and agrees(text)
+
+    def _find_unknown(self, text: str) -> str | None:
+        """Return a value in a text of the user that it cannot know."""
+        return next(
+            (value for value in self._list_values(text) if not has_value(self._heard, value)), None
+        )
+
+    def _list_values(self, text: str) -> Iterator[str]:
+        """Yield the values that a text names, as far as a user hears it."""
+        text = text[-HEARD_CHARACTERS:]
+        for word in split_words(text):
+            if is_value(word) and squeeze_word(word) not in self._names.common:
+                yield word
+        yield from self._names.find(text.lower())
+
+
+def _describe_calls(message: Message) -> list[tuple[str, str]]:
+    return [(call.name, str(call.arguments)) for call in message.tool_calls]
+
+
+def _cut_endings(texts: Iterable[str]) -> set[str]:
+    return {text[:_STEM] for text in texts}
+
+
+def _list_secrets(task: TaskDefinition) -> frozenset[str]:
+    """Return the values of gold actions and outputs, without spaces and signs."""
+    criteria = task.criteria
+    texts = [
+        str(leaf) for action in criteria.gold_actions or () for leaf in leaves(action.arguments)
+    ]
+    outputs = (word for output in criteria.outputs for word in split_words(output))
+    return frozenset(squeeze(text) for text in (*texts, *outputs))

@@ -1,0 +1,1 @@
+"""Choose the member of a panel that answers a call."""

@@ -1,0 +1,324 @@
+"""Chooses the member of a panel that answers a session (conversation -> MemberChoice).
+
+    choose    the member that the session keeps, or the one that the panel's router chooses now
+
+The router is asked over /v1/chat/completions of an engine behind the gateway, the first one of the
+session's that has it: the prompts of label_router.py at once, one token each, with the
+log-probabilities of the labels (`logprob_token_ids`). These requests are no calls of the agent:
+they are not recorded, and carry no key of a client. Whatever is in doubt, the base answers. A head
+is asked with the prompt of the call itself, its tools and template variables included; a call of
+/v1/completions has no such prompt, and is in doubt (`failed`).
+
+Guarantee: a session's member is chosen once, also where its first calls come together: they wait
+for one answer. No call waits for a router longer than its RouterBound, and none fails because of
+it. A router that is late is heard out all the same, for its time: on a slow engine the next calls
+wait for as long as it takes, up to the bound. A member is chosen anew for another panel; at the
+next call, where the router failed or was late and the call for which it was asked came to nothing
+(nobody has answered the session yet); and, with `reroutes`, once more where the choice was in doubt
+and the user speaks again. Not covered: other gateways, which choose for themselves.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from events.errors import KintsugiError
+from events.jobs import PanelRouter
+from events.rollouts import MemberChoice
+from producers.gateway.http.connections import AnswerTooLong, HttpClient
+from producers.gateway.http.wire import ModelRequest, encode_json
+from producers.gateway.routing.engine_proof import parse_json
+from producers.gateway.routing.routes import Adapter
+from producers.gateway.routing.routing import Routing
+from producers.gateway.routing.sticky_sessions import SILENT, StickyMember
+from producers.gateway.routing.token_scores import (
+    Opening,
+    read_token_scores,
+    select_prompt_fields,
+)
+from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
+from producers.gateway.skills.label_router import RouterAnswer, decide, read_scores
+
+ROUTER_MS: Final = 150
+"""Milliseconds that a call waits for a router at least."""
+ROUTER_MOST_MS: Final = 2000
+"""Milliseconds beyond which a slow engine makes no call wait longer for a router."""
+MEDIANS: Final = 2
+"""Median times to an engine's first token that a call waits for a router at least."""
+
+_LATE_SECONDS: Final = 10.0
+"""Seconds after which a router is cut off, unless calls wait for it longer."""
+_MOST_LATE: Final = 16
+"""Such routers at once."""
+
+_PATH: Final = "/chat/completions"
+_MAX_ANSWER_BYTES: Final = 1 << 20
+
+_logger = logging.getLogger(__name__)
+
+
+class RouterMetrics(Protocol):
+    """What counts the choices."""
+
+    def count_router(self, outcome: str, seconds: float | None) -> None:
+        """Count a choice with its outcome, and observe how long the router took."""
+        ...
+
+
+class RouterFailure(KintsugiError):
+    """An engine's answer says nothing of the labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterBound:
+    """How long calls wait for a router, in seconds."""
+
+    least: float = ROUTER_MS / 1000
+    """Waited on any engine."""
+    most: float = ROUTER_MOST_MS / 1000
+    """Up to which a slow engine is waited for; without effect below `least`."""
+
+    def find_seconds(self, upstream: Upstream) -> float:
+        """Return how long a call waits for a router of an engine: twice its median time to the
+        first token, within the limits."""
+        usual = MEDIANS * (upstream.first_tokens.median or 0.0)
+        return max(self.least, min(usual, self.most))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a router chose, and how long that took."""
+
+    kept: StickyMember
+    ms: int | None
+    """None where it was not asked."""
+
+
+class MemberChooser:
+    """Chooses members for the sessions of one gateway."""
+
+    def __init__(
+        self,
+        routing: Routing,
+        client: HttpClient,
+        bound: RouterBound,
+        reroutes: bool = False,
+    ) -> None:
+        self._routing = routing
+        self._client = client
+        self._bound = bound
+        self._reroutes = reroutes
+        self._pending: dict[tuple[str, str], asyncio.Task[_Asked]] = {}
+        """Session and panel -> the choice that is being made."""
+        self._late: set[asyncio.Task[RouterAnswer]] = set()
+        """Routers that nobody waits for any more, and whose time is measured."""
+        self._well = True
+        """Whether the last router that was asked gave an answer."""
+
+    async def choose(
+        self,
+        name: str,
+        adapter: Adapter,
+        session: str,
+        request: ModelRequest,
+        upstreams: Sequence[Upstream],
+        metrics: RouterMetrics,
+    ) -> MemberChoice:
+        """Choose the member of the panel `name` for a call; `upstreams` are in the order of the
+        session. Its adapter is the member's, whether or not an engine has it."""
+        panel, opening = adapter.panel, parse_opening(request)
+        assert panel is not None, "members are those of a panel"
+        at_turn = opening.ends_with_user
+        kept = self._routing.read_member(session, name)
+        if kept is not None and not (self._asks_again(kept) and at_turn):
+            now = replace(
+                kept,
+                adapter=panel.find_adapter(kept.skill),
+                at_turn=kept.at_turn or at_turn,
+                shared=True,
+            )
+            if now != kept:
+                self._routing.keep_member(session, name, now)
+            return MemberChoice(skill=now.skill, adapter=now.adapter, kept=True, doubt=now.doubt)
+        key = (session, name)
+        pending = self._pending.get(key)
+        if pending is not None:
+            chosen = replace((await asyncio.shield(pending)).kept, shared=True)
+            self._routing.keep_member(session, name, chosen)
+            return MemberChoice(
+                skill=chosen.skill, adapter=chosen.adapter, kept=True, doubt=chosen.doubt
+            )
+        before = 0 if kept is None else kept.asked
+        task = self._pending[key] = asyncio.create_task(
+            self._make_choice(name, adapter, session, opening, upstreams, metrics, before)
+        )
+        task.add_done_callback(lambda _: self._pending.pop(key, None))
+        asked = await asyncio.shield(task)
+        chosen = asked.kept
+        return MemberChoice(
+            skill=chosen.skill, adapter=chosen.adapter, doubt=chosen.doubt, router_ms=asked.ms
+        )
+
+    def reconsider(self, session: str, panel: str) -> None:
+        """Have the session's next call choose anew, where the router said nothing and the call for
+        which it was asked came to nothing; do nothing where other calls go by the choice."""
+        kept = self._routing.read_member(session, panel)
+        if kept is not None and kept.doubt in SILENT and not kept.shared:
+            self._routing.drop_member(session, panel)
+
+    async def stop(self) -> None:
+        """Cut off what is being asked."""
+        tasks = (*self._pending.values(), *self._late)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _asks_again(self, kept: StickyMember) -> bool:
+        """Whether the router is asked once more when the user speaks again."""
+        once = kept.asked < 2 and kept.at_turn
+        return self._reroutes and once and kept.doubt is not None
+
+    async def _make_choice(
+        self,
+        name: str,
+        adapter: Adapter,
+        session: str,
+        opening: Opening,
+        upstreams: Sequence[Upstream],
+        metrics: RouterMetrics,
+        before: int,
+    ) -> _Asked:
+        """Ask the router, and have the session keep what it says."""
+        panel = adapter.panel
+        assert panel is not None, "members are those of a panel"
+        began = time.monotonic()
+        asked = await self._ask(panel.router, adapter.base, opening, upstreams)
+        seconds = time.monotonic() - began
+        answer = asked or RouterAnswer(None, "failed")
+        kept = StickyMember(
+            answer.skill,
+            panel.find_adapter(answer.skill),
+            answer.doubt,
+            before + 1,
+            opening.ends_with_user,
+            shared=before > 0,
+        )
+        self._routing.keep_member(session, name, kept)
+        metrics.count_router(answer.doubt or "member", None if asked is None else seconds)
+        return _Asked(kept, None if asked is None else int(seconds * 1000))
+
+    async def _ask(
+        self,
+        router: PanelRouter,
+        base: str,
+        opening: Opening,
+        upstreams: Sequence[Upstream],
+    ) -> RouterAnswer | None:
+        """Return what the router says within its time; None where there is no engine to ask or
+        nothing to read."""
+        # The labels are tokens of this base: an engine of another one would score others.
+        model = router.adapter or base
+        having = [upstream for upstream in upstreams if upstream.well and model in upstream.served]
+        requests = opening.build_requests(router, model) if having else []
+        if not requests:
+            return None
+        task = asyncio.create_task(self._ask_engines(router, requests, having))
+        try:
+            await asyncio.wait({task}, timeout=self._bound.find_seconds(having[0]))
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        # Nobody waits for it any more: how long it takes says how long the next one is waited for.
+        if len(self._late) < _MOST_LATE:
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+        else:
+            task.cancel()
+        return RouterAnswer(None, "timeout")
+
+    async def _ask_engines(
+        self,
+        router: PanelRouter,
+        requests: Sequence[Mapping[str, Any]],
+        upstreams: Sequence[Upstream],
+    ) -> RouterAnswer:
+        """Return what the router says at the first engine that answers."""
+        failure: Exception | None = None
+        try:
+            bodies = [encode_json(request) for request in requests]
+            for upstream in upstreams:
+                try:
+                    answer = await self._read_answer(router, bodies, upstream)
+                except (UpstreamFailure, AnswerTooLong, RouterFailure, TimeoutError) as error:
+                    failure = error
+                else:
+                    self._well = True
+                    return answer
+        except Exception as error:  # a bug of ours: the base answers the call all the same
+            _logger.exception("a router was not asked", extra={"action": "gateway_bug"})
+            failure = error
+        if self._well:
+            _logger.warning("no router answers: %s", failure, extra={"action": "router_failed"})
+        self._well = False
+        return RouterAnswer(None, "failed")
+
+    async def _read_answer(
+        self, router: PanelRouter, bodies: Sequence[bytes], upstream: Upstream
+    ) -> RouterAnswer:
+        """Return what an engine's router says, asked with a body per order of its labels. Raises
+        UpstreamFailure, AnswerTooLong, RouterFailure, TimeoutError."""
+        tasks = [asyncio.create_task(self._read_logprobs(upstream, body)) for body in bodies]
+        try:
+            logprobs = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            scores = [read_scores(router, order, row) for order, row in enumerate(logprobs)]
+        except KeyError as error:
+            raise RouterFailure(f"{upstream.url} scores no token {error}") from error
+        return decide(router, scores)
+
+    async def _read_logprobs(self, upstream: Upstream, body: bytes) -> Mapping[int, float]:
+        began = time.monotonic()
+        patience = max(_LATE_SECONDS, self._bound.find_seconds(upstream))
+        async with upstream.request(self._client, "POST", _PATH, body, patience) as response:
+            raw = await response.aread(_MAX_ANSWER_BYTES)
+        if response.status_code != 200:
+            raise RouterFailure(f"{upstream.url} answers a router {response.status_code}")
+        scores = read_token_scores(parse_json(raw))
+        if not scores:
+            raise RouterFailure(
+                f"{upstream.url} gives no log-probabilities of tokens by their ids; use vLLM 0.32 "
+                "or later, or the embedded engine"
+            )
+        # An answer of one token, also where clients stream none.
+        upstream.first_tokens.add(time.monotonic() - began)
+        return scores
+
+
+def parse_opening(request: ModelRequest) -> Opening:
+    """Return what a router reads of a request."""
+    messages = list_messages(request)
+    match request.endpoint:
+        case "chat":
+            return Opening(messages, select_prompt_fields(request.document))
+        case "messages":
+            return Opening(messages, {"tools": list(request.tools)} if request.tools else {})
+        case _:
+            return Opening(messages, None)
+
+
+def list_messages(request: ModelRequest) -> list[Mapping[str, Any]]:
+    """Return the conversation of a request as a router reads it; prompts that are texts are the
+    user's, prompts of token ids are left out."""
+    if request.endpoint == "completions":
+        texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+        return [{"role": "user", "content": text} for text in texts]
+    return [message for message in request.raw_messages if isinstance(message, dict)]
