@@ -105,6 +105,17 @@ class AdapterRow:
     """How it last did as a user; None for one of an agent, and before it was measured."""
 
     @property
+    def has_files(self) -> bool:
+        """Return whether it is an adapter of its own: composed versions are nothing but parts."""
+        return self.panel is None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the adapters that an engine must hold for it: itself, or the members' and the
+        chooser's."""
+        return (self.adapter,) if self.panel is None else self.panel.adapters
+
+    @property
     def candidate(self) -> Candidate:
         """Return the facts about the adapter that a route checks (consumers/folds/routing.py)."""
         return Candidate(
