@@ -150,7 +150,7 @@ class ToolRoles(StrictModel):
     """The same for a tool with several groups of lists, each paired in itself."""
 
 
-RouterDoubt = Literal["none", "disagreement", "tie", "timeout", "failed", "absent"]
+ChoiceDoubt = Literal["none", "disagreement", "tie", "timeout", "failed", "absent"]
 """Why no member of a panel was chosen: the router found no skill; its two orders of labels chose
 differently; two choices had one score; it gave no answer in time, or none at all; no engine has the
 member."""
@@ -165,10 +165,15 @@ class MemberChoice(StrictModel):
     """What answered; None for the base."""
     kept: bool = False
     """Whether the session had it from an earlier call."""
-    doubt: RouterDoubt | None = None
+    doubt: ChoiceDoubt | None = None
     """Why the base answers instead of a member; None where a skill was found."""
     router_ms: Count | None = None
     """How long the router took, in milliseconds; None where it was not asked."""
+
+    @property
+    def name(self) -> str | None:
+        """Return the member's name in its policy; None: the base answers."""
+        return self.skill
 
 
 class RolloutVerdict(StrictModel):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -56,7 +56,6 @@ from producers.gateway.request_context import RequestContext
 from producers.gateway.routing.routes import Adapter
 from producers.gateway.routing.routing import Attempt, Routing
 from producers.gateway.routing.upstreams import EngineModel, Upstream, UpstreamFailure
-from producers.gateway.skills.member_choice import MemberChooser
 
 CaptureMode = Literal["best_effort", "required"]
 
@@ -69,6 +68,32 @@ _ENGINE_HEADERS: Final = ("content-type", "retry-after", "x-request-id")
 """Headers of an engine that the client gets."""
 
 
+class Chooser(Protocol):
+    """Chooses the members of policies for the sessions of a gateway."""
+
+    async def choose(
+        self,
+        name: str,
+        adapter: Adapter,
+        session: str,
+        request: ModelRequest,
+        upstreams: Sequence[Upstream],
+        metrics: Metrics,
+    ) -> MemberChoice:
+        """Return the member of the policy `name` that answers a call; `upstreams` are in the order
+        of the session."""
+        ...
+
+    def reconsider(self, session: str, policy: str) -> None:
+        """Have the session's next call choose anew where the call for which a member was chosen
+        came to nothing."""
+        ...
+
+    async def stop(self) -> None:
+        """Cut off what is being asked."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
     """What all calls of a gateway share."""
@@ -78,7 +103,7 @@ class GatewayContext:
     client: HttpClient
     metrics: Metrics
     routing: Routing
-    members: MemberChooser
+    members: Chooser
     capture: CaptureMode
     timeout_seconds: float
     redaction: Redaction
@@ -138,7 +163,7 @@ class Call(Response):
         self._served: EngineModel | None = None
         """The policy as events and headers name it; None before the first attempt."""
         self._member: MemberChoice | None = None
-        """The member of that policy that is asked; None where it is no panel."""
+        """The member of that policy that is asked; None where it has none."""
         self._engine_start = 0.0
         """Seconds from the request's arrival to the start of the last engine request."""
         self._engine_seconds: float | None = None
@@ -199,8 +224,7 @@ class Call(Response):
         if not self._continued:
             self._gateway.sessions.settle(self._attributed.claim, completed=False)
             if self._served is not None and self._member is not None and not self._member.kept:
-                session, panel = self._attributed.session, self._served.policy
-                self._gateway.members.reconsider(session, panel)
+                self._gateway.members.reconsider(self._attributed.session, self._served.policy)
         if bug is not None:
             raise bug
 
@@ -260,9 +284,9 @@ class Call(Response):
         )
         await asyncio.gather(*looks)
 
-    async def _choose_member(self, panel: str, adapter: Adapter) -> MemberChoice:
+    async def _choose_member(self, policy: str, adapter: Adapter) -> MemberChoice:
         return await self._gateway.members.choose(
-            panel,
+            policy,
             adapter,
             self._attributed.session,
             self._request,
@@ -313,7 +337,7 @@ class Call(Response):
         if attempt.policy != self._lease.choice.policy:
             self._gateway.metrics.count_fallback()
         if member is not None and member.doubt == "absent" and member != self._member:
-            self._gateway.metrics.count_router("absent", None)
+            self._gateway.metrics.count_choice("absent", None)
         self._engine_request, self._served, self._member = engine_request, served, member
         choice, chosen = self._lease.choice, attempt.policy == self._lease.choice.policy
         self._record.begin(

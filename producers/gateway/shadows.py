@@ -6,8 +6,8 @@ the purpose `probe`, which enters no statistics of live traffic, and is sent to 
 
 Guarantee: the call that it follows is over before it begins, so it can be neither delayed nor
 failed. At most `most` run at once; where there are more, or no engine has the adapter, the shadow
-is left out and that is counted. Of a panel, a member answers that is chosen as for any call. Not
-covered: it takes its turn in the engine as any call does.
+is left out and that is counted. Its member, if it has some, is chosen as for any call. Not covered:
+it takes its turn in the engine as any call does.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ class Shadows:
     def answer(self, context: RequestContext, attributed: CallAttribution, adapter: str) -> None:
         """Start the answer of `adapter` to the same request."""
         known = self._gateway.routing.table.adapters.get(adapter)
-        if known is not None and known.panel is not None:
-            listed = not find_missing(self._upstreams.all, known.panel.adapters)
+        if known is not None and known.parts:
+            listed = not find_missing(self._upstreams.all, known.parts)
         else:
             listed = any(adapter in upstream.served for upstream in self._upstreams.all)
         begins = listed and len(self._running) < self._most

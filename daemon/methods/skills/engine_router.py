@@ -23,8 +23,8 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from events.errors import KintsugiError
 from events.jobs import PanelRouter
+from producers.gateway.routing.token_scores import TEMPLATE_VARIABLES
 from producers.gateway.skills.label_router import (
-    TEMPLATE_VARIABLES,
     RouterAnswer,
     build_calibration_prompts,
     build_prompts,

@@ -19,7 +19,7 @@ from envs.task import TaskDefinition
 from events.messages import Message
 from events.rollouts import MemberChoice
 from events.serving import Panel
-from producers.gateway.routing.token_scores import Opening, read_token_scores
+from producers.gateway.routing.token_scores import read_token_scores
 from producers.gateway.skills import label_router
 
 Choose = Callable[[Sequence[Message], TaskDefinition], Awaitable[MemberChoice]]
@@ -46,7 +46,7 @@ class EndpointRouter:
         """Return the member for a conversation. Raises EndpointRefusal."""
         router = self._panel.router
         endpoint = self._endpoints[router.adapter]
-        opening = Opening(
+        opening = label_router.Opening(
             [wire(message) for message in messages], self._list_fields(task, messages)
         )
         requests = opening.build_requests(router, endpoint.model)

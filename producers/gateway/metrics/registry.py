@@ -149,14 +149,14 @@ class Metrics:
         )
         self._router_choices = Count(
             "kintsugi_gateway_router_choices",
-            "Members of panels that were chosen (member), or why the base answers instead; absent "
-            "counts calls whose member no engine had.",
+            "Members of policies that were chosen (member), or why the base answers instead; "
+            "absent counts calls whose member no engine had.",
             ("outcome",),
             self.registry,
         )
         self._router_seconds = Spread(
             "kintsugi_gateway_router_seconds",
-            "How long a call waited for the router of a panel.",
+            "How long a call waited for the choice of a member.",
             (),
             _ROUTER_SECONDS,
             self.registry,
@@ -228,9 +228,9 @@ class Metrics:
         """Count a call for which another policy was asked than the one that its route chose."""
         self._fallbacks.inc()
 
-    def count_router(self, outcome: str, seconds: float | None) -> None:
-        """Count a choice of a panel's member: `member`, or the doubt for which the base answers.
-        `seconds` are those that the router took; None where it was not asked."""
+    def count_choice(self, outcome: str, seconds: float | None) -> None:
+        """Count a choice of a member: `member`, or the doubt for which the base answers. `seconds`
+        is how long the chooser took; None where it was not asked."""
         self._router_choices.add(outcome)
         if seconds is not None:
             self._router_seconds.add(seconds)

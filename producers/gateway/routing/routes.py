@@ -76,6 +76,12 @@ class Adapter:
     plays_users: bool = False
     """Whether it plays users, and so answers no client: neither by a route nor by its name."""
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the adapters that engines must have for a policy with members; () for an adapter,
+        which is its own."""
+        return () if self.panel is None else self.panel.adapters
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayRoutes:
@@ -135,7 +141,7 @@ def choose(
         return Choice(own, None, (None,))
     named = routes.adapters.get(alias)
     if named is not None:
-        if named.panel is not None:
+        if named.parts:
             return Choice(named.alias, "named", (alias,), named.base)
         return Choice(named.alias, "named", ())
     return Choice(own, None, ())

@@ -2,8 +2,8 @@
 
     apply       puts the newest routes in force, for the next call of every session
     begin       chooses the adapter of a call and counts the call, in one step
-    attempts    yields the engines to ask, with the model for each, best first; of a panel, for the
-                member that was chosen, then for the base
+    attempts    yields the engines to ask, with the model for each, best first; of a policy with
+                members, for the member that was chosen, then for the base
     usage       the position in force, with the calls and the open sessions per adapter
 
 Calls choose on the gateway's loop, and routes come from another thread
@@ -41,7 +41,7 @@ Missing = Literal["base", "refuse"]
 end the base; or the call is refused."""
 
 ChooseMember = Callable[[str, Adapter], Awaitable[MemberChoice]]
-"""Chooses the member of a panel for a call, by the panel's name; `adapter` of what it returns is
+"""Chooses the member of a policy for a call, by the policy's name; `adapter` of what it returns is
 that of the member, whether or not an engine has it."""
 
 IDLE_SECONDS: Final = 1800.0
@@ -55,9 +55,9 @@ class Usage:
     position: int | None
     """Position of the routes in force; None before the first routes."""
     in_flight: Mapping[str, int]
-    """Adapter -> calls that are being answered; a panel's count for it and for their member."""
+    """Adapter -> calls that are being answered; those of a member count for its policy too."""
     open_sessions: Mapping[str, int]
-    """Adapter -> sessions that would stay with it; a panel's count likewise."""
+    """Adapter -> sessions that would stay with it; those of a member count likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Attempt:
     adapter: str | None = None
     """The adapter that the engine is asked for: the policy, or a member of it. None: the base."""
     member: MemberChoice | None = None
-    """The member that is asked; None where the policy is no panel."""
+    """The member that is asked; None where the policy has none."""
 
 
 class Routing:
@@ -138,20 +138,20 @@ class Routing:
             self._count(names, 1)
             return RouteLease(self, self.table, choice, model, names)
 
-    def read_member(self, session: str, panel: str) -> StickyMember | None:
-        """The member of a panel that a session keeps; None where it keeps none."""
+    def read_member(self, session: str, policy: str) -> StickyMember | None:
+        """Return the member of a policy that a session keeps; None where it keeps none."""
         with self._lock:
-            return self._sticky.read_member(session, panel, self.clock())
+            return self._sticky.read_member(session, policy, self.clock())
 
-    def keep_member(self, session: str, panel: str, kept: StickyMember) -> None:
+    def keep_member(self, session: str, policy: str, kept: StickyMember) -> None:
         """Have a session keep a member; do nothing where it is over."""
         with self._lock:
-            self._sticky.keep_member(session, panel, kept)
+            self._sticky.keep_member(session, policy, kept)
 
-    def drop_member(self, session: str, panel: str) -> None:
+    def drop_member(self, session: str, policy: str) -> None:
         """Have a session forget the member that it keeps; do nothing where it keeps none."""
         with self._lock:
-            self._sticky.drop_member(session, panel)
+            self._sticky.drop_member(session, policy)
 
     def move(self, before: Sequence[str | None], after: Sequence[str | None]) -> None:
         """Count a call for others: for a policy, or a panel and a member of it."""
@@ -220,21 +220,21 @@ class RouteLease:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """What engines must have for the policy of the route: the adapter, or all of a panel's."""
+        """Return what engines must have for the policy of the route: the adapter, or its parts."""
         policy = self.choice.policy
         if policy is None:
             return ()
         known = self._routes.adapters.get(policy)
-        return (policy,) if known is None or known.panel is None else known.panel.adapters
+        return (known.parts if known else ()) or (policy,)
 
     async def attempts(
         self, upstreams: Sequence[Upstream], choose_member: ChooseMember | None = None
     ) -> AsyncGenerator[Attempt]:
-        """Engines to ask, best first; the next one is looked for when the one before failed.
+        """Yield the engines to ask, best first; look for the next one when the one before failed.
 
-        `upstreams` are in the order of the session; without `choose_member`, the base answers for
-        a panel. Raises Refused where none may be asked, and where the client named a panel that the
-        engines do not have.
+        `upstreams` are in the order of the session. Without `choose_member`, the base answers in
+        place of a member, and the doubt is recorded. Raises Refused where no engine may be asked,
+        and where the client named a policy whose parts the engines do not have.
         """
         if self.choice.routed == "named" and choose_member is not None:
             self._check_loaded(upstreams)
@@ -283,15 +283,15 @@ class RouteLease:
             )
 
     def _check_loaded(self, upstreams: Sequence[Upstream]) -> None:
-        """Check that the engines have all of a panel that the client named, where any can be asked.
-        Raises Refused, as an engine refuses the name of a model that it does not have."""
+        """Check that the engines have all parts of a policy that the client named, where any can be
+        asked. Raises Refused, as an engine refuses the name of a model that it does not have."""
         missing = find_missing(upstreams, self.adapters)
         if missing and any(upstream.well for upstream in upstreams):
             raise Refused(
                 404,
-                f"the model {self.choice.policy} does not exist here: it is a panel, and no engine "
-                f"has {', '.join(missing)} of it; ask for {self.choice.alias}, or load the panel: "
-                f"kintsugi adapters stage {self.choice.policy}",
+                f"the model {self.choice.policy} does not exist here: no engine has "
+                f"{', '.join(missing)} of it; ask for {self.choice.alias}, or load it: kintsugi "
+                f"adapters stage {self.choice.policy}",
                 param="model",
                 code="model_not_found",
             )
@@ -300,12 +300,12 @@ class RouteLease:
         self, policy: Policy, choose_member: ChooseMember | None
     ) -> Sequence[tuple[str | None, MemberChoice | None]]:
         """Return the adapters that answer for a policy, best first, each with the choice to record:
-        itself; or of a panel the chosen member, and where no engine has it the base."""
+        itself; or the chosen member, and where no engine has it the base."""
         known = None if policy is None else self._routes.adapters.get(policy)
-        if policy is None or known is None or known.panel is None:
+        if policy is None or known is None or not known.parts:
             return [(policy, None)]
         if choose_member is None:
-            return [(None, None)]
+            return [(None, MemberChoice(doubt="failed"))]
         member = await choose_member(policy, known)
         if member.adapter is None:
             return [(None, member)]

@@ -1,10 +1,10 @@
 """Restores the policies of the newest sessions (events of the spool -> StickySessions).
 
 A gateway that was restarted goes on as the one before it: a session stays with the policy that
-its route drew, and of a panel with the member that was chosen. Calls that asked for an adapter by
-its name, or that another adapter answered because the chosen one was missing, do not change it.
-A member that was not found because the router said nothing, for a call that came to nothing, is
-chosen anew, as the gateway before it would have done (member_choice.py).
+its route drew, and with the member of it that was chosen. Calls that asked for an adapter by its
+name, or that another adapter answered because the chosen one was missing, do not change it. Where
+the chooser said nothing for a call that came to nothing, the next call asks it anew, as it would
+have done at the gateway before.
 
 Not covered: clocks. Where this host's was set back, calls that seem to lie ahead count as made now;
 where it was set forward, sessions are over too early and drawn anew.
@@ -30,8 +30,8 @@ class StickyRecovery:
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call is the first one by its panel's choice, about which the router
-        said nothing -> that call and the panel."""
+        """Session whose newest call is the first one with a choice of a member, about which the
+        chooser said nothing -> that call and its policy."""
 
     def take(self, event: Event) -> None:
         """Apply an event of the stream `rollouts`."""
@@ -40,9 +40,9 @@ class StickyRecovery:
             self.stays.end(data.session)
             self._silent_calls.pop(data.session, None)
         elif isinstance(data, CallEnded):
-            call, panel = self._silent_calls.get(data.session, (None, ""))
+            call, undecided = self._silent_calls.get(data.session, (None, ""))
             if call == data.call and data.outcome != "completed":
-                self.stays.drop_member(data.session, panel)
+                self.stays.drop_member(data.session, undecided)
         elif isinstance(data, CallStarted) and at is not None and not is_shadow(data.session):
             policy = None if data.policy == data.base else data.policy
             seconds_ago = max(0.0, (self._today - at).total_seconds())
@@ -60,10 +60,10 @@ class StickyRecovery:
                 if is_first and data.member.doubt in SILENT:
                     self._silent_calls[data.session] = (data.call, data.policy)
 
-    def _keep_member(self, session: str, panel: str, member: MemberChoice, then: float) -> None:
-        """Keep the member of a call. Where no engine had it, its skill says which one it is."""
-        before = self.stays.read_member(session, panel, then)
+    def _keep_member(self, session: str, policy: str, member: MemberChoice, then: float) -> None:
+        """Keep the member of a call. Where no engine had it, its name says which one it is."""
+        before = self.stays.read_member(session, policy, then)
         asked = (0 if before is None else before.asked) + (member.router_ms is not None)
         doubt = None if member.doubt == "absent" else member.doubt
-        kept = StickyMember(member.skill, member.adapter, doubt, max(asked, 1), at_turn=True)
-        self.stays.keep_member(session, panel, kept)
+        kept = StickyMember(member.name, member.adapter, doubt, max(asked, 1), at_turn=True)
+        self.stays.keep_member(session, policy, kept)

@@ -1,7 +1,7 @@
 """The policy that a session keeps (calls -> policy per session, open sessions per adapter).
 
-Of a panel, the session also keeps the member that was chosen for it, until its alias gets another
-policy.
+Of a policy with members, the session also keeps the member that was chosen for it, until its alias
+gets another policy.
 
 A session is open from its first call until it ends: a client ends it, `idle_seconds` pass without
 a call, or `max_age_seconds` pass since its first call. One name that goes on afterwards is a new
@@ -17,30 +17,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from events.rollouts import RouterDoubt
+from events.rollouts import ChoiceDoubt
 from producers.gateway.routing.routes import Policy
 
 MAX_SESSIONS: Final = 65_536
 """Sessions remembered; about 30 MB."""
 
-SILENT: Final[frozenset[RouterDoubt | None]] = frozenset(("timeout", "failed"))
-"""Doubts of a router that has said nothing."""
+SILENT: Final[frozenset[ChoiceDoubt | None]] = frozenset(("timeout", "failed"))
+"""Doubts of a chooser that has said nothing."""
 
 _NONE: Final[Mapping[str, Policy]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class StickyMember:
-    """What the router of a panel chose for a session."""
+    """The member of a policy that was chosen for a session."""
 
-    skill: str | None
-    """None: the base answers."""
+    name: str | None
+    """Its name in the policy; None: the base answers."""
     adapter: str | None
-    """Adapter of the skill's member; None for the base."""
-    doubt: RouterDoubt | None = None
-    """Why there is no skill; None where there is one."""
+    """Adapter of the member; None for the base."""
+    doubt: ChoiceDoubt | None = None
+    """Why no member was chosen; None where one was."""
     asked: int = 1
-    """How often the router was asked for it."""
+    """How often the chooser was asked for it."""
     at_turn: bool = False
     """Whether a call of the session that ended with a user's message was begun with it."""
     shared: bool = False
@@ -54,7 +54,7 @@ class _StickySession:
     policies: dict[str, Policy] = field(default_factory=dict)
     """Alias -> the policy that the session keeps."""
     members: dict[str, StickyMember] = field(default_factory=dict)
-    """Panel -> the member that the session keeps."""
+    """Policy -> the member of it that the session keeps."""
 
     @property
     def adapters(self) -> list[str]:
@@ -83,10 +83,10 @@ class StickySessions:
         sticky = self._find_open(session, now)
         return _NONE if sticky is None else sticky.policies
 
-    def read_member(self, session: str, panel: str, now: float) -> StickyMember | None:
-        """Return the member of a panel that the session keeps; None where it keeps none."""
+    def read_member(self, session: str, policy: str, now: float) -> StickyMember | None:
+        """Return the member of a policy that the session keeps; None where it keeps none."""
         sticky = self._find_open(session, now)
-        return None if sticky is None else sticky.members.get(panel)
+        return None if sticky is None else sticky.members.get(policy)
 
     def assign(self, session: str, alias: str, policy: Policy, now: float) -> None:
         """Record that a call of the session goes to `policy`."""
@@ -96,21 +96,21 @@ class StickySessions:
         """Record a call of the session that moves none of its policies."""
         self._touch(session, now)
 
-    def keep_member(self, session: str, panel: str, kept: StickyMember) -> None:
-        """Record the member of a panel that answers the session; do nothing where the session is
+    def keep_member(self, session: str, policy: str, kept: StickyMember) -> None:
+        """Record the member of a policy that answers the session; do nothing where the session is
         not open any more."""
         sticky = self._sessions.get(session)
         if sticky is None:
             return
-        before = sticky.members.get(panel)
+        before = sticky.members.get(policy)
         self._count(None if before is None else before.adapter, -1)
         self._count(kept.adapter, 1)
-        sticky.members[panel] = kept
+        sticky.members[policy] = kept
 
-    def drop_member(self, session: str, panel: str) -> None:
-        """Forget the member of a panel that the session keeps; do nothing where it keeps none."""
+    def drop_member(self, session: str, policy: str) -> None:
+        """Forget the member of a policy that the session keeps; do nothing where it keeps none."""
         sticky = self._sessions.get(session)
-        left = None if sticky is None else sticky.members.pop(panel, None)
+        left = None if sticky is None else sticky.members.pop(policy, None)
         self._count(None if left is None else left.adapter, -1)
 
     def end(self, session: str) -> None:

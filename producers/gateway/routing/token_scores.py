@@ -1,5 +1,5 @@
-"""What a router asks of an engine: the log-probabilities of named tokens after a chat prompt, in
-vLLM's protocol (pure).
+"""Asks an engine for the log-probabilities of named tokens after a chat prompt, in vLLM's protocol
+(pure).
 
     body = build_score_request("small", messages, (32, 33))     for POST /chat/completions
     body = build_score_request("small", messages, (32, 33), select_prompt_fields(document))
@@ -9,18 +9,12 @@ Not covered: engines without `logprob_token_ids` (vLLM before 0.32), of which no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from events.jobs import PanelRouter
-from producers.gateway.skills.label_router import (
-    TEMPLATE_VARIABLES,
-    build_prompts,
-    list_label_tokens,
-)
-
-_LABEL_PROMPT: Final[Mapping[str, Any]] = {"chat_template_kwargs": dict(TEMPLATE_VARIABLES)}
-"""Fields beside the messages of a prompt that lists labels."""
+TEMPLATE_VARIABLES: Final[Mapping[str, Any]] = {"enable_thinking": False}
+"""Variables of the chat template with which the answer begins with its first token."""
+PLAIN_PROMPT: Final[Mapping[str, Any]] = {"chat_template_kwargs": dict(TEMPLATE_VARIABLES)}
+"""Fields of a request whose prompt is its messages and these variables."""
 _PROMPT_FIELDS: Final = (
     "add_generation_prompt",
     "chat_template",
@@ -41,7 +35,7 @@ def build_score_request(
     model: str | None,
     messages: Sequence[Mapping[str, Any]],
     tokens: Sequence[int],
-    fields: Mapping[str, Any] = _LABEL_PROMPT,
+    fields: Mapping[str, Any] = PLAIN_PROMPT,
 ) -> dict[str, Any]:
     """Return the body of a chat request for the scores of tokens as the first one of the answer;
     without a model, the engine's own answers. `fields`: those that the prompt is rendered of,
@@ -65,33 +59,6 @@ def select_prompt_fields(document: Mapping[str, Any]) -> dict[str, Any]:
     # An engine may leave the tools of such a request out of its prompt.
     refuses_tools = document.get("tool_choice") == _NO_TOOLS and "tools" in fields
     return fields | ({"tool_choice": _NO_TOOLS} if refuses_tools else {})
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What a router reads of a call."""
-
-    messages: Sequence[Mapping[str, Any]]
-    fields: Mapping[str, Any] | None
-    """Fields that the call's own prompt is rendered of, beside the messages; None where it is
-    rendered of no messages."""
-
-    @property
-    def ends_with_user(self) -> bool:
-        """Whether the user spoke last."""
-        return bool(self.messages) and self.messages[-1].get("role") == "user"
-
-    def build_requests(self, router: PanelRouter, model: str | None) -> list[dict[str, Any]]:
-        """Return the bodies that ask a router, one per order of its labels; none where there is
-        nothing that it could read."""
-        fields = _LABEL_PROMPT if router.form == "labels" else self.fields
-        if not self.messages or fields is None:
-            return []
-        tokens = list_label_tokens(router)
-        return [
-            build_score_request(model, prompt, tokens, fields)
-            for prompt in build_prompts(router, self.messages)
-        ]
 
 
 def read_token_scores(document: Any) -> dict[int, float]:

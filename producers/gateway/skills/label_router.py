@@ -1,4 +1,4 @@
-"""The prompt of a panel's router, and what the scores of its labels mean (TRACE; pure).
+"""The prompt and the requests of a panel's router, and what its label scores mean (TRACE; pure).
 
     prompts = build_prompts(router, messages)     one chat prompt per order of the labels
     scores = read_scores(router, order, logprobs) log-probabilities of label tokens -> per option
@@ -23,7 +23,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from events.jobs import PanelRouter
-from events.rollouts import RouterDoubt
+from events.rollouts import ChoiceDoubt
+from producers.gateway.routing.token_scores import (
+    PLAIN_PROMPT,
+    build_score_request,
+)
 
 ORDERS: Final = 2
 """Orders of the labels in which a router of the form `labels` is asked."""
@@ -32,9 +36,6 @@ MOST_MESSAGES: Final = 10
 """Messages of a conversation that the router reads, the last ones."""
 MOST_CHARACTERS: Final = 2_000
 """Characters of one message that it reads, the first ones."""
-
-TEMPLATE_VARIABLES: Final[Mapping[str, Any]] = {"enable_thinking": False}
-"""Variables of the chat template with which prompts are rendered: a label is the first token."""
 
 TIE: Final = 1e-3
 """Difference of two scores below which they are equal, in nats: engines round otherwise in each
@@ -54,7 +55,7 @@ class RouterAnswer:
 
     skill: str | None
     """None: the base answers."""
-    doubt: RouterDoubt | None
+    doubt: ChoiceDoubt | None
     """Why there is no skill; None where there is one."""
 
 
@@ -159,3 +160,30 @@ def _read_text(content: Any) -> str:
         return ""
     texts = (part.get("text") for part in content if isinstance(part, dict))
     return " ".join(text for text in texts if isinstance(text, str)).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a router reads of a call."""
+
+    messages: Sequence[Mapping[str, Any]]
+    fields: Mapping[str, Any] | None
+    """Fields that the call's own prompt is rendered of, beside the messages; None where it is
+    rendered of no messages."""
+
+    @property
+    def ends_with_user(self) -> bool:
+        """Return whether the user spoke last."""
+        return bool(self.messages) and self.messages[-1].get("role") == "user"
+
+    def build_requests(self, router: PanelRouter, model: str | None) -> list[dict[str, Any]]:
+        """Return the bodies that ask a router, one per order of its labels; none where there is
+        nothing that it could read."""
+        fields = PLAIN_PROMPT if router.form == "labels" else self.fields
+        if not self.messages or fields is None:
+            return []
+        tokens = list_label_tokens(router)
+        return [
+            build_score_request(model, prompt, tokens, fields)
+            for prompt in build_prompts(router, self.messages)
+        ]

@@ -23,24 +23,21 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from events.errors import KintsugiError
 from events.jobs import PanelRouter
 from events.rollouts import MemberChoice
 from producers.gateway.http.connections import AnswerTooLong, HttpClient
 from producers.gateway.http.wire import ModelRequest, encode_json
+from producers.gateway.metrics.registry import Metrics
 from producers.gateway.routing.engine_proof import parse_json
 from producers.gateway.routing.routes import Adapter
 from producers.gateway.routing.routing import Routing
 from producers.gateway.routing.sticky_sessions import SILENT, StickyMember
-from producers.gateway.routing.token_scores import (
-    Opening,
-    read_token_scores,
-    select_prompt_fields,
-)
+from producers.gateway.routing.token_scores import read_token_scores, select_prompt_fields
 from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
-from producers.gateway.skills.label_router import RouterAnswer, decide, read_scores
+from producers.gateway.skills.label_router import Opening, RouterAnswer, decide, read_scores
 
 ROUTER_MS: Final = 150
 """Milliseconds that a call waits for a router at least."""
@@ -58,14 +55,6 @@ _PATH: Final = "/chat/completions"
 _MAX_ANSWER_BYTES: Final = 1 << 20
 
 _logger = logging.getLogger(__name__)
-
-
-class RouterMetrics(Protocol):
-    """What counts the choices."""
-
-    def count_router(self, outcome: str, seconds: float | None) -> None:
-        """Count a choice with its outcome, and observe how long the router took."""
-        ...
 
 
 class RouterFailure(KintsugiError):
@@ -125,7 +114,7 @@ class MemberChooser:
         session: str,
         request: ModelRequest,
         upstreams: Sequence[Upstream],
-        metrics: RouterMetrics,
+        metrics: Metrics,
     ) -> MemberChoice:
         """Choose the member of the panel `name` for a call; `upstreams` are in the order of the
         session. Its adapter is the member's, whether or not an engine has it."""
@@ -136,20 +125,20 @@ class MemberChooser:
         if kept is not None and not (self._asks_again(kept) and at_turn):
             now = replace(
                 kept,
-                adapter=panel.find_adapter(kept.skill),
+                adapter=panel.find_adapter(kept.name),
                 at_turn=kept.at_turn or at_turn,
                 shared=True,
             )
             if now != kept:
                 self._routing.keep_member(session, name, now)
-            return MemberChoice(skill=now.skill, adapter=now.adapter, kept=True, doubt=now.doubt)
+            return MemberChoice(skill=now.name, adapter=now.adapter, kept=True, doubt=now.doubt)
         key = (session, name)
         pending = self._pending.get(key)
         if pending is not None:
             chosen = replace((await asyncio.shield(pending)).kept, shared=True)
             self._routing.keep_member(session, name, chosen)
             return MemberChoice(
-                skill=chosen.skill, adapter=chosen.adapter, kept=True, doubt=chosen.doubt
+                skill=chosen.name, adapter=chosen.adapter, kept=True, doubt=chosen.doubt
             )
         before = 0 if kept is None else kept.asked
         task = self._pending[key] = asyncio.create_task(
@@ -159,7 +148,7 @@ class MemberChooser:
         asked = await asyncio.shield(task)
         chosen = asked.kept
         return MemberChoice(
-            skill=chosen.skill, adapter=chosen.adapter, doubt=chosen.doubt, router_ms=asked.ms
+            skill=chosen.name, adapter=chosen.adapter, doubt=chosen.doubt, router_ms=asked.ms
         )
 
     def reconsider(self, session: str, panel: str) -> None:
@@ -188,7 +177,7 @@ class MemberChooser:
         session: str,
         opening: Opening,
         upstreams: Sequence[Upstream],
-        metrics: RouterMetrics,
+        metrics: Metrics,
         before: int,
     ) -> _Asked:
         """Ask the router, and have the session keep what it says."""
@@ -207,7 +196,7 @@ class MemberChooser:
             shared=before > 0,
         )
         self._routing.keep_member(session, name, kept)
-        metrics.count_router(answer.doubt or "member", None if asked is None else seconds)
+        metrics.count_choice(answer.doubt or "member", None if asked is None else seconds)
         return _Asked(kept, None if asked is None else int(seconds * 1000))
 
     async def _ask(

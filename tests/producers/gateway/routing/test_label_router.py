@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events.jobs import PanelRouter, RouterOption
-from events.rollouts import RouterDoubt
+from events.rollouts import ChoiceDoubt
 from producers.gateway.skills.label_router import (
     ORDERS,
     TIE,
@@ -66,7 +66,7 @@ def test_what_both_orders_choose_is_chosen(count: int, data: st.DataObject) -> N
          for o in router.options}
         for order in range(ORDERS)
     ]  # fmt: skip
-    doubt: RouterDoubt | None = "none" if option.skill is None else None
+    doubt: ChoiceDoubt | None = "none" if option.skill is None else None
     assert decide(router, score(router, logprobs)) == RouterAnswer(option.skill, doubt)
 
 

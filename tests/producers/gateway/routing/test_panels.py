@@ -1,5 +1,6 @@
 """Panels in routes and sticky sessions, and what is read of an engine's answer: pure."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,10 +10,11 @@ from hypothesis import strategies as st
 
 from events.codec import Event
 from events.envelope import Envelope, new_id
-from events.rollouts import CallStarted
+from events.rollouts import CallStarted, MemberChoice
 from producers.gateway.http.wire import ModelRequest
 from producers.gateway.routing.engine_proof import parse_json
 from producers.gateway.routing.routes import choose
+from producers.gateway.routing.routing import Attempt, RouteLease, Routing
 from producers.gateway.routing.sticky_recovery import StickyRecovery
 from producers.gateway.routing.sticky_sessions import StickyMember, StickySessions
 from producers.gateway.routing.token_scores import build_score_request, read_token_scores
@@ -110,6 +112,19 @@ def test_the_member_of_a_session_is_read_back_from_its_calls() -> None:
     assert known.read_policies("t", NOW) == {}
     recovery.take(call(5, returns | {"adapter": "one"}, policy="q"))
     assert known.read_member("s", "p", NOW) is None
+
+
+def test_without_a_chooser_the_base_answers_for_a_member_and_the_doubt_is_recorded() -> None:
+    routing, upstream = Routing("agent"), Upstream("http://127.0.0.1:1/v1")
+    routing.apply(routed({"p": panel("returns")}, "p"))
+
+    async def attempt(lease: RouteLease) -> Attempt:
+        return await anext(lease.attempts([upstream]))
+
+    with routing.begin("agent", "s") as lease:
+        first = asyncio.run(attempt(lease))
+    assert (first.policy, first.adapter) == ("p", None), "the call counts as the panel's"
+    assert first.member == MemberChoice(doubt="failed")
 
 
 def request(endpoint: Any, **document: Any) -> ModelRequest:
