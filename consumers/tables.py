@@ -97,6 +97,11 @@ class ProjectionTable(SQLModel):
         """The SQLAlchemy table."""
         return SQLModel.metadata.tables[str(cls.__tablename__)]
 
+    @classmethod
+    def blank(cls) -> dict[str, Any]:
+        """Return a row whose columns are all null."""
+        return dict.fromkeys(column.name for column in cls.table().columns)
+
 
 class Rollout(ProjectionTable, table=True):
     """One attempt at a task, judged and labelled."""

@@ -386,6 +386,13 @@ class JobRequested(Decision):
     skill: Name | None = Field(default=None, exclude_if=lambda value: value is None)
     """The skill that it is for; None where the cycle trains one adapter for everything."""
 
+    @property
+    def branch(self) -> dict[str, str | None]:
+        """Return the columns that tell it from the other jobs of its cycle; their values are None
+        for a job that is the only one."""
+        teaches = None if self.spec.teaches == "agent" else self.spec.teaches
+        return {"skill": self.skill, "teaches": teaches}
+
 
 class PoolShare(StrictModel):
     """A pool of a job, after a round and before it."""

@@ -8,13 +8,12 @@ so every log gives the same rows.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from consumers.batch import Batch, Row
-from consumers.folds.cycles import refuse_cycle_panel, store_cycle_panel
 from consumers.folds.overrides import apply_pattern_override
 from consumers.folds.record import FoldInput
 from consumers.folds.routing import Candidate, RouteRefusal, RouteState, apply_route_change
@@ -36,75 +35,18 @@ from events.serving import (
     GateDecided,
     OperatorActed,
     Panel,
-    PanelComposed,
     RouteChanged,
     RouteShare,
     ServingEvent,
     UserEvaluated,
 )
 
-_UNKNOWN: Final[Mapping[str, str | None]] = {
-    **dict.fromkeys(
-        (
-            "capability",
-            "job",
-            "merge",
-            "panel",
-            "user_gate",
-            "distance",
-            "from_base",
-            "incumbent",
-            "gate",
-        )
-    ),
-    "role": "agent",
-    "replicas": "[]",
-}
-"""Columns of an adapter of which nothing is known at first."""
-
 
 def fold_adapter_production(folding: FoldInput, data: AdapterProduced, batch: Batch) -> None:
     """An adapter begins its life."""
     named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin", "role"}
     merge = None if data.merge is None else data.merge.model_dump_json()
-    born: Row = {**_UNKNOWN, **data.model_dump(include=named), "merge": merge}
-    _adapter_step(folding, data, batch, born)
-
-
-def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch) -> None:
-    """A panel begins its life. Its adapters are known, of its agent and base, and have files; its
-    cycle, if any, is open and has no other one."""
-    rows = _rows(batch, data.panel.adapters)
-    reasons = (_refuse_part(data, rows, name) for name in data.panel.adapters)
-    refused = refuse_cycle_panel(data, batch) or next(filter(None, reasons), None)
-    if refused is not None:
-        _refuse(folding, batch, "adapter", data.adapter, refused, "")
-        return
-    born: Row = {
-        **_UNKNOWN,
-        **data.model_dump(include={"adapter", "alias", "base", "sha256"}),
-        "path": "",
-        "origin": "panel",
-        "panel": data.panel.model_dump_json(),
-    }
-    if _adapter_step(folding, data, batch, born):
-        store_cycle_panel(data, batch)
-
-
-def _refuse_part(data: PanelComposed, rows: Mapping[str, Row], name: str) -> str | None:
-    """Return why an adapter cannot be a part of a panel; None where it can."""
-    row = rows.get(name)
-    if row is None:
-        return f"nobody produced an adapter {name}"
-    if row["panel"] is not None:
-        return f"{name} is a panel, and no panel is a part of another"
-    if row["role"] != "agent":
-        return f"{name} plays users, and answers no client"
-    if (row["alias"], row["base"]) != (data.alias, data.base):
-        return f"{name} is for {row['alias']} on {row['base']}, not for {data.alias} on {data.base}"
-    if row["state"] == State.COLLECTED:
-        return f"{name} is collected: its files are gone"
-    return None
+    step_adapter(folding, data, batch, {**data.model_dump(include=named), "merge": merge})
 
 
 def fold_adapter_staging(folding: FoldInput, data: AdapterStaged, batch: Batch) -> None:
@@ -114,7 +56,7 @@ def fold_adapter_staging(folding: FoldInput, data: AdapterStaged, batch: Batch) 
         "distance": data.distance,
         "from_base": data.from_base,
     }
-    _adapter_step(folding, data, batch, proof)
+    step_adapter(folding, data, batch, proof)
 
 
 def fold_adapter_evaluation(folding: FoldInput, data: AdapterEvaluated, batch: Batch) -> None:
@@ -122,7 +64,7 @@ def fold_adapter_evaluation(folding: FoldInput, data: AdapterEvaluated, batch: B
     if _is_refused_user(folding, data, batch):
         return
     evaluations = Evaluation.table().c
-    taken = _adapter_step(folding, data, batch, {})
+    taken = step_adapter(folding, data, batch, {})
     if not taken:
         return
     batch.stage(
@@ -148,7 +90,7 @@ def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> N
     if _is_refused_user(folding, data, batch):
         return
     report = exact_json(data.report.model_dump(mode="json"))
-    _adapter_step(folding, data, batch, {"incumbent": data.incumbent, "gate": report})
+    step_adapter(folding, data, batch, {"incumbent": data.incumbent, "gate": report})
 
 
 def _is_refused_user(
@@ -159,7 +101,7 @@ def _is_refused_user(
     if row is None or row["role"] != "user":
         return False
     refused = f"{data.adapter} plays users, and was measured as an agent"
-    _refuse(folding, batch, "adapter", data.adapter, refused, "")
+    refuse_step(folding, batch, "adapter", data.adapter, refused, "")
     return True
 
 
@@ -168,11 +110,11 @@ def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) 
     row = _adapter(batch, data.adapter)
     if row is not None and row["role"] != "user":
         refused = f"{data.adapter} is an agent's, and was measured as a user"
-        _refuse(folding, batch, "adapter", data.adapter, refused, data.reason)
+        refuse_step(folding, batch, "adapter", data.adapter, refused, data.reason)
         return
     others = [] if row is None or not data.passed else _list_users(batch, row)
     gate = {"user_gate": data.model_dump_json()}
-    if not _adapter_step(folding, data, batch, gate, data.reason):
+    if not step_adapter(folding, data, batch, gate, data.reason):
         return
     for other in others:
         reason = f"{data.adapter} plays users in its place"
@@ -198,13 +140,13 @@ def _list_users(batch: Batch, row: Row) -> list[Row]:
 
 
 def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
-    """A step out of service. What a route or a loaded panel still names is not unloaded."""
+    """A step out of service. What a route or a loaded version still names is not unloaded."""
     unloaded = State(data.state) in (State.UNLOADED, State.COLLECTED)
     refused = _find_user(batch, data.adapter) if unloaded else None
     if refused is not None:
-        _refuse(folding, batch, "adapter", data.adapter, refused, data.reason)
+        refuse_step(folding, batch, "adapter", data.adapter, refused, data.reason)
         return
-    _adapter_step(folding, data, batch, {"replicas": "[]"} if unloaded else {}, data.reason)
+    step_adapter(folding, data, batch, {"replicas": "[]"} if unloaded else {}, data.reason)
 
 
 def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> None:
@@ -218,7 +160,7 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
             route, {name: candidate(row) for name, row in rows.items()}, data
         )
     except RouteRefusal as refused:
-        _refuse(folding, batch, "alias", data.alias, str(refused), data.reason)
+        refuse_step(folding, batch, "alias", data.alias, str(refused), data.reason)
         return
     _step(folding, batch, "alias", data.alias, None, data.reason)
     for name, row in sorted(rows.items()):
@@ -280,19 +222,21 @@ def parse_route_state(row: Row) -> RouteState:
 # One step of one adapter
 
 
-def _adapter_step(
+def step_adapter(
     folding: FoldInput, data: ServingEvent, batch: Batch, changes: Row, reason: str = ""
 ) -> bool:
-    """Move the adapter that an event names; False where it was refused, or a repetition."""
+    """Move the adapter that an event names, with `changes` of its row; return False where the event
+    was refused, or is a repetition."""
     assert not isinstance(data, RouteChanged), "a route moves several"
     if _is_repeat(folding, batch):
         return False
     row = _adapter(batch, data.adapter)
     state = after(data.adapter, None if row is None else State(row["state"]), data)
     if state is None:
-        _refuse(folding, batch, "adapter", data.adapter, _refusal(data, row), reason)
+        refuse_step(folding, batch, "adapter", data.adapter, _refusal(data, row), reason)
         return False
-    known = {**(row or {}), **changes}
+    unknown: Row = {**Adapter.blank(), "role": "agent", "replicas": "[]"}
+    known = {**(row or unknown), **changes}
     if row is None or row["state"] != state:
         _move(folding, batch, known, state, reason)
     else:
@@ -367,9 +311,11 @@ def _step(
     )
 
 
-def _refuse(
+def refuse_step(
     folding: FoldInput, batch: Batch, kind: str, subject: str, refused: str, reason: str
 ) -> None:
+    """Record in `serving_steps` that an event changed nothing, and why; a repetition records
+    nothing."""
     if not _is_repeat(folding, batch):
         _step(folding, batch, kind, subject, None, reason, refused)
 
@@ -393,10 +339,11 @@ def _count(batch: Batch, table: type[ProjectionTable], *where: Any) -> int:
 
 
 def _adapter(batch: Batch, name: str) -> Row | None:
-    return _rows(batch, [name]).get(name)
+    return read_adapter_rows(batch, [name]).get(name)
 
 
-def _rows(batch: Batch, names: Iterable[str]) -> dict[str, Row]:
+def read_adapter_rows(batch: Batch, names: Iterable[str]) -> dict[str, Row]:
+    """Return name -> row of those adapters that are known."""
     adapters = Adapter.table()
     query = select(adapters).where(adapters.c.adapter.in_(sorted(names)))
     return {row["adapter"]: dict(row) for row in batch.connection.execute(query).mappings()}
@@ -407,7 +354,7 @@ def _adapters(batch: Batch, data: RouteChanged, route: RouteState | None) -> dic
     named = {part.adapter for part in data.shares} | {data.shadow}
     if route is not None:
         named |= route.adapters
-    return _rows(batch, (name for name in named if name is not None))
+    return read_adapter_rows(batch, (name for name in named if name is not None))
 
 
 def _read_route_state(batch: Batch, alias: str) -> RouteState | None:
@@ -417,19 +364,42 @@ def _read_route_state(batch: Batch, alias: str) -> RouteState | None:
 
 
 def _find_user(batch: Batch, adapter: str) -> str | None:
-    """Return what still uses an adapter, in words: a route as its shadow, or a panel that replicas
-    may hold; None where nothing does."""
+    """Return what still uses an adapter, in words: a route as its shadow, or a version with members
+    that replicas may hold; None where nothing does."""
     batch.flush()
-    routes, adapters = Route.table().c, Adapter.table().c
+    routes = Route.table().c
     query = select(routes.alias).where(routes.shadow == adapter).limit(1)
     alias: str | None = batch.connection.execute(query).scalar()
     if alias is not None:
         return f"the route of {alias} names {adapter} as its shadow"
-    loaded = [state.value for state in LOADED]
-    panels = select(adapters.adapter, adapters.panel).where(
-        adapters.panel.is_not(None), adapters.state.in_(sorted(loaded))
-    )
-    for name, panel in batch.connection.execute(panels.order_by(adapters.adapter)):
-        if adapter in Panel.model_validate_json(panel).adapters:
-            return f"the panel {name} has {adapter} as a part"
+    loaded = Adapter.table().c.state.in_(sorted(state.value for state in LOADED))
+    for name, (origin, parts) in read_compositions(batch.connection, loaded).items():
+        if adapter in parts:
+            return f"the {origin} {name} has {adapter} as a part"
     return None
+
+
+class Composition(NamedTuple):
+    """A version that has members and no files."""
+
+    origin: str
+    """How it came to be, which says what it is."""
+    parts: tuple[str, ...]
+    """Adapters that an engine must hold for it."""
+
+
+def has_members() -> ColumnElement[bool]:
+    """Return the condition that a row of `adapters` is of a version with members."""
+    return Adapter.table().c.panel.is_not(None)
+
+
+def read_compositions(
+    connection: Connection, *where: ColumnElement[bool]
+) -> dict[str, Composition]:
+    """Return the versions with members under these conditions, by name."""
+    adapters = Adapter.table().c
+    query = select(adapters.adapter, adapters.origin, adapters.panel).where(has_members(), *where)
+    return {
+        row.adapter: Composition(row.origin, Panel.model_validate_json(row.panel).adapters)
+        for row in connection.execute(query.order_by(adapters.adapter))
+    }

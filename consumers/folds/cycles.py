@@ -17,7 +17,7 @@ same rows.
 import json
 from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 
 from consumers.batch import Batch, Row
 from consumers.folds.record import FoldInput
@@ -38,7 +38,6 @@ from events.learning import (
     TaskRejected,
 )
 from events.learning import JobRound as JobRoundName
-from events.serving import PanelComposed
 from events.streams import LEARNING
 
 LEADER: Final = "leader"
@@ -79,15 +78,11 @@ def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> No
     named = {
         "cycle", "alias", "base", "number", "environment", "trigger", "reason", "slot", "acted",
     }  # fmt: skip
-    unknown = (
-        "round", "directive", "findings", "summary", "analyzer", "trouble", "job", "panel",
-        "outcome", "ended_because", "diagnosed", "directed", "ended",
-    )  # fmt: skip
     batch.stage(
         Cycle,
         {
+            **Cycle.blank(),
             **data.model_dump(include=named),
-            **dict.fromkeys(unknown),
             "position": exact_json(data.position),
             "accepted": 0,
             "rejected": 0,
@@ -103,7 +98,7 @@ def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
     round."""
     if data.cycle is None:
         return True
-    row = _open(batch, data.cycle)
+    row = find_open_cycle(batch, data.cycle)
     return row is not None and row["round"] is None
 
 
@@ -111,14 +106,14 @@ def store_cycle_round(
     folding: FoldInput, data: PatternsDiagnosed, number: int, batch: Batch
 ) -> None:
     """A cycle has its round: the one it closed, or the last one where nothing was new."""
-    row = None if data.cycle is None else _open(batch, data.cycle)
+    row = None if data.cycle is None else find_open_cycle(batch, data.cycle)
     if row is not None:
         batch.stage(Cycle, {**row, "round": number, "diagnosed": folding.time})
 
 
 def fold_directive(folding: FoldInput, data: DirectiveWritten, batch: Batch) -> None:
     """A cycle knows what its tasks shall stress; or a round of its job is begun."""
-    row = _open(batch, data.cycle)
+    row = find_open_cycle(batch, data.cycle)
     if data.job_round is not None:
         if row is not None:
             _begin_job_round(folding, data, data.job_round, batch)
@@ -180,7 +175,7 @@ def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
         return False
     if data.cycle is None:
         return True
-    row = _open(batch, data.cycle)
+    row = find_open_cycle(batch, data.cycle)
     if row is None:
         return False
     same = (tasks.alias == data.alias) & (tasks.task == data.task.id) & (tasks.origin == PROPOSED)
@@ -199,7 +194,7 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
         return
     assert data.cycle is not None, "the event names a task or a cycle"
     event = folding.event.envelope.id
-    row = _open(batch, data.cycle)
+    row = find_open_cycle(batch, data.cycle)
     if row is None or _exists(batch, Rejection, Rejection.table().c.event == event):
         return
     batch.stage(Cycle, {**row, "rejected": row["rejected"] + 1})
@@ -213,46 +208,22 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
     )
 
 
-def refuse_cycle_panel(data: PanelComposed, batch: Batch) -> str | None:
-    """Return why a cycle takes no panel; None where it does, and for a panel of no known cycle. One
-    that is composed behind the cycle's end would wait for a next step for ever."""
-    row = None if data.cycle is None else _row(batch, Cycle, Cycle.table().c.cycle == data.cycle)
-    if row is None or row["panel"] == data.adapter:
-        return None
-    if row["panel"] is not None:
-        return f"cycle {data.cycle} has the panel {row['panel']}"
-    return None if row["outcome"] is None else f"cycle {data.cycle} is over"
-
-
-def store_cycle_panel(data: PanelComposed, batch: Batch) -> None:
-    """An open cycle has its panel: the first one that was composed for it."""
-    row = None if data.cycle is None else _open(batch, data.cycle)
-    if row is not None and row["panel"] is None:
-        batch.stage(Cycle, {**row, "panel": data.adapter})
-
-
 def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> None:
-    """A job is open from here on. A cycle has one, or one for each of its skills and one that
-    trains their router."""
+    """A job is open from here on. A cycle has one, or one for each of its branches."""
     if _exists(batch, Job, Job.table().c.job == data.job):
         return
     if data.cycle is not None:
-        row = _open(batch, data.cycle)
+        row = find_open_cycle(batch, data.cycle)
         if row is None or not _awaits_job(data, row, batch):
             return
         if row["job"] is None:
             batch.stage(Cycle, {**row, "job": data.job})
-    unknown = (
-        "outcome", "reason", "adapter", "sha256", "steps", "rollouts", "seconds", "attempts",
-        "ended",
-    )  # fmt: skip
     batch.stage(
         Job,
         {
+            **Job.blank(),
             **data.model_dump(include={"job", "cycle", "alias", "base", "capability", "minutes"}),
-            "skill": data.skill,
-            "teaches": _name_pupil(data),
-            **dict.fromkeys(unknown),
+            **data.branch,
             "spec": exact_json(data.spec.model_dump(mode="json")),
             "event": folding.event.envelope.id,
             "requested": folding.time,
@@ -262,24 +233,17 @@ def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> No
 
 
 def _awaits_job(data: JobRequested, cycle: Row, batch: Batch) -> bool:
-    """Whether an open cycle takes a job: its first one; or beside jobs for skills the first one
-    for another skill, or the first one that trains the router."""
+    """Return whether an open cycle takes a job: its first one, or beside jobs of branches the first
+    one of another branch."""
     if cycle["job"] is None:
         return True
     jobs = Job.table().c
     of_cycle = jobs.cycle == data.cycle
-    for_everything = jobs.skill.is_(None) & jobs.teaches.is_(None)
-    if _exists(batch, Job, of_cycle & for_everything):
+    without_branch = and_(*(jobs[name].is_(None) for name in data.branch))
+    if not any(data.branch.values()) or _exists(batch, Job, of_cycle & without_branch):
         return False
-    pupil = _name_pupil(data)
-    if data.skill is None and pupil is None:
-        return False
-    same = jobs.skill.is_not_distinct_from(data.skill) & jobs.teaches.is_not_distinct_from(pupil)
-    return not _exists(batch, Job, of_cycle & same)
-
-
-def _name_pupil(data: JobRequested) -> str | None:
-    return None if data.spec.teaches == "agent" else data.spec.teaches
+    same = (jobs[name].is_not_distinct_from(value) for name, value in data.branch.items())
+    return not _exists(batch, Job, and_(of_cycle, *same))
 
 
 def fold_job_end(folding: FoldInput, data: JobEnded, batch: Batch) -> None:
@@ -291,7 +255,7 @@ def fold_job_end(folding: FoldInput, data: JobEnded, batch: Batch) -> None:
 
 def fold_cycle_end(folding: FoldInput, data: CycleEnded, batch: Batch) -> None:
     """A cycle is over."""
-    row = _open(batch, data.cycle)
+    row = find_open_cycle(batch, data.cycle)
     if row is not None:
         how: Row = {"outcome": data.outcome, "ended_because": data.reason, "ended": folding.time}
         batch.stage(Cycle, {**row, **how})
@@ -318,10 +282,15 @@ def _epoch(batch: Batch) -> int:
     return epoch or 0
 
 
-def _open(batch: Batch, cycle: str) -> Row | None:
-    """A cycle that is not over."""
+def find_open_cycle(batch: Batch, cycle: str) -> Row | None:
+    """Return a cycle that is not over; None where it is, or is not known."""
     cycles = Cycle.table().c
     return _row(batch, Cycle, (cycles.cycle == cycle) & cycles.outcome.is_(None))
+
+
+def find_cycle(batch: Batch, cycle: str) -> Row | None:
+    """Return a cycle; None where it is not known."""
+    return _row(batch, Cycle, Cycle.table().c.cycle == cycle)
 
 
 def _row(batch: Batch, table: type[ProjectionTable], where: Any) -> Row | None:

@@ -13,11 +13,11 @@ from typing import Final
 from sqlalchemy import Connection, or_, select
 
 from consumers.batch import Batch
+from consumers.folds.adapters import has_members, read_compositions
 from consumers.folds.record import FoldInput
 from consumers.folds.task_states import ACTIVE
 from consumers.tables import Adapter, Cycle, Erasure, Job, Rollout, Task, TaskBody, TaskState
 from events.learning import PersonErased
-from events.serving import Panel
 
 _IDS_PER_QUERY: Final = 500
 
@@ -84,8 +84,8 @@ class AdapterDependence:
     because: tuple[str, ...]
     """`counted`: a rollout was judged in the round that its cycle began with; `example`: its
     directive names one; `task`: a task was written after one; `lesson`: its job practised a lesson
-    made of one; `parent`: it goes on from an adapter of this list, was merged of one, or is a panel
-    with one."""
+    made of one; `parent`: it goes on from an adapter of this list, was merged of one, or has one as
+    a part."""
 
 
 def find_dependent_adapters(
@@ -96,16 +96,17 @@ def find_dependent_adapters(
     jobs, adapters = Job.table().c, Adapter.table().c
     query = (
         select(
-            adapters.adapter, adapters.state, adapters.path, adapters.merge, adapters.panel,
+            adapters.adapter, adapters.state, adapters.path, adapters.merge,
             jobs.job, jobs.cycle, jobs.spec,
         )
         .join_from(Adapter.table(), Job.table(), jobs.job == adapters.job, isouter=True)
-        .where(
-            or_(jobs.job.is_not(None), adapters.merge.is_not(None), adapters.panel.is_not(None))
-        )
+        .where(or_(jobs.job.is_not(None), adapters.merge.is_not(None), has_members()))
         .order_by(adapters.adapter)
     )  # fmt: skip
     rows = connection.execute(query).all()
+    parents = {row.adapter: _list_parents(row.spec, row.merge) for row in rows}
+    for name, composition in read_compositions(connection).items():
+        parents[name] += composition.parts
     reasons = {row.adapter: cycles[row.cycle] for row in rows if row.cycle in cycles}
     for row in rows:
         if row.spec is not None and not _list_drawn(row.spec).isdisjoint(lessons):
@@ -121,7 +122,7 @@ def find_dependent_adapters(
         heirs = [
             row.adapter
             for row in rows
-            if not named.isdisjoint(_list_parents(row.spec, row.merge, row.panel))
+            if not named.isdisjoint(parents[row.adapter])
             and "parent" not in reasons.get(row.adapter, ())
         ]
         if not heirs:
@@ -134,14 +135,13 @@ def find_dependent_adapters(
     ]
 
 
-def _list_parents(spec: str | None, merge: str | None, panel: str | None) -> list[str]:
+def _list_parents(spec: str | None, merge: str | None) -> list[str]:
     """Return the folder that an adapter's job went on from, and the names of those that it was
-    merged of, or that a panel is of."""
+    merged of."""
     members = [] if merge is None else json.loads(merge)["members"]
     parent = None if spec is None else json.loads(spec)["parent"]
-    parts = () if panel is None else Panel.model_validate_json(panel).adapters
     merged = (member["adapter"] for member in members)
-    return [*([] if parent is None else [parent]), *merged, *parts]
+    return [*([] if parent is None else [parent]), *merged]
 
 
 def _list_drawn(spec: str) -> set[str]:

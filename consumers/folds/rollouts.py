@@ -22,7 +22,6 @@ from consumers.folds.adapters import (
     fold_adapter_staging,
     fold_gate_decision,
     fold_operator_action,
-    fold_panel_composition,
     fold_route_change,
     fold_user_evaluation,
 )
@@ -50,6 +49,7 @@ from consumers.folds.task_states import (
     restore_task,
     takes_body,
 )
+from consumers.methods.skills.composition import fold_panel_composition
 from consumers.methods.skills.folds import fold_skill_contrast
 from consumers.methods.synthesis.folds import (
     count_try,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, func, select
 
+from consumers.folds.adapters import has_members
 from consumers.tables import (
     Adapter,
     Cycle,
@@ -21,7 +22,7 @@ from consumers.tables import (
     Rollout,
 )
 from events.lifecycle import State
-from events.serving import GateDecided, PanelComposed
+from events.serving import GateDecided
 
 OPEN: Final = "open"
 """The outcome of what is not over."""
@@ -114,7 +115,9 @@ def successes(connection: Connection) -> dict[tuple[str, str], str]:
         "propose": select(jobs.alias, func.max(jobs.requested)).where(of_loop).group_by(jobs.alias),
         "train": select(jobs.alias, func.max(jobs.ended)).where(trained).group_by(jobs.alias),
         "gate": _last_entry(State.GATED),
-        "compose": _steps(steps.type == PanelComposed.TYPE).add_columns(func.max(steps.time)),
+        "compose": _steps(steps.state == State.PRODUCED.value, has_members()).add_columns(
+            func.max(steps.time)
+        ),
         "canary": _last_entry(State.CANARY),
         "route": _last_entry(State.PROMOTED),
     }

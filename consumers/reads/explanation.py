@@ -25,7 +25,9 @@ from consumers.methods.synthesis.plans import (
     read_plans,
 )
 from consumers.methods.synthesis.verdicts import read_task_verdicts
+from consumers.reads.learning import describe_branch
 from consumers.reads.repairs import read_repair
+from consumers.reads.serving import parse_adapter
 from consumers.reads.succession import find_adapter_at, find_member_before
 from consumers.tables import (
     Adapter,
@@ -44,7 +46,7 @@ from consumers.tables import (
 )
 from events.errors import KintsugiError
 from events.learning import OPERATOR
-from events.serving import AdapterMerge, Panel, UserEvaluated
+from events.serving import UserEvaluated
 
 _NAMED: Final = 3
 """Names of each kind that an ambiguous beginning is answered with."""
@@ -163,30 +165,23 @@ def _adapter(connection: Connection, name: str) -> Node | None:
     row = _row(connection, Adapter, "adapter", name)
     if row is None:
         return None
-    merge = None if row.merge is None else AdapterMerge.model_validate_json(row.merge)
-    panel = None if row.panel is None else Panel.model_validate_json(row.panel)
-    if merge is not None:
-        because = [_adapter(connection, member.adapter) for member in merge.members]
-    elif panel is not None:
-        because = [_adapter(connection, part) for part in panel.adapters]
+    version = parse_adapter(row._mapping)
+    if version.merge is not None:
+        because = [_adapter(connection, member.adapter) for member in version.merge.members]
+    elif not version.has_files:
+        because = [_adapter(connection, part) for part in version.parts]
     else:
         because = [_build_push_node(row) if row.job is None else _job(connection, row.job)]
     return Node(
-        name, "adapter" if panel is None else "panel",
+        name, "adapter" if version.has_files else version.origin,
         _line(
             row.state, *_describe_routes(connection, name), _describe_capability(row),
-            "" if merge is None else merge.summary,
-            "" if panel is None else _describe_panel(panel, row.base),
+            "" if version.merge is None else version.merge.summary, version.describe_members(),
             _describe_role(row.role), _gate(row.gate), describe_user_gate(row.user_gate),
             "" if _is_gate_reason(row) else row.reason,
         ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
-
-
-def _describe_panel(panel: Panel, base: str) -> str:
-    members = ", ".join(f"{member.skill} by {member.adapter or base}" for member in panel.members)
-    return f"answers {members}; the router is {panel.router.adapter or base}"
 
 
 def _describe_routes(connection: Connection, adapter: str) -> list[str]:
@@ -312,7 +307,7 @@ def _job(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_aim(job: Row[Any]) -> str:
-    """The skill that a job is for, or what it teaches; empty for one that trains for everything."""
+    """Return what a job is for or teaches; empty for one that trains for everything."""
     if job.teaches == "user":
         pools = json.loads(job.spec)["pools"]
         shown = sum(len(pool.get("successes", ())) for pool in pools)
@@ -320,7 +315,7 @@ def _describe_aim(job: Row[Any]) -> str:
         return f"teaches a user by {shown:,} recorded dialogues and {gold:,} of the oracle"
     if job.teaches is not None:
         return f"teaches a {job.teaches}"
-    return "" if job.skill is None else f"for the skill {job.skill}"
+    return describe_branch(job)
 
 
 def _describe_lesson_pools(pools: Sequence[dict[str, Any]]) -> str:

@@ -287,6 +287,12 @@ def newest_cycle(connection: Connection) -> CycleRow | None:
     return _first_cycle(connection, select(table).order_by(*order).limit(1))
 
 
+def describe_branch(job: Any) -> str:
+    """Return in words which branch of its cycle a job (a row of the table) is for; empty for a job
+    that is for everything."""
+    return "" if job.skill is None else f"for the skill {job.skill}"
+
+
 def find_panel_cycle(connection: Connection, panel: str) -> str | None:
     """The id of the cycle that composed a panel; None where a person did."""
     cycles = Cycle.table().c

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, RowMapping, func, select
 
 from consumers.folds.adapters import parse_route_state
 from consumers.folds.routing import Candidate, RouteState
@@ -127,6 +127,14 @@ class AdapterRow:
     def chooser(self) -> PanelRouter | None:
         """Return what chooses a member for a session; None for a version that has files."""
         return None if self.panel is None else self.panel.router
+
+    def describe_members(self) -> str:
+        """Return what its members answer and what chooses them, in words; empty for a version that
+        has files."""
+        if self.panel is None:
+            return ""
+        members = ", ".join(f"{name} by {by or self.base}" for name, by in self.members.items())
+        return f"answers {members}; the router is {self.panel.router.adapter or self.base}"
 
     @property
     def candidate(self) -> Candidate:
@@ -288,7 +296,7 @@ def adapter_row(connection: Connection, name: str) -> AdapterRow | None:
     """Return an adapter by its name; None where no adapter has it."""
     adapters = Adapter.table()
     row = connection.execute(select(adapters).where(adapters.c.adapter == name)).mappings().first()
-    return None if row is None else _adapter(dict(row))
+    return None if row is None else parse_adapter(row)
 
 
 def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
@@ -300,7 +308,7 @@ def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
         .where(adapters.c.alias == alias, adapters.c.role == "user")
         .order_by(adapters.c.offset, adapters.c.adapter)
     )
-    return [_adapter(dict(row)) for row in connection.execute(query).mappings()]
+    return [parse_adapter(row) for row in connection.execute(query).mappings()]
 
 
 def find_adapters_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
@@ -354,7 +362,7 @@ def route_table(connection: Connection) -> RouteTable:
             for row in connection.execute(select(routes).order_by(routes.c.alias)).mappings()
         ),
         adapters=tuple(
-            _adapter(dict(row))
+            parse_adapter(row)
             for row in connection.execute(
                 select(adapters).where(kept).order_by(adapters.c.adapter)
             ).mappings()
@@ -446,7 +454,8 @@ _AS_STORED: Final = (
 )  # fmt: skip
 
 
-def _adapter(row: dict[str, Any]) -> AdapterRow:
+def parse_adapter(row: RowMapping) -> AdapterRow:
+    """Return an adapter from its row of the table."""
     return AdapterRow(
         **{name: row[name] for name in _AS_STORED},
         merge=AdapterMerge.model_validate_json(row["merge"]) if row["merge"] else None,
