@@ -117,6 +117,11 @@ class AdapterRow:
         return (self.adapter,) if self.panel is None else self.panel.adapters
 
     @property
+    def composition(self) -> Panel | None:
+        """Return its members and chooser as the log has them; None for a version that has files."""
+        return self.panel
+
+    @property
     def members(self) -> dict[str, str | None]:
         """Return the names of its members, each with the adapter that answers, None for the base;
         {} for a version that has files."""

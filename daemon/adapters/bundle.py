@@ -1,7 +1,7 @@
 """One bundle of an adapter that a stranger can use: files, evidence, lineage, probes, card.
 
-    contents = build_bundle(facts)
-    write_bundle(contents, facts.adapter, Path("better.tar.gz"), force=False)
+    contents = build_bundle("better-200", read_contents(facts))
+    write_bundle(contents, "better-200", Path("better.tar.gz"), force=False)
 
     NAME/adapter/          the directory of PEFT, as it is in the home
     NAME/gate.json         what the gate said last, every measurement, and the settings in force
@@ -10,8 +10,7 @@
     NAME/README.md         the model card, made from the above
     NAME/MANIFEST.json     the sha256 of every other file
 
-Of a panel, `panel.json` stands for `adapter/` and `probes.json`: who answers which skill, what the
-router reads; and each of its adapters is a folder NAME/ADAPTER/ with the first five of these.
+The bundle of a version with members is of its room (daemon/methods/skills/panel_bundle.py).
 
 Guarantees: the same files, tables and settings give the same bytes, whenever and wherever they are
 exported; a file or folder is whole or absent. Of rollouts there are ids and no words. Not covered:
@@ -24,7 +23,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -38,12 +37,11 @@ from daemon.adapters.directory import (
     read_file,
 )
 from daemon.adapters.fingerprint import Expectation
-from daemon.adapters.model_card import CardFacts, PanelCardFacts, build_card, build_panel_card
+from daemon.adapters.model_card import CardFacts, build_card
 from events.errors import KintsugiError
 
 ADAPTER: Final = "adapter"
 """Folder of the bundle that PEFT loads."""
-PANEL: Final = "panel.json"
 MANIFEST: Final = "MANIFEST.json"
 FORMAT: Final = 1
 ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz")
@@ -69,29 +67,6 @@ class BundleFacts:
     lineage: Mapping[str, Any]
     probes: Expectation
 
-    @property
-    def adapter(self) -> str:
-        """Its name."""
-        return self.card.adapter
-
-
-@dataclass(frozen=True, slots=True)
-class PanelBundleFacts:
-    """The facts about a panel that its bundle holds, as JSON values where a file takes them as they
-    are."""
-
-    card: PanelCardFacts
-    panel: Mapping[str, Any]
-    gate: Mapping[str, Any]
-    lineage: Mapping[str, Any]
-    parts: Sequence[BundleFacts]
-    """Its members' adapters, then its router's."""
-
-    @property
-    def adapter(self) -> str:
-        """Its name."""
-        return self.card.panel
-
 
 def read_provenance(folder: Path) -> Provenance | None:
     """What the learner wrote of an adapter; None for one of another trainer."""
@@ -100,35 +75,21 @@ def read_provenance(folder: Path) -> Provenance | None:
     return Provenance.model_validate_json(read_file(folder / PROVENANCE))
 
 
-def build_bundle(facts: BundleFacts | PanelBundleFacts) -> dict[str, bytes]:
-    """Path in the bundle -> content. Raises BadAdapter for a file that cannot be read."""
-    contents = _read_contents(facts) if isinstance(facts, BundleFacts) else _read_parts(facts)
-    digests = {name: hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents)}
-    manifest = {"format": FORMAT, "adapter": facts.adapter, "files": digests}
-    return {**contents, MANIFEST: _as_json(manifest)}
+def build_bundle(name: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a bundle (path -> content), its manifest included."""
+    digests = {path: hashlib.sha256(contents[path]).hexdigest() for path in sorted(contents)}
+    manifest = {"format": FORMAT, "adapter": name, "files": digests}
+    return {**contents, MANIFEST: as_json(manifest)}
 
 
-def _read_parts(facts: PanelBundleFacts) -> dict[str, bytes]:
-    """Return the files of a panel and of its adapters."""
-    contents = {
-        "README.md": build_panel_card(facts.card).encode(),
-        "gate.json": _as_json(facts.gate),
-        "lineage.json": _as_json(facts.lineage),
-        PANEL: _as_json(facts.panel),
-    }
-    for part in facts.parts:
-        files = _read_contents(part)
-        contents |= {f"{part.adapter}/{path}": content for path, content in files.items()}
-    return contents
-
-
-def _read_contents(facts: BundleFacts) -> dict[str, bytes]:
-    """Return the files of an adapter's bundle without the manifest."""
+def read_contents(facts: BundleFacts) -> dict[str, bytes]:
+    """Return the files of an adapter's bundle without the manifest. Raises BadAdapter for a file
+    that cannot be read."""
     contents = {
         "README.md": build_card(facts.card).encode(),
-        "gate.json": _as_json(facts.gate),
-        "lineage.json": _as_json(facts.lineage),
-        "probes.json": _as_json(facts.probes.model_dump(mode="json")),
+        "gate.json": as_json(facts.gate),
+        "lineage.json": as_json(facts.lineage),
+        "probes.json": as_json(facts.probes.model_dump(mode="json")),
     }
     try:
         for path in sorted(facts.folder.iterdir()):
@@ -225,6 +186,7 @@ def _remove(place: Path) -> None:
         os.unlink(place)
 
 
-def _as_json(document: Any) -> bytes:
+def as_json(document: Any) -> bytes:
+    """Return a JSON file of a bundle: keys are sorted, so equal documents give equal bytes."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1, sort_keys=True)
     return f"{text}\n".encode()

@@ -1,6 +1,6 @@
 """The model card of an exported adapter: prose around numbers that are in the bundle's files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,62 +52,10 @@ class CardFacts:
     """Members of an adapter that was merged; None for an adapter that was not."""
 
 
-@dataclass(frozen=True, slots=True)
-class PanelCardFacts:
-    """The facts that the card of a panel states."""
-
-    panel: str
-    alias: str
-    base: str
-    state: str
-    members: Mapping[str, str | None]
-    """Skill -> the adapter that answers it; None for the base."""
-    descriptions: Mapping[str, str]
-    """Skill -> what the router reads of it."""
-    router: str | None
-    """None: the base chooses."""
-    gate: GateReport | None
-    measured: Sequence[Measured]
-
-
-def build_panel_card(facts: PanelCardFacts) -> str:
-    """The card of a panel as Markdown."""
-    rows = [
-        f"| {_escape_cell(skill)} | `{adapter or facts.base}` | "
-        f"{_escape_cell(facts.descriptions.get(skill, ''))} |"
-        for skill, adapter in facts.members.items()
-    ]
-    router = f"`{facts.router}`" if facts.router else f"`{facts.base}`, without training"
-    head = f"""---
-base_model: {facts.base}
-tags: [lora, kintsugi]
----
-
-# {facts.panel}
-
-Adapters of `{facts.base}` behind a router, served as one policy for the agent `{facts.alias}`.
-When it was exported it was {facts.state.replace("_", " ")}.
-
-| skill | answered by | as the router reads it |
-|---|---|---|
-"""
-    loading = f"""## How to use it
-
-Each folder beside this file is an adapter with a card of its own. The router is {router}: it
-reads the options of `panel.json` and the conversation in two orders of the labels, and what both
-choose answers; anything else goes to the base. Push the adapters into another home of kintsugi,
-then compose them there:
-
-    kintsugi panels compose {" ".join(f"{s}={a or 'base'}" for s, a in facts.members.items())}
-"""
-    numbers = _describe_numbers(facts.gate, facts.measured)
-    return head + "\n".join([*rows, "", numbers, loading])
-
-
 def build_card(facts: CardFacts) -> str:
     """The card as Markdown, with the header that model hubs read."""
     parts = (
-        _describe_header(facts), _describe_numbers(facts.gate, facts.measured),
+        _describe_header(facts), describe_numbers(facts.gate, facts.measured),
         _describe_loading(facts),
         _describe_training(facts), _describe_limits(facts),
     )  # fmt: skip
@@ -138,7 +86,8 @@ When it was exported it was {facts.state.replace("_", " ")}.
 """
 
 
-def _describe_numbers(gate: GateReport | None, evaluations: Sequence[Measured]) -> str:
+def describe_numbers(gate: GateReport | None, evaluations: Sequence[Measured]) -> str:
+    """Return the section of a card about what was measured and what the gate said."""
     lines = ["## What was measured", ""]
     for measured in evaluations:
         lines.append(
@@ -171,12 +120,12 @@ def _describe_check(check: Check) -> str:
         "" if number is None else f"{100 * number:+.1f}" if in_points else f"{number:.4g}"
         for number in values
     )
-    name = _escape_cell(check.name)
+    name = escape_cell(check.name)
     return f"| {name} | {check.verdict} | {value} | {low} | {limit} | {check.tasks:,} |"
 
 
-def _escape_cell(text: str) -> str:
-    """A name in a cell of a table: that of a pattern holds the character that ends a cell."""
+def escape_cell(text: str) -> str:
+    """Return a text for a cell of a table; a pattern's name has the character that ends a cell."""
     return text.replace("|", "\\|")
 
 
@@ -231,7 +180,7 @@ def _describe_training(facts: CardFacts) -> str:
     if facts.pools:
         lines += ["", "| pool | tasks | reward |", "|---|---|---|"]
         lines += [
-            f"| {_escape_cell(pool.name)} | {len(pool.tasks):,} | {pool.reward} |"
+            f"| {escape_cell(pool.name)} | {len(pool.tasks):,} | {pool.reward} |"
             for pool in facts.pools
         ]
     if facts.parents and facts.merge is None:

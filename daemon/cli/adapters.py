@@ -139,16 +139,14 @@ def _show_user_gate(gate: "UserEvaluated") -> Any:
 
 
 def build_document(cli: Cli, row: "AdapterRow") -> dict[str, Any]:
-    """An adapter or a panel, for scripts."""
-    gate = None if row.gate is None else row.gate.model_dump(mode="json")
-    merge = None if row.merge is None else row.merge.model_dump(mode="json")
-    panel = None if row.panel is None else row.panel.model_dump(mode="json")
-    user_gate = None if row.user_gate is None else row.user_gate.model_dump(mode="json")
-    named = {
-        "state": str(row.state), "gate": gate, "merge": merge, "panel": panel,
-        "user_gate": user_gate, "path": locate_files(cli, row.path),
-    }  # fmt: skip
-    return {**asdict(row), **named}
+    """Return an adapter, or a version with members, for scripts."""
+    from pydantic import BaseModel
+
+    fields = {
+        name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+        for name, value in asdict(row).items()
+    }
+    return {**fields, "state": str(row.state), "path": locate_files(cli, row.path)}
 
 
 def _about(cli: Cli, row: "AdapterRow") -> Any:
@@ -164,11 +162,7 @@ def _about(cli: Cli, row: "AdapterRow") -> Any:
             "state": f"{row.state}, since {row.since}",
             "for": f"{row.alias} on {row.base}, {_describe_role(row)}",
             "from": row.merge.summary if row.merge else row.job or row.origin,
-            **(
-                {"files": locate_files(cli, row.path)}
-                if row.panel is None
-                else _describe_parts(row)
-            ),
+            **({"files": locate_files(cli, row.path)} if row.has_files else _describe_parts(row)),
             "sha256": row.sha256,
             "proof": proof,
         }
@@ -182,11 +176,10 @@ def _describe_role(row: "AdapterRow") -> str:
 
 
 def _describe_parts(row: "AdapterRow") -> dict[str, str]:
-    """What stands for a panel in place of files."""
-    assert row.panel is not None, "it is a panel"
-    members = {member.skill: member.adapter for member in row.panel.members}
-    router = row.panel.router.adapter or row.base
-    return {"panel": f"{describe_members(members, row.base).strip(' ()')}; router: {router}"}
+    """Return what is shown of a version with members in place of its files."""
+    assert row.chooser is not None, "it has members"
+    router = row.chooser.adapter or row.base
+    return {row.origin: f"{describe_members(row.members, row.base).strip(' ()')}; router: {router}"}
 
 
 def _report(report: "GateReport") -> Any:
@@ -371,18 +364,20 @@ def export(
     The same adapter, tables and settings give the same bytes.
     """
     from daemon.adapters.bundle import build_bundle, write_bundle
-    from daemon.serving.export import collect_facts
+    from daemon.methods.skills.panel_bundle import read_panel_files
+    from daemon.serving.export import find_version, read_files
 
-    with cli.app() as app:
-        bundled = collect_facts(app, adapter)
-    contents = build_bundle(bundled)
-    write_bundle(contents, bundled.adapter, out, force=force)
+    with cli.app() as app, app.reading() as connection:
+        row = find_version(connection, adapter)
+        read = read_files if row.has_files else read_panel_files
+        contents = build_bundle(row.adapter, read(app, connection, row))
+    write_bundle(contents, row.adapter, out, force=force)
     if cli.out.json:
         files = {name: len(content) for name, content in sorted(contents.items())}
-        cli.out.document({"adapter": bundled.adapter, "out": str(out), "files": files})
+        cli.out.document({"adapter": row.adapter, "out": str(out), "files": files})
     else:
         size = sum(map(len, contents.values()))
-        cli.out.show(f"{bundled.adapter} is in {out}: {len(contents)} files, {size:,} bytes")
+        cli.out.show(f"{row.adapter} is in {out}: {len(contents)} files, {size:,} bytes")
 
 
 @command(group)

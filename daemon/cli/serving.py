@@ -66,7 +66,7 @@ def parse_share(text: str, hint: str) -> float:
 
 def locate_files(cli: Cli, path: str | None) -> str | None:
     """Return the folder on this machine that a recorded path of an adapter means; what is no path
-    (None, the empty one of a panel) as it is."""
+    (None, the empty one of a version with members) as it is."""
     return str(cli.settings.adapter_paths.locate(path)) if path else path
 
 
@@ -132,10 +132,10 @@ def _name_policy(line: "RouteLine") -> str:
 
 
 def describe_members(members: "Mapping[str, str | None] | None", base: str) -> str:
-    """The members of a panel, to stand behind its name; empty for an adapter."""
+    """Return the members of a policy, to stand behind its name; empty for a policy without."""
     if members is None:
         return ""
-    return f" ({', '.join(f'{skill}: {name or base}' for skill, name in members.items())})"
+    return f" ({', '.join(f'{member}: {name or base}' for member, name in members.items())})"
 
 
 def _format_share(share: float) -> str:

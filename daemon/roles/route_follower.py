@@ -212,7 +212,7 @@ def in_force(table: "RouteTable") -> GatewayRoutes:
         {row.alias: _route(row) for row in table.routes},
         {
             row.adapter: Adapter(
-                row.alias, row.base, row.state in _KEEPS, row.panel, row.role == "user"
+                row.alias, row.base, row.state in _KEEPS, row.composition, row.role == "user"
             )
             for row in table.adapters
         },

@@ -1,7 +1,7 @@
-"""Export an adapter or a panel of the home as one bundle, with what the tables say of it.
+"""Export an adapter of the home as one bundle, with what the tables say of it.
 
-    facts = collect_facts(app, "better-200-0f8fad5b")
-    write_bundle(build_bundle(facts), ...)
+    row = find_version(connection, "better-200-0f8fad5b")
+    write_bundle(build_bundle(row.adapter, read_files(app, connection, row)), ...)
 
 Reads tables and files and changes neither. Raises for what cannot be exported: a name that no
 adapter has, files that were collected or that are not what was produced.
@@ -20,15 +20,14 @@ from daemon.adapters.adoption import intact, read_expectation
 from daemon.adapters.bundle import (
     BundleFacts,
     BundleRefusal,
-    PanelBundleFacts,
+    read_contents,
     read_provenance,
 )
 from daemon.adapters.compatibility import fit
 from daemon.adapters.directory import Provenance
-from daemon.adapters.model_card import CardFacts, Measured, PanelCardFacts
+from daemon.adapters.model_card import CardFacts, Measured
 from events.errors import WrongUsage
 from events.lifecycle import State
-from events.serving import Panel
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -40,22 +39,22 @@ class NoSuchAdapter(WrongUsage):
     """A name that no adapter of the home has."""
 
 
-def collect_facts(app: "App", name: str) -> BundleFacts | PanelBundleFacts:
-    """What is known of the adapter or panel `name` (or of the one whose name begins so). Raises
-    NoSuchAdapter, BundleRefusal, BadAdapter, NoFingerprint."""
-    with app.reading() as connection:
-        try:
-            row = serving.find_adapter(connection, name)
-        except UnknownAdapter as error:
-            raise NoSuchAdapter(str(error)) from error
-        if row.panel is None:
-            return _collect_adapter(app, connection, row)
-        parts = [serving.find_adapter(connection, part) for part in row.panel.adapters]
-        facts = [_collect_adapter(app, connection, part) for part in parts]
-        return _collect_panel(app, connection, row, row.panel, facts)
+def find_version(connection: "Connection", name: str) -> AdapterRow:
+    """Return the version `name`, or the one whose name begins so. Raises NoSuchAdapter."""
+    try:
+        return serving.find_adapter(connection, name)
+    except UnknownAdapter as error:
+        raise NoSuchAdapter(str(error)) from error
 
 
-def _collect_adapter(app: "App", connection: "Connection", row: AdapterRow) -> BundleFacts:
+def read_files(app: "App", connection: "Connection", row: AdapterRow) -> dict[str, bytes]:
+    """Return the files of an adapter's bundle without the manifest, path -> content. Raises
+    BundleRefusal, BadAdapter, NoFingerprint."""
+    return read_contents(collect_facts(app, connection, row))
+
+
+def collect_facts(app: "App", connection: "Connection", row: AdapterRow) -> BundleFacts:
+    """Return what is known of an adapter. Raises BundleRefusal, BadAdapter, NoFingerprint."""
     folder = app.settings.adapter_paths.locate(row.path)
     _check_files(row, folder)
     measured = serving.evaluation_lines(connection, row.adapter)
@@ -66,9 +65,9 @@ def _collect_adapter(app: "App", connection: "Connection", row: AdapterRow) -> B
     return BundleFacts(
         card=_build_card_facts(row, folder, provenance, measured, job, parents),
         folder=folder,
-        gate=_build_gate(app, row, measured),
+        gate=build_gate(app, row, measured),
         lineage={
-            **_build_lineage(connection, row, base_sha256),
+            **build_lineage(connection, row, base_sha256),
             "parents": [
                 {"adapter": parent.adapter, "sha256": parent.sha256, "job": parent.job}
                 for parent in parents
@@ -78,45 +77,10 @@ def _collect_adapter(app: "App", connection: "Connection", row: AdapterRow) -> B
     )
 
 
-def _collect_panel(
-    app: "App", connection: "Connection", row: AdapterRow, panel: Panel, parts: list[BundleFacts]
-) -> PanelBundleFacts:
-    measured = serving.evaluation_lines(connection, row.adapter)
-    options = {option.skill: option.description for option in panel.router.options}
-    return PanelBundleFacts(
-        card=PanelCardFacts(
-            panel=row.adapter,
-            alias=row.alias,
-            base=row.base,
-            state=row.state.value,
-            members={member.skill: member.adapter for member in panel.members},
-            descriptions={skill: text for skill, text in options.items() if skill is not None},
-            router=panel.router.adapter,
-            gate=row.gate,
-            measured=_list_measured(measured),
-        ),
-        panel={
-            "panel": row.adapter, "alias": row.alias, "base": row.base, "sha256": row.sha256,
-            **panel.model_dump(mode="json"),
-        },
-        gate=_build_gate(app, row, measured),
-        lineage={
-            **_build_lineage(connection, row, _find_base_digest(parts)),
-            "parents": [{"adapter": part.adapter, "sha256": part.card.sha256} for part in parts],
-        },
-        parts=parts,
-    )  # fmt: skip
-
-
-def _find_base_digest(parts: list[BundleFacts]) -> str | None:
-    """Return the sha256 of the base, where the learner wrote it of a part."""
-    known = (part.lineage["base"]["sha256"] for part in parts)
-    return next((digest for digest in known if digest is not None), None)
-
-
-def _build_lineage(
+def build_lineage(
     connection: "Connection", row: AdapterRow, base_sha256: str | None
 ) -> dict[str, Any]:
+    """Return why a version is as it is, with its base, for `lineage.json`."""
     tree = explanation.explain_adapter(connection, row.adapter)
     return {
         "adapter": row.adapter,
@@ -126,7 +90,8 @@ def _build_lineage(
     }
 
 
-def _list_measured(lines: list[EvaluationLine]) -> list[Measured]:
+def list_measured(lines: list[EvaluationLine]) -> list[Measured]:
+    """Return measurements as a model card takes them."""
     return [
         Measured(
             line.incumbent, line.environment, line.tasks, line.trials, line.incumbent_pass,
@@ -183,7 +148,7 @@ def _build_card_facts(
         rank=fit(folder, None).rank,
         provenance=provenance,
         gate=row.gate,
-        measured=_list_measured(measured),
+        measured=list_measured(measured),
         pools=() if job is None else job.spec.pools,
         environments=() if job is None else job.spec.environments,
         parents=[parent.adapter for parent in parents],
@@ -191,7 +156,9 @@ def _build_card_facts(
     )  # fmt: skip
 
 
-def _build_gate(app: "App", row: AdapterRow, measured: list[EvaluationLine]) -> dict[str, Any]:
+def build_gate(app: "App", row: AdapterRow, measured: list[EvaluationLine]) -> dict[str, Any]:
+    """Return the gate's last report, all measurements and the settings in force, for
+    `gate.json`."""
     settings = app.settings
     return {
         "adapter": row.adapter,
