@@ -34,6 +34,10 @@ CONTROL_KEY = "control"
 OPERATOR: Final = "operator"
 """In place of a pattern: an operator added the task, and for no failure pattern."""
 
+BRANCH: Final = "skill"
+"""Name of a branch of a cycle, as events, tables and commands have it: a cycle of several jobs has
+a branch for each. TRACE names a branch by the skill that it trains."""
+
 MOST_SKILLS: Final = 10
 """Most candidates of one discovery (TRACE, section 3.1)."""
 MOST_EXAMPLES: Final = 8
@@ -385,6 +389,15 @@ class JobRequested(Decision):
     """None: it trains on from the incumbent, or from the base."""
     skill: Name | None = Field(default=None, exclude_if=lambda value: value is None)
     """The skill that it is for; None where the cycle trains one adapter for everything."""
+
+    @property
+    def branch(self) -> str | None:
+        """Return the name of its branch; None for the whole cycle."""
+        return self.skill
+
+    def for_branch(self, branch: str | None) -> Self:
+        """Return the same request for a branch of its cycle."""
+        return self.model_copy(update={BRANCH: branch})
 
 
 class PoolShare(StrictModel):

@@ -169,7 +169,8 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
 
 def _improve(app: "App", connection: "Connection") -> dict[str, list[dict[str, Any]]]:
     """Return what each setting of `[improve]` does for each agent, and why not."""
-    from daemon.cycle.practice import read_practices, read_skill_practices
+    from daemon.cycle.practice import read_practices
+    from daemon.methods.skills.practice import read_skill_practices
     from daemon.methods.synthesis.practice import read_synthesis_practices
 
     practices: dict[str, Sequence[DataclassInstance]] = {
