@@ -38,6 +38,9 @@ BRANCH: Final = "skill"
 """Name of a branch of a cycle, as events, tables and commands have it: a cycle of several jobs has
 a branch for each. TRACE names a branch by the skill that it trains."""
 
+VERSION: Final = "panel"
+"""What a version with members is called in tables and by commands, as TRACE does."""
+
 MOST_SKILLS: Final = 10
 """Most candidates of one discovery (TRACE, section 3.1)."""
 MOST_EXAMPLES: Final = 8
