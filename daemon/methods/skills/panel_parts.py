@@ -16,9 +16,9 @@ A router is taught by tasks, of which each member needs `EXAMPLES` that are of n
 one has fewer, no job is requested and the base chooses.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from consumers.diagnosis.kinds import find_kind
 from consumers.methods.skills import panel_reads
@@ -61,13 +61,10 @@ class PanelParts:
     """Skill of a member of the incumbent that is none of these -> why."""
 
 
-class Composer(Protocol):
-    """Makes panels."""
-
-    def __call__(self, app: "App", parts: PanelParts) -> str:
-        """Append `PanelComposed` with `parts.cycle`, under an id that follows from the cycle;
-        return a sentence. Raises VersionRefusal for parts of which no panel can ever be made, and
-        KintsugiError for what is tried again."""
+Composer = Callable[["App", PanelParts], str]
+"""Appends `PanelComposed` with `parts.cycle`, under an id that follows from the cycle. Returns a
+sentence. Raises VersionRefusal for parts of which no panel can ever be made, and KintsugiError for
+what is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +80,9 @@ class RouterLesson:
     """Skill -> the tasks that need it; None -> tasks of the traffic that need none."""
 
 
-class RouterTeacher(Protocol):
-    """Makes the specs of jobs that teach routers."""
-
-    def __call__(self, app: "App", lesson: RouterLesson) -> JobSpec:
-        """Return the spec, with `teaches` router. It follows from settings and lesson alone. Raises
-        NotTrainable."""
+RouterTeacher = Callable[["App", RouterLesson], JobSpec]
+"""Returns the spec of a job that teaches a router, from settings and lesson alone. Raises
+NotTrainable."""
 
 
 def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
