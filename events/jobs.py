@@ -100,6 +100,10 @@ skill     a skill that successes have and failures lack
 """
 
 
+CHOOSER: Final = "router"
+"""What a job teaches that trains the chooser of a version with members, as events, tables and
+commands have it."""
+
 USER_LIMITS: Final = frozenset({"timeout", "api_key_variable", "budget"})
 """Fields of an EndpointUser that say how its endpoint is asked, and not who plays."""
 

@@ -34,6 +34,13 @@ CONTROL_KEY = "control"
 OPERATOR: Final = "operator"
 """In place of a pattern: an operator added the task, and for no failure pattern."""
 
+BRANCH: Final = "skill"
+"""Name of a branch of a cycle, as events, tables and commands have it: a cycle of several jobs has
+a branch for each. TRACE names a branch by the skill that it trains."""
+
+VERSION: Final = "panel"
+"""What a version with members is called in tables and by commands, as TRACE does."""
+
 MOST_SKILLS: Final = 10
 """Most candidates of one discovery (TRACE, section 3.1)."""
 MOST_EXAMPLES: Final = 8
@@ -387,11 +394,20 @@ class JobRequested(Decision):
     """The skill that it is for; None where the cycle trains one adapter for everything."""
 
     @property
-    def branch(self) -> dict[str, str | None]:
+    def branch_columns(self) -> dict[str, str | None]:
         """Return the columns that tell it from the other jobs of its cycle; their values are None
         for a job that is the only one."""
         teaches = None if self.spec.teaches == "agent" else self.spec.teaches
         return {"skill": self.skill, "teaches": teaches}
+
+    @property
+    def branch(self) -> str | None:
+        """Return the name of its branch; None for the whole cycle."""
+        return self.skill
+
+    def for_branch(self, branch: str | None) -> Self:
+        """Return the same request for a branch of its cycle."""
+        return self.model_copy(update={BRANCH: branch})
 
 
 class PoolShare(StrictModel):

@@ -223,7 +223,7 @@ def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> No
         {
             **Job.blank(),
             **data.model_dump(include={"job", "cycle", "alias", "base", "capability", "minutes"}),
-            **data.branch,
+            **data.branch_columns,
             "spec": exact_json(data.spec.model_dump(mode="json")),
             "event": folding.event.envelope.id,
             "requested": folding.time,
@@ -239,10 +239,10 @@ def _awaits_job(data: JobRequested, cycle: Row, batch: Batch) -> bool:
         return True
     jobs = Job.table().c
     of_cycle = jobs.cycle == data.cycle
-    without_branch = and_(*(jobs[name].is_(None) for name in data.branch))
-    if not any(data.branch.values()) or _exists(batch, Job, of_cycle & without_branch):
+    without_branch = and_(*(jobs[name].is_(None) for name in data.branch_columns))
+    if not any(data.branch_columns.values()) or _exists(batch, Job, of_cycle & without_branch):
         return False
-    same = (jobs[name].is_not_distinct_from(value) for name, value in data.branch.items())
+    same = (jobs[name].is_not_distinct_from(value) for name, value in data.branch_columns.items())
     return not _exists(batch, Job, and_(of_cycle, *same))
 
 

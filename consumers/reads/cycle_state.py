@@ -7,7 +7,6 @@ within one `database.read_transaction`, which is one moment of the tables.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from sqlalchemy import Connection, select
 
@@ -15,10 +14,8 @@ from consumers.reads import learning, serving
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
 from consumers.tables import Adapter, LifecycleStep, OperatorAction
+from events.jobs import CHOOSER
 from events.lifecycle import State
-
-ROUTER: Final = "router"
-"""Value of `teaches` of the job that trains a panel's router."""
 
 CYCLE_CANCEL = "cycle cancel"
 """What a person's action is called that calls a cycle off; it names the `cycle`."""
@@ -30,7 +27,7 @@ JOBS_CANCEL = "jobs cancel"
 
 @dataclass(frozen=True, slots=True)
 class BranchState:
-    """One of the jobs of a cycle that trains for skills, and what it left."""
+    """One of the jobs of a cycle with branches, and the adapter that it left."""
 
     job: JobRow
     adapter: AdapterRow | None
@@ -46,7 +43,7 @@ class CycleState:
     job: JobRow | None
     """Its first one."""
     adapter: AdapterRow | None
-    """Adapter that the job left; the panel, where the cycle trains for skills."""
+    """Adapter that the job left; of a cycle with branches, the version that they became."""
     been: Mapping[State, str]
     """Every state that the adapter ever was in -> the reason of the step that first brought it
     there; empty for a step without one, as the gate's."""
@@ -57,19 +54,24 @@ class CycleState:
     cancelled: str | None
     """Reason a person gave for calling the cycle off; None where it was not called off."""
     branches: tuple[BranchState, ...] = ()
-    """Its jobs for skills, in the order in which they were requested; empty of a cycle with one job
+    """Its branches, in the order in which their jobs were requested; empty of a cycle with one job
     for everything."""
-    router: BranchState | None = None
-    """Its job that teaches the router of a panel."""
+    chooser: BranchState | None = None
+    """Its job that teaches the chooser of the version; None before it is requested."""
+
+    @property
+    def all_branches(self) -> tuple[BranchState, ...]:
+        """Return its branches, and that of the chooser last."""
+        return self.branches if self.chooser is None else (*self.branches, self.chooser)
 
 
 def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
     """How far a cycle has come."""
     jobs = [] if cycle.job is None else learning.list_cycle_jobs(connection, cycle.cycle)
     job = next((job for job in jobs if job.job == cycle.job), None)
-    states = [] if job is None or job.skill is None else [read_branch(connection, j) for j in jobs]
+    states = [] if job is None or job.branch is None else [read_branch(connection, j) for j in jobs]
     if states:
-        adapter = None if cycle.panel is None else serving.adapter_row(connection, cycle.panel)
+        adapter = None if cycle.version is None else serving.adapter_row(connection, cycle.version)
     else:
         adapter = None if cycle.job is None else read_job_adapter(connection, cycle.job)
     return CycleState(
@@ -80,13 +82,13 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
         gates=0 if adapter is None else serving.count_gate_passes(connection, adapter.adapter),
         incumbent=_incumbent(connection, cycle.alias),
         cancelled=find_cycle_cancellation(connection, cycle.cycle),
-        branches=tuple(state for state in states if state.job.skill is not None),
-        router=next((state for state in states if state.job.teaches == ROUTER), None),
+        branches=tuple(state for state in states if state.job.branch is not None),
+        chooser=next((state for state in states if state.job.teaches == CHOOSER), None),
     )
 
 
 def read_branch(connection: Connection, job: JobRow) -> BranchState:
-    """How far a job for a skill, or one that teaches a router, has come."""
+    """Return how far a branch, or the job that teaches a chooser, has come."""
     adapter = read_job_adapter(connection, job.job)
     been = {} if adapter is None else _been(connection, adapter.adapter)
     return BranchState(job, adapter, been)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select
 
 from consumers.folds.task_states import ACTIVE
+from consumers.methods.skills.old_members import find_member_before
 from consumers.methods.synthesis.plans import (
     PlanSetLine,
     PlanState,
@@ -28,7 +29,7 @@ from consumers.methods.synthesis.verdicts import read_task_verdicts
 from consumers.reads.learning import describe_branch
 from consumers.reads.repairs import read_repair
 from consumers.reads.serving import parse_adapter
-from consumers.reads.succession import find_adapter_at, find_member_before
+from consumers.reads.succession import find_adapter_at
 from consumers.tables import (
     Adapter,
     Cycle,

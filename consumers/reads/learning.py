@@ -8,7 +8,7 @@ and routes (serving.py), patterns and rounds (rollouts.py), what makes the next 
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, select
@@ -88,7 +88,7 @@ class CycleRow:
     rejected: int
     job: str | None
     """Its first job; None until one was requested."""
-    panel: str | None
+    panel: str | None = field(default=None, kw_only=True)
     """Panel that was composed of what its jobs left; None without one."""
     outcome: CycleOutcome | None
     """None while it is open."""
@@ -99,6 +99,11 @@ class CycleRow:
     diagnosed: str | None
     directed: str | None
     ended: str | None
+
+    @property
+    def version(self) -> str | None:
+        """Return the version with members that its branches became; None without one."""
+        return self.panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,11 @@ class JobRow:
     """Id of the event that requested it."""
     requested: str | None
     ended: str | None
+
+    @property
+    def branch(self) -> str | None:
+        """Return the name of its branch; None where it trains for a whole cycle."""
+        return self.skill
 
 
 @dataclass(frozen=True, slots=True)

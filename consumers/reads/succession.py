@@ -1,29 +1,20 @@
-"""Read which adapters an alias promoted one after another, which the next job may need, and which
-members of panels answered on another base.
+"""Read which adapters an alias promoted one after another, and which of them the next job may need.
 
 A caller reads within one `database.read_transaction`, which is one moment of the tables.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, or_, select, true
+from sqlalchemy import Connection, or_, select
 
-from consumers.diagnosis.round_counts import LIVE_PURPOSES
 from consumers.folds.cycles import PROPOSED
-from consumers.methods.skills import panel_reads
-from consumers.methods.skills.measures import SkillState
-from consumers.methods.skills.reads import read_skills
+from consumers.methods.skills.reads import list_wanted_branches
 from consumers.reads import learning, serving
-from consumers.reads.cycle_state import find_cycle_cancellation
-from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Adapter, Cycle, Job, LifecycleStep, Rollout, Task
+from consumers.tables import Adapter, Cycle, Job, LifecycleStep, Task
 from events.jobs import AdapterUser
+from events.learning import BRANCH
 from events.lifecycle import SERVING, State
-from events.serving import Panel
 
 
 def list_promotions(connection: Connection, alias: str, base: str) -> list[AdapterRow]:
@@ -53,30 +44,17 @@ def list_promotions(connection: Connection, alias: str, base: str) -> list[Adapt
 
 
 def find_last_candidate(
-    connection: Connection, alias: str, skill: str | None = None
+    connection: Connection, alias: str, branch: str | None = None
 ) -> AdapterRow | None:
-    """The adapter that the newest job of an alias for a skill left, or for everything; None where
-    that job left none or runs."""
+    """Return the adapter that the newest job of an alias for a branch left; None if that job left
+    none or runs. `branch`: the branch's name; None for jobs that train for a whole cycle."""
     jobs = Job.table().c
     query = select(jobs.job).where(
-        jobs.alias == alias, jobs.skill.is_not_distinct_from(skill), jobs.teaches.is_(None)
+        jobs.alias == alias, jobs[BRANCH].is_not_distinct_from(branch), jobs.teaches.is_(None)
     )
     newest = query.order_by(jobs.offset.desc(), jobs.job).limit(1)
     name = connection.execute(newest).scalar()
     return None if name is None else find_adapter_of_job(connection, name)
-
-
-def list_skill_jobs(
-    connection: Connection, alias: str, base: str, skill: str
-) -> list[tuple[JobRow, AdapterRow | None]]:
-    """The jobs of an agent for a skill, the newest first, each with the adapter that it left."""
-    jobs = Job.table().c
-    query = select(jobs.job).where(jobs.alias == alias, jobs.base == base, jobs.skill == skill)
-    names = connection.execute(query.order_by(jobs.offset.desc(), jobs.job)).scalars().all()
-    rows = [
-        (learning.job(connection, name), find_adapter_of_job(connection, name)) for name in names
-    ]
-    return [(job, adapter) for job, adapter in rows if job is not None]
 
 
 def has_served(connection: Connection, adapter: str) -> bool:
@@ -88,16 +66,6 @@ def has_served(connection: Connection, adapter: str) -> bool:
         steps.state.in_([state.value for state in SERVING]),
     )
     return connection.execute(query.limit(1)).first() is not None
-
-
-def has_panel_history(connection: Connection, adapter: str) -> bool:
-    """Whether a panel with this adapter as a part ever answered sessions."""
-    adapters = Adapter.table().c
-    query = select(adapters.adapter, adapters.panel).where(adapters.panel.is_not(None))
-    return any(
-        adapter in Panel.model_validate_json(panel).adapters and has_served(connection, name)
-        for name, panel in connection.execute(query.order_by(adapters.adapter))
-    )
 
 
 def find_adapter_of_job(connection: Connection, job: str) -> AdapterRow | None:
@@ -122,27 +90,26 @@ def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
 
 
 def list_training_bases(connection: Connection) -> frozenset[str]:
-    """The adapters whose weights a job may still read: the parents of open jobs, those that play
-    their users, and what the newest job of each alias left, for everything and for each skill that
-    may be trained for next, from which the next one may go on, where that is of the alias' present
-    base. A skill may be where the last comparison selected it or a cycle that trains for it is
-    open."""
+    """Return the adapters whose weights a job may still read.
+
+    These are the parents of open jobs, the adapters that play their users, and the adapter that the
+    newest job of each branch left, on the present base of its alias, for the next job may train on
+    from it. A branch counts if the next cycle may have it again or an open cycle has it; that of a
+    whole cycle always counts."""
     jobs, cycles = Job.table().c, Cycle.table().c
-    kinds = connection.execute(select(jobs.alias, jobs.skill).distinct()).all()
-    selected = {
-        (line.alias, line.base, line.skill)
-        for line in read_skills(connection, state=SkillState.SELECTED)
-    }
+    branch = jobs[BRANCH].label("branch")
+    branches = connection.execute(select(jobs.alias, branch).distinct()).all()
     open_cycles = select(cycles.cycle).where(cycles.outcome.is_(None))
-    of_open = select(jobs.alias, jobs.base, jobs.skill).where(jobs.cycle.in_(open_cycles))
-    selected |= {(row.alias, row.base, row.skill) for row in connection.execute(of_open)}
+    of_open = select(jobs.alias, jobs.base, branch).where(jobs.cycle.in_(open_cycles))
+    wanted = list_wanted_branches(connection)
+    wanted |= {(row.alias, row.base, row.branch) for row in connection.execute(of_open)}
     routes = {row.alias: row.standing.base for row in serving.route_table(connection).routes}
     names: set[str] = set()
-    for alias, skill in kinds:
-        row = find_last_candidate(connection, alias, skill)
+    for alias, name in branches:
+        row = find_last_candidate(connection, alias, name)
         if row is None or routes.get(alias, row.base) != row.base:
             continue
-        if skill is None or (alias, row.base, skill) in selected:
+        if name is None or (alias, row.base, name) in wanted:
             names.add(row.adapter)
     for job in learning.open_jobs(connection):
         folder = job.spec.parent
@@ -164,199 +131,3 @@ def list_written_tasks(connection: Connection, cycle: str) -> list[tuple[str, st
     )
     rows = connection.execute(query.order_by(tasks.offset, tasks.task))
     return [(row.pattern, row.task) for row in rows]
-
-
-_LEAVES: Final = (State.DRAINING, State.ROLLED_BACK)
-
-
-@dataclass(frozen=True, slots=True)
-class OldMember:
-    """A member of a panel that answered an agent on another base until that base was gone."""
-
-    skill: str
-    adapter: AdapterRow
-    jobs: tuple[JobRow, ...]
-    """The job that left it, and before that those that left the adapters from which it was trained
-    on; empty where an operator brought it."""
-    gain: float
-    """Gain that gates measured on its targets, in points of pass^1, summed over it and the members
-    for the skill that it was trained on from."""
-    sessions: int
-    """Live rollouts that name it or one of these."""
-    won: float
-    """Number of these that failed without them: of each adapter, by the gain of its own gate and of
-    those before it."""
-
-    def describe(self, base: str) -> str:
-        """Return the sentence that says why a job of this base is for its skill."""
-        return (
-            f"retrained on {base} from the tasks of {self.adapter.adapter} on {self.adapter.base}, "
-            f"which won {self.won:.1f} sessions ({self.gain:+.1f} points in its gate, "
-            f"{self.sessions:,} sessions)"
-        )
-
-
-def read_old_members(
-    connection: Connection, alias: str, base: str, before: int | None = None,
-    without: Collection[str] = (),
-) -> list[OldMember]:  # fmt: skip
-    """Return the members of the panels that answered an agent last on other bases than this one,
-    what won most first; of several for one skill the newest. `before`: those of panels alone that
-    were replaced before this offset of `learning`; `without`: skills that are left out, for what a
-    member won is counted over the sessions of its base."""
-    members: dict[str, OldMember] = {}
-    for panel, left in _list_final_panels(connection, alias, base):
-        if panel.panel is None or (before is not None and left >= before):
-            continue
-        lapsed = panel_reads.read_member_exits(connection, panel, left)
-        for member in panel.panel.members:
-            row = (
-                None if member.adapter is None else serving.adapter_row(connection, member.adapter)
-            )
-            if row is not None and member.skill not in {*members, *lapsed, *without}:
-                members[member.skill] = _read_old_member(connection, member.skill, row)
-    return sorted(members.values(), key=lambda member: (-member.won, -member.gain, member.skill))
-
-
-def list_skill_attempts(
-    connection: Connection, alias: str, base: str, cycle: str | None
-) -> set[str]:
-    """Return the skills that an agent had a job for on a base, of another cycle than this one. What
-    a cycle began that ended without a panel because its base went away was not tried."""
-    jobs, cycles = Job.table().c, Cycle.table().c
-    query = (
-        select(jobs.skill, jobs.outcome, cycles.cycle, cycles.outcome.label("ended"), cycles.panel)
-        .join_from(Job.table(), Cycle.table(), cycles.cycle == jobs.cycle, isouter=True)
-        .where(
-            jobs.alias == alias, jobs.base == base, jobs.skill.is_not(None),
-            jobs.cycle.is_distinct_from(cycle) if cycle is not None else true(),
-        )
-    )  # fmt: skip
-    return {
-        row.skill for row in connection.execute(query).all() if not _misses_base(connection, row)
-    }
-
-
-def _misses_base(connection: Connection, row: Any) -> bool:
-    """Whether the cycle of a job was cancelled by no person, and so because its base was gone."""
-    if row.ended != "cancelled" or row.panel is not None or row.outcome == "cancelled":
-        return False
-    return find_cycle_cancellation(connection, row.cycle) is None
-
-
-def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | None:
-    """Return the member of another base from whose tasks a job (a row of its table) was requested;
-    None for any other job."""
-    row = learning.job(connection, job.job)
-    if row is None or row.skill is None or row.spec.parent is not None:
-        return None
-    members = read_old_members(connection, row.alias, row.base, before=job.offset)
-    member = next((member for member in members if member.skill == row.skill), None)
-    if member is None:
-        return None
-    targets = {task for pool in row.spec.target_pools for task in pool.all_tasks}
-    known = {
-        task for old in member.jobs for pool in old.spec.target_pools for task in pool.all_tasks
-    }
-    return member if targets <= known else None
-
-
-def _read_old_member(connection: Connection, skill: str, row: AdapterRow) -> OldMember:
-    lineage = _read_lineage(connection, row)
-    served = [row] + [
-        item for item, _ in lineage[1:] if has_panel_history(connection, item.adapter)
-    ]
-    rollouts = Rollout.table().c
-    answered = (
-        select(rollouts.member, func.count())
-        .where(
-            rollouts.alias == row.alias,
-            rollouts.base == row.base,
-            rollouts.purpose.in_(LIVE_PURPOSES),
-            rollouts.member.in_([item.adapter for item in served]),
-        )
-        .group_by(rollouts.member)
-    )
-    sessions = {member: int(number) for member, number in connection.execute(answered)}
-    gain = won = 0.0
-    # Each was trained on from the one before it, and its gate measured what it added to that.
-    for item in reversed(served):
-        gain += _measure_gain(item)
-        won += gain / 100 * sessions.get(item.adapter, 0)
-    return OldMember(
-        skill=skill,
-        adapter=row,
-        jobs=tuple(job for _, job in lineage),
-        gain=gain,
-        sessions=sum(sessions.values()),
-        won=won,
-    )
-
-
-def _measure_gain(row: AdapterRow) -> float:
-    """The points of pass^1 that the gate of an adapter measured on its targets; each target counts
-    by its number of tasks."""
-    targets = () if row.gate is None else row.gate.targets
-    whole = sum(target.tasks for target in targets)
-    return 100 * sum(target.gain * target.tasks for target in targets) / whole if whole else 0.0
-
-
-def _read_lineage(connection: Connection, row: AdapterRow) -> list[tuple[AdapterRow, JobRow]]:
-    """An adapter and its job, then those that it was trained on from; empty without a job."""
-    lineage: dict[str, tuple[AdapterRow, JobRow]] = {}
-    parent: AdapterRow | None = row
-    while parent is not None and parent.job is not None and parent.adapter not in lineage:
-        job = learning.job(connection, parent.job)
-        if job is None:
-            break
-        lineage[parent.adapter] = (parent, job)
-        folder = job.spec.parent
-        parent = None if folder is None else find_adapter_at(connection, folder)
-    return list(lineage.values())
-
-
-def _list_final_panels(
-    connection: Connection, alias: str, base: str
-) -> list[tuple[AdapterRow, int]]:
-    """Return the adapter or panel that answered an agent on each other base when the alias left
-    that base, with the offset of the event by which it left; the newest first. A base that answered
-    by itself then, by a person's will or a rollback, has none."""
-    adapters, steps = Adapter.table().c, LifecycleStep.table().c
-    query = (
-        select(steps.subject, steps.state, steps.event, steps.cause, steps.offset, adapters.base)
-        .join(Adapter.table(), adapters.adapter == steps.subject)
-        .where(
-            steps.kind == "adapter",
-            steps.state.in_([State.PROMOTED.value, *(state.value for state in _LEAVES)]),
-            adapters.alias == alias,
-            adapters.base != base,
-        )
-    )
-    rows = connection.execute(query.order_by(steps.offset, steps.subject)).all()
-    answering: dict[str, str] = {}
-    ends: dict[str, Any] = {}
-    # Of one event, who leaves comes before who answers then.
-    for row in sorted(rows, key=lambda row: (row.offset, row.state == State.PROMOTED)):
-        if row.state == State.PROMOTED:
-            answering[row.base] = row.subject
-            ends.pop(row.base, None)
-        elif answering.get(row.base) == row.subject and row.base not in ends:
-            ends[row.base] = row
-    final = [
-        (serving.adapter_row(connection, end.subject), end.offset)
-        for end in sorted(ends.values(), key=lambda end: -end.offset)
-        if _moves_base(connection, end)
-    ]
-    return [(row, offset) for row, offset in final if row is not None]
-
-
-def _moves_base(connection: Connection, end: Any) -> bool:
-    """Whether an adapter lost its sessions because the alias went to another base."""
-    if end.state == State.ROLLED_BACK:
-        return False
-    if end.cause is None or serving.operator_action(connection, end.cause) is None:
-        return True
-    joined = [
-        serving.adapter_row(connection, s.subject) for s in serving.steps_of(connection, end.event)
-    ]
-    return any(row is not None and row.base != end.base for row in joined)

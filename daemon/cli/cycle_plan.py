@@ -139,11 +139,13 @@ def build_document(planned: "CyclePlan") -> dict[str, Any]:
 
 
 def _build_job(planned: "CyclePlan", job: "JobRequested") -> dict[str, Any]:
+    from events.learning import BRANCH
+
     spec = job.spec
     algorithm = spec.algorithm.model_dump(mode="json")
     return {
         "job": job.job,
-        "skill": job.skill,
+        BRANCH: job.branch,
         "capability": job.capability,
         "parent": spec.parent,
         "rollouts": spec.sampler.rollouts,
@@ -203,7 +205,7 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
              pool.reward]
             for pool in job.spec.pools
         ]  # fmt: skip
-        whose = "the job" if job.skill is None else f"the job for {job.skill}"
+        whose = "the job" if job.branch is None else f"the job for {job.branch}"
         columns = [f"pool of {whose}", "share", "tasks", "replay", "reward"]
         cli.out.show("", table(columns, rows, right=("share", "tasks"), whole=(columns[0],)))
 
@@ -255,14 +257,14 @@ def _summarize(planned: "CyclePlan") -> Any:
     for job in planned.jobs:
         parent = "the base" if job.spec.parent is None else job.spec.parent
         preset = "" if planned.preset is None else f", by the preset {planned.preset}"
-        values["job" if job.skill is None else f"job for {job.skill}"] = (
+        values["job" if job.branch is None else f"job for {job.branch}"] = (
             f"{job.spec.sampler.rollouts:,} rollouts at most, for {job.capability or 'any kind'}, "
             f"on from {parent}{preset}"
         )
-    for skill, reason in planned.retrained.items():
-        values[f"why {skill}"] = reason
-    for skill, reason in planned.untaught.items():
-        values[f"no job for {skill}"] = reason
+    for branch, reason in planned.retrained.items():
+        values[f"why {branch}"] = reason
+    for branch, reason in planned.untaught.items():
+        values[f"no job for {branch}"] = reason
     return facts({**values, **_describe_estimate(planned)})
 
 

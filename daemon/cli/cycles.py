@@ -124,7 +124,7 @@ def show(
     from daemon.cycle.cost import read_cost
     from daemon.cycle.practice import read_cycle_practice
     from daemon.cycle.views import read_step
-    from daemon.methods.skills.choice import describe_jobs
+    from daemon.status.methods import describe_branches
 
     with cli.app() as app, app.reading() as connection:
         row = learning.find_cycle(connection, cycle)
@@ -132,7 +132,7 @@ def show(
         rejected = learning.rejections_of(connection, row.cycle)
         jobs = learning.list_cycle_jobs(connection, row.cycle)
         rounds = [item for job in jobs for item in learning.job_rounds(connection, job.job)]
-        branches = describe_jobs(connection, app.settings, read_cycle_state(connection, row))
+        branches = describe_branches(connection, app.settings, read_cycle_state(connection, row))
         cost = read_cost(connection, app.settings, row)
         account = read_account(connection, row)
         practice = read_cycle_practice(connection, row)
@@ -199,15 +199,18 @@ def _describe_tries(item: "CycleTries") -> str:
 
 
 def _build_job_table(branches: list[dict[str, str | None]]) -> Any:
-    """The jobs of a cycle for skills."""
+    """Return the table of the jobs of a cycle with branches."""
+    from events.jobs import CHOOSER
+    from events.learning import BRANCH
+
     cells = [
-        [job["skill"] or "router", (job["job"] or "")[:_SHORT],
+        [job[BRANCH] or CHOOSER, (job["job"] or "")[:_SHORT],
          job["outcome"] or ("open" if job["job"] else "none"), job["adapter"], job["state"],
          job["reason"]]
         for job in branches
     ]  # fmt: skip
-    columns = ["skill", "job", "came to", "adapter", "state", "why"]
-    return table(columns, cells, whole=("skill", "job", "came to"))
+    columns = [BRANCH, "job", "came to", "adapter", "state", "why"]
+    return table(columns, cells, whole=(BRANCH, "job", "came to"))
 
 
 def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]") -> dict[str, Any]:
@@ -259,6 +262,8 @@ def _show_round(row: "JobRoundRow") -> list[Any]:
 def _about(
     row: "CycleRow", step: str | None, cost: "CycleCost | None", more: dict[str, str]
 ) -> Any:
+    from events.learning import VERSION
+
     return facts(
         {
             "cycle": f"{row.cycle}, number {row.number} of {row.alias} on {row.base}",
@@ -268,7 +273,7 @@ def _about(
             "analyzer": "; ".join(filter(None, [row.analyzer or "none", row.trouble])),
             "tasks": f"{row.accepted:,} written, {row.rejected:,} rejected",
             "job": row.job or "none",
-            **({} if row.panel is None else {"panel": row.panel}),
+            **({} if row.version is None else {VERSION: row.version}),
             "came to": f"needs {step} next"
             if row.outcome is None
             else f"{row.outcome}, {row.ended}: {row.ended_because}",

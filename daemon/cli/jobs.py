@@ -58,7 +58,7 @@ def _build_table(rows: "list[JobRow]", called_off: dict[str, str]) -> Any:
             row.job[:_SHORT],
             row.alias,
             row.base,
-            row.skill or row.teaches or row.capability,
+            row.branch or row.teaches or row.capability,
             row.outcome or ("called off" if row.job in called_off else "open"),
             row.steps,
             row.rollouts,
@@ -90,8 +90,10 @@ def show(cli: Cli, job: Named) -> None:
 
 
 def _describe_aim(row: "JobRow") -> str:
-    if row.skill is not None:
-        return f"the skill {row.skill}"
+    from events.learning import BRANCH
+
+    if row.branch is not None:
+        return f"the {BRANCH} {row.branch}"
     return f"the {row.teaches}" if row.teaches else row.capability or "any kind of task"
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -126,20 +125,19 @@ def schedule(
     from daemon.config.upstreams import key_of
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
+    from daemon.cycle.methods import bind_teacher, export_user_key
     from daemon.cycle.planner import CyclePlanner
-    from daemon.methods.skills.panel_makers import teach_router
-    from daemon.methods.synthesis.users.players import export_key
     from daemon.proposer.probe import Engine
 
     with stop_on_signal(cli) as stop, cli.app() as app:
-        export_key(app.settings)
+        export_user_key(app.settings)
         if _patiently(app.settle, stop) is None:
             return None
         leadership = Leadership(app)
         urls = upstream or [item.url for item in app.settings.upstreams]
         engines = [Engine(url.rstrip("/"), key_of(app.settings, url.rstrip("/"))) for url in urls]
-        teacher = partial(teach_router, urls=upstream or ())
-        planner = CyclePlanner(app, engines, stop.is_set, teach_router=teacher)
+        teacher = bind_teacher(upstream or ())
+        planner = CyclePlanner(app, engines, stop.is_set, teach_chooser=teacher)
         leader = Leader(app, planner, leadership)
         try:
             if once:
@@ -219,13 +217,13 @@ def work(
     upstream: EngineUrls = None,
 ) -> int | None:
     """Make ended sessions into rollouts, keep engines as routes want them, and watch canaries."""
-    from daemon.methods.synthesis.users.players import export_key
+    from daemon.cycle.methods import export_user_key
     from daemon.roles.worker import Worker
     from daemon.serving.fleet import open_fleet
 
     if once:
         with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
-            export_key(app.settings)
+            export_user_key(app.settings)
             worker = Worker(app, fleet)
             worker.check()
             done = worker.work()
@@ -239,7 +237,7 @@ def work(
         cli.app() as app,
         open_fleet(app.settings, upstream or ()) as fleet,
     ):
-        export_key(app.settings)
+        export_user_key(app.settings)
         worker = Worker(app, fleet)
         _work(app.settings, worker, stop)
         worker.close()

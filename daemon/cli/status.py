@@ -34,12 +34,8 @@ def status(cli: Cli) -> int:
 
 
 def _facts(document: dict[str, Any]) -> Any:
-    from daemon.status.stages import (
-        describe_job_wait,
-        describe_lift,
-        describe_member,
-        describe_share,
-    )
+    from daemon.status.methods import list_member_lines
+    from daemon.status.stages import describe_job_wait, describe_lift, describe_share
 
     cycle = document["cycle"]
     values: dict[str, Any] = {"home": document["home"], "log": document["log"]["at"]}
@@ -79,10 +75,7 @@ def _facts(document: dict[str, Any]) -> Any:
         values[f"route {route['alias']}"] = "; ".join(
             filter(None, [values.get(f"route {route['alias']}"), who])
         )
-    for panel in document["panels"]:
-        values[f"members of {panel['panel']}"] = "; ".join(
-            describe_member(member, panel["base"]) for member in panel["members"]
-        )
+    values |= list_member_lines(document)
     for lift in document["lift"]:
         values[f"lift of {lift['alias']}"] = describe_lift(lift).partition(": ")[2]
     if document["job"] is not None and document["job"]["waits_for"]:
@@ -97,6 +90,8 @@ def _facts(document: dict[str, Any]) -> Any:
 
 def _loop(document: dict[str, Any]) -> dict[str, str]:
     """The cycle that runs or ran last, and what the next one of each agent waits for."""
+    from daemon.status.methods import list_branch_lines
+
     cycle = document["cycle"]
     values = {"cycle": "none yet"}
     if cycle["cycle"] is not None:
@@ -113,15 +108,12 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
         values[f"next cycle of {agent['alias']}"] = "due" if agent["due"] else f"not due; {missing}"
         if agent["rollouts"] is not None:
             values[f"it reads of {agent['alias']}"] = _describe_reads(agent)
-    for name in ("lessons", "skills", "synthesis"):
-        for practice in document["improve"][name]:
+    for name, practices in document["improve"].items():
+        for practice in practices:
             values[f"{name} of {practice['alias']}"] = practice["says"]
     for practice in document["users"]:
         values[f"users of {practice['alias']}"] = practice["says"]
-    for skill in document["skills"]:
-        name = f"taught of {skill['alias']}"
-        state = ", ".join(filter(None, [f"{skill['skill']} {skill['taught']}", skill["adapter"]]))
-        values[name] = "; ".join(filter(None, [values.get(name), state]))
+    values |= list_branch_lines(document)
     if not expected["agents"]:
         values["next cycle"] = f"not due; missing {'; '.join(expected['missing'])}"
     return values

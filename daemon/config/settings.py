@@ -752,6 +752,11 @@ class Improve(Section):
     """Lines that an adapter which plays users writes for each line, to choose the best from: its
     likeliest one, which counts where it names none, and drawn ones."""
 
+    @property
+    def trains_chooser(self) -> bool:
+        """Return whether the chooser of a version with members is an adapter of its own."""
+        return self.skills_router != "labels"
+
 
 class Metrics(Section):
     """Where the roles other than the gateway answer `GET /metrics`."""

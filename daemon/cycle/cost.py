@@ -12,8 +12,8 @@ Hours per point are the hours of all stages but `canary`, which waits for sessio
 machine busy, by the points of pass^1 that the gate measured. They count only where the adapter was
 promoted: what does not answer gained nothing.
 
-Of a cycle that trains for skills, `train` lasts until its panel is composed, the evaluation of
-members included; `stage` and `evaluate` are the panel's.
+Of a cycle with branches, `train` lasts until they become one version, the evaluation of members
+included; `stage` and `evaluate` are the version's.
 
 Not covered: which GPUs a job really used. Their number is that of the settings of today, times the
 time that the job ran.
@@ -94,7 +94,7 @@ def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> 
     jobs = [] if row.job is None else learning.list_cycle_jobs(connection, row.cycle)
     adapter = read_cycle_state(connection, row).adapter
     trained = sum(job.rollouts or 0 for job in jobs)
-    has_members = any(job.skill is not None for job in jobs)
+    has_members = any(job.branch is not None for job in jobs)
     moments = _Moments(
         row, _read_stage_ends(connection, row, jobs, adapter), trained, has_members=has_members
     )
@@ -176,7 +176,7 @@ def _read_stage_ends(
         for step in serving.adapter_steps(connection, adapter.adapter)
         if step.refused is None and step.time is not None and step.time <= (row.ended or "")
     ]
-    if adapter.panel is None:
+    if adapter.has_files:
         ends["train"] = jobs[0].ended
     else:
         ends["train"] = next((step.time for step in steps), None)
@@ -191,8 +191,8 @@ class _Moments:
     """When each stage of a finished cycle ended."""
 
     def __init__(self, row: CycleRow, ends: StageEnds, trained: int, *, has_members: bool) -> None:
-        """`trained`: how many rollouts the jobs used; `has_members`: whether they were for
-        skills."""
+        """`trained`: how many rollouts the jobs used; `has_members`: whether the cycle had
+        branches."""
         self._row, self._ends, self._trained = row, ends, trained
         self._has_members = has_members
 

@@ -12,38 +12,29 @@ counts once. Not covered: what the role `work` does (daemon/roles/worker.py).
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from pydantic import ValidationError
-
 from consumers.diagnosis.round_counts import Pair
-from consumers.methods.skills import panel_reads
 from consumers.reads import agents, learning
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
-from daemon.controller.model_answers import ModelFailure
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.core.span_contexts import Contexts
 from daemon.core.task_kinds import list_agent_kinds
-from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable
+from daemon.cycle.methods import find_free_request, list_late_versions
+from daemon.cycle.proposal import Proposal, RetryLater, Skip, Study
 from daemon.cycle.scheduler import Due, Facts, NotDue, decide
 from daemon.cycle.state_machine import OWNER, CycleEnd, Step
 from daemon.cycle.views import read_facts, read_next_step
-from daemon.methods.skills.labels import BadLabelling
-from daemon.methods.synthesis.users.request import build_request
-from daemon.methods.synthesis.users.spec import NoUserJob
-from daemon.methods.synthesis.users.state_machine import UserStep
-from daemon.methods.synthesis.users.views import read_user_state
-from envs.registry import EnvironmentBroken, UnknownEnvironment
 from events.envelope import derive_id, utc_now
-from events.errors import KintsugiError
+from events.jobs import CHOOSER
 from events.learning import (
     CycleEnded,
     CycleStarted,
@@ -51,7 +42,6 @@ from events.learning import (
     DirectiveWritten,
     JobRequested,
     PatternsDiagnosed,
-    SkillsContrasted,
     TaskProposed,
     TaskRejected,
     TaskRetired,
@@ -67,38 +57,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class RetryLater(KintsugiError):
-    """A step that could not be taken; the next tick tries again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What a cycle writes."""
-
-    said: Mapping[str, Decision]
-    """Id of its event -> tasks, the rejected ones as well, and the job that is to learn them."""
-    lacking: str | None = None
-    """Why no job follows."""
-    untaught: Mapping[str, str] = field(default_factory=dict)
-    """Of a cycle that trains for skills: skill that has no job -> why."""
-    retrained: Mapping[str, str] = field(default_factory=dict)
-    """Skill that has a job for it was a member's on another base -> why."""
-
-
 class Planner(Protocol):
     """Who writes directives and tasks: from the log alone, so it can be asked again."""
 
-    def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
-        """Compare failures and successes after a cycle's round; None where it is not due."""
+    def study_round(self, cycle: CycleRow) -> Study | None:
+        """Study a cycle's round before its directive; None where nothing is due. Raises Skip."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
-        """The tasks of a cycle that has a directive, and its job, or one for each skill."""
+        """The tasks of a cycle that has a directive, and its job, or one for each branch."""
 
-    def request_router(self, cycle: CycleRow) -> JobRequested:
-        """The job that teaches a router to choose among the members of a cycle's panel. Raises
+    def request_chooser(self, cycle: CycleRow) -> JobRequested:
+        """The job that teaches a chooser to choose among the members of a cycle's version. Raises
         RetryLater, NotTrainable."""
 
 
@@ -154,29 +126,18 @@ class Leader:
     def _request_users(self, pair: Pair, epoch: int, led: TickResult) -> None:
         """Request the job that trains an adapter to play an agent's users, where it is due and the
         budget of the day allows it. It is of no cycle."""
-        settings = self._app.settings
-        if settings.improve.users != "trained" or not self._leadership.holds():
-            return
-        with self._app.reading() as connection:
-            step = read_user_state(connection, settings, pair).step
-            if step is not UserStep.REQUEST:
-                return
-            if read_job_budget(connection, settings, pair, self._clock()).find_refusal(1):
-                return
-        with self._leadership.keep_lease():
-            try:
-                request = build_request(self._app, pair)
-            except (EnvironmentBroken, NoUserJob, UnknownEnvironment) as error:
-                led.troubles.append(f"no job trains who plays the users of {pair.alias}: {error}")
-                return
-        if request is None:
+        if self._app.settings.improve.users != "trained" or not self._leadership.holds():
             return
         try:
+            with self._leadership.keep_lease():
+                request = find_free_request(self._app, pair, self._clock())
+            if request is None:
+                return
             Decisions(self._app, epoch).record({request.event: request.data}, request.data.job)
-        except DecisionRefusal as error:
+        except (Skip, DecisionRefusal) as error:
             led.troubles.append(str(error))
             return
-        led.told.append(f"a job that trains who plays the users of {pair.alias} was requested")
+        led.told.append(request.says)
 
     def _advance(self, pair: Pair, epoch: int, led: TickResult) -> None:
         try:
@@ -200,7 +161,7 @@ class Leader:
             if cycle is None:
                 if facts is None:
                     return
-                yield from self._reject_late_panels(decisions, pair)
+                yield from self._reject_late_versions(decisions, pair)
                 decision = decide(facts, self._app.settings.scheduler, self._clock())
                 if isinstance(decision, NotDue) or begun or last_step is not None:
                     # What was begun and is not open did not count: another process leads.
@@ -243,29 +204,28 @@ class Leader:
                 decisions.take(round_, "diagnosed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a round was closed"
             case Step.DIRECT:
-                yield from self._contrast_skills(decisions, cycle)
+                yield from self._study_round(decisions, cycle)
                 with self._leadership.keep_lease():
                     written = self._author.write_directive(cycle)
                 decisions.take(written, "directed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a directive was written"
-            case Step.ROUTER:
-                yield self._request_router(decisions, cycle)
+            case Step.CHOOSER:
+                yield self._request_chooser(decisions, cycle)
             case _:
                 yield from self._propose(decisions, cycle)
 
-    def _contrast_skills(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
-        """Compare failures and successes, where it is due. The cycle goes on without: nothing of it
-        rests on skills."""
+    def _study_round(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
+        """Study the round beside its counts, where it is due. The cycle goes on without a study."""
         name = f"cycle {cycle.number} of {cycle.alias}"
         try:
             with self._leadership.keep_lease():
-                contrast = self._author.contrast_skills(cycle)
-        except (ModelFailure, BadLabelling, ValidationError) as error:
-            yield f"{name}: skills were not compared: {error}"
+                study = self._author.study_round(cycle)
+        except Skip as error:
+            yield f"{name}: {error}"
             return
-        if contrast is not None:
-            decisions.take(contrast, "contrasted", cycle.event, origin=cycle.cycle)
-            yield f"{name}: skills were compared"
+        if study is not None:
+            decisions.take(study.data, study.step, cycle.event, origin=cycle.cycle)
+            yield f"{name}: {study.says}"
 
     def _propose(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
         with self._leadership.keep_lease():
@@ -288,24 +248,24 @@ class Leader:
                 f"cycle {cycle.number} of {cycle.alias}: {counts[TaskRetired.TYPE]} tasks were "
                 "retired, for no agent can win them; see kintsugi tasks show"
             )
-        for skill, reason in proposal.retrained.items():
-            yield f"cycle {cycle.number} of {cycle.alias}: {skill} is {reason}"
-        for skill, reason in proposal.untaught.items():
-            yield f"cycle {cycle.number} of {cycle.alias} has no job for {skill}: {reason}"
+        for branch, reason in proposal.retrained.items():
+            yield f"cycle {cycle.number} of {cycle.alias}: {branch} is {reason}"
+        for branch, reason in proposal.untaught.items():
+            yield f"cycle {cycle.number} of {cycle.alias} has no job for {branch}: {reason}"
         if ended is not None:
             yield _describe_end(cycle, ended)
 
-    def _request_router(self, decisions: Decisions, cycle: CycleRow) -> str:
-        """Request the job that teaches the router. The cycle is over where the skills are so many
-        or such that no router can tell them apart: then no panel can be composed either."""
+    def _request_chooser(self, decisions: Decisions, cycle: CycleRow) -> str:
+        """Request the job that teaches the chooser. The cycle is over where no chooser can tell its
+        branches apart: then no version can be composed either."""
         name = f"cycle {cycle.number} of {cycle.alias}"
         try:
             with self._leadership.keep_lease():
-                job = self._author.request_router(cycle)
+                job = self._author.request_chooser(cycle)
         except NotTrainable as error:
-            return self._end(decisions, cycle, CycleEnd("failed", f"its router: {error}"))
-        decisions.record({derive_id("router job requested", cycle.cycle): job}, cycle.event)
-        return f"{name}: a job that teaches a router was requested"
+            return self._end(decisions, cycle, CycleEnd("failed", f"its {CHOOSER}: {error}"))
+        decisions.record({derive_id(f"{CHOOSER} job requested", cycle.cycle): job}, cycle.event)
+        return f"{name}: a job that teaches a {CHOOSER} was requested"
 
     def _end(self, decisions: Decisions, cycle: CycleRow, ended: CycleEnd) -> str:
         decisions.record(self._list_end_events(cycle, ended), cycle.event)
@@ -323,11 +283,11 @@ class Leader:
             steps[step] = AdapterMoved(adapter=left, state="rejected", reason=data.reason)
         return {derive_id(cycle.cycle, step): data for step, data in steps.items()}
 
-    def _reject_late_panels(self, decisions: Decisions, pair: Pair) -> Iterator[str]:
-        """Reject the panels that were composed while their cycle was ended: no later step would
+    def _reject_late_versions(self, decisions: Decisions, pair: Pair) -> Iterator[str]:
+        """Reject the versions that were composed while their cycle was ended: no later step would
         handle them, and the files of their members would be kept for ever."""
         with self._app.reading() as connection:
-            late = panel_reads.list_late_panels(connection, pair.alias)
+            late = list_late_versions(connection, pair.alias)
         for row, cycle in late:
             reason = clip_reason(f"its cycle was over when it was composed: {cycle.ended_because}")
             moved = AdapterMoved(adapter=row.adapter, state="rejected", reason=reason)
@@ -336,11 +296,11 @@ class Leader:
 
     def _list_idle_adapters(self, cycle: CycleRow, ended: CycleEnd) -> list[str]:
         """Return the adapters of a cycle that have answered no session and wait for a next step.
-        What became a part of a panel is the panel's."""
+        What became a part of a version is the version's."""
         with self._app.reading() as connection:
             state = read_cycle_state(connection, cycle)
-        branches = () if state.adapter is not None else (*state.branches, state.router)
-        rows = [branch.adapter for branch in branches if branch is not None]
+        branches = () if state.adapter is not None else state.all_branches
+        rows = [branch.adapter for branch in branches]
         if ended.outcome == "cancelled":
             rows.append(state.adapter)
         return [row.adapter for row in rows if row is not None and row.state in WAITING]

@@ -1,7 +1,6 @@
 """Which adapter a cycle's job trains on from: the incumbent, or what a rejected candidate learnt.
 
-    find_rejected_parent(connection, cycle, incumbent)         of a job for everything
-    find_member_parent(connection, cycle, skill, incumbent)    of a job for a skill
+    find_rejected_parent(connection, cycle, incumbent)
 
 A candidate may be rejected because its tasks were too few to show what it gained, or because it
 lost on one kind of task while it gained on others. The next job then goes on from it, if the newest
@@ -11,17 +10,11 @@ shown not to be worse over all tasks; its losses are what the next job replays (
 `MOST_TRIES` rejected candidates in a row, each trained on from the one before, the next job goes on
 from the incumbent: a chain of chance gains ends. Each candidate is compared with the incumbent on
 fresh tasks, whatever it was trained from, so this adds no chance to promote one that is no better.
-
-A job for a skill trains on from the member that answers for it now, unless that was rejected,
-rolled back or retired since (then from the base), else from what the last job for
-this skill left, where that passed the gate of a member or was rejected as above; else from the
-base. It never trains on from another skill's adapter, or from one for everything.
 """
 
 from typing import TYPE_CHECKING, Final
 
-from consumers.methods.skills import panel_reads
-from consumers.reads import learning, serving, succession
+from consumers.reads import learning, succession
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from events.gate import AFTER_ERROR, SIBLING
@@ -39,7 +32,7 @@ _OF_KIND: Final = ("slice ", "best ")
 """How the names of the checks of one kind of task begin."""
 _NOT_REPLAYED: Final = {f"slice {AFTER_ERROR}"}
 """Checks of what no task replays: the gate makes these tasks anew, and no log holds them."""
-_KEPT: Final = (State.REJECTED, State.UNLOADED)
+KEPT: Final = (State.REJECTED, State.UNLOADED)
 """States of a rejected candidate whose files are there."""
 
 
@@ -48,7 +41,7 @@ def find_rejected_parent(
 ) -> AdapterRow | None:
     """The rejected candidate from which a cycle's job trains on; None: from the incumbent."""
     row = succession.find_last_candidate(connection, cycle.alias)
-    if row is None or row.base != cycle.base or row.state not in _KEPT:
+    if row is None or row.base != cycle.base or row.state not in KEPT:
         return None
     if row.gate is None or not is_worth_training(row.gate):
         return None
@@ -57,39 +50,8 @@ def find_rejected_parent(
     if succession.has_served(connection, row.adapter):
         # An operator had it answer nevertheless, and something else answers again.
         return None
-    tries = _count_tries(connection, row, None if incumbent is None else incumbent.path)
+    tries = count_tries(connection, row, None if incumbent is None else incumbent.path)
     return row if tries <= MOST_TRIES else None
-
-
-def find_member_parent(
-    connection: "Connection", cycle: CycleRow, skill: str, incumbent: AdapterRow | None
-) -> tuple[AdapterRow | None, str | None]:
-    """The adapter from which a job for a skill trains on, None for the base; and why, where that is
-    not a member of the incumbent."""
-    if incumbent is not None and incumbent.panel is not None:
-        name = incumbent.panel.find_adapter(skill)
-        member = None if name is None else serving.adapter_row(connection, name)
-        if member is not None and skill in panel_reads.read_member_exits(connection, incumbent):
-            # What a gate or a person had against it is learnt by no one's weights.
-            return None, None
-        if member is not None:
-            return member, None
-    row = succession.find_last_candidate(connection, cycle.alias, skill)
-    if row is None or row.base != cycle.base or row.state is State.COLLECTED or row.gate is None:
-        return None, None
-    if row.incumbent != (None if incumbent is None else incumbent.adapter):
-        return None, None
-    if succession.has_panel_history(connection, row.adapter):
-        # Live traffic has spoken of it: what took its panel back is learnt by no one's weights.
-        return None, None
-    has_passed = row.gate.decision == "PROMOTE"
-    if not (has_passed or (row.state in _KEPT and is_worth_training(row.gate))):
-        return None, None
-    if _count_tries(connection, row, None) > MOST_TRIES:
-        return None, None
-    if has_passed:
-        return row, f"it passed the gate of a member for {skill}, and no panel with it answers"
-    return row, describe_parent(row)
 
 
 def is_worth_training(report: "GateReport") -> bool:
@@ -128,8 +90,9 @@ def describe_parent(row: AdapterRow) -> str:
     return clip_reason(f"rejected without harm: {gains}")
 
 
-def _count_tries(connection: "Connection", row: AdapterRow, incumbent: str | None) -> int:
-    """How many candidates were trained one from the other since the incumbent, with this one."""
+def count_tries(connection: "Connection", row: AdapterRow, incumbent: str | None) -> int:
+    """Return the number of candidates that were trained one from the other since the incumbent,
+    with this one. `incumbent`: the folder of the incumbent; None for the base."""
     tries = 0
     candidate: AdapterRow | None = row
     while candidate is not None and tries <= MOST_TRIES:

@@ -31,11 +31,11 @@ from daemon.core.app import App, explain_errors
 from daemon.core.task_kinds import find_kinds, list_agent_kinds
 from daemon.cycle.cost import count_gpus
 from daemon.cycle.estimate import Estimate, History, estimate, read_history
-from daemon.cycle.leader import Proposal, RetryLater
+from daemon.cycle.methods import bind_rule_parts
 from daemon.cycle.outlook import read_outlook
 from daemon.cycle.planner import CyclePlanner
+from daemon.cycle.proposal import Proposal, RetryLater
 from daemon.cycle.views import build_facts, find_environment
-from daemon.methods.synthesis.quotas import make_rule_parts
 from daemon.proposer.candidate import CannotSample
 from daemon.proposer.probe import Engine
 from envs.endpoint import EndpointUnavailable
@@ -83,17 +83,17 @@ class CyclePlan:
     accepted: tuple[TaskProposed, ...]
     rejected: tuple[TaskRejected, ...]
     jobs: tuple[JobRequested, ...]
-    """One, or one for each skill; none where none would be requested."""
+    """One, or one for each branch; none where none would be requested."""
     untaught: Mapping[str, str]
-    """Skill that would have no job -> why."""
+    """Branch that would have no job -> why."""
     retrained: Mapping[str, str]
-    """Skill that would have a job for it was a member's on another base -> why."""
+    """Branch that would have a job because an earlier base had it -> why."""
     preset: str | None
     """Name of the job's published algorithm; None where the settings name none."""
     lacking: str | None
     """Why no job would be requested."""
     estimate: Estimate
-    """Of jobs for skills, as if they ran one after the other; without their router's."""
+    """Of several jobs, as if they ran one after the other; without a chooser's."""
     seconds: float
     """How long the plan took."""
 
@@ -193,7 +193,7 @@ def _build_row(facts: "Facts") -> CycleRow:
         cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
         environment=facts.environment, trigger="operator", reason="planned",
         position=facts.position, slot=None, acted=None, round=None, directive=None, findings=(),
-        summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None, panel=None,
+        summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None,
         outcome=None, ended_because=None, event=name, started=None, diagnosed=None, directed=None,
         ended=None,
     )  # fmt: skip
@@ -212,7 +212,7 @@ def _draft(app: App, row: CycleRow, engines: Sequence[Engine]) -> _Draft:
         preview_round(app.engine, data, row.alias) as (connection, number),
     ):
         preview = _PreviewApp(app, connection)
-        planner = CyclePlanner(preview, engines, record=False, make_parts=make_rule_parts)
+        planner = CyclePlanner(preview, engines, record=False, make_parts=bind_rule_parts())
         with preview.reading():
             lines = [
                 line

@@ -1,9 +1,9 @@
 """What the leader has written: the Controller's directive, the Proposer's tasks, and their job.
 
     author = CyclePlanner(app)
-    author.direct(cycle)      DirectiveWritten (controller/)
-    author.propose(cycle)     tasks, rejections and the request of a job (proposer/, job_spec.py);
-                              with improve.skills = "panel" of one for each skill (skills.py)
+    author.write_directive(cycle)   DirectiveWritten (controller/)
+    author.propose_tasks(cycle)     tasks, rejections and the request of a job (proposer/,
+                                    job_spec.py), or of one for each branch (branches.py)
 
 Both read the tables of one moment and follow from them and from the cycle's id, so a leader that
 was killed before it appended them, or another one, writes the same events under the same ids (but
@@ -12,19 +12,15 @@ for an analyzer's words).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import evidence, learning, planning, rollouts, serving, succession
-from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
-from consumers.reads.succession import OldMember
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.controller.directive_builder import direct
-from daemon.controller.model_answers import ModelFailure
 from daemon.core.kind_exclusions import (
     drop_kinds,
     filter_by_pools,
@@ -36,21 +32,13 @@ from daemon.core.task_definitions import open_event_environment, with_definition
 from daemon.core.task_kinds import find_kinds
 from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
-from daemon.cycle.leader import Proposal, RetryLater
+from daemon.cycle.methods import CycleMethods, find_user
 from daemon.cycle.outlook import describe_unusable
-from daemon.cycle.parent import describe_parent, find_member_parent, find_rejected_parent
-from daemon.cycle.retraining import choose_members, read_retraining
+from daemon.cycle.parent import describe_parent, find_rejected_parent
+from daemon.cycle.proposal import Proposal, RetryLater, Study
 from daemon.cycle.views import find_agent
 from daemon.jobs.learning_rate import needs_size
 from daemon.jobs.own_successes import offer_successes
-from daemon.methods.lessons.drafts import LessonSupply
-from daemon.methods.skills.analyzer import choose_labeller
-from daemon.methods.skills.choice import SkillChoice, SkillHistory, read_skill_histories
-from daemon.methods.skills.discovery import contrast_skills, find_due_round
-from daemon.methods.skills.panel_parts import RouterTeacher, gather_lesson, gather_parts
-from daemon.methods.synthesis.quotas import CycleParts, MakeParts, choose_parts, fill_quotas
-from daemon.methods.synthesis.review import Review, review_tasks
-from daemon.methods.synthesis.users.players import find_user
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
 from daemon.proposer.candidate import CannotSample, Source
@@ -70,7 +58,6 @@ from events.learning import (
     DirectiveWritten,
     JobParent,
     JobRequested,
-    SkillsContrasted,
     TaskProposed,
 )
 
@@ -79,6 +66,8 @@ if TYPE_CHECKING:
 
     from daemon.config.settings import Agent
     from daemon.core.app import App
+    from daemon.cycle.branches import Branch, BranchChoice
+    from daemon.cycle.methods import ChooserTeacher, PartsMaker, Renewal, Supply
     from envs.environment import Environment
 
 
@@ -112,7 +101,7 @@ class _Stock:
     traffic: sources.Traffic
     priorities: Mapping[str, float]
     starts: Mapping[str | None, _Start]
-    """By skill; None: of a job for everything."""
+    """By the name of a branch; None: of a job for everything."""
     parameters: int | None
 
 
@@ -126,63 +115,41 @@ class CyclePlanner:
         stopping: Callable[[], bool] = lambda: False,
         *,
         record: bool = True,
-        teach_router: RouterTeacher | None = None,
-        make_parts: MakeParts | None = None,
+        teach_chooser: "ChooserTeacher | None" = None,
+        make_parts: "PartsMaker | None" = None,
     ) -> None:
         """`engines`: those that may be asked about written tasks; if there are none, no engine is
         asked. `stopping`: whether the process was told to stop. `record`: whether what is played
-        for a written task is appended to the log; a dry run appends nothing. `teach_router`: what
-        specifies jobs that train routers; without it, none is requested. `make_parts`: what puts
+        for a written task is appended to the log; a dry run appends nothing. `teach_chooser`: what
+        specifies jobs that teach choosers; without it, none is requested. `make_parts`: what puts
         the data engine together, once for each cycle; None: what the settings choose."""
         self._app, self._engines, self._stopping = app, engines, stopping
         self._record = record
-        self._teach_router = teach_router
-        self._parts = CycleParts(make_parts or partial(choose_parts, stopping=stopping))
-        self._reviews: dict[str, tuple[str, Review]] = {}
-        """Agent -> the cycle whose review was the last, and that review."""
+        self._methods = CycleMethods(
+            app, stopping, asks_models=record, teach_chooser=teach_chooser, make_parts=make_parts
+        )
         self._probe_budgets: dict[str, tuple[str, ProbeBudget]] = {}
         """Agent -> the cycle whose tasks were probed last, and the budget of that."""
-        self._unlabelled: dict[Pair, int] = {}
-        """Agent -> first round after which an analyzer that failed is asked again."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
-            skills = read_skill_histories(connection, self._app.settings, pair)
+            choice = self._methods.choose_branches(connection, pair)
         return direct(
-            self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round, skills.patterns,
+            self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round, choice.patterns,
             find_kinds(self._app.settings, cycle.environment),
         )  # fmt: skip
 
-    def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
-        """Compare failures and successes after a cycle's round; None where that is switched off, or
-        the last comparison was a few rounds ago. Raises ModelFailure, BadLabelling."""
-        assert cycle.round is not None, "a cycle is diagnosed first"
-        improve = self._app.settings.improve
-        if improve.skills == "off":
-            return None
-        pair = Pair(cycle.alias, cycle.base)
-        with self._app.reading() as connection:
-            since = find_due_round(connection, pair, cycle.round, improve.skills_rounds)
-        if since is None:
-            return None
-        if cycle.round < self._unlabelled.get(pair, 0):
-            return None
-        labeller = choose_labeller(self._app, pair, cycle.cycle, self._stopping)
-        try:
-            return contrast_skills(self._app, pair, since, cycle.round, cycle.cycle, labeller)
-        except ModelFailure:
-            # What failed was paid: it waits as long as what succeeds.
-            self._unlabelled[pair] = cycle.round + improve.skills_rounds
-            raise
+    def study_round(self, cycle: CycleRow) -> Study | None:
+        """Study a cycle's round before its directive; None where nothing is due. Raises Skip."""
+        return self._methods.study_round(cycle)
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
-        """The tasks of a cycle that has a directive, and its job; or, as long as members of the
-        panel of another base wait for it, the jobs that retrain them. What these settings cannot
-        make is a reason, and the cycle ends with it: the next one reads them anew. Raises
-        RetryLater."""
+        """The tasks of a cycle that has a directive, and its job; or, as long as branches of
+        another base wait to be trained again, their jobs. What these settings cannot make is a
+        reason, and the cycle ends with it: the next one reads them anew. Raises RetryLater."""
         retraining = self._propose_retraining(cycle)
         if retraining.said or retraining.lacking is not None:
             return retraining
@@ -190,27 +157,24 @@ class CyclePlanner:
         return replace(proposal, untaught={**retraining.untaught, **proposal.untaught})
 
     def _propose_retraining(self, cycle: CycleRow) -> Proposal:
-        """The jobs that retrain members of the panel of another base; nothing where none is to be
-        retrained. Raises RetryLater."""
-        settings, pair = self._app.settings, Pair(cycle.alias, cycle.base)
+        """Return the jobs that train branches of another base again; nothing where none is to be
+        trained so. Raises RetryLater."""
         with self._app.reading() as connection:
-            retraining = read_retraining(connection, settings, pair, cycle.cycle)
+            retraining = self._methods.read_retraining(connection, cycle)
         if not retraining.waiting:
             return Proposal({}, untaught=retraining.left)
         try:
             environment = open_event_environment(self._app, cycle.environment)
             parameters = self._count_parameters(cycle)
-            jobs, untaught = self._build_retraining_jobs(
-                cycle, environment, parameters, retraining.waiting
-            )
+            jobs, untaught = self._build_retraining_jobs(cycle, environment, parameters, retraining)
         except (EnvironmentBroken, NotTrainable, UnknownEnvironment) as error:
             return Proposal({}, str(error))
         except CannotSample as error:
             raise RetryLater(f"the old members of {cycle.alias} wait: {error}") from error
         reasons = {
-            member.skill: member.describe(cycle.base)
-            for member in retraining.waiting
-            if member.skill not in untaught
+            branch: reason
+            for branch, reason in retraining.describe(cycle.base).items()
+            if branch not in untaught
         }
         return Proposal(jobs, untaught={**retraining.left, **untaught}, retrained=reasons)
 
@@ -219,26 +183,29 @@ class CyclePlanner:
         cycle: CycleRow,
         environment: "Environment",
         parameters: int | None,
-        members: Sequence[OldMember],
+        retraining: "Renewal",
     ) -> tuple[dict[str, Decision], dict[str, str]]:
-        """The requests of the jobs that retrain members, in their order (id of event -> request);
-        and skill -> why it has none. Raises NotTrainable, RetryLater, CannotSample."""
+        """Return the requests of the jobs that train branches again, in their order (id of event ->
+        request); and name -> why another one has none. Raises NotTrainable, RetryLater,
+        CannotSample."""
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
             budget = read_job_budget(connection, self._app.settings, pair, utc_now())
-        # What answers may be a panel without these members: then the base answers for them.
+        # What answers may lack these branches: then the base answers for them.
         sampler = self._build_prober(environment, cycle, cycle.base)
-        drawn, untaught = choose_members(self._app, pair, environment, members, budget, sampler)
+        drawn, untaught = self._methods.draw_retraining(
+            cycle, environment, retraining, budget, sampler
+        )
         jobs: dict[str, Decision] = {
-            derive_id("job requested", cycle.cycle, skill): self._build_job(
-                cycle, environment, _FRESH, parameters, task_pools, skill
+            derive_id("job requested", cycle.cycle, branch): self._build_job(
+                cycle, environment, _FRESH, parameters, task_pools, branch
             )
-            for skill, task_pools in drawn.items()
+            for branch, task_pools in drawn.items()
         }
         return jobs, untaught
 
     def _propose_new_tasks(self, cycle: CycleRow) -> Proposal:
-        """The tasks of a cycle that has a directive, and its job or one for each skill. Raises
+        """The tasks of a cycle that has a directive, and its job or one for each branch. Raises
         RetryLater."""
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
@@ -246,7 +213,7 @@ class CyclePlanner:
             return Proposal({}, lacking + self._describe_unusable(cycle))
         try:
             environment = open_event_environment(self._app, cycle.environment)
-            supply = self._read_lesson_supply(environment, cycle)
+            supply = self._read_supply(environment, cycle)
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
         try:
@@ -256,13 +223,13 @@ class CyclePlanner:
             return Proposal({}, str(error))
         pair = Pair(cycle.alias, cycle.base)
         excluded = self._find_exclusions(environment)
-        review = self._review_tasks(environment, cycle)
+        review = self._methods.review_tasks(environment, cycle)
         with self._app.reading() as connection:
             wanted = self._proposal_request(connection, environment, cycle, supply)
             wanted = replace(wanted, sources=_leave_out(wanted.sources, excluded))
             buffered = [
                 entry
-                for entry in self._read_pool_entries(connection, cycle)
+                for entry in self._methods.read_pool_entries(connection, cycle)
                 if entry.task not in review.retired
             ]
             sealed = learning.read_sealed_tasks(connection, cycle.alias)
@@ -272,10 +239,10 @@ class CyclePlanner:
                 for line in rollouts.pattern_lines(connection, cycle.alias)
                 if line.base == cycle.base
             }
-            choice = read_skill_histories(connection, self._app.settings, pair)
+            choice = self._methods.choose_branches(connection, pair)
             starts = {
                 name: self._read_start(connection, environment, cycle, name)
-                for name in (None, *(skill.skill for skill in choice.taught))
+                for name in (None, *(branch.name for branch in choice.branches))
             }
         try:
             decisions = {
@@ -311,35 +278,25 @@ class CyclePlanner:
         environment: "Environment",
         cycle: CycleRow,
         wanted: ProposalRequest,
-        supply: LessonSupply | None,
+        supply: "Supply | None",
     ) -> dict[str, Decision]:
-        """The tasks of a directive and what failed (id of event -> decision): by plans what it
-        gives to them, then the rest. Raises CannotSample."""
+        """Return the tasks of a directive and what failed (id of event -> decision). Raises
+        CannotSample."""
         bodies = {} if supply is None else supply.bodies
         with_definitions(self._app, environment, bodies)
-        filled = fill_quotas(self._app, environment, cycle, wanted, bodies, self._parts.bind(cycle))
+        filled = self._methods.fill_quotas(environment, cycle, wanted, bodies)
         return {
             **filled.decisions,
             **{entry.id: entry.data for entry in propose(environment, filled.request)},
         }
 
-    def _review_tasks(self, environment: "Environment", cycle: CycleRow) -> Review:
-        """What is said of written tasks whose rollouts fail, once for a cycle: a tick that had to
-        wait is tried again, and a model was paid. A dry run asks none: it decides nothing."""
-        last, review = self._reviews.get(cycle.alias, ("", Review()))
-        if last != cycle.cycle:
-            analyzer = self._app.settings.models.analyzer if self._record else None
-            review = review_tasks(self._app, environment, cycle, analyzer)
-            self._reviews[cycle.alias] = (cycle.cycle, review)
-        return review
-
     def _request_jobs(
-        self, stock: "_Stock", choice: SkillChoice, decisions: Mapping[str, Decision]
+        self, stock: "_Stock", choice: "BranchChoice", decisions: Mapping[str, Decision]
     ) -> Proposal:
-        """The proposal of written tasks: with a job for each skill that has some, else one for
+        """The proposal of written tasks: with a job for each branch that has some, else one for
         everything. Raises RetryLater."""
         try:
-            jobs, untaught = self._build_member_jobs(stock, choice)
+            jobs, untaught = self._build_branch_jobs(stock, choice)
             if jobs:
                 return Proposal({**decisions, **jobs}, untaught=untaught)
             job = self._build_policy_job(stock)
@@ -356,48 +313,47 @@ class CyclePlanner:
             stock.cycle, stock.environment, stock.starts[None], stock.parameters, task_pools
         )
 
-    def _build_member_jobs(
-        self, stock: "_Stock", choice: SkillChoice
+    def _build_branch_jobs(
+        self, stock: "_Stock", choice: "BranchChoice"
     ) -> tuple[dict[str, Decision], dict[str, str]]:
-        """The requests of a cycle's jobs for skills (id of event -> request); and skill -> why it
-        has none. Raises NotTrainable, RetryLater."""
+        """Return the requests of the jobs of a cycle's branches (id of event -> request); and name
+        -> why another one has none. Raises NotTrainable, RetryLater."""
         jobs: dict[str, Decision] = {}
         untaught = dict(choice.left)
         pair = Pair(stock.cycle.alias, stock.cycle.base)
         with self._app.reading() as connection:
             budget = read_job_budget(connection, self._app.settings, pair, utc_now())
-        for skill in choice.taught:
-            if not any(data.pattern in skill.patterns for data in stock.new):
-                untaught[skill.skill] = "no task that was written for it passed its checks"
+        for branch in choice.branches:
+            if not any(data.pattern in branch.patterns for data in stock.new):
+                untaught[branch.name] = "no task that was written for it passed its checks"
                 continue
-            task_pools = self._mix_pools(stock, skill)
+            task_pools = self._mix_pools(stock, branch)
             if not task_pools:
-                untaught[skill.skill] = "every written task of its patterns is passed by now"
+                untaught[branch.name] = "every written task of its patterns is passed by now"
                 continue
             if (refusal := budget.find_refusal(len(jobs))) is not None:
-                untaught[skill.skill] = refusal
+                untaught[branch.name] = refusal
                 continue
-            event = derive_id("job requested", stock.cycle.cycle, skill.skill)
+            event = derive_id("job requested", stock.cycle.cycle, branch.name)
             jobs[event] = self._build_job(
-                stock.cycle, stock.environment, stock.starts[skill.skill], stock.parameters,
-                task_pools, skill.skill,
+                stock.cycle, stock.environment, stock.starts[branch.name], stock.parameters,
+                task_pools, branch.name,
             )  # fmt: skip
         return jobs, untaught
 
-    def _mix_pools(
-        self, stock: "_Stock", skill: SkillHistory | None = None
-    ) -> tuple[TaskPool, ...]:
-        """The pools of a job for a skill, or for everything: of written tasks, those of its
-        patterns are its targets, and others are replayed where nothing is left to learn of them."""
+    def _mix_pools(self, stock: "_Stock", branch: "Branch | None" = None) -> tuple[TaskPool, ...]:
+        """Return the pools of the job of a branch, or of one for everything. Of the written tasks,
+        those of the branch's patterns are its targets; others are replayed where nothing is left to
+        learn of them."""
         cycle, entries, new = stock.cycle, list(stock.entries), stock.new
         directive, seed = cycle.directive, cycle.cycle
         assert directive is not None, "a cycle is directed first"
-        if skill is not None:
-            patterns = frozenset(skill.patterns)
+        if branch is not None:
+            patterns = frozenset(branch.patterns)
             quotas = tuple(quota for quota in directive.quotas if quota.pattern in patterns)
             directive = directive.model_copy(update={"quotas": quotas})
             new = [data for data in new if data.pattern in patterns]
-            seed = f"{seed} {skill.skill}"
+            seed = f"{seed} {branch.name}"
             entries = [
                 entry
                 for entry in entries
@@ -405,7 +361,7 @@ class CyclePlanner:
                 or entry.retires
                 or stock.priorities.get(entry.pattern, 0.0) <= 0
             ]
-        start = stock.starts[None if skill is None else skill.skill]
+        start = stock.starts[None if branch is None else branch.name]
         near = sources.find_traffic_siblings(
             stock.environment, directive, stock.followed, stock.traffic
         )
@@ -414,60 +370,17 @@ class CyclePlanner:
         traffic = [task for task in stock.traffic.tasks if task not in shown]
         return pools(entries, stock.priorities, traffic, cycle.number, self._build_mix(), siblings)
 
-    def request_router(self, cycle: CycleRow) -> JobRequested:
-        """The job that teaches a router to choose among the members of a cycle's panel. Raises
-        RetryLater, NotTrainable."""
-        settings = self._app.settings
-        if self._teach_router is None:
-            raise RetryLater(
-                f"the router of cycle {cycle.number} of {cycle.alias} waits: nothing trains routers"
-                ' here; set improve.skills_router = "labels" to have the base choose'
-            )
-        agent = self._find_agent(cycle)
-        job = derive_id("router job", cycle.cycle)
-        with self._app.reading() as connection:
-            state = read_cycle_state(connection, cycle)
-            parts = gather_parts(connection, state)
-            lesson = gather_lesson(connection, parts, agent, job)
-        spec = self._teach_router(self._app, lesson)
-        return JobRequested(
-            job=job, cycle=cycle.cycle, alias=cycle.alias, base=cycle.base, spec=spec,
-            minutes=settings.jobs.minutes,
-        )  # fmt: skip
+    def request_chooser(self, cycle: CycleRow) -> JobRequested:
+        """Return the job that teaches a chooser to choose among the members of a cycle's version.
+        Raises RetryLater, NotTrainable."""
+        return self._methods.request_chooser(cycle, self._find_agent(cycle))
 
-    def _read_pool_entries(self, connection: "Connection", cycle: CycleRow) -> list[PoolEntry]:
-        """The buffer, without what no job may draw."""
-        return sources.read_pool_entries(
-            connection,
-            cycle.alias,
-            cycle.base,
-            lessons=self._practises,
-            sealed=self._app.settings.jobs.hands_keys,
-        )
-
-    @property
-    def _practises(self) -> bool:
-        """Whether lessons are written and drawn."""
-        return self._app.settings.improve.lessons != "off"
-
-    def _read_lesson_supply(
-        self, environment: "Environment", cycle: CycleRow
-    ) -> LessonSupply | None:
-        """What the lessons of a cycle are made of, which the environment finds from then on; None
-        where none are wanted. Raises EnvironmentBroken."""
-        assert cycle.directive is not None, "a cycle is directed first"
-        modes = [choice.mode for quota in cycle.directive.quotas for choice in quota.modes]
-        if not self._practises or "repair" not in modes:
-            return None
-        supply = sources.read_lesson_supply(
-            self._app,
-            environment,
-            cycle.alias,
-            cycle.cycle,
-            cycle.directive,
-            sealed=self._app.settings.jobs.hands_keys,
-        )
-        with_definitions(self._app, environment, supply.bodies)
+    def _read_supply(self, environment: "Environment", cycle: CycleRow) -> "Supply | None":
+        """Return what the tasks of a cycle are made of beside its failures; the environment finds
+        its bodies from then on. None where nothing is wanted. Raises EnvironmentBroken."""
+        supply = self._methods.read_supply(environment, cycle)
+        if supply is not None:
+            with_definitions(self._app, environment, supply.bodies)
         return supply
 
     def _proposal_request(
@@ -475,10 +388,10 @@ class CyclePlanner:
         connection: "Connection",
         environment: "Environment",
         cycle: CycleRow,
-        supply: LessonSupply | None,
+        supply: "Supply | None",
     ) -> ProposalRequest:
         assert cycle.directive is not None, "a cycle is directed first"
-        return ProposalRequest(
+        wanted = ProposalRequest(
             cycle=cycle.cycle,
             alias=cycle.alias,
             base=cycle.base,
@@ -487,8 +400,8 @@ class CyclePlanner:
             known=sources.read_prior_tasks(connection, cycle.alias, cycle.base, cycle.cycle),
             explore=self._app.settings.proposer.explore,
             sampler=self._build_sampler(connection, environment, cycle),
-            lessons=supply,
         )
+        return self._methods.add_supply(wanted, supply)
 
     def _build_mix(self) -> PoolMix:
         settings = self._app.settings.proposer
@@ -505,7 +418,7 @@ class CyclePlanner:
     ) -> Prober | None:
         """Return the prober that plays the policy which answers now."""
         incumbent = self._read_incumbent(connection, cycle)
-        if incumbent is not None and incumbent.panel is not None:
+        if incumbent is not None and not incumbent.has_files:
             # An engine knows the members alone, and none of them answers every task.
             return None
         policy = cycle.base if incumbent is None else incumbent.adapter
@@ -551,17 +464,17 @@ class CyclePlanner:
         connection: "Connection",
         environment: "Environment",
         cycle: CycleRow,
-        skill: str | None,
+        branch: str | None,
     ) -> "_Start":
-        """What a job of a cycle goes on from, for a skill or for everything."""
-        regressions = self._read_regressions(connection, environment, cycle, skill)
+        """Return what the job of a branch goes on from; None: of a job for everything."""
+        regressions = self._read_regressions(connection, environment, cycle, branch)
         incumbent = self._read_incumbent(connection, cycle)
-        if skill is not None:
-            row, reason = find_member_parent(connection, cycle, skill, incumbent)
+        if branch is not None:
+            row, reason = self._methods.find_branch_parent(connection, cycle, branch, incumbent)
         else:
             row = find_rejected_parent(connection, cycle, incumbent)
             reason = None if row is None else describe_parent(row)
-            if row is None and incumbent is not None and incumbent.panel is None:
+            if row is None and incumbent is not None and incumbent.has_files:
                 row = incumbent
         parent = None
         if row is not None and reason is not None:
@@ -573,11 +486,11 @@ class CyclePlanner:
         connection: "Connection",
         environment: "Environment",
         cycle: CycleRow,
-        skill: str | None,
+        branch: str | None,
     ) -> dict[str, float]:
-        """Where the agent's last candidate, for a skill or for everything, passed less than the
-        incumbent that it was compared with."""
-        row = succession.find_last_candidate(connection, cycle.alias, skill)
+        """Return the tasks of which the last candidate of a branch passed less than the incumbent
+        that it was compared with, with their weights; None: the last one for everything."""
+        row = succession.find_last_candidate(connection, cycle.alias, branch)
         if row is None or row.base != cycle.base or row.gate is None:
             return {}
         differences = evidence.read_trial_differences(
@@ -626,9 +539,10 @@ class CyclePlanner:
 
     def _build_job(
         self, cycle: CycleRow, environment: "Environment", start: "_Start",
-        parameters: int | None, task_pools: Sequence[TaskPool], skill: str | None = None,
+        parameters: int | None, task_pools: Sequence[TaskPool], branch: str | None = None,
     ) -> JobRequested:  # fmt: skip
-        """The request of a job for a skill, or for everything. Raises NotTrainable, RetryLater."""
+        """Return the request of the job of a branch, or of one for everything. Raises NotTrainable,
+        RetryLater."""
         settings = self._app.settings
         agent = self._find_agent(cycle)
         excluded = self._find_exclusions(environment)
@@ -636,7 +550,7 @@ class CyclePlanner:
         if all(pool.replay for pool in task_pools):
             reasons = "; ".join(f"{kind}: {reason}" for kind, reason in excluded.items())
             raise NotTrainable(f"every task is of a kind that nothing is trained on: {reasons}")
-        job = derive_id("job", cycle.cycle, *([] if skill is None else [skill]))
+        job = derive_id("job", cycle.cycle, *([] if branch is None else [branch]))
         successes = None
         with self._app.reading() as connection:
             user = find_user(connection, settings, cycle.alias, cycle.base)
@@ -653,12 +567,12 @@ class CyclePlanner:
             parameters=parameters, successes=successes,
             rounds=None
             if user is not None
-            else self._plan_rounds(environment, cycle, task_pools, skill),
+            else self._plan_rounds(environment, cycle, task_pools, branch),
             user=user,
         )  # fmt: skip
         allowed = filter_by_pools(environment, spec.pools, list_exemptions(settings, environment))
         spec = spec.model_copy(update={"allowed_winnable": allowed})
-        return JobRequested(
+        request = JobRequested(
             job=job,
             cycle=cycle.cycle,
             alias=cycle.alias,
@@ -669,8 +583,8 @@ class CyclePlanner:
             spec=spec,
             minutes=settings.jobs.minutes,
             parent=start.parent,
-            skill=skill,
         )
+        return request.for_branch(branch)
 
     def _find_exclusions(self, environment: "Environment") -> dict[str, str]:
         """Return kind -> why no job trains on it. The cheaters play first where that is not known
@@ -680,15 +594,15 @@ class CyclePlanner:
 
     def _plan_rounds(
         self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool],
-        skill: str | None,
+        branch: str | None,
     ) -> JobRounds | None:  # fmt: skip
         """The rounds of the job, with all that it knows of the history; None where it has one part.
-        Those of a job for a skill write tasks for its own patterns. Raises NotTrainable."""
+        Those of a branch write tasks for its own patterns. Raises NotTrainable."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         settings = self._app.settings
         plain = any(pool.is_plain for pool in task_pools if not pool.replay)
         if settings.training.rounds == 1 or not plain:
-            # Rounds diagnose no pool of lessons alone.
+            # Rounds diagnose no pool without plain tasks.
             return None
         with self._app.reading() as connection:
             patterns = planning.read_known_patterns(connection, cycle.alias, cycle.base)
@@ -702,7 +616,7 @@ class CyclePlanner:
             settings.training, settings.proposer, cycle=cycle.cycle, alias=cycle.alias,
             history=cycle.round, patterns=patterns, known=sources.filter_known(environment, others),
             aims=()
-            if skill is None
+            if branch is None
             else [pool.name for pool in task_pools if pool.is_plain and not pool.replay],
         )  # fmt: skip
 

@@ -10,8 +10,8 @@
     TRAIN       work       jobs/training_runs.py
     STAGE       work       worker.py: serving/staging.py
     EVALUATE    work       worker.py: evaluation/candidate_evaluation.py
-    ROUTER      schedule   planner.py: a job that teaches the router of a panel
-    COMPOSE     work       worker.py: what passed becomes a panel
+    CHOOSER     schedule   planner.py: a job that teaches the chooser of a version with members
+    COMPOSE     work       worker.py: what passed becomes a version with members
     ROUTE       work       worker.py: serving/publisher.py
     WATCH       work       serving/canary_monitor.py
     an end      schedule   leader.py
@@ -21,10 +21,11 @@ Code that takes or shows a step calls `views.read_next_step`, which reads the ta
 An adapter whose gate compared it with an incumbent that was replaced before it was routed goes back
 to EVALUATE, beside the present one, and is given up when that happened after `MOST_GATES` gates.
 
-A cycle that trains for skills has a branch for each: TRAIN, STAGE and EVALUATE (the gate of a
-member), until it passed or is out. A branch that is out costs the others nothing. When all are
-settled, what passed becomes a panel, which goes STAGE, EVALUATE, ROUTE and WATCH as an adapter
-does. The gate of a member is not repeated for another incumbent: the panel's own gate follows.
+A cycle may have branches, each with a job of its own. A branch needs TRAIN, STAGE and EVALUATE (the
+gate of a member), until it passed or is out. A branch that is out costs the others nothing. When
+all are settled, what passed becomes a version with members. It goes STAGE, EVALUATE, ROUTE and
+WATCH as an adapter does. The gate of a member is not repeated for another incumbent, for the
+version's own gate follows.
 
 The log is the only memory: each step ends in an event, and a process that was killed anywhere finds
 here what it has to do. Every step may be done twice (ids follow from the cycle, so the second time
@@ -36,6 +37,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
+from events.jobs import CHOOSER
 from events.learning import CycleOutcome, JobOutcome
 from events.lifecycle import State
 
@@ -57,10 +59,10 @@ class Step(StrEnum):
     """Every replica loads the adapter and is seen to answer with it."""
     EVALUATE = "evaluate"
     """Adapter and incumbent play fresh tasks, and the gate decides."""
-    ROUTER = "router"
-    """A job is requested that teaches a router to choose among the members that passed."""
+    CHOOSER = CHOOSER
+    """A job is requested that teaches a chooser to choose among the members that passed."""
     COMPOSE = "compose"
-    """Members and router become a panel, which goes on as an adapter does."""
+    """Members and chooser become a version, which goes on as an adapter does."""
     ROUTE = "route"
     """The adapter is given a share of the sessions."""
     WATCH = "watch"
@@ -74,7 +76,7 @@ OWNER: Final[Mapping[Step, Role]] = {
     Step.TRAIN: "work",
     Step.STAGE: "work",
     Step.EVALUATE: "work",
-    Step.ROUTER: "schedule",
+    Step.CHOOSER: "schedule",
     Step.COMPOSE: "work",
     Step.ROUTE: "work",
     Step.WATCH: "work",
@@ -121,10 +123,10 @@ class AdapterView:
 
 @dataclass(frozen=True, slots=True)
 class BranchView:
-    """One of the jobs of a cycle that trains for skills, and the adapter that it left."""
+    """One of the jobs of a cycle with branches, and the adapter that it left."""
 
-    skill: str | None
-    """None: the job teaches the router."""
+    name: str | None
+    """None: the job teaches the chooser."""
     job: JobView
     adapter: AdapterView | None = None
 
@@ -137,17 +139,17 @@ class View:
     diagnosed: bool
     directed: bool
     job: JobView | None = None
-    """None before one is requested, and of a cycle that trains for skills."""
+    """None before one is requested, and of a cycle with branches."""
     adapter: AdapterView | None = None
-    """Adapter that the job left; the panel, where the cycle trains for skills."""
+    """Adapter that the job left; of a cycle with branches, the version that they became."""
     cancelled: str | None = None
     """Reason for which a person cancelled it; None where it was not cancelled."""
     branches: tuple[BranchView, ...] = ()
-    """One for each skill that it trains for; empty of a cycle with one job."""
-    router: BranchView | None = None
-    """The job that teaches the router; None before it is requested."""
-    trains_router: bool = False
-    """Whether the router of a panel is an adapter of its own."""
+    """Empty of a cycle with one job."""
+    chooser: BranchView | None = None
+    """The job that teaches the chooser; None before it is requested."""
+    trains_chooser: bool = False
+    """Whether the chooser of a version is an adapter of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +215,13 @@ def find_branch_step(branch: BranchView) -> Step | BranchEnd:
             return BranchEnd("rejected", adapter.been[state] or f"it is {state}")
     if adapter.state is State.PRODUCED:
         return Step.STAGE
-    if branch.skill is None or adapter.state in _PASSED:
+    if branch.name is None or adapter.state in _PASSED:
         return BranchEnd("passed")
     return Step.EVALUATE
 
 
 _OUT: Final = (State.REJECTED, State.ROLLED_BACK, State.DRAINING)
-"""States after which an adapter is no member of its cycle's panel, whatever it becomes later."""
+"""States after which an adapter is no member of its cycle's version, whatever it becomes later."""
 _PASSED: Final = (State.GATED, State.CANARY, State.PROMOTED)
 
 
@@ -228,8 +230,8 @@ def _rank_step(due: DueStep) -> int:
 
 
 def _list_branch_steps(view: View) -> tuple[DueStep, ...] | CycleEnd:
-    """The steps of a cycle's branches; when they are settled, the way to the panel."""
-    branches = view.branches if view.router is None else (*view.branches, view.router)
+    """The steps of a cycle's branches; when they are settled, the way to the version."""
+    branches = view.branches if view.chooser is None else (*view.branches, view.chooser)
     states = [(branch, find_branch_step(branch)) for branch in branches]
     due = tuple(DueStep(step, branch) for branch, step in states if isinstance(step, Step))
     if view.cancelled is not None:
@@ -238,12 +240,12 @@ def _list_branch_steps(view: View) -> tuple[DueStep, ...] | CycleEnd:
     if due:
         return due
     ends = [(branch, end) for branch, end in states if isinstance(end, BranchEnd)]
-    members = [(branch, end) for branch, end in ends if branch.skill is not None]
+    members = [(branch, end) for branch, end in ends if branch.name is not None]
     if all(end.outcome != "passed" for _, end in members):
         return _end_without_members(members)
-    # A router that learnt nothing costs the members nothing: the base chooses among them.
-    asks = view.trains_router and view.router is None
-    return (DueStep(Step.ROUTER if asks else Step.COMPOSE),)
+    # A chooser that learnt nothing costs the members nothing: the base chooses among them.
+    asks = view.trains_chooser and view.chooser is None
+    return (DueStep(Step.CHOOSER if asks else Step.COMPOSE),)
 
 
 _CYCLE_OUTCOMES: Final[Mapping[BranchOutcome, CycleOutcome]] = {
@@ -259,7 +261,7 @@ def _end_without_members(ends: Sequence[tuple[BranchView, BranchEnd]]) -> CycleE
     """The end of a cycle of whose branches none passed, with each one's reason."""
     seen = {end.outcome for _, end in ends}
     outcome = next(cycle for branch, cycle in _CYCLE_OUTCOMES.items() if branch in seen)
-    reasons = (f"{branch.skill} {end.outcome}: {end.reason}" for branch, end in ends)
+    reasons = (f"{branch.name} {end.outcome}: {end.reason}" for branch, end in ends)
     return CycleEnd(outcome, "; ".join(reasons).replace("competence_gap", "not learnable"))
 
 

@@ -11,6 +11,7 @@ The leader, the worker, the status document, the metrics and doctor all ask here
 (state_machine.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,27 +22,30 @@ from consumers.reads.cycle_state import BranchState, CycleState, read_cycle_stat
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.core.task_kinds import find_kinds
+from daemon.cycle.methods import find_chooser_obstacle
 from daemon.cycle.scheduler import Facts
 from daemon.cycle.state_machine import (
     AdapterView,
+    BranchEnd,
+    BranchView,
     CycleEnd,
     JobView,
     Step,
     View,
+    find_branch_step,
     list_due_steps,
     next_step,
 )
-from daemon.methods.skills.panel_parts import (
-    build_branch_view,
-    explain_states,
-    find_router_obstacle,
-)
 from events.envelope import parse_timestamp
+from events.gate import SIBLING
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Agent, Settings
+    from events.gate import GateReport
+    from events.lifecycle import State
 
 ENDING: Final = "end"
 """The step of a cycle that is over but for the leader's event."""
@@ -79,9 +83,9 @@ def read_due_steps(
     due = list_due_steps(view)
     if isinstance(due, CycleEnd):
         return state, []
-    branches = {branch.job.skill: branch for branch in (*state.branches, state.router) if branch}
+    branches = {branch.job.branch: branch for branch in state.all_branches}
     return state, [
-        DueBranch(item.step, None if item.branch is None else branches[item.branch.skill])
+        DueBranch(item.step, None if item.branch is None else branches[item.branch.name])
         for item in due
     ]
 
@@ -89,11 +93,12 @@ def read_due_steps(
 def _read_view(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> tuple[CycleState, View]:
-    """A cycle, and how the process manager sees it. A router that nothing can teach is none."""
+    """Return a cycle, and how the process manager sees it. A chooser that nothing can teach is
+    none."""
     state = read_cycle_state(connection, cycle)
     view = build_view(state, settings, pair)
-    if next_step(view) is Step.ROUTER and find_router_obstacle(connection, state) is not None:
-        view = replace(view, trains_router=False)
+    if next_step(view) is Step.CHOOSER and find_chooser_obstacle(connection, state) is not None:
+        view = replace(view, trains_chooser=False)
     return state, view
 
 
@@ -114,9 +119,8 @@ def step_name(step: Step | CycleEnd) -> str:
 def step_start(state: CycleState) -> str | None:
     """When the last thing happened that brought a cycle to where it is."""
     cycle = state.cycle
-    branches = [branch for branch in (*state.branches, state.router) if branch is not None]
-    jobs = [state.job, *(branch.job for branch in branches)]
-    adapters = [state.adapter, *(branch.adapter for branch in branches)]
+    jobs = [state.job, *(branch.job for branch in state.all_branches)]
+    adapters = [state.adapter, *(branch.adapter for branch in state.all_branches)]
     moments = (
         cycle.started, cycle.diagnosed, cycle.directed,
         *(moment for job in jobs if job is not None for moment in (job.requested, job.ended)),
@@ -184,15 +188,64 @@ def build_view(state: CycleState, settings: "Settings", pair: Pair) -> View:
         if adapter is None
         else AdapterView(
             adapter.state,
-            explain_states(adapter, state.been),
+            _explain_states(adapter, state.been),
             _explain_stale_gate(state),
             state.gates,
         ),
         cancelled=cancelled,
         branches=tuple(build_branch_view(branch) for branch in state.branches),
-        router=None if state.router is None else build_branch_view(state.router),
-        trains_router=settings.improve.skills_router != "labels",
+        chooser=None if state.chooser is None else build_branch_view(state.chooser),
+        trains_chooser=settings.improve.trains_chooser,
     )
+
+
+def build_branch_view(branch: BranchState) -> BranchView:
+    """Return a branch of a cycle as the process manager sees it."""
+    job, adapter = branch.job, branch.adapter
+    return BranchView(
+        job.branch,
+        JobView(job.outcome, job.reason or ""),
+        None
+        if adapter is None
+        else AdapterView(adapter.state, _explain_states(adapter, branch.been)),
+    )
+
+
+def has_passed(branch: BranchState) -> bool:
+    """Return whether the adapter of a branch passed its gate, or that of a chooser is staged."""
+    end = find_branch_step(build_branch_view(branch))
+    return isinstance(end, BranchEnd) and end.outcome == "passed"
+
+
+def list_passed_adapters(state: CycleState) -> "list[AdapterRow]":
+    """Return the adapters of a cycle's branches that passed the gate of a member."""
+    return [
+        branch.adapter
+        for branch in state.branches
+        if branch.adapter is not None and has_passed(branch)
+    ]
+
+
+def _explain_states(adapter: "AdapterRow", been: "Mapping[State, str]") -> "dict[State, str]":
+    """Return each state that an adapter was in with the reason in words: where a gate decided, its
+    checks."""
+    return {step: reason or _explain_gate(adapter.gate) for step, reason in been.items()}
+
+
+def _explain_gate(report: "GateReport | None") -> str:
+    """Return why the gate said no, in words; without the checks that decide nothing."""
+    if report is None:
+        return ""
+    failed = [
+        check
+        for check in report.checks
+        if check.verdict != "PASS" and not check.name.startswith(SIBLING)
+    ]
+    details = "; ".join(
+        f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
+        for check in failed
+    )
+    return f"gate {report.decision}: {details or 'every check passed'}"
 
 
 def _explain_stale_gate(state: CycleState) -> str:

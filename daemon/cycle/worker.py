@@ -4,7 +4,7 @@
 
     stage       every replica loads it and is seen to answer with it
     evaluate    it plays beside the incumbent, in a process of its own, and the gate decides
-    compose     what passed of the adapters of a cycle for skills becomes a panel (panel_parts.py)
+    compose     the adapters of a cycle's branches that passed become a version with members
     route       it is given the first of `canary.shares`
 
 Level-triggered: each round asks the tables what a cycle needs next (state_machine.py) and does
@@ -28,19 +28,13 @@ from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.serving_lock import hold_serving_lock
+from daemon.cycle.branches import VersionRefusal
+from daemon.cycle.methods import compose_version, find_user, hold_out_slice
 from daemon.cycle.state_machine import Step
-from daemon.cycle.views import find_agent, read_due_steps
+from daemon.cycle.views import find_agent, list_passed_adapters, read_due_steps
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
 from daemon.evaluation.gate_waits import GateWait
 from daemon.jobs.runner import JobRunner
-from daemon.methods.lessons.after_error import HeldOutLessons
-from daemon.methods.skills.panel_parts import (
-    Composer,
-    PanelRefusal,
-    gather_parts,
-    list_new_members,
-)
-from daemon.methods.synthesis.users.players import find_user
 from daemon.serving.desired_state import roles
 from daemon.serving.fleet import Fleet
 from daemon.serving.publisher import Publisher
@@ -54,6 +48,7 @@ from events.serving import AdapterMoved
 
 if TYPE_CHECKING:
     from daemon.core.app import App
+    from daemon.cycle.methods import VersionComposer
 
 _FINAL: Final = (BadAdapter, BadBase, BadName)
 """Why an adapter will never be staged; anything else may be over in a minute."""
@@ -64,29 +59,29 @@ class CycleWorker:
 
     def __init__(
         self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
-        compose: Composer | None = None,
+        compose: "VersionComposer | None" = None,
     ) -> None:  # fmt: skip
-        """`compose`: what makes a panel of adapters; without it, no panel is composed."""
+        """`compose`: makes a version of adapters (methods.py); without it, none is composed."""
         self._app = app
-        self._compose_panel = compose
+        self._compose_version = compose
         self._clock = clock
         self._fleet = fleet
         self._runner = runner
         self._staging = Staging(app, fleet, clock)
         self._publisher = Publisher(app, fleet, clock)
         self._decisions = Decisions(app)
-        self._held_out = HeldOutLessons()
+        self._held_out = hold_out_slice()
 
     def advance(self, breaks: Breaks) -> list[str]:
         """Do the next thing of every cycle whose adapter waits for one; what happened, as
         sentences. `breaks` keeps what breaks for one from the others. Raises LogError,
         DatabaseUnavailable."""
         notes: list[str] = []
-        adapters, panels = self._list_due_steps()
+        adapters, cycles = self._list_due_steps()
         for row, step in adapters:
             work = partial(self._take_step, row, step)
             breaks.attempt("cycles", partial(self._advance, work, notes), row.adapter)
-        for state in panels:
+        for state in cycles:
             work = partial(self._compose, state)
             breaks.attempt("cycles", partial(self._advance, work, notes), state.cycle.cycle)
         return notes
@@ -111,9 +106,9 @@ class CycleWorker:
                 yield self._route(row)
 
     def _list_due_steps(self) -> tuple[list[tuple[AdapterRow, Step]], list[CycleState]]:
-        """The adapters of open cycles and what each needs; and the cycles that need a panel."""
+        """The adapters of open cycles and what each needs; and the cycles to be composed."""
         steps: list[tuple[AdapterRow, Step]] = []
-        panels: list[CycleState] = []
+        cycles: list[CycleState] = []
         with self._app.reading() as connection:
             for pair in agents.present(connection):
                 cycle = learning.open_cycle(connection, pair.alias)
@@ -123,10 +118,10 @@ class CycleWorker:
                 for step, branch in due:
                     adapter = state.adapter if branch is None else branch.adapter
                     if step is Step.COMPOSE:
-                        panels.append(state)
+                        cycles.append(state)
                     elif adapter is not None:
                         steps.append((adapter, step))
-        return steps, panels
+        return steps, cycles
 
     def _stage(self, row: AdapterRow) -> Iterator[str]:
         try:
@@ -148,14 +143,14 @@ class CycleWorker:
         yield f"{row.adapter} is staged"
 
     def _fills_its_own_room(self, row: AdapterRow) -> bool:
-        """Whether an adapter of a cycle for skills, or its panel, waits for slots that nothing
-        will free: the other members of the cycle hold them until the panel is composed."""
+        """Return whether the adapter of a branch, or a version with members, waits for slots that
+        nothing will free: the other branches hold them until the version is composed."""
         with self._app.reading() as connection:
             job = None if row.job is None else learning.job(connection, row.job)
-        of_panel = row.panel is not None or (
-            job is not None and (job.skill is not None or job.teaches is not None)
+        of_version = not row.has_files or (
+            job is not None and (job.branch is not None or job.teaches is not None)
         )
-        if not of_panel:
+        if not of_version:
             return False
         situation = observe(self._app, self._fleet.look(), self._clock())
         return not {"draining", "canary"} & set(roles(situation).values())
@@ -202,19 +197,11 @@ class CycleWorker:
         )  # fmt: skip
 
     def _compose(self, state: CycleState) -> Iterator[str]:
-        """Compose the panel of a cycle; one that can never be is given up with its members."""
-        cycle = state.cycle
-        if self._compose_panel is None:
-            yield f"the panel of cycle {cycle.number} of {cycle.alias} waits: nothing composes it"
-            return
-        with self._app.reading() as connection:
-            parts = gather_parts(connection, state)
-        for skill, reason in parts.left.items():
-            yield f"the panel of {cycle.alias} has no member for {skill} any more: {reason}"
+        """Compose the version of a cycle; one that can never be is given up with its members."""
         try:
-            yield self._compose_panel(self._app, parts)
-        except PanelRefusal as error:
-            for member in list_new_members(state):
+            yield from compose_version(self._app, state, self._compose_version)
+        except VersionRefusal as error:
+            for member in list_passed_adapters(state):
                 yield self._reject(member, error)
 
     def _incumbent(self, row: AdapterRow) -> AdapterRow | None:

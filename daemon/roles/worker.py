@@ -29,12 +29,11 @@ from consumers.reads import gateways
 from consumers.reads.cycle_state import find_job_cancellations
 from daemon.core.isolation import PARTS, Breaks
 from daemon.core.serving_lock import HomeLockBusy, hold_serving_lock
+from daemon.cycle.methods import bind_composer, build_user_worker
 from daemon.cycle.worker import CycleWorker
 from daemon.jobs.runner_factory import jobs_of, trials_of, user_trials_of
 from daemon.jobs.training_runs import advance
 from daemon.maintenance.erasure import sweep
-from daemon.methods.skills.panel_makers import compose_panel
-from daemon.methods.synthesis.users.worker import UserWorker
 from daemon.repair.background import RepairQueue
 from daemon.serving.bases import move
 from daemon.serving.canary_monitor import Guards
@@ -88,10 +87,9 @@ class Worker:
         self._jobs = jobs_of(app.settings)
         self._trials = trials_of(app.settings)
         self._fleet = fleet
-        composer = partial(compose_panel, fleet=fleet)
-        self._cycles = CycleWorker(app, fleet, self._trials, clock, composer)
+        self._cycles = CycleWorker(app, fleet, self._trials, clock, bind_composer(fleet))
         self._user_trials = user_trials_of(app.settings)
-        self._users = UserWorker(app, fleet, self._user_trials, clock)
+        self._users = build_user_worker(app, fleet, self._user_trials, clock)
         self._reconciler = Reconciler(app, fleet, clock)
         self._repairs = RepairQueue(app)
         self._lost: set[str] = set()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from _typeshed import DataclassInstance
     from sqlalchemy import Connection
 
     from consumers.reads.learning import CycleRow, JobRow
@@ -35,9 +34,8 @@ def situation(app: "App") -> dict[str, Any]:
     from daemon.core.kind_exclusions import read_agent_kinds
     from daemon.cycle.outlook import read_outlooks
     from daemon.cycle.views import read_step
-    from daemon.methods.skills.choice import describe_jobs
-    from daemon.methods.skills.panel_members import read_panel_states
     from daemon.serving.lift import read_lifts
+    from daemon.status.methods import describe_branches, read_documents
     from events.envelope import utc_now
 
     with app.reading() as connection:
@@ -52,14 +50,11 @@ def situation(app: "App") -> dict[str, Any]:
         step = None if cycle is None else read_step(connection, app.settings, cycle)
         now = utc_now()
         expected = read_outlooks(connection, app.settings, now)
-        improve = _improve(app, connection)
-        users = _users(app, connection)
         state = None if cycle is None else read_cycle_state(connection, cycle)
-        branches = [] if state is None else describe_jobs(connection, app.settings, state)
+        branches = [] if state is None else describe_branches(connection, app.settings, state)
         job = _newest_job(connection)
         leading, gateways = _leader(connection), _gateways(app, connection)
-        lifts, panels = read_lifts(connection), read_panel_states(connection, now)
-        lacking = _skills(app, connection)
+        lifts, methods = read_lifts(connection), read_documents(app, connection, now)
     gates = _list_gate_waits(app)
     return {
         **_log(app, reached),
@@ -72,13 +67,11 @@ def situation(app: "App") -> dict[str, Any]:
         **rules,
         "kinds": [asdict(kinds) for kinds in read_agent_kinds(app.settings)],
         "next_cycle": _next_cycle(expected),
-        "improve": improve,
-        "skills": lacking,
-        "users": [_add_wait(document, gates) for document in users],
+        **methods,
+        "users": [_add_wait(document, gates) for document in methods["users"]],
         "job": None if job is None else _job(app, job),
         "gates": [asdict(gate) for gate in gates],
         "routes": [asdict(route) for route in routes],
-        "panels": [asdict(panel) for panel in panels],
         "lift": [asdict(lift) for lift in lifts],
         "adapters": [asdict(adapter) for adapter in adapters],
         "leader": leading,
@@ -167,61 +160,6 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
     }
 
 
-def _improve(app: "App", connection: "Connection") -> dict[str, list[dict[str, Any]]]:
-    """Return what each setting of `[improve]` does for each agent, and why not."""
-    from daemon.cycle.practice import read_practices, read_skill_practices
-    from daemon.methods.synthesis.practice import read_synthesis_practices
-
-    practices: dict[str, Sequence[DataclassInstance]] = {
-        "lessons": read_practices(connection, app.settings),
-        "skills": read_skill_practices(connection, app.settings),
-        "synthesis": read_synthesis_practices(connection, app.settings),
-    }
-    return {name: [asdict(item) for item in items] for name, items in practices.items()}
-
-
-def _skills(app: "App", connection: "Connection") -> list[dict[str, Any]]:
-    """Return the skills that the last comparison of each agent selected, the largest contrast of
-    each first, and what of them is taught."""
-    from consumers.methods.skills.measures import SkillState
-    from consumers.methods.skills.reads import read_skills
-    from consumers.reads import agents
-    from daemon.methods.skills.choice import read_skill_status
-
-    documents = []
-    for pair in sorted(agents.present(connection)):
-        taught = read_skill_status(connection, app.settings, pair, SkillState.SELECTED)
-        for line in read_skills(connection, pair.alias, SkillState.SELECTED):
-            if line.base == pair.base:
-                own = taught[line.skill]
-                names = ("skill", "alias", "base", "delta", "coverage")
-                values = {name: getattr(line, name) for name in names}
-                documents.append(
-                    {**values, "taught": own.state, "why": own.reason, "adapter": own.adapter}
-                )
-    return documents
-
-
-def _users(app: "App", connection: "Connection") -> list[dict[str, Any]]:
-    """Return who plays the users of each agent, and why not the trained adapter."""
-    from consumers.diagnosis.round_counts import Pair
-    from daemon.cycle.estimate import read_job_budget
-    from daemon.methods.synthesis.users.practice import read_user_practices
-    from daemon.methods.synthesis.users.state_machine import UserStep
-    from events.envelope import utc_now
-
-    documents = []
-    for practice in read_user_practices(connection, app.settings):
-        document = asdict(practice)
-        if practice.step == UserStep.REQUEST.value:
-            pair = Pair(practice.alias, practice.base)
-            budget = read_job_budget(connection, app.settings, pair, utc_now())
-            if (refusal := budget.find_refusal(1)) is not None:
-                document["says"] += f", once the budget of the day allows it: {refusal}"
-        documents.append(document)
-    return documents
-
-
 def _newest_job(connection: "Connection") -> "JobRow | None":
     """Return the job that runs, else the one that was requested last."""
     from consumers.reads import learning
@@ -235,9 +173,10 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     from daemon.jobs.attempts import JobFolder
     from daemon.jobs.runner_factory import jobs_of
     from daemon.jobs.updates import newest_update
+    from events.learning import BRANCH
 
     names = (
-        "job", "alias", "capability", "skill", "teaches", "outcome", "reason", "adapter",
+        "job", "alias", "capability", BRANCH, "teaches", "outcome", "reason", "adapter",
         "requested", "ended",
     )  # fmt: skip
     runner = jobs_of(app.settings)
@@ -277,9 +216,9 @@ def _list_user_endpoints(app: "App", runner: "JobRunner", row: "JobRow") -> list
 
 def _list_gate_waits(app: "App") -> "list[GateWait]":
     """Return the gates on this machine of which no trial runs, with what they wait for."""
+    from daemon.cycle.methods import build_user_worker
     from daemon.cycle.worker import CycleWorker
     from daemon.jobs.runner_factory import trials_of, user_trials_of
-    from daemon.methods.synthesis.users.worker import UserWorker
     from daemon.serving.fleet import Fleet
     from events.envelope import utc_now
 
@@ -290,7 +229,7 @@ def _list_gate_waits(app: "App") -> "list[GateWait]":
         fleet = Fleet((), app.settings.home)
         return [
             *CycleWorker(app, fleet, trials, utc_now).list_gate_waits(),
-            *UserWorker(app, fleet, user_trials, utc_now).list_gate_waits(),
+            *build_user_worker(app, fleet, user_trials, utc_now).list_gate_waits(),
         ]
     finally:
         trials.close()

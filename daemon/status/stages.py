@@ -13,6 +13,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from events.envelope import parse_timestamp
+from events.jobs import CHOOSER
+from events.learning import BRANCH
 from events.lifecycle import State
 
 Document = Mapping[str, Any]
@@ -98,7 +100,7 @@ def _cycle(document: Document, now: datetime) -> Stop:
         headline = f"cycle {cycle['number']} of {cycle['alias']}: {cycle['step']} next"
         facts = [f"began {ago(cycle['started'], now)}, {cycle['reason']}"]
         facts += [
-            f"{job['skill'] or 'router'}: {job['state'] or job['outcome'] or 'trains'}"
+            f"{job[BRANCH] or CHOOSER}: {job['state'] or job['outcome'] or 'trains'}"
             for job in cycle["jobs"]
         ]
         mood = Mood.WORKS
@@ -111,8 +113,8 @@ def _cycle(document: Document, now: datetime) -> Stop:
             facts.append(f"{last}: {cycle['ended_because']}")
     facts += [
         f"{name} of {practice['alias']}: {practice['says']}"
-        for name in ("lessons", "skills", "synthesis")
-        for practice in document["improve"][name]
+        for name, practices in document["improve"].items()
+        for practice in practices
         if practice["setting"] != "off"
     ]
     facts += [
@@ -210,19 +212,6 @@ def describe_share(route: Mapping[str, Any]) -> str:
     if route["shadow"]:
         return "shadow"
     return f"{route['share']:.0%}{' held out' if route['holdout'] else ''}"
-
-
-def describe_member(member: Mapping[str, Any], base: str) -> str:
-    """Return what a member of a panel answers and won, as `read_panel_states` has it."""
-    parts = [f"{member['skill'] or 'no skill'}: {member['adapter'] or base}"]
-    if member["share"] is not None:
-        parts.append(f"{member['share']:.0%} of the last day's sessions")
-    if member["judged"]:
-        parts.append(f"{member['passed']:,} of {member['judged']:,} judged passed")
-    if member["gate"] is not None:
-        rates = member["gate"]["incumbent_pass"], member["gate"]["candidate_pass"]
-        parts.append("gate {:.1%} to {:.1%}".format(*rates))
-    return ", ".join(parts)
 
 
 def describe_lift(lift: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ It follows from the cycle alone, so another leader, or the same one again, write
 """
 
 from consumers.reads.learning import CycleRow
-from daemon.cycle.leader import Proposal
+from daemon.cycle.proposal import Proposal, Study
 from events.envelope import derive_id
 from events.learning import (
     Decision,
@@ -12,7 +12,6 @@ from events.learning import (
     DirectiveWritten,
     JobRequested,
     Quota,
-    SkillsContrasted,
 )
 from tests.consumers.cycling import PATTERN, proposed, rejected, requested
 
@@ -26,7 +25,7 @@ class Fixed:
     def __init__(self, lacking: str | None = None) -> None:
         self.lacking = lacking
 
-    def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
+    def study_round(self, cycle: CycleRow) -> Study | None:
         """None."""
         return None
 
@@ -41,9 +40,9 @@ class Fixed:
             cycle=cycle.cycle, round=cycle.round, directive=Directive(quotas=(quota,))
         )
 
-    def request_router(self, cycle: CycleRow) -> JobRequested:
+    def request_chooser(self, cycle: CycleRow) -> JobRequested:
         """Never asked: its cycles have one job."""
-        raise AssertionError(f"cycle {cycle.cycle} trains for no skill")
+        raise AssertionError(f"cycle {cycle.cycle} has no branches")
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """Its tasks, what was written in vain, and the job."""

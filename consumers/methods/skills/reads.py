@@ -176,3 +176,12 @@ def read_skills(
         )
         for row in connection.execute(query).mappings()
     ]
+
+
+def list_wanted_branches(connection: Connection) -> set[tuple[str, str, str]]:
+    """Return the skills that the next cycles may train for, each as agent, base and skill: those
+    that the last comparisons selected."""
+    return {
+        (line.alias, line.base, line.skill)
+        for line in read_skills(connection, state=SkillState.SELECTED)
+    }

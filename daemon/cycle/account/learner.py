@@ -11,6 +11,7 @@ from math import ceil
 from statistics import mean
 from typing import Final
 
+from consumers.reads.learning import JobRow
 from daemon.cycle.account.balance import LEAST
 from daemon.cycle.account.facts import UNKNOWN, CycleFacts, PassCount, SampledRollout
 from daemon.cycle.account.gate import describe_gains
@@ -22,6 +23,7 @@ from daemon.cycle.account.sampled import (
     map_pools,
     select_targeted,
 )
+from events.learning import BRANCH
 
 _PARTS: Final = 4
 """First and last part of a job are such a share of its batches each."""
@@ -61,20 +63,6 @@ class KindSamples:
 
 
 @dataclass(frozen=True, slots=True)
-class SkillJob:
-    """One of the jobs of a cycle that trains for skills."""
-
-    job: str
-    skill: str | None
-    """None: it taught the router."""
-    outcome: str | None
-    reason: str | None
-    steps: int | None
-    rollouts: int | None
-    budget: int
-
-
-@dataclass(frozen=True, slots=True)
 class Learner:
     """The steps and rollouts of a job."""
 
@@ -98,8 +86,9 @@ class Learner:
     pools: tuple[PoolSamples, ...]
     kinds: tuple[KindSamples, ...]
     """The kinds sampled in pools that are no replay, most rollouts first."""
-    jobs: tuple[SkillJob, ...] = ()
-    """Of a cycle that trains for skills: the others figures are of its jobs for them together."""
+    jobs: tuple[dict[str, str | int | None], ...] = ()
+    """The jobs of a cycle with branches, as commands print them; the other figures are of all
+    branches together. Empty of a cycle with one job."""
 
 
 def describe_learner(facts: CycleFacts) -> Learner:
@@ -120,14 +109,21 @@ def describe_learner(facts: CycleFacts) -> Learner:
         references=None if used is None or not recorded else max(0, used - recorded),
         pools=_describe_samples(facts),
         kinds=_describe_kind_samples(facts),
-        jobs=tuple(
-            SkillJob(
-                job.job, job.skill, job.outcome, job.reason or None, job.steps, job.rollouts,
-                job.spec.sampler.rollouts,
-            )
-            for job in facts.jobs
-        ),
+        jobs=tuple(map(_describe_branch_job, facts.jobs)),
     )  # fmt: skip
+
+
+def _describe_branch_job(job: JobRow) -> dict[str, str | int | None]:
+    """Return the figures of one of several jobs; its branch is null where it taught the chooser."""
+    return {
+        "job": job.job,
+        BRANCH: job.branch,
+        "outcome": job.outcome,
+        "reason": job.reason or None,
+        "steps": job.steps,
+        "rollouts": job.rollouts,
+        "budget": job.spec.sampler.rollouts,
+    }
 
 
 def _describe_samples(facts: CycleFacts) -> tuple[PoolSamples, ...]:

@@ -27,7 +27,6 @@ from consumers.reads.serving import AdapterRow
 from daemon.cycle.account.account import CycleAccount, build_account
 from daemon.cycle.account.facts import CanaryFacts, CycleFacts, PassCount, SampledRollout
 from daemon.cycle.cost import minutes_between
-from daemon.methods.skills.choice import find_panel_jobs
 from daemon.solver.journal import rollout_id
 from events.jobs import TaskPool
 from events.lifecycle import State
@@ -47,8 +46,8 @@ def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
     """What a finished cycle left in the tables."""
     assert row.ended is not None, "only a finished cycle with times has facts"
     pair = (row.alias, row.base)
-    jobs = find_panel_jobs(connection, row.cycle)
-    taught = [item for item in jobs if item.skill is not None]
+    jobs = _list_branch_jobs(connection, row.cycle)
+    taught = [item for item in jobs if item.branch is not None]
     job = None if row.job is None else learning.job(connection, row.job)
     adapter = read_cycle_state(connection, row).adapter
     parent = None if job is None else _find_parent(connection, job)
@@ -88,6 +87,13 @@ def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
     )
 
 
+def _list_branch_jobs(connection: "Connection", cycle: str) -> list[JobRow]:
+    """Return the jobs of a cycle, one for each branch and that of the chooser; empty of a cycle
+    with one job for everything."""
+    jobs = learning.list_cycle_jobs(connection, cycle)
+    return jobs if any(job.branch is not None for job in jobs) else []
+
+
 def _find_parent(connection: "Connection", job: JobRow) -> str | None:
     """The adapter that a job trained on from; None for the base, and for one that is not known."""
     if job.spec.parent is None:
@@ -105,8 +111,8 @@ def _read_kinds(
 
 
 def combine_jobs(jobs: Sequence[JobRow]) -> JobRow:
-    """The jobs of a cycle for its skills as one: pools and counts of all of them. It trained where
-    one of them did."""
+    """Return the jobs of a cycle's branches as one, with the pools and counts of all of them. It
+    trained where one of them did."""
     first = jobs[0]
     shares = 1 / len(jobs)
     pools: dict[str, TaskPool] = {}
@@ -129,7 +135,7 @@ def combine_jobs(jobs: Sequence[JobRow]) -> JobRow:
         first,
         spec=spec,
         outcome=last.outcome,
-        reason="; ".join(f"{job.skill}: {job.reason}" for job in jobs if job.reason),
+        reason="; ".join(f"{job.branch}: {job.reason}" for job in jobs if job.reason),
         steps=sum(job.steps or 0 for job in jobs),
         rollouts=sum(job.rollouts or 0 for job in jobs),
     )

@@ -11,17 +11,20 @@ with the larger contrast. Decides nothing about a cycle that has its jobs: those
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.methods.skills.measures import SkillState
+from consumers.methods.skills.old_members import list_skill_jobs
 from consumers.methods.skills.reads import SkillLine, read_skills
-from consumers.reads import learning, rollouts, serving, succession
+from consumers.reads import learning, rollouts, serving
 from consumers.reads.cycle_state import CycleState, read_branch
-from daemon.cycle.retraining import read_retraining
+from daemon.cycle.branches import Branch, BranchChoice
 from daemon.cycle.state_machine import BranchEnd, find_branch_step
-from daemon.methods.skills.panel_parts import build_branch_view, find_router_obstacle
+from daemon.cycle.views import build_branch_view
+from daemon.methods.skills.panel_parts import find_router_obstacle
+from daemon.methods.skills.retraining import read_retraining
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -31,36 +34,12 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class SkillHistory:
-    """A skill, and the failure patterns whose tasks teach it."""
-
-    skill: str
-    description: str
-    patterns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SkillChoice:
-    """The selected skills of an agent: those to be taught, and the others."""
-
-    taught: tuple[SkillHistory, ...] = ()
-    """The largest contrast first."""
-    left: Mapping[str, str] = field(default_factory=dict)
-    """Skill -> why it is not taught."""
-
-    @property
-    def patterns(self) -> frozenset[str]:
-        """Return the patterns of all taught skills."""
-        return frozenset(pattern for skill in self.taught for pattern in skill.patterns)
-
-
 def choose_skills(
     lines: Sequence[SkillLine], priorities: Mapping[str, float], most: int
-) -> SkillChoice:
+) -> BranchChoice:
     """Return the choice among the selected skills of one agent on one base; `priorities` are those
     of its failure patterns, `most` is how many skills are taught at most."""
-    taught: list[SkillHistory] = []
+    taught: list[Branch] = []
     left: dict[str, str] = {}
     owners: dict[str, str] = {}
     for line in sorted(lines, key=lambda line: (-line.delta, line.skill)):
@@ -69,21 +48,23 @@ def choose_skills(
         if own and len(taught) == most:
             left[line.skill] = f"a cycle trains for {most} skills (improve.skills_jobs)"
         elif own:
-            taught.append(SkillHistory(line.skill, line.description, own))
+            taught.append(Branch(line.skill, own))
             owners |= dict.fromkeys(own, line.skill)
         elif failing:
             names = ", ".join(sorted({owners[name] for name in failing}))
             left[line.skill] = f"its tasks teach {names}, with a larger contrast"
         else:
             left[line.skill] = "none of its failure patterns has a priority above 0"
-    return SkillChoice(tuple(taught), left)
+    return BranchChoice(tuple(taught), left)
 
 
-def read_skill_histories(connection: "Connection", settings: "Settings", pair: Pair) -> SkillChoice:
+def read_skill_histories(
+    connection: "Connection", settings: "Settings", pair: Pair
+) -> BranchChoice:
     """Return what the next cycle of an agent is to teach; empty unless `improve.skills` is
     `panel`."""
     if settings.improve.skills != "panel":
-        return SkillChoice()
+        return BranchChoice()
     priorities = {
         line.pattern: line.priority
         for line in rollouts.pattern_lines(connection, pair.alias)
@@ -143,10 +124,10 @@ def _read_status(
     connection: "Connection",
     settings: "Settings",
     line: SkillLine,
-    choice: SkillChoice,
+    choice: BranchChoice,
     incumbent: "AdapterRow | None",
 ) -> Teaching:
-    trained = succession.list_skill_jobs(connection, line.alias, line.base, line.skill)
+    trained = list_skill_jobs(connection, line.alias, line.base, line.skill)
     passed = next((row.adapter for _, row in trained if row is not None and has_passed(row)), None)
     job = trained[0][0] if trained else None
     name = None if job is None else job.job
@@ -156,7 +137,7 @@ def _read_status(
         return Teaching(TRAINING, "", name, passed)
     if member is not None:
         return Teaching(SERVING, "", name, member)
-    waits = any(skill.skill == line.skill for skill in choice.taught)
+    waits = any(branch.name == line.skill for branch in choice.branches)
     if job is not None and (not waits or _is_under_way(connection, job)):
         state, reason = _describe_job(connection, job)
         return Teaching(state, reason, name, passed)
@@ -187,7 +168,7 @@ def _describe_job(connection: "Connection", job: "JobRow") -> tuple[str, str]:
     return row.state.value, reason or row.reason or ""
 
 
-def _explain_untaught(settings: "Settings", line: SkillLine, choice: SkillChoice) -> str:
+def _explain_untaught(settings: "Settings", line: SkillLine, choice: BranchChoice) -> str:
     """Why a skill that was never taught is not taught by the next cycle."""
     if line.state != SkillState.SELECTED:
         return f"the last comparison did not select it ({line.state})"
@@ -203,9 +184,7 @@ def describe_jobs(
     router), `job` (null: none can teach the router), `outcome` (null: open), `adapter`, `state` of
     that, `reason`."""
     jobs = []
-    for branch in (*state.branches, state.router):
-        if branch is None:
-            continue
+    for branch in state.all_branches:
         row = branch.adapter
         end = find_branch_step(build_branch_view(branch))
         jobs.append(
@@ -234,13 +213,6 @@ def _explain_router_lack(
     settled = all(isinstance(end, BranchEnd) for end in ends) and any(
         isinstance(end, BranchEnd) and end.outcome == "passed" for end in ends
     )
-    if not settled or state.router is not None or settings.improve.skills_router == "labels":
+    if not settled or state.chooser is not None or not settings.improve.trains_chooser:
         return None
     return find_router_obstacle(connection, state)
-
-
-def find_panel_jobs(connection: "Connection", cycle: str) -> "list[JobRow]":
-    """Return the jobs of a cycle, one for each skill and one that teaches their router; empty of a
-    cycle that trains one adapter for everything."""
-    jobs = learning.list_cycle_jobs(connection, cycle)
-    return jobs if any(job.skill is not None for job in jobs) else []

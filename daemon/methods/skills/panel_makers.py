@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from consumers.methods.skills.reads import read_skills
 from daemon.adapters.compatibility import BadBase, count_parameters
+from daemon.cycle.branches import VersionRefusal
 from daemon.cycle.job_spec import NotTrainable
-from daemon.cycle.leader import RetryLater
-from daemon.methods.skills.panel_parts import PanelParts, PanelRefusal, RouterLesson
+from daemon.cycle.proposal import RetryLater
+from daemon.methods.skills.panel_parts import PanelParts, RouterLesson
 from daemon.methods.skills.panels import (
     Composition,
     CompositionRefusal,
@@ -89,7 +90,7 @@ def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:
 
 
 def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
-    """Append the panel of a cycle; return a sentence. Raises PanelRefusal, NoReplica,
+    """Append the panel of a cycle; return a sentence. Raises VersionRefusal, NoReplica,
     ReplicaError, LogError."""
     composition = Composition(
         members={member.skill: member.adapter for member in parts.members},
@@ -102,7 +103,7 @@ def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
     try:
         row = compose(app, fleet, composition, parts.cause)
     except CompositionRefusal as error:
-        raise PanelRefusal(str(error)) from error
+        raise VersionRefusal(str(error)) from error
     return f"{row.adapter} is composed of {len(parts.members)} members"
 
 

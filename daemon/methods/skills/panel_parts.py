@@ -3,7 +3,8 @@
     gather_parts(connection, state)     members and router of a cycle whose adapters are settled
     find_router_obstacle(connection, state)     why no job can teach their router
     gather_lesson(connection, parts, agent, job)     what a router job learns
-    list_new_members(state)         the adapters of the cycle that are among them
+    request_router(app, cycle, agent, teach)     the request of the job that teaches it
+    compose_version(app, state, compose)   have the panel composed, with what is said of it
     compose(app, parts)                 `Composer`: appends PanelComposed, once for each cycle
     teach_router(app, lesson)           `RouterTeacher`: the spec of the job that trains the router
 
@@ -15,30 +16,23 @@ A router is taught by tasks, of which each member needs `EXAMPLES` that are of n
 one has fewer, no job is requested and the base chooses.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from consumers.diagnosis.kinds import find_kind
 from consumers.methods.skills import panel_reads
 from consumers.methods.skills.reads import read_skills
 from consumers.reads import learning, serving
-from consumers.reads.cycle_state import BranchState, CycleState
-from consumers.reads.learning import JobRow
-from consumers.reads.serving import AdapterRow
-from daemon.cycle.state_machine import (
-    AdapterView,
-    BranchEnd,
-    BranchView,
-    JobView,
-    find_branch_step,
-)
+from consumers.reads.cycle_state import CycleState, read_cycle_state
+from consumers.reads.learning import CycleRow, JobRow
+from daemon.cycle.proposal import RetryLater
+from daemon.cycle.views import has_passed
 from daemon.methods.skills.router_job import EXAMPLES
 from daemon.proposer.buffer import SIBLINGS, TRAFFIC
-from events.errors import KintsugiError
-from events.gate import SIBLING
+from events.envelope import derive_id
 from events.jobs import JobSpec, PanelRouter
-from events.lifecycle import State
+from events.learning import JobRequested
 from events.serving import PanelMember
 
 if TYPE_CHECKING:
@@ -46,11 +40,6 @@ if TYPE_CHECKING:
 
     from daemon.config.settings import Agent
     from daemon.core.app import App
-    from events.gate import GateReport
-
-
-class PanelRefusal(KintsugiError):
-    """A panel that can never be composed of these parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +61,10 @@ class PanelParts:
     """Skill of a member of the incumbent that is none of these -> why."""
 
 
-class Composer(Protocol):
-    """Makes panels."""
-
-    def __call__(self, app: "App", parts: PanelParts) -> str:
-        """Append `PanelComposed` with `parts.cycle`, under an id that follows from the cycle;
-        return a sentence. Raises PanelRefusal for parts of which no panel can ever be made, and
-        KintsugiError for what is tried again."""
+Composer = Callable[["App", PanelParts], str]
+"""Appends `PanelComposed` with `parts.cycle`, under an id that follows from the cycle. Returns a
+sentence. Raises VersionRefusal for parts of which no panel can ever be made, and KintsugiError for
+what is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +80,9 @@ class RouterLesson:
     """Skill -> the tasks that need it; None -> tasks of the traffic that need none."""
 
 
-class RouterTeacher(Protocol):
-    """Makes the specs of jobs that teach routers."""
-
-    def __call__(self, app: "App", lesson: RouterLesson) -> JobSpec:
-        """Return the spec, with `teaches` router. It follows from settings and lesson alone. Raises
-        NotTrainable."""
+RouterTeacher = Callable[["App", RouterLesson], JobSpec]
+"""Returns the spec of a job that teaches a router, from settings and lesson alone. Raises
+NotTrainable."""
 
 
 def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
@@ -107,11 +90,11 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
     trained = {
         branch.job.skill: branch.adapter.adapter
         for branch in state.branches
-        if branch.adapter is not None and _has_passed(branch)
+        if branch.adapter is not None and has_passed(branch)
     }
     kept, left = _read_old_parts(connection, state)
     members = {**kept, **{skill: name for skill, name in trained.items() if skill is not None}}
-    taught = state.router if state.router is not None and _has_passed(state.router) else None
+    taught = state.chooser if state.chooser is not None and has_passed(state.chooser) else None
     router = None if taught is None else taught.adapter
     prompt = None if taught is None else taught.job.spec.router
     if prompt is not None:
@@ -216,48 +199,38 @@ def _list_member_jobs(
         yield member.skill, job
 
 
-def list_new_members(state: CycleState) -> list[AdapterRow]:
-    """Return the adapters of a cycle that passed the gate of a member."""
-    return [
-        branch.adapter
-        for branch in state.branches
-        if branch.adapter is not None and _has_passed(branch)
-    ]
+def request_router(
+    app: "App", cycle: CycleRow, agent: "Agent", teach: RouterTeacher | None
+) -> JobRequested:
+    """Return the request of the job that teaches a router to choose among the members of a cycle's
+    panel. `teach`: what makes its spec; None: nothing here does. Raises RetryLater, NotTrainable.
+    """
+    if teach is None:
+        raise RetryLater(
+            f"the router of cycle {cycle.number} of {cycle.alias} waits: nothing trains routers"
+            ' here; set improve.skills_router = "labels" to have the base choose'
+        )
+    job = derive_id("router job", cycle.cycle)
+    with app.reading() as connection:
+        state = read_cycle_state(connection, cycle)
+        parts = gather_parts(connection, state)
+        lesson = gather_lesson(connection, parts, agent, job)
+    spec = teach(app, lesson)
+    return JobRequested(
+        job=job, cycle=cycle.cycle, alias=cycle.alias, base=cycle.base, spec=spec,
+        minutes=app.settings.jobs.minutes,
+    )  # fmt: skip
 
 
-def _has_passed(branch: BranchState) -> bool:
-    end = find_branch_step(build_branch_view(branch))
-    return isinstance(end, BranchEnd) and end.outcome == "passed"
-
-
-def build_branch_view(branch: BranchState) -> BranchView:
-    """A branch of a cycle as the process manager sees it."""
-    job, adapter = branch.job, branch.adapter
-    return BranchView(
-        job.skill,
-        JobView(job.outcome, job.reason or ""),
-        None
-        if adapter is None
-        else AdapterView(adapter.state, explain_states(adapter, branch.been)),
-    )
-
-
-def explain_states(adapter: AdapterRow, been: Mapping[State, str]) -> dict[State, str]:
-    """State that an adapter was in -> why, in words: the checks of a gate, where it decided."""
-    return {step: reason or _explain_gate(adapter.gate) for step, reason in been.items()}
-
-
-def _explain_gate(report: "GateReport | None") -> str:
-    """Why the gate said no, in words; without the checks that decide nothing."""
-    if report is None:
-        return ""
-    failed = [
-        check
-        for check in report.checks
-        if check.verdict != "PASS" and not check.name.startswith(SIBLING)
-    ]
-    details = "; ".join(
-        f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
-        for check in failed
-    )
-    return f"gate {report.decision}: {details or 'every check passed'}"
+def compose_version(app: "App", state: CycleState, compose: Composer | None) -> Iterator[str]:
+    """Compose the panel of a cycle, and yield what happened as sentences. `compose`: what makes the
+    panel; None: nothing here does, and the panel waits. Raises VersionRefusal, KintsugiError."""
+    cycle = state.cycle
+    if compose is None:
+        yield f"the panel of cycle {cycle.number} of {cycle.alias} waits: nothing composes it"
+        return
+    with app.reading() as connection:
+        parts = gather_parts(connection, state)
+    for skill, reason in parts.left.items():
+        yield f"the panel of {cycle.alias} has no member for {skill} any more: {reason}"
+    yield compose(app, parts)

@@ -111,6 +111,26 @@ def review_tasks(
     return _Reviewer(app, environment, cycle, analyzer).review()
 
 
+class CycleReviews:
+    """The review of each agent's last cycle. A tick that had to wait is tried again with the same
+    review, for a model was paid for it."""
+
+    def __init__(self, app: "App", *, asks_models: bool = True) -> None:
+        """`asks_models`: False for a dry run, which decides nothing."""
+        self._app, self._asks_models = app, asks_models
+        self._reviews: dict[str, tuple[str, Review]] = {}
+        """Agent -> the cycle whose review was the last, and that review."""
+
+    def review(self, environment: "Environment", cycle: "CycleRow") -> Review:
+        """Return the review of a cycle, once made. Raises as `review_tasks` does."""
+        last, review = self._reviews.get(cycle.alias, ("", Review()))
+        if last != cycle.cycle:
+            analyzer = self._app.settings.models.analyzer if self._asks_models else None
+            review = review_tasks(self._app, environment, cycle, analyzer)
+            self._reviews[cycle.alias] = (cycle.cycle, review)
+        return review
+
+
 class _Reviewer:
     """Reviews the buffer of one agent in one cycle."""
 

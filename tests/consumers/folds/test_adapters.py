@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, delete
 
 from consumers import database
-from consumers.reads import rollouts, serving, succession
+from consumers.methods.skills import old_members
+from consumers.reads import rollouts, serving
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from consumers.tables import BOOKKEEPING, PROJECTED
@@ -545,7 +546,7 @@ def test_what_a_panel_answered_counts_for_all_of_its_parts(engine: Engine) -> No
 
     def parts() -> list[str]:
         with database.read_transaction(engine) as connection:
-            return [n for n in ("a", "b", "r") if succession.has_panel_history(connection, n)]
+            return [n for n in ("a", "b", "r") if old_members.has_panel_history(connection, n)]
 
     assert parts() == []
     control.decide(routed("operator", {"p": 1.0}), routed("rollback", {None: 1.0}))

@@ -18,13 +18,13 @@ from daemon.config.settings import Agent, Log, Scheduler, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
-from daemon.cycle.leader import Leader, Proposal, RetryLater
+from daemon.cycle.leader import Leader
+from daemon.cycle.proposal import Proposal, RetryLater, Skip, Study
 from daemon.cycle.state_machine import MOST_GATES
 from daemon.cycle.views import read_step
-from daemon.methods.skills.labels import BadLabelling
 from events.codec import decode
 from events.envelope import utc_now
-from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed, SkillsContrasted
+from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed
 from tests.consumers.cycling import job_over
 from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
 from tests.consumers.folding import at, ended
@@ -271,8 +271,8 @@ def test_a_cycle_without_a_job_ends_in_the_append_of_its_tasks(app: App) -> None
 class Failing(Fixed):
     """Cannot compare skills."""
 
-    def contrast_skills(self, cycle: CycleRow) -> SkillsContrasted | None:
-        raise BadLabelling(f"rollout r1 of {cycle.alias} is labelled twice")
+    def study_round(self, cycle: CycleRow) -> Study | None:
+        raise Skip(f"skills were not compared: rollout r1 of {cycle.alias} is labelled twice")
 
 
 def test_a_comparison_that_fails_is_said_and_the_cycle_goes_on(app: App) -> None:

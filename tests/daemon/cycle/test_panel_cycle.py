@@ -31,6 +31,7 @@ from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.cycle.account.account import build_document
 from daemon.cycle.account.read import read_account
+from daemon.cycle.branches import VersionRefusal
 from daemon.cycle.cost import read_cost
 from daemon.cycle.estimate import JobBudget
 from daemon.cycle.leader import Leader
@@ -44,7 +45,7 @@ from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.jobs.runner_factory import trials_of
 from daemon.methods.skills.choice import Teaching, describe_jobs, read_skill_status
 from daemon.methods.skills.panel_members import read_panel_states
-from daemon.methods.skills.panel_parts import PanelParts, PanelRefusal, RouterLesson
+from daemon.methods.skills.panel_parts import PanelParts, RouterLesson
 from daemon.serving.fleet import Fleet
 from daemon.status.snapshot import situation
 from events.canonical import exact_json, sha256
@@ -107,7 +108,7 @@ def ask(app: App) -> None:
 def lead(app: App) -> list[str]:
     """One tick of a new leader; what it said."""
     leadership = Leadership(app)
-    result = Leader(app, CyclePlanner(app, teach_router=teach_router), leadership).tick()
+    result = Leader(app, CyclePlanner(app, teach_chooser=teach_router), leadership).tick()
     leadership.resign()
     assert result.troubles == []
     return result.told
@@ -486,7 +487,7 @@ def test_a_panel_that_can_never_be_composed_ends_the_cycle_and_gives_its_adapter
     tmp_path: Path,
 ) -> None:
     def refuse(app: App, parts: PanelParts) -> str:
-        raise PanelRefusal(f"no label of {parts.base} is one token")
+        raise VersionRefusal(f"no label of {parts.base} is one token")
 
     with opened(tmp_path, "labels") as app:
         ask(app)

@@ -9,23 +9,23 @@ from typing import Final
 
 import pytest
 
+from consumers.methods.skills.old_members import read_old_members
 from consumers.reads import learning, serving
 from consumers.reads.cycle_state import CYCLE_CANCEL, read_cycle_state
 from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.scheduling import CYCLE_START
-from consumers.reads.succession import read_old_members
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.cycle.account.read import read_account
 from daemon.cycle.cost import read_cost
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
-from daemon.cycle.practice import read_skill_practices
-from daemon.cycle.retraining import build_retraining_pools, count_passes, list_probe_tasks
 from daemon.cycle.state_machine import Step
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.methods.skills.panel_parts import PanelParts, gather_parts
+from daemon.methods.skills.practice import read_skill_practices
+from daemon.methods.skills.retraining import build_retraining_pools, count_passes, list_probe_tasks
 from daemon.serving.bases import rebase_routes
 from events.envelope import derive_id, utc_now
 from events.gate import TargetReport

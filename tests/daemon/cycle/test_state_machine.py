@@ -172,10 +172,10 @@ def test_an_end_is_final_once_live_traffic_or_the_gate_has_spoken(
         assert found is Step.WATCH or cancelled is None
 
 
-def branch(skill: str | None, *states: State, outcome: JobOutcome | None = "trained") -> BranchView:
+def branch(name: str | None, *states: State, outcome: JobOutcome | None = "trained") -> BranchView:
     been = {state: f"why {state}" for state in states}
     adapter = AdapterView(states[-1], been) if states else None
-    return BranchView(skill, JobView(outcome, f"{skill} is {outcome}"), adapter)
+    return BranchView(name, JobView(outcome, f"{name} is {outcome}"), adapter)
 
 
 PASSED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
@@ -189,23 +189,23 @@ def test_a_rejected_branch_costs_the_others_nothing() -> None:
     )
     due = list_due_steps(view)
     assert not isinstance(due, CycleEnd)
-    assert [(item.step, item.branch and item.branch.skill) for item in due] == [
+    assert [(item.step, item.branch and item.branch.name) for item in due] == [
         (Step.TRAIN, "b"), (Step.STAGE, "c"),
     ]  # fmt: skip
     settled = (branch("a", *REFUSED), branch("b", *PASSED), branch("c", outcome="failed"))
     assert next_step(replace(view, branches=settled)) is Step.COMPOSE
-    by_router = replace(view, branches=settled, trains_router=True)
-    assert next_step(by_router) is Step.ROUTER
-    for router, step in (
+    by_chooser = replace(view, branches=settled, trains_chooser=True)
+    assert next_step(by_chooser) is Step.CHOOSER
+    for chooser, step in (
         (branch(None, outcome=None), Step.TRAIN),
         (branch(None, State.PRODUCED), Step.STAGE),
         (branch(None, State.PRODUCED, State.STAGED), Step.COMPOSE),
     ):
-        assert next_step(replace(by_router, router=router)) is step
+        assert next_step(replace(by_chooser, chooser=chooser)) is step
     for lost in (branch(None, outcome="failed"), branch(None, State.PRODUCED, State.REJECTED)):
-        assert next_step(replace(by_router, router=lost)) is Step.COMPOSE, "the base chooses"
-    panel = AdapterView(State.GATED, {State.GATED: ""})
-    assert next_step(replace(by_router, adapter=panel)) is Step.ROUTE
+        assert next_step(replace(by_chooser, chooser=lost)) is Step.COMPOSE, "the base chooses"
+    version = AdapterView(State.GATED, {State.GATED: ""})
+    assert next_step(replace(by_chooser, adapter=version)) is Step.ROUTE
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,10 @@ _OUTCOMES: Final[tuple[JobOutcome | None, ...]] = (None, *get_args(JobOutcome))
 
 
 @st.composite
-def _branches(draw: st.DrawFn, skill: str | None) -> BranchView:
+def _branches(draw: st.DrawFn, name: str | None) -> BranchView:
     if draw(st.booleans()):
-        return branch(skill, outcome=draw(st.sampled_from(_OUTCOMES)))
-    return branch(skill, *draw(_ways()))
+        return branch(name, outcome=draw(st.sampled_from(_OUTCOMES)))
+    return branch(name, *draw(_ways()))
 
 
 @given(
@@ -244,12 +244,16 @@ def _branches(draw: st.DrawFn, skill: str | None) -> BranchView:
 )
 def test_branches_in_any_state_have_steps_or_an_end_and_no_step_twice(
     branches: tuple[BranchView, ...],
-    router: BranchView | None,
-    trains_router: bool,
+    chooser: BranchView | None,
+    trains_chooser: bool,
     cancelled: str | None,
 ) -> None:
     view = replace(
-        DIRECTED, branches=branches, router=router, trains_router=trains_router, cancelled=cancelled
+        DIRECTED,
+        branches=branches,
+        chooser=chooser,
+        trains_chooser=trains_chooser,
+        cancelled=cancelled,
     )
     due, first = list_due_steps(view), next_step(view)
     if isinstance(due, CycleEnd):
@@ -267,7 +271,7 @@ def test_branches_in_any_state_have_steps_or_an_end_and_no_step_twice(
         ends = [find_branch_step(item) for item in branches]
         assert all(isinstance(end, BranchEnd) for end in ends)
         assert BranchEnd("passed") in ends
-        asks = trains_router and router is None
-        assert first is (Step.ROUTER if asks else Step.COMPOSE)
+        asks = trains_chooser and chooser is None
+        assert first is (Step.CHOOSER if asks else Step.COMPOSE)
     if cancelled is not None:
         assert {item.step for item in due} == {Step.TRAIN}

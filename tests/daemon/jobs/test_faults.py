@@ -23,7 +23,8 @@ from daemon.config.settings import Agent, Jobs, Log, Scheduler, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
-from daemon.cycle.leader import Leader, Proposal
+from daemon.cycle.leader import Leader
+from daemon.cycle.proposal import Proposal
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import JobRunner
 from daemon.jobs.runner_factory import jobs_of

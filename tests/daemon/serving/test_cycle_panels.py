@@ -10,15 +10,16 @@ import pytest
 from daemon.adapters.directory import WEIGHTS
 from daemon.config.settings import Agent, Improve
 from daemon.core.decision_log import Decisions
+from daemon.cycle.branches import VersionRefusal
 from daemon.cycle.job_spec import NotTrainable
-from daemon.cycle.leader import RetryLater
+from daemon.cycle.proposal import RetryLater
 from daemon.cycle.state_machine import Step
 from daemon.cycle.worker import CycleWorker
 from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.runner_factory import trials_of
 from daemon.methods.skills.panel_makers import compose_panel, teach_router
-from daemon.methods.skills.panel_parts import PanelParts, PanelRefusal, RouterLesson
+from daemon.methods.skills.panel_parts import PanelParts, RouterLesson
 from daemon.methods.skills.panels import Composition, CompositionRefusal, compose
 from daemon.serving.residency import NoRoom
 from envs.shop.environment import Shop
@@ -104,7 +105,9 @@ def test_a_router_reads_the_prompt_that_it_was_trained_on(
     assert panel.panel.router == spec.router.model_copy(update={"adapter": router})
     other = PanelMember(skill="rebooking", adapter=member)
     strange = PanelParts("cycle-2", "agent", "reference", "an event", (other,), router, None)
-    with pytest.raises(PanelRefusal, match="trained to choose among refunds, and the members are"):
+    with pytest.raises(
+        VersionRefusal, match="trained to choose among refunds, and the members are"
+    ):
         compose_panel(home.app, strange, fleet=home.fleet)
 
 

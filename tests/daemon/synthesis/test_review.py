@@ -361,11 +361,11 @@ def test_a_cycle_that_is_tried_again_is_reviewed_once(app: App) -> None:
     fail(app, GOOD)
     SHOP.use_definitions(lambda task: _read_body(app, task))
     planner, cycle = CyclePlanner(app), read_cycle(app)
-    first = planner._review_tasks(SHOP, cycle)
+    first = planner._methods.review_tasks(SHOP, cycle)
     assert len(list_verdicts(first)) == 1
     write(app, FAULTY)
     fail(app, FAULTY)
-    assert planner._review_tasks(SHOP, cycle) is first
+    assert planner._methods.review_tasks(SHOP, cycle) is first
     assert len(list_verdicts(run_review(app))) == 2
 
 

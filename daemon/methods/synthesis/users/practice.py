@@ -3,16 +3,19 @@
 read_user_practices(connection, settings)    one for each agent that was seen, by alias
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
 from consumers.reads.evidence import count_session_successes
 from daemon.adapters.compatibility import read_rank
 from daemon.adapters.directory import BadAdapter
+from daemon.cycle.estimate import read_job_budget
 from daemon.methods.synthesis.users.players import find_user
 from daemon.methods.synthesis.users.state_machine import NoUserStep, UserStep
 from daemon.methods.synthesis.users.views import UserState, name_environment, read_user_state
+from events.envelope import utc_now
 from events.jobs import AdapterUser, ModelUser
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Settings
+    from daemon.core.app import App
 
 _DEFAULT_MAX_RANK: Final = 16
 """vLLM's default of --max-lora-rank."""
@@ -160,3 +164,17 @@ def _explain_script(settings: "Settings", state: UserState) -> str:
             return f"job {view.job} trains one now"
         case UserStep.REQUEST:
             return f"a job learns from {view.dialogues:,} accepted dialogues next"
+
+
+def read_user_documents(app: "App", connection: "Connection") -> list[dict[str, Any]]:
+    """Return who plays the users of each agent, and why not the trained adapter."""
+    documents = []
+    for practice in read_user_practices(connection, app.settings):
+        document = asdict(practice)
+        if practice.step == UserStep.REQUEST.value:
+            pair = Pair(practice.alias, practice.base)
+            budget = read_job_budget(connection, app.settings, pair, utc_now())
+            if (refusal := budget.find_refusal(1)) is not None:
+                document["says"] += f", once the budget of the day allows it: {refusal}"
+        documents.append(document)
+    return documents

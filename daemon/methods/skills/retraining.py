@@ -17,8 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from consumers.diagnosis.round_counts import Pair
-from consumers.reads import evidence, learning, serving, succession
-from consumers.reads.succession import OldMember
+from consumers.methods.skills.old_members import (
+    OldMember,
+    list_skill_attempts,
+    read_old_members,
+)
+from consumers.reads import evidence, learning, serving
 from daemon.cycle.estimate import JobBudget
 from daemon.proposer.buffer import LEAST, RETIRED, WINDOW, PoolEntry
 from daemon.proposer.candidate import CheckFailure
@@ -47,6 +51,10 @@ class Retraining:
     """Those that are to be retrained, what won most first."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Skill of others that were not tried -> why not."""
+
+    def describe(self, base: str) -> dict[str, str]:
+        """Return skill -> why a job of this base is for it, of those that are to be retrained."""
+        return {member.skill: member.describe(base) for member in self.waiting}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ def read_retraining(
     waiting: list[OldMember] = []
     left: dict[str, str] = {}
     attempts = _list_attempts(connection, pair, cycle)
-    for member in succession.read_old_members(connection, pair.alias, pair.base, without=attempts):
+    for member in read_old_members(connection, pair.alias, pair.base, without=attempts):
         if not member.jobs:
             left[member.skill] = f"no job trained {member.adapter.adapter}, so it has no tasks"
             continue
@@ -93,7 +101,7 @@ def read_retraining(
 def _list_attempts(connection: "Connection", pair: Pair, cycle: str | None) -> set[str]:
     """The skills that another cycle on this base than `cycle` tried, or that the incumbent panel
     has a member for."""
-    attempts = succession.list_skill_attempts(connection, pair.alias, pair.base, cycle)
+    attempts = list_skill_attempts(connection, pair.alias, pair.base, cycle)
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
     row = None if name is None else serving.adapter_row(connection, name)

@@ -1,0 +1,268 @@
+"""Wire cycles with the methods: leader, planner, worker and views ask the rooms only here.
+
+    methods = CycleMethods(app, stopping)       what a planner asks; it lives as long as the planner
+    find_user(...), hold_out_slice()            what a worker asks
+    bind_composer(fleet), bind_teacher(urls)    what makes a version with members, and its chooser
+    list_late_versions(...), find_free_request(...)     what a leader asks
+    build_user_worker(...)                      what the role `work` has beside the cycles
+
+Each function imports the room that it calls, so a role loads the methods that it uses and no other.
+"""
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from consumers.diagnosis.round_counts import Pair
+from daemon.cycle.proposal import FreeRequest, Study
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.reads.cycle_state import CycleState
+    from consumers.reads.learning import CycleRow
+    from consumers.reads.serving import AdapterRow
+    from daemon.config.settings import Agent, Settings
+    from daemon.core.app import App
+    from daemon.cycle.branches import BranchChoice
+    from daemon.cycle.estimate import JobBudget
+    from daemon.jobs.runner import JobRunner
+    from daemon.methods.lessons.after_error import HeldOutLessons
+    from daemon.methods.lessons.drafts import LessonSupply
+    from daemon.methods.skills.panel_parts import Composer, RouterTeacher
+    from daemon.methods.skills.retraining import Retraining
+    from daemon.methods.synthesis.quotas import FilledQuotas, MakeParts
+    from daemon.methods.synthesis.review import Review
+    from daemon.methods.synthesis.users.worker import UserWorker
+    from daemon.proposer.buffer import PoolEntry
+    from daemon.proposer.proposer import ProposalRequest
+    from daemon.serving.fleet import Fleet
+    from envs.environment import Environment
+    from envs.task import TaskDefinition
+    from events.jobs import ModelUser, TaskPool
+    from events.learning import JobRequested
+
+    ChooserTeacher = RouterTeacher
+    PartsMaker = MakeParts
+    Renewal = Retraining
+    Supply = LessonSupply
+    VersionComposer = Composer
+
+
+class CycleMethods:
+    """What the methods do in the cycles of one planner."""
+
+    def __init__(
+        self,
+        app: "App",
+        stopping: Callable[[], bool],
+        *,
+        asks_models: bool,
+        teach_chooser: "ChooserTeacher | None",
+        make_parts: "PartsMaker | None",
+    ) -> None:
+        """`asks_models`: whether the review of written tasks may ask one. The others are as in
+        `CyclePlanner`."""
+        from daemon.methods.skills.study import SkillStudy
+        from daemon.methods.synthesis.quotas import CycleParts, choose_parts
+        from daemon.methods.synthesis.review import CycleReviews
+
+        self._app = app
+        self._teach_chooser = teach_chooser
+        self._study = SkillStudy(app, stopping)
+        self._parts = CycleParts(make_parts or partial(choose_parts, stopping=stopping))
+        self._reviews = CycleReviews(app, asks_models=asks_models)
+
+    def study_round(self, cycle: "CycleRow") -> Study | None:
+        """Study a cycle's round before its directive; None where nothing is due. Raises Skip."""
+        return self._study.compare(cycle)
+
+    def choose_branches(self, connection: "Connection", pair: Pair) -> "BranchChoice":
+        """Return the branches of the next cycle of an agent; none of one with a single job."""
+        from daemon.methods.skills.choice import read_skill_histories
+
+        return read_skill_histories(connection, self._app.settings, pair)
+
+    def find_branch_parent(
+        self,
+        connection: "Connection",
+        cycle: "CycleRow",
+        branch: str,
+        incumbent: "AdapterRow | None",
+    ) -> "tuple[AdapterRow | None, str | None]":
+        """Return the adapter from which a branch trains on, None for the base; and why, where it is
+        no member of the incumbent."""
+        from daemon.methods.skills.parents import find_member_parent
+
+        return find_member_parent(connection, cycle, branch, incumbent)
+
+    def read_retraining(self, connection: "Connection", cycle: "CycleRow") -> "Renewal":
+        """Return the branches of other bases that a cycle trains again."""
+        from daemon.methods.skills.retraining import read_retraining
+
+        pair = Pair(cycle.alias, cycle.base)
+        return read_retraining(connection, self._app.settings, pair, cycle.cycle)
+
+    def draw_retraining(
+        self,
+        cycle: "CycleRow",
+        environment: "Environment",
+        retraining: "Renewal",
+        budget: "JobBudget",
+        sampler: "Callable[[TaskDefinition], int] | None",
+    ) -> "tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]":
+        """Return the branches that are trained again, in order, each with the pools of its job; and
+        name -> why another one is not. Raises CannotSample."""
+        from daemon.methods.skills.retraining import choose_members
+
+        pair = Pair(cycle.alias, cycle.base)
+        return choose_members(self._app, pair, environment, retraining.waiting, budget, sampler)
+
+    def request_chooser(self, cycle: "CycleRow", agent: "Agent") -> "JobRequested":
+        """Return the request of the job that teaches the chooser of a cycle's version. Raises
+        RetryLater, NotTrainable."""
+        from daemon.methods.skills.panel_parts import request_router
+
+        return request_router(self._app, cycle, agent, self._teach_chooser)
+
+    def review_tasks(self, environment: "Environment", cycle: "CycleRow") -> "Review":
+        """Return what is said of written tasks whose rollouts fail."""
+        return self._reviews.review(environment, cycle)
+
+    def fill_quotas(
+        self,
+        environment: "Environment",
+        cycle: "CycleRow",
+        wanted: "ProposalRequest",
+        bodies: MutableMapping[str, str],
+    ) -> "FilledQuotas":
+        """Have the tasks written that are written before all others. Raises CannotSample."""
+        from daemon.methods.synthesis.quotas import fill_quotas
+
+        make = self._parts.bind(cycle)
+        return fill_quotas(self._app, environment, cycle, wanted, bodies, make)
+
+    def read_supply(self, environment: "Environment", cycle: "CycleRow") -> "Supply | None":
+        """Return what the lessons of a cycle are made of; None where none are wanted. Raises
+        EnvironmentBroken."""
+        from daemon.proposer.sources import read_lesson_supply
+
+        directive = cycle.directive
+        assert directive is not None, "a cycle is directed first"
+        modes = [choice.mode for quota in directive.quotas for choice in quota.modes]
+        if not self._practises or "repair" not in modes:
+            return None
+        sealed = self._app.settings.jobs.hands_keys
+        return read_lesson_supply(
+            self._app, environment, cycle.alias, cycle.cycle, directive, sealed=sealed
+        )
+
+    def add_supply(self, wanted: "ProposalRequest", supply: "Supply | None") -> "ProposalRequest":
+        """Return the request with what lessons are made of."""
+        return replace(wanted, lessons=supply)
+
+    def read_pool_entries(self, connection: "Connection", cycle: "CycleRow") -> "list[PoolEntry]":
+        """Return the buffer of a cycle, without the tasks that no job may draw."""
+        from daemon.proposer.sources import read_pool_entries
+
+        return read_pool_entries(
+            connection,
+            cycle.alias,
+            cycle.base,
+            lessons=self._practises,
+            sealed=self._app.settings.jobs.hands_keys,
+        )
+
+    @property
+    def _practises(self) -> bool:
+        """Whether lessons are written and drawn."""
+        return self._app.settings.improve.lessons != "off"
+
+
+def find_user(
+    connection: "Connection", settings: "Settings", alias: str, base: str
+) -> "ModelUser | None":
+    """Return the model that plays the users of an agent; None where the environment's user does."""
+    from daemon.methods.synthesis.users import players
+
+    return players.find_user(connection, settings, alias, base)
+
+
+def export_user_key(settings: "Settings") -> None:
+    """Put the key of the model that plays users where the processes of jobs find it."""
+    from daemon.methods.synthesis.users import players
+
+    players.export_key(settings)
+
+
+def build_user_worker(
+    app: "App", fleet: "Fleet", runner: "JobRunner", clock: Callable[[], datetime]
+) -> "UserWorker":
+    """Return what stages adapters that play users and has their gates run."""
+    from daemon.methods.synthesis.users.worker import UserWorker
+
+    return UserWorker(app, fleet, runner, clock)
+
+
+def find_free_request(app: "App", pair: Pair, now: datetime) -> FreeRequest | None:
+    """Return the job of an agent that is due beside its cycles; None where none is, or the budget
+    of the day has no room for it. Raises Skip where it cannot be specified."""
+    from daemon.methods.synthesis.users.request import find_due_request
+
+    return find_due_request(app, pair, now)
+
+
+def list_late_versions(connection: "Connection", alias: str) -> "list[tuple[AdapterRow, CycleRow]]":
+    """Return the versions with members that were composed after their cycle was over, each with its
+    cycle."""
+    from consumers.methods.skills.panel_reads import list_late_panels
+
+    return list_late_panels(connection, alias)
+
+
+def find_chooser_obstacle(connection: "Connection", state: "CycleState") -> str | None:
+    """Return why no job can teach the chooser of a cycle's version; None where one can."""
+    from daemon.methods.skills.panel_parts import find_router_obstacle
+
+    return find_router_obstacle(connection, state)
+
+
+def compose_version(
+    app: "App", state: "CycleState", compose: "VersionComposer | None"
+) -> Iterator[str]:
+    """Compose the version that a cycle's branches become, and yield what happened as sentences.
+    Raises VersionRefusal, KintsugiError."""
+    from daemon.methods.skills import panel_parts
+
+    return panel_parts.compose_version(app, state, compose)
+
+
+def bind_composer(fleet: "Fleet") -> "VersionComposer":
+    """Return what composes versions with members over these replicas."""
+    from daemon.methods.skills.panel_makers import compose_panel
+
+    return partial(compose_panel, fleet=fleet)
+
+
+def bind_teacher(urls: Sequence[str]) -> "ChooserTeacher":
+    """Return what specifies the jobs of choosers; `urls`: those of the replicas, instead of the
+    settings'."""
+    from daemon.methods.skills.panel_makers import teach_router
+
+    return partial(teach_router, urls=urls)
+
+
+def bind_rule_parts() -> "PartsMaker":
+    """Return what puts the data engine together by rules, whatever model the settings name."""
+    from daemon.methods.synthesis.quotas import make_rule_parts
+
+    return make_rule_parts
+
+
+def hold_out_slice() -> "HeldOutLessons":
+    """Return what draws the tasks of the gate's slice beside the traffic."""
+    from daemon.methods.lessons.after_error import HeldOutLessons
+
+    return HeldOutLessons()

@@ -1,0 +1,65 @@
+"""Wire the status document with the methods: what each does for the agents, and its lines.
+
+read_documents(app, connection, now)    the parts of the document that are theirs
+describe_branches(connection, ...)      the jobs of a cycle with branches
+list_member_lines(document), list_branch_lines(document)    lines of `kintsugi status`
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from sqlalchemy import Connection
+
+    from consumers.reads.cycle_state import CycleState
+    from daemon.config.settings import Settings
+    from daemon.core.app import App
+
+
+def read_documents(app: "App", connection: "Connection", now: datetime) -> dict[str, Any]:
+    """Return what each setting of `[improve]` does for each agent and why not, who plays their
+    users, the versions with members that answer, and what is taught of what agents lack."""
+    from daemon.cycle.practice import read_practices
+    from daemon.methods.skills.panel_members import read_panel_states
+    from daemon.methods.skills.practice import read_skill_practices
+    from daemon.methods.skills.status import read_taught_skills
+    from daemon.methods.synthesis.practice import read_synthesis_practices
+    from daemon.methods.synthesis.users.practice import read_user_documents
+
+    practices: dict[str, Sequence[DataclassInstance]] = {
+        "lessons": read_practices(connection, app.settings),
+        "skills": read_skill_practices(connection, app.settings),
+        "synthesis": read_synthesis_practices(connection, app.settings),
+    }
+    return {
+        "improve": {name: [asdict(item) for item in items] for name, items in practices.items()},
+        "skills": read_taught_skills(app, connection),
+        "users": read_user_documents(app, connection),
+        "panels": [asdict(panel) for panel in read_panel_states(connection, now)],
+    }
+
+
+def describe_branches(
+    connection: "Connection", settings: "Settings", state: "CycleState"
+) -> list[dict[str, str | None]]:
+    """Return the jobs of a cycle with branches, and how each came out."""
+    from daemon.methods.skills.choice import describe_jobs
+
+    return describe_jobs(connection, settings, state)
+
+
+def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return name -> text of the lines that tell the members of the versions that answer."""
+    from daemon.methods.skills import status
+
+    return status.list_member_lines(document)
+
+
+def list_branch_lines(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return name -> text of the lines that tell what is taught of what agents lack."""
+    from daemon.methods.skills import status
+
+    return status.list_skill_lines(document)
