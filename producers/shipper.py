@@ -22,13 +22,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from events import private
 from events.errors import KintsugiError, LogError, LogFull, LogUnavailable
 from events.kafka.sender import OutboundRecord, Pending, Sender
-from events.log import Cursor, Record
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 
 MIN_PAUSE_SECONDS: Final = 0.1
@@ -50,21 +49,6 @@ _TRANSIENT: Final = (LogUnavailable, LogFull)
 log = logging.getLogger(__name__)
 
 
-class Spool(Protocol):
-    """What the shipper needs of the embedded log."""
-
-    @property
-    def path(self) -> Path: ...
-    def read(
-        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
-    ) -> list[Record]: ...
-    def end(self, stream: str) -> tuple[int, ...]: ...
-    def wait(self, cursor: Cursor, timeout_seconds: float) -> bool: ...
-    def read_ship_offsets(self, stream: str) -> tuple[int, ...]: ...
-    def store_ship_offset(self, stream: str, partition: int, next_offset: int) -> None: ...
-    def reset_ship_offsets(self) -> None: ...
-
-
 @dataclass
 class ShipperCounters:
     """Counters of one shipper, for its metrics."""
@@ -81,7 +65,7 @@ class ShipperCounters:
 class Shipper:
     """Copies one spool; `new_sender` is `KafkaLog.sender` of the target."""
 
-    def __init__(self, spool: Spool, new_sender: Callable[[], Sender]) -> None:
+    def __init__(self, spool: SqliteLog, new_sender: Callable[[], Sender]) -> None:
         self._spool = spool
         self._new_sender = new_sender
         self.counters = ShipperCounters()
@@ -186,7 +170,7 @@ class _Session:
     """The window of one producer: what was sent, in order, and how far it was acknowledged."""
 
     def __init__(
-        self, spool: Spool, sender: Sender, counters: ShipperCounters, goal: Ends | None
+        self, spool: SqliteLog, sender: Sender, counters: ShipperCounters, goal: Ends | None
     ) -> None:
         self._spool = spool
         self._goal = goal
@@ -252,7 +236,7 @@ class _Session:
         self._marked = time.monotonic()
 
 
-def count_backlog(spool: Spool, goal: Ends) -> int:
+def count_backlog(spool: SqliteLog, goal: Ends) -> int:
     """How many records before `goal` were not acknowledged."""
     return sum(
         max(0, end - shipped)

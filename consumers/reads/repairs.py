@@ -10,6 +10,7 @@ from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis.labelled import rollouts_with_repairs
 from consumers.diagnosis.round_counts import of_agents
+from consumers.rows import make_row
 from consumers.tables import SKIPPED, Repair, Rollout
 
 REPAIR_RULES: Final = "1"
@@ -57,12 +58,7 @@ def read_repair(connection: Connection, rollout: str) -> RepairRow | None:
     """The result of a rollout's search; None where there is none."""
     repairs = Repair.table()
     row = connection.execute(select(repairs).where(repairs.c.rollout == rollout)).first()
-    if row is None:
-        return None
-    return RepairRow(
-        row.rules, row.outcome, row.category, row.pivot, json.loads(row.edits), row.replays,
-        row.reason,
-    )  # fmt: skip
+    return None if row is None else make_row(RepairRow, row, edits=json.loads(row.edits))
 
 
 def filter_searched(connection: Connection, rules: str, rollouts: Sequence[str]) -> set[str]:
@@ -101,10 +97,7 @@ def read_repair_candidates(
     )
     if uncounted:
         query = query.where(rollouts.round.is_(None))
-    return [
-        RepairCandidate(row.rollout, row.environment, row.reason)
-        for row in connection.execute(query)
-    ]
+    return [make_row(RepairCandidate, row) for row in connection.execute(query)]
 
 
 def count_repairs(connection: Connection, rules: str) -> RepairCounts:

@@ -19,6 +19,7 @@ from consumers.diagnosis.priority import Override
 from consumers.diagnosis.round_counts import of_agents
 from consumers.diagnosis.rule_versions import follows_newest_rules
 from consumers.reads.repairs import RepairRow, read_repair
+from consumers.rows import make_row
 from consumers.tables import (
     DeadLetter,
     OperatorAction,
@@ -293,22 +294,11 @@ def pattern_lines(connection: Connection, alias: str | None = None) -> list[Patt
         query = query.where(patterns.alias == alias)
     trends = _trends(connection)
     return [
-        PatternLine(
-            alias=row.alias,
-            base=row.base,
-            pattern=row.pattern,
-            category=row.category,
-            pivot=row.pivot,
-            failures=row.failures,
-            attempts=row.attempts,
-            passes=row.passes,
-            pass_rate=row.pass_rate,
-            priority=row.priority,
-            status=row.status,
-            operator=row.operator,
+        make_row(
+            PatternLine,
+            row,
             reason=row.operator_reason,
             examples=json.loads(row.examples),
-            round=row.round,
             trend=trends.get((row.alias, row.base, row.pattern), []),
         )
         for row in connection.execute(query)
@@ -340,12 +330,7 @@ def last_round(connection: Connection) -> RoundLine | None:
     """The round that was closed last."""
     cycles = Round.table().c
     row = connection.execute(select(Round.table()).order_by(cycles.round.desc()).limit(1)).first()
-    if row is None:
-        return None
-    return RoundLine(
-        row.round, row.trigger, row.rollouts, row.judged, row.unjudged, row.failed, row.patterns,
-        row.other, row.time,
-    )  # fmt: skip
+    return None if row is None else make_row(RoundLine, row)
 
 
 def last_position(connection: Connection) -> Position:
@@ -470,15 +455,18 @@ def dead_letters(connection: Connection) -> list[DeadLetterLine]:
     dropped = _read_drops(connection)
     query = select(DeadLetter.table())
     return [
-        DeadLetterLine(
-            row.stream, row.partition, row.offset, row.type, row.reason, row.event_source,
-            row.sequence, dropped.get((row.stream, row.event_source, row.sequence)), row.rollout,
+        make_row(
+            DeadLetterLine,
+            row,
+            source=row.event_source,
+            dropped=dropped.get((row.stream, row.event_source, row.sequence)),
         )
         for row in connection.execute(
-            query.where(~_is_obsolete())
-            .order_by(letters.stream.desc(), letters.partition, letters.offset)
+            query.where(~_is_obsolete()).order_by(
+                letters.stream.desc(), letters.partition, letters.offset
+            )
         )
-    ]  # fmt: skip
+    ]
 
 
 def dead_letter_counts(connection: Connection) -> dict[str, int]:
@@ -525,15 +513,9 @@ def _read_drops(connection: Connection) -> dict[tuple[str, str, int], str]:
 
 
 def _line(row: Any) -> RolloutLine:
-    return RolloutLine(
-        rollout=row.rollout,
-        task=row.task,
-        trial=row.trial,
-        success=row.success,
-        reward=row.reward,
-        category=row.category,
+    return make_row(
+        RolloutLine,
+        row,
         categories=json.loads(row.categories),
-        policy=row.policy,
-        source=row.source,
         verdicts=json.loads(row.verdicts or "[]"),
     )

@@ -17,7 +17,6 @@ from sqlalchemy import (
     Connection,
     Exists,
     FromClause,
-    Row,
     Select,
     func,
     literal,
@@ -27,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement
 
+from consumers.rows import make_row
 from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
 from events.envelope import parse_timestamp, timestamp
 from events.rollouts import Purpose
@@ -117,14 +117,14 @@ def read_closable_ends(
     place = tuple_(*(literal(text) for text in after))
     query = query.where(tuple_(ends.time, ends.session_end) > place)
     rows = connection.execute(query.order_by(ends.time, ends.session_end).limit(_ENDS_PER_PAGE))
-    return [_read_end(row) for row in rows]
+    return [make_row(SessionEndRow, row) for row in rows]
 
 
 def find_session_end(connection: Connection, session_end: str) -> SessionEndRow | None:
     """The end of an event id; None where it was not folded."""
     ends = SessionEnd.table().c
     row = connection.execute(_select_ends().where(ends.session_end == session_end)).first()
-    return None if row is None else _read_end(row)
+    return None if row is None else make_row(SessionEndRow, row)
 
 
 def count_backlog(connection: Connection, before: datetime) -> int:
@@ -145,7 +145,7 @@ def read_calls_of_end(connection: Connection, end: SessionEndRow) -> list[CallRo
         .where(~_belongs_to_earlier_end(end.time, end.session_end))
     )
     rows = connection.execute(query.order_by(calls.started, calls.call))
-    return [_read_call(row) for row in rows]
+    return [make_row(CallRow, row) for row in rows]
 
 
 def read_calls_of_session(connection: Connection, session: str) -> list[CallRow]:
@@ -153,14 +153,14 @@ def read_calls_of_session(connection: Connection, session: str) -> list[CallRow]
     columns = Call.table().c
     query = select(*_call_columns()).where(columns.session == session)
     rows = connection.execute(query.where(columns.started.is_not(None)))
-    return [_read_call(row) for row in rows]
+    return [make_row(CallRow, row) for row in rows]
 
 
 def find_call(connection: Connection, call: str) -> CallRow | None:
     """A call by its id; None where its start was not folded."""
     calls = Call.table().c
     row = connection.execute(select(Call.table()).where(calls.call == call)).first()
-    return None if row is None or row.started_offset is None else _read_call(row)
+    return None if row is None or row.started_offset is None else make_row(CallRow, row)
 
 
 def filter_dead_letter_rollouts(connection: Connection, rollouts: Sequence[str]) -> set[str]:
@@ -214,34 +214,4 @@ def _belongs_to_earlier_end(time: Any, session_end: Any) -> Exists:
         .where(_is_set_aside(aside), ~_has_rollout(aside))
         .correlate_except(aside)
         .exists()
-    )
-
-
-def _read_end(row: Row[Any]) -> SessionEndRow:
-    return SessionEndRow(
-        session_end=row.session_end,
-        session=row.session,
-        because=row.because,
-        rollout=row.rollout,
-        time=row.time,
-        since=row.since,
-    )
-
-
-def _read_call(row: Row[Any]) -> CallRow:
-    return CallRow(
-        call=row.call,
-        alias=row.alias,
-        base=row.base,
-        policy=row.policy,
-        task=row.task,
-        parent=row.parent,
-        purpose=row.purpose,
-        partition=row.partition,
-        started_offset=row.started_offset,
-        ended_offset=row.ended_offset,
-        outcome=row.outcome,
-        upstream=row.upstream,
-        completion_tokens=row.completion_tokens,
-        sampling=row.sampling,
     )

@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import asdict
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import Columns, facts, table
 from daemon.cli.serving import (
     ActorName,
     EngineUrls,
@@ -26,7 +26,7 @@ from daemon.cli.serving import (
 if TYPE_CHECKING:
     from consumers.reads.serving import AdapterLine, AdapterRow
     from daemon.evaluation.comparison import Comparison, ComparisonResult
-    from events.gate import GateReport
+    from events.gate import GateReport, TargetReport
     from events.serving import UserEvaluated
 
 group = noun("adapters", "What was trained, and what serves.")
@@ -47,31 +47,9 @@ def ls(
 
     with cli.app() as app, app.reading() as connection:
         lines = adapter_lines(connection, alias)
-    if cli.out.json:
-        cli.out.document([asdict(line) for line in lines])
-    elif lines:
-        cli.out.show(_build_table(lines))
-    if not lines:
-        cli.out.hint("there is no adapter yet: kintsugi adapters push FOLDER")
-
-
-def _build_table(lines: "list[AdapterLine]") -> Any:
-    rows = [
-        [
-            line.adapter,
-            line.state,
-            line.alias,
-            line.base,
-            _describe_purpose(line),
-            _describe_gate(line),
-            _list_detectable(line.gate),
-            line.since,
-            line.reason,
-        ]
-        for line in lines
-    ]
-    columns = ["adapter", "state", "alias", "base", "for", "gate", "could see", "since", "reason"]
-    return table(columns, rows, whole=("adapter", "state"))
+    cli.out.show_rows(
+        lines, _COLUMNS, nothing="there is no adapter yet: kintsugi adapters push FOLDER"
+    )
 
 
 def _describe_purpose(line: "AdapterLine") -> str | None:
@@ -86,15 +64,35 @@ def _describe_gate(line: "AdapterLine") -> str | None:
     return line.gate["decision"] if line.gate else None
 
 
-def _list_detectable(gate: dict[str, Any] | None) -> str | None:
+def _list_detectable(line: "AdapterLine") -> str | None:
     """The gain that the gate could have shown of each target with a power of 80 %, in points."""
-    targets = () if gate is None else gate.get("targets", ())
+    targets = () if line.gate is None else line.gate.get("targets", ())
     words = [
         f"{target['name']} {100 * target['detectable']:+.1f}"
         for target in targets
         if target["detectable"] is not None
     ]
     return ", ".join(words) or None
+
+
+_COLUMNS: Final = Columns(
+    "adapter",
+    "state",
+    "alias",
+    "base",
+    ("for", _describe_purpose),
+    ("gate", _describe_gate),
+    ("could see", _list_detectable),
+    "since",
+    "reason",
+    whole=("adapter", "state"),
+)
+STEP_COLUMNS: Final = Columns(
+    ("when", "time"),
+    "state",
+    ("why", lambda step: step.refused or step.reason),
+    whole=("when", "state"),
+)
 
 
 @command(group)
@@ -117,10 +115,9 @@ def show(cli: Cli, adapter: Named) -> None:
         )
         return
     cli.out.show(_about(cli, row), "")
-    steps = [[step.time, step.state or "", step.refused or step.reason] for step in life]
-    cli.out.show(table(["when", "state", "why"], steps, whole=("when", "state")))
+    cli.out.show(STEP_COLUMNS.table(life))
     if row.gate is not None:
-        cli.out.show("", _report(row.gate), *_show_targets(row.gate))
+        cli.out.show("", *_build_tables(row.gate))
         if row.gate.evidence is not None:
             cli.out.show("", describe_evidence(row.gate.evidence.model_dump()))
     if row.user_gate is not None:
@@ -182,46 +179,46 @@ def _describe_parts(row: "AdapterRow") -> dict[str, str]:
     return {row.origin: f"{describe_members(row.members, row.base).strip(' ()')}; router: {router}"}
 
 
-def _report(report: "GateReport") -> Any:
-    rows = [
-        [
-            check.name,
-            check.verdict,
-            f"{check.value:.4g}",
-            f"{check.limit:.4g}",
-            None if check.low is None else f"{check.low:.4g}",
-            f"{check.tasks:,}",
-        ]
-        for check in report.checks
-    ]
-    columns = ["check", "verdict", "measured", "limit", "at least", "tasks"]
-    return table(columns, rows, right=columns[2:], whole=("check", "verdict"))
+_CHECK_COLUMNS: Final = Columns(
+    ("check", "name"),
+    "verdict",
+    ("measured", "value:.4g"),
+    ("limit", "limit:.4g"),
+    ("at least", "low:.4g"),
+    ("tasks", "tasks:,"),
+    right=("measured", "limit", "at least", "tasks"),
+    whole=("check", "verdict"),
+)
 
 
-def _show_targets(report: "GateReport") -> list[Any]:
-    """What the gate says of each target, and what it could have seen; nothing of an old report."""
-    if not report.targets:
-        return []
-    rows = [
-        [
-            target.name,
-            {"PASS": "lifted", "FAIL": "not lifted", "EXTEND": "open"}[target.verdict],
-            f"{100 * target.gain:+.1f}",
-            None if target.p_value is None else f"{target.p_value:.2g}",
-            f"{target.level:.2g}",
-            f"{target.tasks:,}",
-            None if target.power is None else f"{target.power:.0%}",
-            None
-            if target.detectable is None
-            else f"could have seen {100 * target.detectable:+.1f} points with 80 %",
-            ", ".join(target.patterns),
-        ]
-        for target in report.targets
-    ]
-    columns = [
-        "target", "verdict", "points", "p", "level", "tasks", "power", "detectable", "patterns",
-    ]  # fmt: skip
-    return ["", table(columns, rows, right=columns[2:7], whole=("target", "verdict"))]
+def _describe_detectable(target: "TargetReport") -> str | None:
+    """The gain that the gate could have seen of a target."""
+    if target.detectable is None:
+        return None
+    return f"could have seen {100 * target.detectable:+.1f} points with 80 %"
+
+
+_VERDICTS: Final = {"PASS": "lifted", "FAIL": "not lifted", "EXTEND": "open"}
+
+_TARGET_COLUMNS: Final = Columns(
+    ("target", "name"),
+    ("verdict", lambda target: _VERDICTS[target.verdict]),
+    ("points", lambda target: f"{100 * target.gain:+.1f}"),
+    ("p", "p_value:.2g"),
+    ("level", "level:.2g"),
+    ("tasks", "tasks:,"),
+    ("power", "power:.0%"),
+    ("detectable", _describe_detectable),
+    ("patterns", lambda target: ", ".join(target.patterns)),
+    right=("points", "p", "level", "tasks", "power"),
+    whole=("target", "verdict"),
+)
+
+
+def _build_tables(report: "GateReport") -> list[Any]:
+    """The checks of a report, then its targets; an old report has none."""
+    tables = [_CHECK_COLUMNS.table(report.checks)]
+    return [*tables, "", _TARGET_COLUMNS.table(report.targets)] if report.targets else tables
 
 
 @command(group, "push")
@@ -535,8 +532,7 @@ def _print_decision(cli: Cli, comparison: "Comparison", judged: "ComparisonResul
     cli.out.show(
         f"pass^1 {rates.candidate:.3f}, of {comparison.incumbent or comparison.adapter.base} "
         f"{rates.incumbent:.3f}: {report.decision}",
-        _report(report),
-        *_show_targets(report),
+        *_build_tables(report),
     )
     if judged.user_faults is not None:
         cli.out.hint(judged.user_faults)

@@ -1,13 +1,12 @@
 """`kintsugi config`: the settings, and what set each of them."""
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from daemon.cli.command import Cli, command, noun
-from daemon.cli.output import table
+from daemon.cli.output import Columns, table
 
 if TYPE_CHECKING:
     from daemon.config.settings import Scheduler
@@ -105,16 +104,11 @@ def reference(cli: Cli) -> None:
     from daemon.config.reference import list_settings
 
     settings = list(list_settings())
-    if cli.out.json:
-        cli.out.document([asdict(item) for item in settings])
-        return
-    rows = [
-        [
-            item.setting,
-            item.values,
-            "" if item.default in (None, []) else item.default,
-            item.meaning,
-        ]
-        for item in settings
-    ]
-    cli.out.show(table(["setting", "values", "default", "meaning"], rows))
+    columns = Columns(
+        "setting", "values", ("default", lambda item: _show_default(item.default)), "meaning"
+    )
+    cli.out.show_rows(settings, columns)
+
+
+def _show_default(default: Any) -> Any:
+    return None if default == [] else default

@@ -1,13 +1,13 @@
 """`kintsugi cycle account`: where the gain of a finished cycle went, stage by stage."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from daemon.cli.command import Cli, command
-from daemon.cli.output import facts, table
+from daemon.cli.output import Columns, facts, table
 
 if TYPE_CHECKING:
     from daemon.cycle.account.account import CycleAccount
@@ -100,7 +100,7 @@ def _show_all(cli: Cli, alias: str) -> None:
         documents = [build_document(item) for item in finished]
         cli.out.document({"alias": alias, "cycles": documents, "limits": limits})
     elif finished:
-        cli.out.show(_build_cycle_table(finished), "", _describe_limits(limits, len(finished)))
+        cli.out.show(_CYCLE_COLUMNS.table(finished), "", _describe_limits(limits, len(finished)))
     if not finished:
         cli.out.hint(f"no cycle of {alias} has ended yet; see kintsugi cycle ls")
 
@@ -123,30 +123,17 @@ def _show_account(accounted: "CycleAccount") -> list[Any]:
     parts = [
         facts({"cycle": f"{heading}, {accounted.cycle}",
                "came to": f"{accounted.outcome}: {accounted.ended_because}"}),
-        _build_stage_table(accounted),
+        _STAGE_COLUMNS.table(accounted.stages.items()),
         _build_kind_table(diagnosis, tasks, gate),
         _build_pattern_table(diagnosis),
         _build_pool_table(tasks, learner),
-        _build_target_table(gate),
-        _build_check_table(gate),
+        _TARGET_COLUMNS.table(gate.targets) if gate.targets else None,
+        _CHECK_COLUMNS.table(gate.failed) if gate.failed else None,
         facts({"points": _describe_balance(accounted.balance),
                "limit": describe_limit(accounted)}),
     ]  # fmt: skip
     shown = [part for part in parts if part is not None]
     return [item for part in shown for item in (part, "")][:-1]
-
-
-def _build_stage_table(accounted: "CycleAccount") -> Any:
-    rows = [
-        [
-            name,
-            _points(stage.lost),
-            stage.verdict.replace("_", " "),
-            stage.because,
-        ]
-        for name, stage in accounted.stages.items()
-    ]
-    return _table(["stage", "lost", "verdict", "why"], rows, "stage", "verdict")
 
 
 def _build_kind_table(diagnosis: "Diagnosis", tasks: "Tasks", gate: "Gate") -> Any:
@@ -195,18 +182,8 @@ def _describe_difficulty(kind: "KindTasks | None") -> str | None:
 
 
 def _build_pattern_table(diagnosis: "Diagnosis") -> Any:
-    rows = [
-        [
-            row.pattern,
-            f"{row.priority:.3g}",
-            row.failures,
-            row.quota,
-            ", ".join(f"{kind} {count}" for kind, count in row.kinds.items()),
-        ]
-        for row in diagnosis.patterns
-        if row.failures or row.quota
-    ]
-    return _table(["pattern", "priority", "failures", "quota", "kinds"], rows, "pattern")
+    rows = [row for row in diagnosis.patterns if row.failures or row.quota]
+    return _PATTERN_COLUMNS.table(rows) if rows else None
 
 
 def _build_pool_table(tasks: "Tasks", learner: "Learner") -> Any:
@@ -229,61 +206,11 @@ def _build_pool_table(tasks: "Tasks", learner: "Learner") -> Any:
     return _table(columns, rows, "pool")
 
 
-def _build_target_table(gate: "Gate") -> Any:
-    rows = [
-        [
-            target.target,
-            target.tasks,
-            f"{target.gain:+.1f}",
-            f"{target.low:+.1f}",
-            None if target.power is None else f"{target.power:.0%}",
-            None if target.detectable is None else f"{target.detectable:.1f}",
-            target.verdict,
-        ]
-        for target in gate.targets
-    ]
-    columns = ["target", "tasks", "gain", "low", "power", "detectable", "verdict"]
-    return _table(columns, rows, "target")
-
-
-def _build_check_table(gate: "Gate") -> Any:
-    rows = [
-        [
-            check.check,
-            check.verdict,
-            f"{check.value:+.3f}",
-            None if check.low is None else f"{check.low:+.3f}",
-            f"{check.limit:+.3f}",
-            check.tasks,
-        ]
-        for check in gate.failed
-    ]
-    return _table(["check", "verdict", "value", "low", "limit", "tasks"], rows, "check")
-
-
 def _describe_balance(balance: "Balance") -> str:
     return ", ".join(f"{name} {_points(getattr(balance, name))}" for name in _POINTS)
 
 
 # All cycles of an agent
-
-
-def _build_cycle_table(accounts: "list[CycleAccount]") -> Any:
-    rows = [
-        [
-            item.number,
-            item.base,
-            item.outcome,
-            *(_value(getattr(item.balance, name)) for name in _POINTS),
-            item.limit_name,
-            item.limit.because,
-        ]
-        for item in accounts
-    ]
-    columns = ["number", "base", "came to", *_POINTS, "limit", "why"]
-    # "limit" is a name here.
-    numbers = ["number", *_POINTS]
-    return table(columns, rows, right=numbers, whole=("came to", "limit"))
 
 
 def _describe_limits(limits: Mapping[str, int], cycles: int) -> str:
@@ -312,8 +239,14 @@ def _points(points: "Interval | None", *, sign: bool = False) -> str:
     return f"{points.value:{form}} [{points.low:{form}}, {points.high:{form}}]"
 
 
-def _value(points: "Interval | None") -> str:
-    return _NO_FIGURE if points is None else f"{points.value:.1f}"
+def _make_points(name: str) -> "Callable[[CycleAccount], str]":
+    """Return a function that shows one figure of a cycle's balance."""
+
+    def show(accounted: "CycleAccount") -> str:
+        points = getattr(accounted.balance, name)
+        return _NO_FIGURE if points is None else f"{points.value:.1f}"
+
+    return show
 
 
 def _percent(share: "Interval | None") -> str:
@@ -324,3 +257,55 @@ def _percent(share: "Interval | None") -> str:
 
 def _ratio(count: "PassCount") -> str:
     return f"{count.passed}/{count.attempts}"
+
+
+# Columns
+
+_STAGE_COLUMNS: Final = Columns(
+    ("stage", lambda item: item[0]),
+    ("lost", lambda item: _points(item[1].lost)),
+    ("verdict", lambda item: item[1].verdict.replace("_", " ")),
+    ("why", lambda item: item[1].because),
+    right=("lost",),
+    whole=("stage", "verdict"),
+)
+_PATTERN_COLUMNS: Final = Columns(
+    "pattern",
+    ("priority", "priority:.3g"),
+    "failures",
+    "quota",
+    ("kinds", lambda row: ", ".join(f"{kind} {count}" for kind, count in row.kinds.items())),
+    right=("priority", "failures", "quota"),
+    whole=("pattern",),
+)
+_TARGET_COLUMNS: Final = Columns(
+    "target",
+    "tasks",
+    ("gain", "gain:+.1f"),
+    ("low", "low:+.1f"),
+    ("power", "power:.0%"),
+    ("detectable", "detectable:.1f"),
+    "verdict",
+    right=("tasks", "gain", "low", "power", "detectable"),
+    whole=("target",),
+)
+_CHECK_COLUMNS: Final = Columns(
+    "check",
+    "verdict",
+    ("value", "value:+.3f"),
+    ("low", "low:+.3f"),
+    ("limit", "limit:+.3f"),
+    "tasks",
+    right=("value", "low", "limit", "tasks"),
+    whole=("check",),
+)
+_CYCLE_COLUMNS: Final = Columns(
+    "number",
+    "base",
+    ("came to", "outcome"),
+    *((name, _make_points(name)) for name in _POINTS),
+    ("limit", "limit_name"),
+    ("why", "limit.because"),
+    right=("number", *_POINTS),
+    whole=("came to", "limit"),
+)

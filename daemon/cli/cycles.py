@@ -1,12 +1,12 @@
 """`kintsugi cycle`: what was done to make an agent better, and what a person says about it."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from daemon.cli.command import Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import Columns, facts, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
@@ -47,21 +47,17 @@ def ls(
             )
             for row in rows
         ]
-    if cli.out.json:
-        cli.out.document(lines)
-    elif lines:
-        cli.out.show(_build_table(lines))
-    if not lines:
-        cli.out.hint("no cycle has begun yet; kintsugi status says what the next one waits for")
+    cli.out.show_rows(
+        lines,
+        _COLUMNS,
+        nothing="no cycle has begun yet; kintsugi status says what the next one waits for",
+        describe=dict,
+    )
 
 
 def line(row: "CycleRow", step: str | None, cost: "CycleCost | None") -> dict[str, Any]:
     """A cycle in a list."""
-    names = (
-        "cycle", "alias", "base", "number", "environment", "trigger", "reason", "round",
-        "accepted", "rejected", "job", "outcome", "ended_because", "started", "ended",
-    )  # fmt: skip
-    return {**{name: getattr(row, name) for name in names}, "step": step, "cost": _cost(cost)}
+    return {**_FIELDS.document(row), "step": step, "cost": _cost(cost)}
 
 
 def _cost(cost: "CycleCost | None") -> dict[str, Any] | None:
@@ -70,36 +66,27 @@ def _cost(cost: "CycleCost | None") -> dict[str, Any] | None:
     return {**asdict(cost), "rollouts": {**asdict(cost.rollouts), "total": cost.rollouts.total}}
 
 
-def _build_table(lines: list[dict[str, Any]]) -> Any:
-    rows = [
-        [
-            cycle["cycle"][:_SHORT],
-            cycle["number"],
-            cycle["alias"],
-            cycle["base"],
-            cycle["trigger"],
-            cycle["outcome"] or cycle["step"],
-            cycle["accepted"],
-            cycle["rejected"],
-            cycle["started"],
-            None if cycle["cost"] is None else f"{cycle['cost']['hours']:.2f}",
-            _describe_price(cycle["cost"]),
-            cycle["ended_because"] or cycle["reason"],
-        ]
-        for cycle in lines
-    ]
-    numbers = ["number", "tasks", "rejected", "hours", "hours/point"]
-    columns = [
-        "cycle", "number", "alias", "base", "by", "came to", "tasks", "rejected", "began", "hours",
-        "hours/point", "why",
-    ]  # fmt: skip
-    return table(columns, rows, right=numbers, whole=("cycle", "came to"))
+_FIELDS: Final = Columns(
+    "cycle", "alias", "base", "number", "environment", "trigger", "reason", "round", "accepted",
+    "rejected", "job", "outcome", "ended_because", "started", "ended",
+)  # fmt: skip
 
-
-def _describe_price(cost: dict[str, Any] | None) -> str | None:
-    """Hours per point on the target, in a list."""
-    price = None if cost is None else cost["hours_per_point"]["target"]
-    return None if price is None else f"{price:.3f}"
+_COLUMNS: Final = Columns(
+    ("cycle", lambda cycle: cycle["cycle"][:_SHORT]),
+    "number",
+    "alias",
+    "base",
+    ("by", "trigger"),
+    ("came to", lambda cycle: cycle["outcome"] or cycle["step"]),
+    ("tasks", "accepted"),
+    "rejected",
+    ("began", "started"),
+    ("hours", "cost.hours:.2f"),
+    ("hours/point", "cost.hours_per_point.target:.3f"),
+    ("why", lambda cycle: cycle["ended_because"] or cycle["reason"]),
+    right=("number", "tasks", "rejected", "hours", "hours/point"),
+    whole=("cycle", "came to"),
+)
 
 
 @command(group)

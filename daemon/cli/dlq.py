@@ -1,12 +1,12 @@
 """`kintsugi dlq`: events that could not be folded, and sessions that could not be closed."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
-from daemon.cli.output import facts, plain_line, table
+from daemon.cli.output import Columns, facts, plain_line
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 group = noun("dlq", "Dead letters: events that could not be folded.")
 
 _SHOWN_BYTES = 200
+
+_COLUMNS: Final = Columns(
+    "stream", ("place", lambda letter: f"{letter.partition}:{letter.offset}"), "type", "reason"
+)
 
 
 @command(group, "list")
@@ -29,14 +33,7 @@ def list_letters(
     with cli.app() as app:
         letters = [row for row in _letters(app) if everything or row.dropped is None]
         halts, rest = _describe_fold(app)
-    if cli.out.json:
-        cli.out.document([asdict(letter) for letter in letters])
-    elif letters:
-        rows = [
-            [letter.stream, f"{letter.partition}:{letter.offset}", letter.type, letter.reason]
-            for letter in letters
-        ]
-        cli.out.show(table(["stream", "place", "type", "reason"], rows))
+    cli.out.show_rows(letters, _COLUMNS)
     for halt in halts:
         cli.out.warn(halt)
     if not letters:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.command import DONE, FAILED, UNAVAILABLE, Cli, command
-from daemon.cli.output import table
+from daemon.cli.output import Columns
 
 if TYPE_CHECKING:
     from daemon.status.doctor.report import Check
@@ -53,8 +53,8 @@ def _print_checks(cli: Cli, checks: "list[Check]") -> int:
     if cli.out.json:
         cli.out.document({"ok": ok, "checks": [asdict(check) for check in checks]})
     else:
-        rows = [[_mark(check.ok), check.check, check.detail] for check in checks]
-        cli.out.show(table(["", "check", "detail"], rows))
+        columns = Columns(("", lambda check: _mark(check.ok)), "check", "detail")
+        cli.out.show(columns.table(checks))
     return DONE if ok else FAILED
 
 

@@ -2,12 +2,12 @@
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command
-from daemon.cli.output import plain_line, table
+from daemon.cli.output import Columns, plain_line
 
 if TYPE_CHECKING:
     from daemon.maintenance.erasure import PersonData
@@ -105,11 +105,8 @@ def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run:
     for line in _summarize(held, done, dry_run):
         cli.out.show(plain_line(line))
     if held.adapters:
-        rows: list[list[Any]] = [
-            [adapter.adapter, adapter.state, adapter.job, ", ".join(adapter.because)]
-            for adapter in held.adapters
-        ]
-        cli.out.show(table(["adapter", "state", "job", "because"], rows))
+        because = ("because", lambda adapter: ", ".join(adapter.because))
+        cli.out.show(Columns("adapter", "state", "job", because).table(held.adapters))
     for limit in _beyond(held):
         cli.out.warn(limit)
     if done:

@@ -8,9 +8,9 @@ visible, so that no transcript can drive the reader's terminal.
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
@@ -51,6 +51,22 @@ class Output:
                 renderable = plain(renderable)
             # A terminal wraps long lines itself, and then they can still be copied whole.
             console.print(renderable, soft_wrap=isinstance(renderable, str))
+
+    def show_rows(
+        self,
+        rows: Sequence[Any],
+        columns: "Columns",
+        nothing: str = "",
+        describe: Callable[[Any], Any] = asdict,
+    ) -> None:
+        """Print a list of rows: their table, or the document of what `describe` returns for each.
+        Without a row, print the hint `nothing` in place of the table."""
+        if self.json:
+            self.document([describe(row) for row in rows])
+        elif rows:
+            self.show(columns.table(rows))
+        if not rows and nothing:
+            self.hint(nothing)
 
     @property
     def columns(self) -> int:
@@ -114,6 +130,52 @@ def plain(text: str) -> str:
 def plain_line(text: str) -> str:
     """Return `text` as one line that cannot drive a terminal: its line breaks are visible."""
     return plain(text).translate(_LINE_BREAKS)
+
+
+class Columns:
+    """The columns of a list of rows, for its table and its JSON.
+
+    A column is a name, which is the name of the row's field too, or a pair of a name and what it
+    shows: the path of a field (`counts.tries`), the path and a format (`counts.tries:,`), or a
+    function of the row. The format turns a number into text. Where a path meets None, the value is
+    None.
+    """
+
+    def __init__(
+        self,
+        *columns: str | tuple[str, str | Callable[[Any], Any]],
+        right: Sequence[str] = (),
+        whole: Sequence[str] = (),
+    ) -> None:
+        pairs = [(column, column) if isinstance(column, str) else column for column in columns]
+        self._readers = {
+            name: _make_reader(*value.partition(":")[::2]) if isinstance(value, str) else value
+            for name, value in pairs
+        }
+        self._right, self._whole = right, whole
+
+    def document(self, row: Any) -> dict[str, Any]:
+        """Return name -> value of a row."""
+        return {name: read(row) for name, read in self._readers.items()}
+
+    def table(self, rows: Iterable[Any]) -> Any:
+        """Return the table of the rows; see `table` for `right` and `whole`."""
+        cells = [list(self.document(row).values()) for row in rows]
+        return table(list(self._readers), cells, right=self._right, whole=self._whole)
+
+
+def _make_reader(path: str, form: str) -> Callable[[Any], Any]:
+    """Return a function that reads the field at `path` of a row, in the format `form` if any."""
+
+    def read(row: Any) -> Any:
+        value = row
+        for name in path.split("."):
+            if value is None:
+                break
+            value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+        return format(value, form) if form and value is not None else value
+
+    return read
 
 
 def table(

@@ -1,6 +1,5 @@
 """`kintsugi route`: who answers an alias."""
 
-from dataclasses import asdict
 from math import fsum, isclose
 from typing import Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from daemon.cli.command import Cli, command, noun
 from daemon.cli.serving import (
+    ROUTE_COLUMNS,
     ActorName,
     EngineUrls,
     WhyNot,
@@ -15,7 +15,6 @@ from daemon.cli.serving import (
     open_publisher,
     parse_share,
     print_live_route,
-    routes,
 )
 
 group = noun("route", "Who answers an alias.")
@@ -38,12 +37,11 @@ def show(
 
     with cli.app() as app, app.reading() as connection:
         lines = route_lines(connection, alias)
-    if cli.out.json:
-        cli.out.document([asdict(line) for line in lines])
-    elif lines:
-        cli.out.show(routes(lines))
-    if not lines:
-        cli.out.hint("nothing was decided yet, so the base answers: kintsugi adapters promote NAME")
+    cli.out.show_rows(
+        lines,
+        ROUTE_COLUMNS,
+        nothing="nothing was decided yet, so the base answers: kintsugi adapters promote NAME",
+    )
 
 
 @command(group, "set")

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from math import nan
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from daemon.cli.command import Cli
-from daemon.cli.output import table
+from daemon.cli.output import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +104,7 @@ def print_live_route(cli: Cli, app: "App", row: "RouteRow") -> None:
         gateways = {"live": live, "behind": behind}
         cli.out.document({"route": [asdict(line) for line in lines], "gateways": gateways})
     else:
-        cli.out.show(routes(lines))
+        cli.out.show(ROUTE_COLUMNS.table(lines))
     if behind:
         cli.out.hint(
             f"{behind} of {live} live gateways have not followed within {_FOLLOW_SECONDS:g} s; "
@@ -143,18 +143,13 @@ def _format_share(share: float) -> str:
     return f"{share:.1%}" if 0.001 <= share <= 0.999 or share == 1 else f"{share:.4%}"
 
 
-def routes(lines: "list[RouteLine]") -> Any:
-    """Routes as a table."""
-    rows = [
-        [
-            line.alias,
-            _name_policy(line),
-            "shadow" if line.shadow else _format_share(line.share),
-            line.why,
-            line.since,
-            line.reason,
-        ]
-        for line in lines
-    ]
-    columns = ["alias", "who answers", "share", "by", "since", "reason"]
-    return table(columns, rows, right=("share",), whole=("alias", "who answers"))
+ROUTE_COLUMNS: Final = Columns(
+    "alias",
+    ("who answers", _name_policy),
+    ("share", lambda line: "shadow" if line.shadow else _format_share(line.share)),
+    ("by", "why"),
+    "since",
+    "reason",
+    right=("share",),
+    whole=("alias", "who answers"),
+)

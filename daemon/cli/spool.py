@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.command import Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import Columns, facts, table
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
@@ -87,13 +87,12 @@ def list_spools(cli: Cli) -> None:
     if cli.out.json:
         cli.out.document(lines)
         return
-    columns = ["source", "host", "path", "told", "unfolded", "state"]
-    rows = [
-        [item["source"], item["host"], item["path"], f"{item['told_seconds']:,.0f} s ago",
-         f"{item['unfolded']:,}", item["state"]]
-        for item in lines
-    ]  # fmt: skip
-    cli.out.show(table(columns, rows, right=["told", "unfolded"]))
+    columns = Columns(
+        "source", "host", "path", ("told", lambda item: f"{item['told_seconds']:,.0f} s ago"),
+        ("unfolded", "unfolded:,"), "state",
+        right=("told", "unfolded"),
+    )  # fmt: skip
+    cli.out.show(columns.table(lines))
     if not lines:
         cli.out.hint("no spool that is shipped was told of")
 

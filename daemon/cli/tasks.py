@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from daemon.cli.command import DONE, PARTLY, Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import Columns, facts
 from daemon.cli.serving import ActorName, WhyNot, act_of
 from events.errors import KintsugiError
 
@@ -35,9 +35,7 @@ OfAgent = Annotated[
 
 _SHOWN: Final = 5
 """Rejected definitions that are named on stderr; `--json` has all."""
-_SHORT: Final = 12
-"""Digits of a sha256 in a list: enough for `tasks show`."""
-DIGEST: Final = re.compile(r"(?<=/=)([0-9a-f]{12})[0-9a-f]{52}")
+_DIGEST: Final = re.compile(r"(?<=/=)([0-9a-f]{12})[0-9a-f]{52}")
 
 
 class UnknownTaskId(KintsugiError):
@@ -56,12 +54,12 @@ def ls(
     with cli.app() as app, app.reading() as connection:
         lines = list_task_lines(connection, alias)
     lines = [line for line in lines if env is None or find_environment_of(line) == env]
-    if cli.out.json:
-        cli.out.document([build_task_document(line) for line in lines])
-    elif lines:
-        cli.out.show(_build_table(lines))
-    if not lines:
-        cli.out.hint("there is no such task; add one: kintsugi tasks add FILE")
+    cli.out.show_rows(
+        lines,
+        _COLUMNS,
+        nothing="there is no such task; add one: kintsugi tasks add FILE",
+        describe=build_task_document,
+    )
 
 
 def find_environment_of(line: "TaskLine") -> str:
@@ -69,30 +67,28 @@ def find_environment_of(line: "TaskLine") -> str:
     return line.environment or line.task.partition("/")[0]
 
 
+_FIELDS: Final = Columns(
+    "task", ("env", find_environment_of), "source", "state", "patterns", "alias", "base",
+    "capability", "cycle", "reason",
+)  # fmt: skip
+"""The promised fields first."""
+
+
 def build_task_document(line: "TaskLine") -> dict[str, Any]:
-    """Return a task as `tasks ls --json` has it, the promised fields first."""
-    return {
-        "task": line.task,
-        "env": find_environment_of(line),
-        "source": line.source,
-        "state": line.state,
-        "patterns": list(line.patterns),
-        "alias": line.alias,
-        "base": line.base,
-        "capability": line.capability,
-        "cycle": line.cycle,
-        "reason": line.reason,
-    }
+    """Return a task as `tasks ls --json` has it."""
+    return _FIELDS.document(line)
 
 
-def _build_table(lines: "list[TaskLine]") -> Any:
-    cells = [
-        [DIGEST.sub(r"\1", line.task), line.alias, line.capability, line.source, line.state,
-         ", ".join(line.patterns) or line.reason]
-        for line in lines
-    ]  # fmt: skip
-    columns = ["task", "alias", "capability", "source", "state", "patterns"]
-    return table(columns, cells, whole=("task", "state"))
+def shorten_id(line: "TaskLine") -> str:
+    """Return the id of a task with as much of its sha256 as `tasks show` needs."""
+    return _DIGEST.sub(r"\1", line.task)
+
+
+_COLUMNS: Final = Columns(
+    ("task", shorten_id), "alias", "capability", "source", "state",
+    ("patterns", lambda line: ", ".join(line.patterns) or line.reason),
+    whole=("task", "state"),
+)  # fmt: skip
 
 
 @command(group)

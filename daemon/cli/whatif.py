@@ -2,12 +2,12 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from daemon.cli.command import Cli, command
-from daemon.cli.output import plain_line, table
+from daemon.cli.output import Columns, plain_line
 from daemon.cli.replay import From, To
 
 if TYPE_CHECKING:
@@ -78,29 +78,28 @@ def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> flo
     return max(scheduler.tick_seconds, (last - first) / 1000 / _LOOKS)
 
 
+_PAST_FIELDS: Final = Columns(
+    ("alias", "row.alias"), ("base", "row.base"), ("number", "row.number"), ("at", "row.started"),
+    ("trigger", "row.trigger"), ("reason", "row.reason"), "rollouts", ("position", "row.position"),
+    ("cycle", "row.cycle"), ("outcome", "row.outcome"),
+)  # fmt: skip
+
+_COLUMNS: Final = Columns(
+    "at", "", "alias", ("cycle", "number"), "trigger", "rollouts", "reason", right=("rollouts",)
+)
+
+
 def _show_whatif(
     cli: Cli, changed: list[str], seconds: float, past: "list[PastCycle]", result: "WhatIfResult"
 ) -> None:
     from events.envelope import timestamp
 
-    would: list[dict[str, Any]] = [
-        {
-            "alias": cycle.alias, "base": cycle.base, "number": cycle.number,
-            "at": timestamp(cycle.at),
-            "trigger": cycle.trigger, "reason": cycle.reason, "rollouts": cycle.rollouts,
-            "failures": cycle.failures, "priority": cycle.priority, "position": cycle.position,
-        }
-        for cycle in result.cycles
-    ]  # fmt: skip
-    did: list[dict[str, Any]] = [
-        {
-            "alias": cycle.row.alias, "base": cycle.row.base, "number": cycle.row.number,
-            "at": cycle.row.started, "trigger": cycle.row.trigger, "reason": cycle.row.reason,
-            "rollouts": cycle.rollouts, "position": cycle.row.position, "cycle": cycle.row.cycle,
-            "outcome": cycle.row.outcome,
-        }
-        for cycle in past
-    ]  # fmt: skip
+    would_fields = Columns(
+        "alias", "base", "number", ("at", lambda cycle: timestamp(cycle.at)), "trigger", "reason",
+        "rollouts", "failures", "priority", "position",
+    )  # fmt: skip
+    would = [would_fields.document(cycle) for cycle in result.cycles]
+    did = [_PAST_FIELDS.document(cycle) for cycle in past]
     if cli.out.json:
         waiting = {alias: list(missing) for alias, missing in result.waiting.items()}
         cli.out.document(
@@ -110,21 +109,9 @@ def _show_whatif(
             }
         )  # fmt: skip
         return
-    rows = sorted(
-        [
-            [cycle["at"], what, cycle["alias"], cycle["number"], cycle["trigger"],
-            cycle["rollouts"],
-             cycle["reason"]]
-            for what, cycles in (("would", would), ("did", did))
-            for cycle in cycles
-        ],
-        key=lambda row: (str(row[0]), str(row[1])),
-    )  # fmt: skip
-    cli.out.show(
-        table(["at", "", "alias", "cycle", "trigger", "rollouts", "reason"], rows, ("rollouts",))
-        if rows
-        else "no cycle did begin, and none would have"
-    )
+    rows = [{**cycle, "": "would"} for cycle in would] + [{**cycle, "": "did"} for cycle in did]
+    rows.sort(key=lambda row: (str(row["at"]), row[""]))
+    cli.out.show(_COLUMNS.table(rows) if rows else "no cycle did begin, and none would have")
     for alias, missing in result.waiting.items():
         for sentence in missing:
             cli.out.show(plain_line(f"at the end {alias} would wait for: {sentence}"))

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 from consumers.position import offsets, position
 from consumers.retention import find_retention_offset
 from events.archive.archive import Archive, Cut
-from events.archive.retention import verify_archive
-from events.errors import LogError
+from events.codec import blob_of
+from events.errors import BadRecord, LogError, LogTruncated
+from events.log import EventLog, Record, read_all
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
     from daemon.core.app import App
-    from events.log import EventLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Portion:
 _REASONS: Final = ("archive", "tables", "broker", "sessions")
 
 
-def find_source_log(app: "App", archive: Archive) -> "EventLog":
+def find_source_log(app: "App", archive: Archive) -> EventLog:
     """Return the log that an archive was made from, according to its manifest. Raises LogError if
     it is neither of the logs of this home."""
     source = archive.manifest.source
@@ -61,7 +61,7 @@ def find_source_log(app: "App", archive: Archive) -> "EventLog":
     return app.spool
 
 
-def plan(app: "App", log: "EventLog", archive: Archive, before: Cut) -> list[Portion]:
+def plan(app: "App", log: EventLog, archive: Archive, before: Cut) -> list[Portion]:
     """Return what may be dropped; reads all of it, in the log and in the archive. Raises LogError,
     LogCorrupt."""
     return [
@@ -69,7 +69,7 @@ def plan(app: "App", log: "EventLog", archive: Archive, before: Cut) -> list[Por
     ]
 
 
-def _portion(app: "App", log: "EventLog", archive: Archive, partition: int, named: int) -> Portion:
+def _portion(app: "App", log: EventLog, archive: Archive, partition: int, named: int) -> Portion:
     start = log.start(ROLLOUTS.name)[partition]
     end = max(start, named)
     limits = {
@@ -84,13 +84,13 @@ def _portion(app: "App", log: "EventLog", archive: Archive, partition: int, name
         with app.reading() as connection:
             limits["sessions"] = find_retention_offset(connection, partition, before)
         before = max(start, min(before, limits["sessions"]))
-    proven = verify_archive(archive, log, partition, before)
+    proven = _verify_archive(archive, log, partition, before)
     assert proven == before, "the archive reaches as far as its end says"
     held_back = next((name for name in _REASONS if limits.get(name, end) == before < end), None)
     return Portion(partition, start, before, held_back)
 
 
-def _read_fold_offset(app: "App", log: "EventLog", partition: int) -> int:
+def _read_fold_offset(app: "App", log: EventLog, partition: int) -> int:
     """Return the offset before which the tables hold every event of a log."""
     with app.reading() as connection:
         if log is app.log:
@@ -101,9 +101,56 @@ def _read_fold_offset(app: "App", log: "EventLog", partition: int) -> int:
     return 0 if last is None else app.spool.copy_end(ROLLOUTS.name, partition) + last + 1
 
 
-def trim(log: "EventLog", planned: list[Portion]) -> int:
+def trim(log: EventLog, planned: list[Portion]) -> int:
     """Drop what was planned; return the number of events dropped."""
     for portion in planned:
         if portion.events:
             log.trim(ROLLOUTS.name, portion.partition, portion.before)
     return sum(portion.events for portion in planned)
+
+
+def _verify_archive(archive: Archive, log: EventLog, partition: int, end: int) -> int:
+    """Return the offset, at most `end`, before which the archive holds all that the log does, with
+    the bodies that records name.
+
+    Every record before it is read in both and compared, so that a damaged segment, or an archive of
+    another log, is found before anything is dropped. Raises LogError, LogCorrupt.
+    """
+    start = log.start(ROLLOUTS.name)[partition]
+    if archive.start(ROLLOUTS.name)[partition] > start:
+        raise LogTruncated(
+            f"{archive.folder} starts at {ROLLOUTS.name}/{partition} offset "
+            f"{archive.start(ROLLOUTS.name)[partition]}, and the log at {start}; name an archive "
+            "that holds its beginning"
+        )
+    until = min(end, archive.end(ROLLOUTS.name)[partition])
+    for page in read_all(log, ROLLOUTS.name, partition, start, until):
+        _check_page(archive, page)
+        for record in page:
+            _check_body(archive, record)
+    return max(start, until)
+
+
+def _check_page(archive: Archive, page: list[Record]) -> None:
+    first, last = page[0], page[-1]
+    kept = [
+        record
+        for part in read_all(
+            archive, first.stream, first.partition, first.offset, last.offset + 1, len(page)
+        )
+        for record in part
+    ]
+    if kept != page:
+        raise LogError(
+            f"{archive.folder} does not hold what the log does from {first.stream}/"
+            f"{first.partition} offset {first.offset} on; export the log into another folder"
+        )
+
+
+def _check_body(archive: Archive, record: Record) -> None:
+    try:
+        reference = blob_of(record.value)
+    except BadRecord:
+        return  # a dead letter names nothing
+    if reference is not None:
+        archive.blobs.get(reference.sha256)

@@ -9,25 +9,9 @@ ever marked as shipped and nothing has to be.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
-from events.log import Record
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
-
-
-class Spool(Protocol):
-    """What is asked of the embedded log."""
-
-    @property
-    def path(self) -> Path: ...
-    def read(
-        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
-    ) -> list[Record]: ...
-    def start(self, stream: str) -> tuple[int, ...]: ...
-    def end(self, stream: str) -> tuple[int, ...]: ...
-    def read_ship_offsets(self, stream: str) -> tuple[int, ...]: ...
-    def stats(self) -> dict[str, dict[str, int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +28,13 @@ class StreamBacklog:
     """When the first of those was recorded, Unix milliseconds; None when there is none."""
 
 
-def read_backlog(spool: Spool) -> Mapping[str, StreamBacklog]:
+def read_backlog(spool: SqliteLog) -> Mapping[str, StreamBacklog]:
     """Each stream of a spool. Raises LogError."""
     stats = spool.stats()
     return {name: _read_stream(spool, name, stats[name]) for name in STREAMS}
 
 
-def _read_stream(spool: Spool, stream: str, stats: Mapping[str, int]) -> StreamBacklog:
+def _read_stream(spool: SqliteLog, stream: str, stats: Mapping[str, int]) -> StreamBacklog:
     # In this order: what is appended meanwhile is counted as unshipped, and never a negative one.
     shipped, ends = spool.read_ship_offsets(stream), spool.end(stream)
     starts = spool.start(stream)

@@ -59,6 +59,14 @@ def spawn(
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def start(
+    arguments: Sequence[str], variables: Mapping[str, str] | None = None, **options: Any
+) -> "subprocess.Popen[str]":
+    """Start a process of its own and leave it running; `options` are those of Popen."""
+    command = [sys.executable, "-m", "daemon", *arguments]
+    return subprocess.Popen(command, env=environment(**(variables or {})), text=True, **options)
+
+
 def run_here(arguments: Sequence[str], variables: Mapping[str, str]) -> Result:
     """In this process, which is much faster, with these settings and no others."""
     out, err = StringIO(), StringIO()
@@ -73,6 +81,13 @@ def run_here(arguments: Sequence[str], variables: Mapping[str, str]) -> Result:
             patch.setenv(name, value)
         code = main(arguments)
     return Result(code, out.getvalue(), err.getvalue())
+
+
+def succeed(arguments: Sequence[object], variables: Mapping[str, str]) -> Result:
+    """Run a command in this process, which must end with exit code 0."""
+    result = run_here([str(argument) for argument in arguments], variables)
+    assert result.code == 0, f"{arguments}: {result.err}"
+    return result
 
 
 def call(name: str, arguments: Json, id: str = "c1") -> Json:

@@ -23,7 +23,7 @@ from events.codec import decode
 from events.files import UNFINISHED
 from events.serving import AdapterProduced, AdapterStaged, OperatorActed, RouteChanged
 from ops.random_adapters import Adapters
-from tests.daemon.commands import environment
+from tests.daemon.commands import environment, start
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.serving.homes import Restartable
 
@@ -135,13 +135,9 @@ def test_work_reconciles_and_says_what_it_did(
     assert told.json["troubles"]
 
 
-def start(*arguments: str) -> "subprocess.Popen[str]":
+def start_here(*arguments: str) -> "subprocess.Popen[str]":
     """A command in a process of its own, with the settings in force here."""
-    ours = {name: value for name, value in os.environ.items() if name.startswith("KINTSUGI_")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "daemon", *arguments], env=environment(**ours),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    return start(arguments, os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.processes
@@ -154,7 +150,7 @@ def test_a_command_that_is_killed_anywhere_ends_where_one_would_that_was_not(
     for words in (command, promote):
         for later in (0.0, 0.02, 0.05, 0.1, 0.2):
             kill_in_the_middle(home, words, later)
-        last = start(*words)
+        last = start_here(*words)
         out, err = last.communicate(timeout=120)
         assert last.returncode == 0, err
         assert json.loads(out)
@@ -175,7 +171,7 @@ def kill_in_the_middle(home: Path, words: tuple[str, ...], later: float) -> None
     """SIGKILL so many seconds after it began to act, if it is not done before."""
     lock = home / "serving.lock"
     lock.unlink(missing_ok=True)
-    process = start(*words)
+    process = start_here(*words)
     while process.poll() is None and not lock.exists():
         time.sleep(0.002)
     time.sleep(later)

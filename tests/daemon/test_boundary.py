@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from daemon.cli.output import plain
-from tests.daemon.commands import environment, failed_rollout, spawn, write_examples, write_lines
+from tests.daemon.commands import (
+    environment,
+    failed_rollout,
+    spawn,
+    start,
+    write_examples,
+    write_lines,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -66,17 +73,16 @@ def test_stdout_holds_data_only(tmp_path: Path) -> None:
 def test_a_reader_that_has_enough_is_no_failure(tmp_path: Path) -> None:
     records = [failed_rollout(f"t{n}", size=2000) for n in range(40)]
     run(tmp_path, "import", str(write_lines(tmp_path / "a.jsonl", *records)))
-    with subprocess.Popen(
-        [sys.executable, "-m", "daemon", "log", "cat", "rollouts"],
-        cwd=tmp_path, env=environment(KINTSUGI_HOME=str(tmp_path / "home")),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    with start(
+        ["log", "cat", "rollouts"], {"KINTSUGI_HOME": str(tmp_path / "home")},
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline().startswith(b'{"stream":"rollouts"')
+        assert process.stdout.readline().startswith('{"stream":"rollouts"')
         process.stdout.close()
         err = process.stderr.read()
-        assert (process.wait(timeout=30), err) == (0, b"")
+        assert (process.wait(timeout=30), err) == (0, "")
 
 
 def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:

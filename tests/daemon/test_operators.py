@@ -23,6 +23,7 @@ from tests.daemon.commands import (
     Result,
     environment,
     spawn,
+    start,
     unjudged_rollout,
     write_lines,
 )
@@ -324,10 +325,9 @@ def test_a_leader_that_is_told_to_stop_lets_the_next_one_begin(
 
 @pytest.mark.processes
 def test_following_prints_what_comes(imported: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "daemon", "log", "tail", "rollouts", "-n", "1", "-f", "--json"],
-        env=environment(KINTSUGI_HOME=str(imported)),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    with start(
+        ["log", "tail", "rollouts", "-n", "1", "-f", "--json"], {"KINTSUGI_HOME": str(imported)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
             assert process.stdout is not None
@@ -391,11 +391,8 @@ def _without_override(command: list[str], folder: Path, variables: dict[str, str
 
 
 def _start(role: str, home: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "daemon", role],
-        env=environment(KINTSUGI_HOME=str(home)),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return start([role], {"KINTSUGI_HOME": str(home)}, **pipes)
 
 
 def _wait_until(condition: object, seconds: float = 30.0) -> None:

@@ -15,6 +15,7 @@ from envs.evaluation import UNJUDGED
 from envs.registry import environments
 from envs.reward import Shaping
 from envs.task import Basis
+from tests.daemon.commands import environment
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "environments.md").read_text()
@@ -47,14 +48,13 @@ class Desk:
         (self.folder / name).write_text(text)
 
     def run(self, *command: str) -> str:
-        clean = {name: value for name, value in os.environ.items() if name[:9] != "KINTSUGI_"}
         program = str(Path(sys.executable).parent)
-        variables = {
-            "PATH": f"{program}{os.pathsep}{clean['PATH']}",
-            "KINTSUGI_HOME": str(self.folder / "home"),
-        }
+        variables = environment(
+            PATH=f"{program}{os.pathsep}{os.environ['PATH']}",
+            KINTSUGI_HOME=str(self.folder / "home"),
+        )
         done = subprocess.run(
-            command, cwd=self.folder, env=clean | variables,
+            command, cwd=self.folder, env=variables,
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,6 +1,5 @@
 """The commands of docs/quickstart.md run, and show what the page says."""
 
-import os
 import re
 import socket
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ops.kafka.broker import Broker
+from tests.daemon.commands import environment
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).read_text()
@@ -31,11 +31,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(script: str, folder: Path) -> str:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("KINTSUGI_")}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env=clean | {"KINTSUGI_HOME": str(folder / "home")},
+        env=environment(KINTSUGI_HOME=str(folder / "home")),
         capture_output=True,
         text=True,
         timeout=400,

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from daemon.config.settings import load
 from daemon.core.app import App
 from ops.kafka.broker import Broker
 from tests.daemon.commands import (
-    Result,
-    environment,
     failed_rollout,
     run_here,
+    start,
+    succeed,
     unjudged_rollout,
     write_examples,
     write_lines,
@@ -47,16 +46,16 @@ def test_both_ways_give_the_same_tables(
     assert run_here(["db", "check", "--json"], there).json["ok"] is True
 
     for variables in (there, here):
-        assert _run(variables, "import", first, "--json").json["imported"] == 5
-        assert _run(variables, "import", second).code == 0
-        again = _run(variables, "import", first, second, "--json")
+        assert succeed(["import", first, "--json"], variables).json["imported"] == 5
+        assert succeed(["import", second], variables).code == 0
+        again = succeed(["import", first, second, "--json"], variables)
         assert again.json == {"imported": 0, "duplicates": 6, "rejected": []}
 
-    rebuilt = [_run(variables, "rebuild", "--json").json for variables in (there, here)]
+    rebuilt = [succeed(["rebuild", "--json"], variables).json for variables in (there, here)]
     assert [one["equal"] for one in rebuilt] == [True, True]
     assert rebuilt[0]["hash"] == rebuilt[1]["hash"]
     for command in (["patterns", "--json"], ["rollouts", "ls", "--json"]):
-        assert _run(there, *command).json == _run(here, *command).json
+        assert succeed([*command], there).json == succeed([*command], here).json
 
     _production_answers(there)
     _roles_do_the_work(there, tmp_path)
@@ -67,7 +66,7 @@ def test_the_spool_of_one_who_never_returns_is_shipped_once(
     own_broker: Broker, tmp_path: Path
 ) -> None:
     dead = tmp_path / "dead"
-    _run({"KINTSUGI_HOME": str(dead)}, "import", _failures(tmp_path / "dead.jsonl", "dead"))
+    succeed(["import", _failures(tmp_path / "dead.jsonl", "dead")], {"KINTSUGI_HOME": str(dead)})
     there = {
         "KINTSUGI_HOME": str(tmp_path / "there"),
         "KINTSUGI_KAFKA_BOOTSTRAP_SERVERS": own_broker.bootstrap,
@@ -76,15 +75,15 @@ def test_the_spool_of_one_who_never_returns_is_shipped_once(
         source = owner.spool.source
         refused = run_here(["spool", "drain", "--spool", str(dead)], there)
         assert (refused.code, "stop the process first" in refused.err) == (4, True)
-    assert _run(there, "spool", "drain", "--spool", str(dead), "--json").json["drained"] == 6
-    assert _run(there, "spool", "drain", "--spool", str(dead), "--json").json["drained"] == 0
+    assert succeed(["spool", "drain", "--spool", str(dead), "--json"], there).json["drained"] == 6
+    assert succeed(["spool", "drain", "--spool", str(dead), "--json"], there).json["drained"] == 0
     assert _recorded(there, source) == 6
     folded = _rollouts_of(there, "dead-")
     assert len(folded) == 5
 
     # As for a broker that was restored from an older archive: all comes again, and counts once.
     again = ("spool", "drain", "--again", "--spool", str(dead), "--json")
-    assert _run(there, *again).json["drained"] == 6
+    assert succeed([*again], there).json["drained"] == 6
     assert _recorded(there, source) == 12
     assert _rollouts_of(there, "dead-") == folded
     nowhere = run_here(["spool", "drain", "--spool", str(tmp_path)], there)
@@ -96,14 +95,14 @@ def _recorded(variables: dict[str, str], source: str) -> int:
     lines = [
         line
         for name in ("rollouts", "learning")
-        for line in _run(variables, "log", "cat", name).lines
+        for line in succeed(["log", "cat", name], variables).lines
     ]
     return sum(line["source"] == source for line in lines)
 
 
 def _rollouts_of(variables: dict[str, str], task: str) -> list[object]:
-    assert _run(variables, "rebuild", "--json").json["equal"] is True
-    lines = _run(variables, "rollouts", "ls", "--json").json
+    assert succeed(["rebuild", "--json"], variables).json["equal"] is True
+    lines = succeed(["rollouts", "ls", "--json"], variables).json
     return [line for line in lines if line["task"] and line["task"].startswith(task)]
 
 
@@ -119,39 +118,39 @@ def test_a_topic_that_was_trimmed_is_rebuilt_from_its_archive_or_a_snapshot(
         "KINTSUGI_HOME": str(tmp_path / "there"),
         "KINTSUGI_KAFKA_BOOTSTRAP_SERVERS": own_broker.bootstrap,
     }
-    _run(there, "import", _failures(tmp_path / "a.jsonl", "trimmed"))
-    live = _run(there, "rebuild", "--json").json
+    succeed(["import", _failures(tmp_path / "a.jsonl", "trimmed")], there)
+    live = succeed(["rebuild", "--json"], there).json
     archive, copy = str(tmp_path / "kept"), tmp_path / "copy.db"
-    _run(there, "log", "export", archive)
-    replayed = _run(there, "replay", "--into", str(copy), "--every", "2", "--json").json
+    succeed(["log", "export", archive], there)
+    replayed = succeed(["replay", "--into", str(copy), "--every", "2", "--json"], there).json
     assert replayed["hash"] == live["hash"]
     with App(load(home=tmp_path / "there", kafka_bootstrap_servers=own_broker.bootstrap)) as app:
         for partition, end in enumerate(app.kafka.end("rollouts")):
             app.kafka.trim("rollouts", partition, end)
     assert run_here(["rebuild"], there).code == 4
-    again = _run(there, "rebuild", "--archive", archive, "--json").json
+    again = succeed(["rebuild", "--archive", archive, "--json"], there).json
     assert (again["hash"], again["equal"], again["events"]) == (
         live["hash"], True, live["events"],
     )  # fmt: skip
     snapshot = sorted((tmp_path / "copy.db.snapshots").glob("*.db"))[-1]
-    begun = _run(there, "rebuild", "--snapshot", str(snapshot), "--json").json
+    begun = succeed(["rebuild", "--snapshot", str(snapshot), "--json"], there).json
     assert (begun["hash"], begun["equal"]) == (live["hash"], True)
     assert begun["events"] < live["events"]
 
 
 def _production_answers(there: dict[str, str]) -> None:
-    ids = [line["rollout"] for line in _run(there, "rollouts", "ls", "--json").json]
-    shown = _run(there, "rollouts", "show", ids[0][:20], "--json").json
+    ids = [line["rollout"] for line in succeed(["rollouts", "ls", "--json"], there).json]
+    shown = succeed(["rollouts", "show", ids[0][:20], "--json"], there).json
     assert shown["messages"]
-    assert _run(there, "log", "verify", "--json").json == {
+    assert succeed(["log", "verify", "--json"], there).json == {
         "ok": True, "events": 8, "problems": [],
     }  # fmt: skip
-    stats = _run(there, "log", "stats", "--json").json["streams"]
+    stats = succeed(["log", "stats", "--json"], there).json["streams"]
     assert (stats["rollouts"]["events"], stats["learning"]["events"]) == (6, 2)
     assert stats["rollouts"]["bytes"] > 0
-    assert len(_run(there, "log", "cat", "rollouts").lines) == 6
-    assert _run(there, "status", "--json").json["lag"] == {"rollouts": 0, "learning": 0}
-    doctor = _run(there, "doctor", "--json").json
+    assert len(succeed(["log", "cat", "rollouts"], there).lines) == 6
+    assert succeed(["status", "--json"], there).json["lag"] == {"rollouts": 0, "learning": 0}
+    doctor = succeed(["doctor", "--json"], there).json
     assert doctor["ok"], doctor
 
 
@@ -160,13 +159,13 @@ def _roles_do_the_work(there: dict[str, str], folder: Path) -> None:
     roles = [_start(role, there) for role in ("ship", "consume")]
     try:
         more = str(write_lines(folder / "c.jsonl", unjudged_rollout("with roles")))
-        assert _run(there, "import", more, "--no-wait").code == 0
+        assert succeed(["import", more, "--no-wait"], there).code == 0
         deadline = time.monotonic() + 30
-        while len(_run(there, "rollouts", "ls", "--json").json) < 7:
+        while len(succeed(["rollouts", "ls", "--json"], there).json) < 7:
             assert time.monotonic() < deadline, "nobody shipped and folded"
         another = str(write_lines(folder / "d.jsonl", unjudged_rollout("beside roles")))
-        assert _run(there, "import", another, "--json").json["imported"] == 1
-        assert len(_run(there, "rollouts", "ls", "--json").json) == 8
+        assert succeed(["import", another, "--json"], there).json["imported"] == 1
+        assert len(succeed(["rollouts", "ls", "--json"], there).json) == 8
         for role in roles:
             role.send_signal(signal.SIGTERM)
         codes = [(role.communicate(timeout=30), role.returncode) for role in roles]
@@ -178,24 +177,14 @@ def _roles_do_the_work(there: dict[str, str], folder: Path) -> None:
 
 def _a_broker_that_is_away_is_said(broker: Broker, there: dict[str, str]) -> None:
     broker.kill()
-    assert len(_run(there, "rollouts", "ls", "--json").json) == 8
+    assert len(succeed(["rollouts", "ls", "--json"], there).json) == 8
     for command in (["log", "stats"], ["diagnose"], ["log", "verify"]):
         result = run_here(command, there)
         assert (result.code, result.out) == (4, ""), command
         assert broker.bootstrap in result.err
     broker.start()
-    assert _run(there, "diagnose").code == 0
-
-
-def _run(variables: dict[str, str], *arguments: str) -> Result:
-    result = run_here(arguments, variables)
-    assert result.code == 0, f"{arguments}: {result.err}"
-    return result
+    assert succeed(["diagnose"], there).code == 0
 
 
 def _start(role: str, variables: dict[str, str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "daemon", role],
-        env=environment(**variables),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    return start([role], variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

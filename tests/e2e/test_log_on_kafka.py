@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +19,14 @@ from events.envelope import utc_now
 from events.streams import ROLLOUTS, STREAMS
 from ops.kafka.broker import Broker
 from ops.mix import PERIOD, mix
-from tests.daemon.commands import Result, environment, failed_rollout, run_here, write_lines
+from tests.daemon.commands import (
+    Result,
+    failed_rollout,
+    run_here,
+    start,
+    succeed,
+    write_lines,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -74,9 +80,7 @@ def opened(variables: dict[str, str]) -> App:
 
 
 def run(variables: dict[str, str], *arguments: object) -> Result:
-    result = run_here([str(one) for one in arguments], variables)
-    assert result.code == 0, f"{arguments}: {result.err}"
-    return result
+    return succeed(arguments, variables)
 
 
 def rebuilt(variables: dict[str, str], *arguments: object) -> tuple[str, bool | None]:
@@ -197,11 +201,8 @@ def test_topics_are_trimmed_as_far_as_an_archive_of_the_broker_holds_them(
 def test_a_supervisor_keeps_no_connection_to_the_broker(empty: Broker, tmp_path: Path) -> None:
     variables = on(empty, tmp_path / "one", tmp_path / "tables.db")
     upstream = '[{"url": "http://127.0.0.1:9/v1"}]'
-    process = subprocess.Popen(
-        [sys.executable, "-m", "daemon", "up"],
-        env=environment(**variables, KINTSUGI_UPSTREAMS=upstream, KINTSUGI_GATEWAY__PORT="0"),
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    own = {"KINTSUGI_UPSTREAMS": upstream, "KINTSUGI_GATEWAY__PORT": "0"}
+    process = start(["up"], {**variables, **own}, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 60
         while not Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text():

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from ops.kafka.broker import Broker
 from ops.kafka.jars import BrokerUnavailable
 from ops.postgres.server import Postgres, PostgresUnavailable
 from tests.conftest import missing
-from tests.daemon.commands import environment, run_here
+from tests.daemon.commands import run_here, start, succeed
 from tests.daemon.gateway.recording_upstream import recording_upstream
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.long]
@@ -81,7 +80,7 @@ def services() -> Iterator[Services]:
 class Up:
     """A running `kintsugi up`."""
 
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[str]"
     url: str
     output: Path
 
@@ -136,10 +135,7 @@ def up(variables: dict[str, str], engine: str, output: Path) -> Iterator[Up]:
         "OMP_NUM_THREADS": "1",
     }
     with output.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "daemon", "up"], env=environment(**variables, **own),
-            stdout=file, stderr=file,
-        )  # fmt: skip
+        process = start(["up"], {**variables, **own}, stdout=file, stderr=file)
     try:
         yield Up(process, f"http://127.0.0.1:{port}", output)
         process.terminate()
@@ -152,9 +148,7 @@ def up(variables: dict[str, str], engine: str, output: Path) -> Iterator[Up]:
 
 def rollouts(variables: dict[str, str]) -> int:
     """How many the tables know."""
-    result = run_here(["rollouts", "ls", "--json"], variables)
-    assert result.code == 0, result.err
-    return len(result.json)
+    return len(succeed(["rollouts", "ls", "--json"], variables).json)
 
 
 def test_it_serves_before_broker_and_database_and_the_roles_come_with_them(

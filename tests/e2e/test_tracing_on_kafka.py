@@ -4,7 +4,6 @@ of its own that holds how far it came."""
 import json
 import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from events.rollouts import CallEnded, CallStarted, SessionEnded
 from events.streams import ROLLOUTS
 from ops.kafka.broker import Broker
 from producers.spans.trace_context import root
-from tests.daemon.commands import environment, run_here
+from tests.daemon.commands import run_here, start
 from tests.daemon.gateway.receiver import Receiver, receiving, told
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.processes]
@@ -59,13 +58,10 @@ def talk(app: App, name: str) -> set[str]:
 
 
 @contextmanager
-def tracing(variables: dict[str, str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def tracing(variables: dict[str, str], folder: Path) -> Iterator["subprocess.Popen[str]"]:
     """The role as a process; it is killed in the end, as by a power cut."""
     with (folder / "trace.log").open("ab") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "daemon", "trace"],
-            env=environment(**variables), cwd=folder, stdout=said, stderr=said,
-        )  # fmt: skip
+        process = start(["trace"], variables, cwd=folder, stdout=said, stderr=said)
     try:
         yield process
     finally:

@@ -1,10 +1,8 @@
 """A real Prometheus with the shipped files, beside a daemon that runs."""
 
 import json
-import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +18,7 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.metrics.exposition import ROLES, port_of
 from ops.prometheus.server import Prometheus, PrometheusUnavailable, program
 from tests.conftest import missing
+from tests.daemon.commands import start
 from tests.daemon.gateway.receiver import receiving
 from tests.daemon.metrics.scene import once_round, serve_panel, settings_of
 
@@ -88,13 +87,9 @@ def daemon(home: Path, gateway: int, engine: int, metrics: int, spans: str) -> I
         f'[tracing]\nendpoint = "{spans}"\n'
         f'[[agents]]\nalias = "agent"\nenvironment = "shop"\ncheckpoint = "{CHECKPOINT}"\n'
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("KINTSUGI_")}
     own = {"KINTSUGI_CONFIG": str(config), "KINTSUGI_HOME": str(home), "PYTHONPATH": str(ROOT)}
     with (home / "up.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "daemon", "up"], env=clean | own | {"OMP_NUM_THREADS": "1"},
-            stdout=log, stderr=log, cwd=home,
-        )  # fmt: skip
+        process = start(["up"], own | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=log, cwd=home)
     url = f"http://127.0.0.1:{gateway}"
     try:
         deadline = time.monotonic() + PATIENCE

@@ -10,6 +10,7 @@ from sqlalchemy.sql import ColumnElement
 from consumers.diagnosis.labelled import labelled_rollouts
 from consumers.diagnosis.round_counts import OTHER, Pair, of_agents
 from consumers.methods.skills.measures import SkillState
+from consumers.rows import make_row
 from consumers.tables import Rollout, Skill, SkillComparison
 
 MOST_ROLLOUTS: Final = 100_000
@@ -148,10 +149,9 @@ def list_judged_rounds(connection: Connection, pair: Pair, until: int, most: int
 
 def read_comparisons(connection: Connection) -> dict[Pair, SkillComparisonLine]:
     """Return the last comparison of each agent on each base that has had one."""
-    table = SkillComparison.table().c
-    names = SkillComparisonLine.__dataclass_fields__
-    query = select(*(table[name] for name in names)).order_by(table.alias, table.base)
-    lines = [SkillComparisonLine(*row) for row in connection.execute(query)]
+    table = SkillComparison.table()
+    query = select(table).order_by(table.c.alias, table.c.base)
+    lines = [make_row(SkillComparisonLine, row) for row in connection.execute(query)]
     return {Pair(line.alias, line.base): line for line in lines}
 
 
@@ -167,14 +167,14 @@ def read_skills(
     if state is not None:
         query = query.where(table.c.state == state.value)
     query = query.order_by(table.c.alias, table.c.base, table.c.delta.desc(), table.c.skill)
-    names = SkillLine.__dataclass_fields__.keys() - {"patterns", "examples"}
     return [
-        SkillLine(
-            patterns=tuple(json.loads(row["patterns"])),
-            examples=tuple(json.loads(row["examples"])),
-            **{name: row[name] for name in names},
+        make_row(
+            SkillLine,
+            row,
+            patterns=tuple(json.loads(row.patterns)),
+            examples=tuple(json.loads(row.examples)),
         )
-        for row in connection.execute(query).mappings()
+        for row in connection.execute(query)
     ]
 
 

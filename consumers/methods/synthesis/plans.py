@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
 
+from consumers.rows import make_row
 from consumers.tables import PlanChange, PlanLine, PlanSet, Rejection, Task, TrajectoryVerdict
 from events.errors import KintsugiError
 from events.synthesis.faults import Fault
@@ -196,14 +197,14 @@ def read_plan_changes(
     if before is not None:
         query = query.where(changes.c.offset < before)
     return [
-        PlanChangeLine(
-            row.plans, row.plan, row.round, row.revision,
-            Plan.model_validate_json(row.definition), row.reason,
-            tuple(json.loads(row.failures)), row.tries_before, row.accepted_before, row.tries,
-            row.accepted, row.kept, row.writer, row.time, row.offset,
+        make_row(
+            PlanChangeLine,
+            row,
+            definition=Plan.model_validate_json(row.definition),
+            failures=tuple(json.loads(row.failures)),
         )
         for row in connection.execute(query.order_by(changes.c.round, changes.c.plan))
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +299,13 @@ def _build_counts(row: Row[Any]) -> PlanCounts:
 
 
 def _build_set(row: Row[Any], counts: Sequence[PlanCounts]) -> PlanSetLine:
-    return PlanSetLine(
-        plans=row.plans, alias=row.alias, base=row.base, environment=row.environment,
-        cycle=row.cycle, patterns=tuple(json.loads(row.patterns)), writer=row.writer,
-        plans_count=len(counts), counts=sum(counts, PlanCounts()), overlap=row.overlap,
-        uncovered=tuple(json.loads(row.uncovered)), refused=tuple(json.loads(row.refused)),
-        trouble=row.trouble, rounds=row.round, stopped=row.stopped, time=row.time,
-        offset=row.offset,
-    )  # fmt: skip
+    return make_row(
+        PlanSetLine,
+        row,
+        patterns=tuple(json.loads(row.patterns)),
+        plans_count=len(counts),
+        counts=sum(counts, PlanCounts()),
+        uncovered=tuple(json.loads(row.uncovered)),
+        refused=tuple(json.loads(row.refused)),
+        rounds=row.round,
+    )

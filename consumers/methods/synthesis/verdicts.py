@@ -5,13 +5,14 @@ in a rollout, which only the log holds.
 """
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
 from consumers.folds.cycles import PROPOSED
+from consumers.rows import make_row
 from consumers.tables import Rollout, Task, TrajectoryVerdict
 from events.learning import PlanName
 
@@ -170,14 +171,5 @@ def read_task_verdicts(
     query = select(TrajectoryVerdict.table()).where(verdicts.task == task)
     if alias is not None:
         query = query.where(verdicts.alias == alias)
-    names: Collection[str] = VerdictLine.__dataclass_fields__
-    rows = connection.execute(query.order_by(verdicts.offset, verdicts.rollout)).mappings()
-    return [
-        VerdictLine(
-            **{
-                **{name: row[name] for name in names},
-                "siblings": tuple(json.loads(row["siblings"])),
-            }
-        )
-        for row in rows
-    ]
+    rows = connection.execute(query.order_by(verdicts.offset, verdicts.rollout))
+    return [make_row(VerdictLine, row, siblings=tuple(json.loads(row.siblings))) for row in rows]

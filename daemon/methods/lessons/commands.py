@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from daemon.cli.command import DONE, PARTLY, Cli, command, noun
-from daemon.cli.output import facts, plain, plain_line, table
+from daemon.cli.output import Columns, facts, plain, plain_line, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 from daemon.cli.tasks import (
-    DIGEST,
     Named,
     OfAgent,
     UnknownTaskId,
@@ -23,6 +22,7 @@ from daemon.cli.tasks import (
     open_additions,
     read_definition,
     resolve_target,
+    shorten_id,
 )
 from events.errors import KintsugiError
 
@@ -63,37 +63,35 @@ def ls(
         lessons = read_lessons(connection, alias)
         lines = [line for line in list_task_lines(connection, alias) if line.task in lessons]
     lines = [line for line in lines if env is None or find_environment_of(line) == env]
-    if cli.out.json:
-        cli.out.document([_build_document(line, lessons[line.task]) for line in lines])
-    elif lines:
-        cells = [
-            [DIGEST.sub(r"\1", line.task), line.alias, lesson.operator, lesson.source,
-             _split(lesson), line.state, lesson.rollout]
-            for line in lines
-            for lesson in [lessons[line.task]]
-        ]  # fmt: skip
-        columns = ["lesson", "alias", "operator", "source task", "split", "state", "rollout"]
-        cli.out.show(table(columns, cells, whole=("lesson", "state")))
-    if not lines:
-        cli.out.hint("there is no such lesson; make some: kintsugi lessons make --env E")
+    columns = Columns(
+        ("lesson", shorten_id), "alias", ("operator", lambda line: lessons[line.task].operator),
+        ("source task", lambda line: lessons[line.task].source),
+        ("split", lambda line: _find_split(lessons[line.task])), "state",
+        ("rollout", lambda line: lessons[line.task].rollout),
+        whole=("lesson", "state"),
+    )  # fmt: skip
+    cli.out.show_rows(
+        lines,
+        columns,
+        nothing="there is no such lesson; make some: kintsugi lessons make --env E",
+        describe=lambda line: _build_document(line, lessons[line.task]),
+    )
 
 
-def _build_document(line: "TaskLine", lesson: "StoredLesson") -> dict[str, Any]:
-    return {
-        **build_task_document(line),
-        "operator": lesson.operator,
-        "source_task": lesson.source,
-        "split": _split(lesson),
-        "rollout": lesson.rollout,
-        "reflection": lesson.reflection,
-        "sealed": lesson.keyid is not None,
-    }
-
-
-def _split(lesson: "StoredLesson") -> str:
+def _find_split(lesson: "StoredLesson") -> str:
     from envs.lessons.making import find_split
 
     return find_split(lesson.source)
+
+
+_FIELDS: Final = Columns(
+    "operator", ("source_task", "source"), ("split", _find_split), "rollout", "reflection",
+    ("sealed", lambda lesson: lesson.keyid is not None),
+)  # fmt: skip
+
+
+def _build_document(line: "TaskLine", lesson: "StoredLesson") -> dict[str, Any]:
+    return {**build_task_document(line), **_FIELDS.document(lesson)}
 
 
 @command(group)

@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from daemon.cli.adapters import build_document
+from daemon.cli.adapters import STEP_COLUMNS, build_document
 from daemon.cli.command import Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import Columns, facts, table
 from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, open_publisher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumers.methods.skills.members import MemberShare
     from consumers.methods.skills.panel_reads import PanelTraffic
     from consumers.reads.serving import AdapterRow
 
@@ -108,10 +107,8 @@ def ls(
     with cli.app() as app, app.reading() as connection:
         rows = list_panels(connection, alias)
         traffic = read_traffic(connection, [row.adapter for row in rows])
-    if cli.out.json:
-        cli.out.document([_build_line(row, traffic[row.adapter]) for row in rows])
-    elif rows:
-        cli.out.show(_build_table(rows, traffic))
+    lines = [_build_line(row, traffic[row.adapter]) for row in rows]
+    cli.out.show_rows(lines, _COLUMNS, describe=dict)
     for row in rows:
         if row.state is State.PRODUCED:
             cli.out.hint(
@@ -152,23 +149,8 @@ def _divide(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _build_table(rows: "Sequence[AdapterRow]", traffic: "dict[str, PanelTraffic]") -> Any:
-    lines = [_build_line(row, traffic[row.adapter]) for row in rows]
-    cells = [
-        [
-            line["panel"],
-            line["state"],
-            line["alias"],
-            "; ".join(_describe_member(member, line["base"]) for member in line["members"]),
-            line["router"] or line["base"],
-            f"{line['calls']:,}",
-            _describe_doubts(line["doubts"]),
-            line["since"],
-        ]
-        for line in lines
-    ]
-    columns = ["panel", "state", "alias", "members", "router", "calls", "to the base", "since"]
-    return table(columns, cells, right=("calls",), whole=("panel", "state"))
+def _describe_members(line: dict[str, Any]) -> str:
+    return "; ".join(_describe_member(member, line["base"]) for member in line["members"])
 
 
 def _describe_member(member: "dict[str, Any]", base: str) -> str:
@@ -176,8 +158,22 @@ def _describe_member(member: "dict[str, Any]", base: str) -> str:
     return f"{member['skill']}: {member['adapter'] or base}{share}"
 
 
-def _describe_doubts(doubts: "dict[str, int]") -> str:
-    return ", ".join(f"{count:,} {doubt}" for doubt, count in doubts.items())
+def _describe_doubts(line: dict[str, Any]) -> str:
+    return ", ".join(f"{count:,} {doubt}" for doubt, count in line["doubts"].items())
+
+
+_COLUMNS: Final = Columns(
+    "panel",
+    "state",
+    "alias",
+    ("members", _describe_members),
+    ("router", lambda line: line["router"] or line["base"]),
+    ("calls", "calls:,"),
+    ("to the base", _describe_doubts),
+    "since",
+    right=("calls",),
+    whole=("panel", "state"),
+)
 
 
 @command(group)
@@ -197,13 +193,13 @@ def show(
             raise typer.BadParameter(
                 f"{row.adapter} is an adapter; see kintsugi adapters show", param_hint="PANEL"
             )
-        traffic = read_traffic(connection, [row.adapter])[row.adapter]
+        line = _build_line(row, read_traffic(connection, [row.adapter])[row.adapter])
         shares = read_member_shares(connection, row.adapter)
         life = adapter_steps(connection, row.adapter)
     if cli.out.json:
         cli.out.document(
             {
-                **_build_line(row, traffic),
+                **line,
                 "options": [option.model_dump() for option in row.panel.router.options],
                 "calibration": row.panel.router.calibration,
                 "replicas": row.replicas,
@@ -213,12 +209,11 @@ def show(
             }
         )
         return
-    cli.out.show(_build_facts(row), "", _build_table([row], {row.adapter: traffic}), "")
+    cli.out.show(_build_facts(row), "", _COLUMNS.table([line]), "")
     _show_options(cli, row)
     if shares:
-        cli.out.show("", _build_share_table(shares))
-    steps = [[step.time, step.state or "", step.refused or step.reason] for step in life]
-    cli.out.show("", table(["when", "state", "why"], steps, whole=("when", "state")))
+        cli.out.show("", _SHARE_COLUMNS.table(shares))
+    cli.out.show("", STEP_COLUMNS.table(life))
 
 
 def _build_facts(row: "AdapterRow") -> Any:
@@ -242,21 +237,15 @@ def _describe_router(row: "AdapterRow") -> str:
     return router.adapter or f"{row.base}, without training"
 
 
-def _build_share_table(shares: "Sequence[MemberShare]") -> Any:
-    """The kinds of task that each member played or answered, and how often it passed."""
-    cells = [
-        [
-            share.purpose,
-            share.capability or "(no task)",
-            share.member,
-            share.skill or "(none)",
-            str(share.rollouts),
-            f"{share.passed / share.judged:.2f}" if share.judged else "",
-        ]
-        for share in shares
-    ]
-    columns = ["rollouts of", "kind", "who answered", "for the skill", "number", "passed"]
-    return table(columns, cells)
+_SHARE_COLUMNS: Final = Columns(
+    ("rollouts of", "purpose"),
+    ("kind", lambda share: share.capability or "(no task)"),
+    ("who answered", "member"),
+    ("for the skill", lambda share: share.skill or "(none)"),
+    ("number", "rollouts"),
+    ("passed", lambda share: f"{share.passed / share.judged:.2f}" if share.judged else ""),
+)
+"""The kinds of task that each member played or answered, and how often it passed."""
 
 
 def _show_options(cli: Cli, row: "AdapterRow") -> None:

@@ -1,12 +1,11 @@
 """`kintsugi skills`: what an agent lacks that its successes have, found by contrast."""
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from daemon.cli.command import FAILED, PARTLY, Cli, command, noun
-from daemon.cli.output import facts, table
+from daemon.cli.output import Columns, facts
 from daemon.cli.serving import ActorName, WhyNot, act_of
 from events.errors import KintsugiError
 
@@ -65,9 +64,9 @@ def show(
         present = {pair.alias: pair.base for pair in agents.present(connection)}
         line = _find_skill(lines, skill, base, present)
         taught = _read_teaching(app, connection, [line])[line.alias, line.base, line.skill]
-    document = {**_build_document(line, taught), **_build_details(line)}
     if cli.out.json:
-        cli.out.document(document)
+        row = {"line": line, "taught": taught}
+        cli.out.document({**_FIELDS.document(row), **_DETAILS.document(line)})
         return
     values = {
         "skill": line.skill,
@@ -234,47 +233,27 @@ def _read_teaching(
 def _print(
     cli: Cli, lines: "list[SkillLine]", teaching: "Mapping[tuple[str, str, str], Teaching]"
 ) -> None:
-    taught = [teaching[line.alias, line.base, line.skill] for line in lines]
-    if cli.out.json:
-        cli.out.document(
-            [_build_document(line, own) for line, own in zip(lines, taught, strict=True)]
-        )
-    elif lines:
-        cells = [
-            [line.skill, line.alias, line.base, f"{line.delta:+.2f}", f"{line.coverage:.2f}",
-             f"{line.selected} of {line.labellings}", line.state, own.state, own.adapter,
-             own.reason]
-            for line, own in zip(lines, taught, strict=True)
-        ]  # fmt: skip
-        columns = [
-            "skill", "alias", "base", "contrast", "coverage", "selected", "state", "taught",
-            "adapter", "why",
-        ]  # fmt: skip
-        right = ("contrast", "coverage", "selected")
-        cli.out.show(table(columns, cells, right=right, whole=("skill", "state")))
+    rows = [{"line": line, "taught": teaching[line.alias, line.base, line.skill]} for line in lines]
+    cli.out.show_rows(rows, _COLUMNS, describe=_FIELDS.document)
 
 
-def _build_document(line: "SkillLine", taught: "Teaching") -> dict[str, Any]:
-    return {
-        "skill": line.skill,
-        "alias": line.alias,
-        "delta": line.delta,
-        "coverage": line.coverage,
-        "selected": line.selected,
-        "of": line.labellings,
-        "state": line.state,
-        "taught": taught.state,
-        "why": taught.reason,
-        "job": taught.job,
-        "adapter": taught.adapter,
-        "base": line.base,
-    }
+_COLUMNS: Final = Columns(
+    ("skill", "line.skill"), ("alias", "line.alias"), ("base", "line.base"),
+    ("contrast", "line.delta:+.2f"), ("coverage", "line.coverage:.2f"),
+    ("selected", lambda row: f"{row['line'].selected} of {row['line'].labellings}"),
+    ("state", "line.state"), ("taught", "taught.state"), ("adapter", "taught.adapter"),
+    ("why", "taught.reason"),
+    right=("contrast", "coverage", "selected"), whole=("skill", "state"),
+)  # fmt: skip
 
+_FIELDS: Final = Columns(
+    ("skill", "line.skill"), ("alias", "line.alias"), ("delta", "line.delta"),
+    ("coverage", "line.coverage"), ("selected", "line.selected"), ("of", "line.labellings"),
+    ("state", "line.state"), ("taught", "taught.state"), ("why", "taught.reason"),
+    ("job", "taught.job"), ("adapter", "taught.adapter"), ("base", "line.base"),
+)  # fmt: skip
 
-def _build_details(line: "SkillLine") -> dict[str, Any]:
-    values = asdict(line)
-    names = (
-        "description", "patterns", "delta_deviation", "coverage_deviation", "failures",
-        "successes", "within", "examples", "labeller", "round", "time",
-    )  # fmt: skip
-    return {name: values[name] for name in names}
+_DETAILS: Final = Columns(
+    "description", "patterns", "delta_deviation", "coverage_deviation", "failures", "successes",
+    "within", "examples", "labeller", "round", "time",
+)  # fmt: skip

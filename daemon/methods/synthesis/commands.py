@@ -1,11 +1,11 @@
 """`kintsugi plans`: by which plans tasks are written, and what became of them."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from daemon.cli.command import Cli, command, noun
-from daemon.cli.output import facts, plain_line, table
+from daemon.cli.output import Columns, facts, plain_line
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -30,15 +30,13 @@ def ls(
     with cli.app() as app, app.reading() as connection:
         _check_agent(connection, alias)
         lines = list_plan_sets(connection, alias, base)
-    if cli.out.json:
-        cli.out.document([build_set_document(line) for line in lines])
-    elif lines:
-        cli.out.show(_build_table(lines))
-    if not lines:
-        cli.out.hint(
-            'no plans are written yet; a cycle writes some with improve.synthesis = "auto" or '
-            '"always"'
-        )
+    cli.out.show_rows(
+        lines,
+        _SET_COLUMNS,
+        nothing="no plans are written yet; a cycle writes some with improve.synthesis = "
+        '"auto" or "always"',
+        describe=_SET_FIELDS.document,
+    )
 
 
 @command(group)
@@ -69,7 +67,7 @@ def show(
     if cli.out.json:
         cli.out.document(
             {
-                **build_set_document(line),
+                **_SET_FIELDS.document(line),
                 "entries": [
                     _build_plan_document(
                         state, [item for item in changes if item.plan == state.plan.plan]
@@ -81,11 +79,11 @@ def show(
         return
     cli.out.show(_describe_set(line))
     if name is None:
-        cli.out.show("", _build_plans_table(states))
+        cli.out.show("", _PLAN_COLUMNS.table(states))
     else:
         cli.out.show("", _describe_plan(states[0]))
     if changes:
-        cli.out.show("", _build_changes_table(changes))
+        cli.out.show("", _CHANGE_COLUMNS.table(changes))
 
 
 def _check_agent(connection: "Connection", alias: str | None) -> None:
@@ -104,73 +102,57 @@ def _check_agent(connection: "Connection", alias: str | None) -> None:
         )
 
 
-def build_set_document(line: "PlanSetLine") -> dict[str, Any]:
-    """Return a set as `plans ls --json` has it, the promised fields first."""
-    return {
-        "plans": line.plans,
-        "alias": line.alias,
-        "base": line.base,
-        "environment": line.environment,
-        "patterns": list(line.patterns),
-        "writer": line.writer,
-        "plans_count": line.plans_count,
-        "tries": line.counts.tries,
-        "accepted": line.counts.accepted,
-        "rounds": line.rounds,
-        "stopped": line.stopped,
-        "state": line.state,
-        "faults": line.counts.faults,
-        "disagreements": line.counts.disagreements,
-        "overlap": line.overlap,
-        "uncovered": list(line.uncovered),
-        "refused": list(line.refused),
-        "trouble": line.trouble,
-        "cycle": line.cycle,
-        "time": line.time,
-    }
+_SET_FIELDS: Final = Columns(
+    "plans", "alias", "base", "environment", "patterns", "writer", "plans_count",
+    ("tries", "counts.tries"), ("accepted", "counts.accepted"), "rounds", "stopped", "state",
+    ("faults", "counts.faults"), ("disagreements", "counts.disagreements"), "overlap", "uncovered",
+    "refused", "trouble", "cycle", "time",
+)  # fmt: skip
+"""A set as `plans ls --json` has it, the promised fields first."""
+
+_SET_COLUMNS: Final = Columns(
+    ("set", lambda line: line.plans[:_SHORT]), "alias", "base", "environment",
+    ("patterns", lambda line: ", ".join(line.patterns) or "all"), ("written by", "author"),
+    ("plans", "plans_count"), ("accepted", lambda line: _describe_acceptance(line.counts)),
+    "rounds", "state", ("why", "stopped"),
+    right=("plans", "rounds"), whole=("set", "state"),
+)  # fmt: skip
+
+_PLAN_FIELDS: Final = Columns(
+    "revision", ("tries", "counts.tries"), ("accepted", "counts.accepted"),
+    ("faults", "counts.faults"), ("disagreements", "counts.disagreements"),
+)  # fmt: skip
+
+_PLAN_COLUMNS: Final = Columns(
+    ("plan", "plan.plan"), ("about", "plan.summary"), "revision",
+    ("accepted", lambda state: _describe_acceptance(state.counts)),
+    ("faults", lambda state: _describe_faults(state.counts)),
+    ("disagreements", lambda state: state.counts.disagreements or ""), ("writing", "plan.writing"),
+    right=("revision", "disagreements"), whole=("plan",),
+)  # fmt: skip
+
+_CHANGE_FIELDS: Final = Columns(
+    "round", "revision", "reason", "failures", "tries_before", "accepted_before", "tries",
+    "accepted", "kept", "writer",
+    ("definition", lambda change: change.definition.model_dump(mode="json")), "time",
+)  # fmt: skip
+
+_CHANGE_COLUMNS: Final = Columns(
+    "plan", "round", ("revision", lambda change: f"{change.revision} to {change.revision + 1}"),
+    ("kept", lambda change: "kept" if change.kept else "not kept"),
+    ("accepted before", lambda change: f"{change.accepted_before} of {change.tries_before}"),
+    ("accepted", lambda change: f"{change.accepted} of {change.tries}"), ("why", "reason"),
+    ("failures", lambda change: ", ".join(change.failures)),
+    right=("round",), whole=("plan", "kept"),
+)  # fmt: skip
 
 
 def _build_plan_document(state: "PlanState", changes: "list[PlanChangeLine]") -> dict[str, Any]:
     return {
         **state.plan.model_dump(mode="json"),
-        "revision": state.revision,
-        "tries": state.counts.tries,
-        "accepted": state.counts.accepted,
-        "faults": state.counts.faults,
-        "disagreements": state.counts.disagreements,
-        "revisions": [_build_change_document(change) for change in changes],
+        **_PLAN_FIELDS.document(state),
+        "revisions": [_CHANGE_FIELDS.document(change) for change in changes],
     }
-
-
-def _build_change_document(change: "PlanChangeLine") -> dict[str, Any]:
-    return {
-        "round": change.round,
-        "revision": change.revision,
-        "reason": change.reason,
-        "failures": list(change.failures),
-        "tries_before": change.tries_before,
-        "accepted_before": change.accepted_before,
-        "tries": change.tries,
-        "accepted": change.accepted,
-        "kept": change.kept,
-        "writer": change.writer,
-        "definition": change.definition.model_dump(mode="json"),
-        "time": change.time,
-    }
-
-
-def _build_table(lines: "list[PlanSetLine]") -> Any:
-    cells = [
-        [line.plans[:_SHORT], line.alias, line.base, line.environment,
-         ", ".join(line.patterns) or "all", line.author, line.plans_count,
-         _describe_acceptance(line.counts), line.rounds, line.state, line.stopped]
-        for line in lines
-    ]  # fmt: skip
-    columns = [
-        "set", "alias", "base", "environment", "patterns", "written by", "plans", "accepted",
-        "rounds", "state", "why",
-    ]  # fmt: skip
-    return table(columns, cells, right=("plans", "rounds"), whole=("set", "state"))
 
 
 def _describe_acceptance(counts: "PlanCounts") -> str:
@@ -202,16 +184,6 @@ def _describe_set(line: "PlanSetLine") -> Any:
     return facts({name: value for name, value in values.items() if value})
 
 
-def _build_plans_table(states: "tuple[PlanState, ...]") -> Any:
-    cells = [
-        [state.plan.plan, state.plan.summary, state.revision, _describe_acceptance(state.counts),
-         _describe_faults(state.counts), state.counts.disagreements or "", state.plan.writing]
-        for state in states
-    ]  # fmt: skip
-    columns = ["plan", "about", "revision", "accepted", "faults", "disagreements", "writing"]
-    return table(columns, cells, right=("revision", "disagreements"), whole=("plan",))
-
-
 def _describe_plan(state: "PlanState") -> Any:
     from rich.text import Text
 
@@ -230,17 +202,3 @@ def _describe_plan(state: "PlanState") -> Any:
         "disagreements": str(state.counts.disagreements or ""),
     }
     return facts({name: value for name, value in values.items() if value})
-
-
-def _build_changes_table(changes: "list[PlanChangeLine]") -> Any:
-    cells = [
-        [change.plan, change.round, f"{change.revision} to {change.revision + 1}",
-         "kept" if change.kept else "not kept",
-         f"{change.accepted_before} of {change.tries_before}",
-         f"{change.accepted} of {change.tries}", change.reason, ", ".join(change.failures)]
-        for change in changes
-    ]  # fmt: skip
-    columns = [
-        "plan", "round", "revision", "kept", "accepted before", "accepted", "why", "failures",
-    ]  # fmt: skip
-    return table(columns, cells, right=("round",), whole=("plan", "kept"))

@@ -16,8 +16,8 @@ from events.json_text.size import JsonSize
 from events.log import Record
 from events.registry import first_problem
 from events.rollouts import CallStarted, FeedbackContent, FeedbackReceived
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from producers.gateway.capture.recorder import Spool
 from producers.gateway.http.wire import bad_request, check_size, identifier
 from producers.gateway.privacy.redaction import Redaction
 from producers.storable import readable
@@ -91,7 +91,7 @@ def parse_feedback(body: bytes) -> FeedbackBody:
     return feedback
 
 
-def session_of(spool: Spool, call: str) -> str | None:
+def session_of(spool: SqliteLog, call: str) -> str | None:
     """The session of a call that is in the spool; None when it is not, or its id has no time.
 
     Blocking. Reads a few records of each partition. Raises LogError.
@@ -117,7 +117,7 @@ def _read_mint_ms(call: str) -> int | None:
     return number.int >> 80 if number.version == 7 else None
 
 
-def _first_at(spool: Spool, partition: int, low: int, high: int, moment: int) -> int:
+def _first_at(spool: SqliteLog, partition: int, low: int, high: int, moment: int) -> int:
     """The first offset recorded at `moment` or later; times grow along a partition."""
     while low < high:
         middle = (low + high) // 2
@@ -129,7 +129,7 @@ def _first_at(spool: Spool, partition: int, low: int, high: int, moment: int) ->
     return low
 
 
-def _search(spool: Spool, partition: int, offset: int, until: int, call: str) -> str | None:
+def _search(spool: SqliteLog, partition: int, offset: int, until: int, call: str) -> str | None:
     while records := spool.read(ROLLOUTS.name, partition, offset, limit=_PORTION):
         for record in records:
             if record.recorded_ms > until:

@@ -19,7 +19,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import zstandard
 from starlette.responses import Response
@@ -31,6 +31,7 @@ from events.errors import LogError
 from events.json_text.pieces import encode_in_pieces
 from events.sqlite.receipts import MAX_RECEIPT_BYTES, Receipt
 from producers.gateway.capture.receipts import MAX_OVERHEAD_BYTES
+from producers.gateway.capture.recorder import Recorder
 from producers.gateway.http.errors import unavailable
 from producers.gateway.http.wire import Refused, bad_request, encode_json
 from producers.gateway.privacy.redaction import RedactedRequest
@@ -39,14 +40,6 @@ MAX_BODY_BYTES: Final = 16 << 20
 """Largest answer, in bytes, that is kept to be sent again."""
 
 _TOO_LARGE: Final = "it was too large to be kept"
-
-
-class Receipts(Protocol):
-    """The part of the log that stores receipts."""
-
-    def receipt(self, key: str) -> bytes | None:
-        """Return the value stored under a key."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +93,7 @@ class _Turn:
 class Retries:
     """The calls with a key."""
 
-    def __init__(self, receipts: Receipts, patience_seconds: float) -> None:
+    def __init__(self, receipts: Recorder, patience_seconds: float) -> None:
         self._receipts = receipts
         self._patience_seconds = patience_seconds
         self._turns: dict[str, _Turn] = {}

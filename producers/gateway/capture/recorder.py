@@ -7,62 +7,19 @@ person's is sealed with that person's key before anything is written, receipts i
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Protocol
 
 from events.blobs import BlobStore
 from events.codec import Arrays, WireEvent, encode
 from events.envelope import Envelope, new_id, utc_now
-from events.log import Entry, Place, Record, now_ms
+from events.log import now_ms
 from events.privacy.keys import KeyStore
 from events.privacy.sealing import Key
 from events.rollouts import EventData
+from events.sqlite.log import SqliteLog
 from events.sqlite.receipts import Receipt
 from producers.gateway.capture.receipts import open_receipt, seal_receipt
 from producers.gateway.large_work import run_in_thread_if_large
-
-
-class Spool(Protocol):
-    """What the gateway needs of a log of its own."""
-
-    @property
-    def path(self) -> Path:
-        """Its file."""
-        ...
-
-    def begin_append(
-        self, entries: Sequence[Entry], receipt: Receipt | None = None
-    ) -> "Future[list[Place]]":
-        """Append durably without waiting for it."""
-        ...
-
-    def receipt(self, key: str) -> bytes | None:
-        """What was remembered under a key."""
-        ...
-
-    def read(
-        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
-    ) -> list[Record]:
-        """Records from `offset` on."""
-        ...
-
-    def start(self, stream: str) -> tuple[int, ...]:
-        """First offset per partition."""
-        ...
-
-    def end(self, stream: str) -> tuple[int, ...]:
-        """Next offset per partition."""
-        ...
-
-    def read_ship_offsets(self, stream: str) -> tuple[int, ...]:
-        """Next offset to ship per partition."""
-        ...
-
-    def stats(self) -> dict[str, dict[str, int]]:
-        """Events and bytes per stream."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +33,7 @@ class About:
 class Recorder:
     """Appends events of the gateway."""
 
-    def __init__(self, spool: Spool, blobs: BlobStore, keys: KeyStore | None = None) -> None:
+    def __init__(self, spool: SqliteLog, blobs: BlobStore, keys: KeyStore | None = None) -> None:
         """Without `keys` nothing is sealed."""
         self.spool = spool
         self.keys = keys

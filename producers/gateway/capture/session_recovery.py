@@ -28,9 +28,9 @@ from events.log import Record, now_ms
 from events.messages import Message
 from events.privacy.sealing import Keys
 from events.rollouts import CallEnded, CallStarted, SessionEnded
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from producers.gateway.capture.digests import Conversation, Digest
-from producers.gateway.capture.recorder import Spool
 from producers.gateway.capture.sessions import Claim, Scope, Sessions
 from producers.gateway.routing.routes import is_shadow
 
@@ -53,7 +53,7 @@ _REPLACED: Final = "[redacted:"
 
 
 def recover_sessions(
-    spool: Spool,
+    spool: SqliteLog,
     given_up: Callable[[], bool] = lambda: False,
     most: int = MAX_RECORDS,
     seconds: float = MAX_SECONDS,
@@ -93,7 +93,7 @@ def _moment(record: Record) -> tuple[int, str]:
     return record.recorded_ms, id.decode()
 
 
-def _newest(spool: Spool, partition: int, offset: int, end: int) -> Iterator[Record]:
+def _newest(spool: SqliteLog, partition: int, offset: int, end: int) -> Iterator[Record]:
     while offset < end:
         records = spool.read(ROLLOUTS.name, partition, offset, limit=min(_PORTION, end - offset))
         if not records:

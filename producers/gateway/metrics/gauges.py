@@ -7,32 +7,23 @@ log cannot be read: `kintsugi_spool_readable` is 0 then.
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from events.errors import KintsugiError
-from producers.spool.backlog import Spool, StreamBacklog, read_backlog
+from events.sqlite.log import SqliteLog
+from producers.gateway.routing.upstreams import Upstream
+from producers.spool.backlog import StreamBacklog, read_backlog
 
 _logger = logging.getLogger(__name__)
-
-
-class Engine(Protocol):
-    """The properties of an engine that are reported."""
-
-    @property
-    def url(self) -> str: ...
-    @property
-    def well(self) -> bool: ...
-    @property
-    def unproven(self) -> str | None: ...
 
 
 class Engines(Collector):
     """The configured engines."""
 
-    def __init__(self, engines: Iterable[Engine]) -> None:
+    def __init__(self, engines: Iterable[Upstream]) -> None:
         self._engines = tuple(engines)
 
     def collect(self) -> Iterator[Metric]:
@@ -54,7 +45,7 @@ class Engines(Collector):
 class SpoolFigures(Collector):
     """The figures of the spool, read when the metrics are collected."""
 
-    def __init__(self, spool: Spool, ships: bool) -> None:
+    def __init__(self, spool: SqliteLog, ships: bool) -> None:
         self._spool = spool
         self._ships = ships
 

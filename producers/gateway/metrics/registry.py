@@ -20,11 +20,12 @@ from prometheus_client.exposition import choose_encoder
 
 from events.errors import BlobError, LogError
 from events.rollouts import Outcome
+from events.sqlite.log import SqliteLog
 from producers.gateway.http.sampling_fields import LABELS
 from producers.gateway.http.wire import Endpoint
 from producers.gateway.metrics.counters import Count, Inside, Level, Spread
-from producers.gateway.metrics.gauges import Engine, Engines, SpoolFigures
-from producers.spool.backlog import Spool
+from producers.gateway.metrics.gauges import Engines, SpoolFigures
+from producers.gateway.routing.upstreams import Upstream
 
 # A second series for each counter and bucket, of the time when it began: the start of the process.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -184,7 +185,7 @@ class Metrics:
         self._said = ""
         self._says("recording")
 
-    def watch(self, engines: Iterable[Engine], spool: Spool, ships: bool) -> None:
+    def watch(self, engines: Iterable[Upstream], spool: SqliteLog, ships: bool) -> None:
         """Register the metrics of the engines and the spool, which are read at collection time.
         `ships`: whether the spool is shipped to Kafka."""
         self.registry.register(Engines(engines))

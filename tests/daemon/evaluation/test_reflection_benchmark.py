@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +14,7 @@ import pytest
 
 from daemon.methods.lessons.reflection_benchmark import render
 from events.messages import ToolCall
-from tests.daemon.commands import Result, environment, write_lines
+from tests.daemon.commands import Result, start, write_lines
 from tests.daemon.conftest import Kintsugi
 from tests.envs.model_server import Answering, Json, ModelServer, answer, called, refused, said
 from tests.envs.reflection.test_parse import tagged
@@ -310,10 +308,9 @@ def test_a_killed_run_goes_on_with_the_next_answer(
 
     with ModelServer(slowly) as server:
         path = write_lines(tmp_path / "items.jsonl", *lines)
-        command = [sys.executable, "-m", "daemon", "bench", "reflection", str(path)]
+        command = ["bench", "reflection", str(path)]
         command += ["--base-url", server.url, "--model", "small", *arguments]
-        killed = environment(KINTSUGI_HOME=str(home))
-        with subprocess.Popen(command, cwd=tmp_path, env=killed) as process:
+        with start(command, {"KINTSUGI_HOME": str(home)}, cwd=tmp_path) as process:
             deadline = time.monotonic() + 60
             while len(server.requests) < 8 and time.monotonic() < deadline:
                 time.sleep(0.005)

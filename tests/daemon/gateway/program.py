@@ -3,14 +3,13 @@
 import re
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.daemon.commands import environment
+from tests.daemon.commands import start
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,10 @@ def running(
     if toml:
         (home / "kintsugi.toml").write_text(toml)
     named = [word for url in upstreams for word in ("--upstream", url)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "daemon", "gateway", "--port", "0", *named, *arguments],
-        env=environment(**{"KINTSUGI_HOME": str(home), **(variables or {})}),
+    process = start(
+        ["gateway", "--port", "0", *named, *arguments],
+        {"KINTSUGI_HOME": str(home), **(variables or {})},
         stderr=subprocess.PIPE,
-        text=True,
     )
     said: list[str] = []
     reader = threading.Thread(target=_read, args=(process, said))

@@ -18,6 +18,7 @@ from events.codec import decode
 from events.rollouts import CallEnded, CallStarted
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
+from tests.daemon import commands
 from tests.daemon.commands import environment
 from tests.daemon.engine.conftest import Live
 
@@ -35,11 +36,8 @@ def start(live: Live, tmp_path: Path) -> Iterator[Start]:
         def run() -> tuple["subprocess.Popen[str]", str]:
             arguments = ("gateway", "--port", "0", "--upstream", f"{live.url}/v1")
             process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-m", "daemon", *arguments],
-                    env=environment(KINTSUGI_HOME=str(tmp_path / "home")),
-                    stderr=subprocess.PIPE,
-                    text=True,
+                commands.start(
+                    arguments, {"KINTSUGI_HOME": str(tmp_path / "home")}, stderr=subprocess.PIPE
                 )
             )
             stack.callback(process.kill)
@@ -177,13 +175,6 @@ def test_told_to_stop_before_it_answers_it_ends(live: Live, tmp_path: Path) -> N
 @pytest.mark.processes
 def test_beyond_this_machine_it_needs_a_key(tmp_path: Path) -> None:
     arguments = ("gateway", "--host", "0.0.0.0", "--upstream", "http://127.0.0.1:1/v1")
-    done = subprocess.run(
-        [sys.executable, "-m", "daemon", *arguments],
-        env=environment(KINTSUGI_HOME=str(tmp_path / "home")),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "gateway.keys is empty" in done.stderr
+    done = commands.spawn(arguments, tmp_path, {"KINTSUGI_HOME": str(tmp_path / "home")})
+    assert done.code == 2
+    assert "gateway.keys is empty" in done.err

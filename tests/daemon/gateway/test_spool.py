@@ -2,8 +2,6 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ from events.streams import STREAMS
 from ops.kafka.broker import Broker
 from producers.shipper import count_backlog
 from tests.consumers.folding import ended
-from tests.daemon.commands import environment, run_here, spawn, write_examples
+from tests.daemon.commands import run_here, spawn, start, write_examples
 from tests.daemon.engine.conftest import Live
 from tests.daemon.gateway.program import running
 from tests.producers.test_shipper import entries, facts, records_on
@@ -154,10 +152,7 @@ def test_who_is_killed_while_all_is_shipped_again_is_gone_on_for(
     with closing(SqliteLog(home / "log.db", durability="process")) as own:
         own.append(entries(0, count))
         assert run_here(["spool", "drain", "--json"], variables).json["drained"] == count
-        killed = subprocess.Popen(
-            [sys.executable, "-m", "daemon", "spool", "drain", "--again"],
-            env=environment(**variables),
-        )
+        killed = start(["spool", "drain", "--again"], variables)
         # Of one stream, which is read at once: between two, everything may be marked as unshipped.
         whole = sum(own.end("rollouts"))
         while not 0 < sum(own.read_ship_offsets("rollouts")) < whole:

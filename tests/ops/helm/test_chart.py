@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from daemon.cli.root import app
 from daemon.config.settings import Settings, load
 from daemon.metrics.exposition import ROLES, port_of
 from ops.demo.place import ROOT
 from ops.golang import ProgramUnavailable
 from ops.helm.programs import checker
 from tests.conftest import missing
+from tests.daemon.commands import run_here
 
 CHART = ROOT / "ops" / "helm" / "kintsugi"
 KUBERNETES = "1.30"
@@ -133,8 +132,8 @@ def test_every_container_runs_a_command_with_settings_that_can_be_used(
     mounted = {"/etc/kintsugi": str(tmp_path), "/run/secrets/kintsugi": str(secrets)}
     for name, pod in pods(all_on).items():
         for one in containers(pod):
-            done = CliRunner().invoke(app, [*one["args"], "--help"])
-            assert done.exit_code == 0, (name, one["name"])
+            done = run_here([*one["args"], "--help"], {})
+            assert done.code == 0, (name, one["name"])
             with monkeypatch.context() as inside:
                 for variable in one["env"]:
                     value = str(variable["value"])

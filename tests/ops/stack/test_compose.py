@@ -3,7 +3,6 @@ is what is read."""
 
 import argparse
 import http.server
-import json
 import os
 import re
 import shutil
@@ -17,9 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from daemon.cli.root import app
 from daemon.config.settings import CONFIG_VARIABLE, load
 from daemon.metrics.exposition import ROLES as SCRAPED
 from daemon.metrics.exposition import port_of
@@ -29,6 +26,7 @@ from ops.prometheus.server import PrometheusUnavailable, program
 from ops.stack.roles import ROLES
 from ops.vllm import server
 from tests.conftest import missing
+from tests.daemon.commands import run_here
 
 HERE = ROOT / "ops" / "stack"
 TEXT = (HERE / "compose.yaml").read_text()
@@ -108,8 +106,8 @@ def test_every_role_is_a_container_of_core_and_gpu_and_every_command_exists() ->
         of = [one for one in COMMANDED.values() if profile in one["profiles"]]
         assert {" ".join(one["command"]) for one in of} == ours | {"db upgrade"}
     for name, one in COMMANDED.items():
-        done = CliRunner().invoke(app, [*one["command"], "--help"])
-        assert done.exit_code == 0, (name, done.output)
+        done = run_here([*one["command"], "--help"], {})
+        assert done.code == 0, (name, done.err)
 
 
 def test_nothing_waits_for_what_its_profile_has_not_and_what_stays_says_how_it_is() -> None:
@@ -263,7 +261,6 @@ def _asked(url: str) -> int:
 
 
 def test_a_key_is_written_as_the_example_shows() -> None:
-    done = CliRunner().invoke(app, ["key", "me", "--json"])
-    minted = json.loads(done.stdout)
+    minted = run_here(["key", "me", "--json"], {}).json
     shown = set(re.findall(r'"(\w+)":', (HERE / ".env.example").read_text()))
     assert shown == set(minted) - {"key"}

@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from daemon.cli.root import app
 from daemon.config.settings import Settings
 from ops.demo.place import ROOT
 from ops.stack.roles import ROLES
 from tests.conftest import missing
+from tests.daemon.commands import run_here
 
 UNITS = ROOT / "ops" / "systemd"
 OF_THE_LOOP = {name for name, program in ROLES.items() if program[0] == "daemon"}
@@ -81,7 +80,7 @@ def service() -> dict[str, str]:
 
 def test_every_instance_is_a_command_that_stops_in_its_time() -> None:
     for name in INSTANCES:
-        assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0, name
+        assert run_here([name, "--help"], {}).code == 0, name
     said = service()
     assert said["Type"] == "notify"
     grace = Settings.model_fields["gateway"].default.grace_seconds
