@@ -130,6 +130,11 @@ class JobRow:
     requested: str | None
     ended: str | None
 
+    @property
+    def branch(self) -> str | None:
+        """Return the name of its branch; None where it trains for a whole cycle."""
+        return self.skill
+
 
 @dataclass(frozen=True, slots=True)
 class JobRoundRow:
@@ -287,10 +292,10 @@ def newest_cycle(connection: Connection) -> CycleRow | None:
     return _first_cycle(connection, select(table).order_by(*order).limit(1))
 
 
-def find_panel_cycle(connection: Connection, panel: str) -> str | None:
-    """The id of the cycle that composed a panel; None where a person did."""
+def find_version_cycle(connection: Connection, version: str) -> str | None:
+    """Return the id of the cycle that composed a version with members; None where a person did."""
     cycles = Cycle.table().c
-    query = select(cycles.cycle).where(cycles.panel == panel)
+    query = select(cycles.cycle).where(cycles.panel == version)
     name: str | None = connection.execute(query.limit(1)).scalar()
     return name
 

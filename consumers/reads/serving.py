@@ -17,6 +17,7 @@ from consumers.position import next_offset
 from consumers.tables import Adapter, Evaluation, LifecycleStep, OperatorAction, Route
 from events.errors import KintsugiError
 from events.gate import GateReport
+from events.jobs import PanelRouter
 from events.lifecycle import State
 from events.serving import AdapterMerge, GateDecided, Panel, Role, UserEvaluated
 from events.streams import LEARNING
@@ -114,6 +115,18 @@ class AdapterRow:
         """Return the adapters that an engine must hold for it: itself, or the members' and the
         chooser's."""
         return (self.adapter,) if self.panel is None else self.panel.adapters
+
+    @property
+    def members(self) -> dict[str, str | None]:
+        """Return the names of its members, each with the adapter that answers, None for the base;
+        {} for a version that has files."""
+        members = () if self.panel is None else self.panel.members
+        return {member.skill: member.adapter for member in members}
+
+    @property
+    def chooser(self) -> PanelRouter | None:
+        """Return what chooses a member for a session; None for a version that has files."""
+        return None if self.panel is None else self.panel.router
 
     @property
     def candidate(self) -> Candidate:
