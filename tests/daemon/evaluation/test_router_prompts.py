@@ -12,9 +12,10 @@ import pytest
 from daemon.adapters.directory import WEIGHTS, verify
 from daemon.engine.chat import Chat, as_chat
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.evaluation.trial import Adapter, PanelPlayer, Plan, play
+from daemon.evaluation.players import Adapter, PlayerWithMembers
+from daemon.evaluation.trial import Plan, play
+from daemon.methods.skills.endpoint_router import EndpointRouter
 from daemon.methods.skills.engine_router import render_router_prompts
-from daemon.methods.skills.panel_agent import EndpointRouter
 from daemon.solver.sampling.opening import read_opening
 from envs.endpoint import Endpoint
 from envs.evaluation import episode_seed
@@ -77,7 +78,9 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Adapter:
 
 
 @pytest.fixture(scope="module")
-def panels(member: Adapter, tmp_path_factory: pytest.TempPathFactory) -> dict[str, PanelPlayer]:
+def panels(
+    member: Adapter, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, PlayerWithMembers]:
     """Form -> a panel whose router has it and chooses the first member."""
     labels = build_panel(member, "labels", (-FORCED, 0, 0))
     tokens = [option.token for option in labels.router.options]
@@ -87,7 +90,7 @@ def panels(member: Adapter, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     router = PanelRouter(form="head", adapter="head", options=labels.router.options)
     return {
         "labels": labels,
-        "head": PanelPlayer(
+        "head": PlayerWithMembers(
             name="with head", members=labels.members, router=router, router_adapter=head
         ),
     }
@@ -126,7 +129,7 @@ def list_router_prompts(plan: Plan, router: PanelRouter) -> list[tuple[int, ...]
 
 @pytest.mark.parametrize("form", PROMPTS)
 def test_a_router_reads_the_same_tokens_in_every_version(
-    panels: Mapping[str, PanelPlayer], form: str
+    panels: Mapping[str, PlayerWithMembers], form: str
 ) -> None:
     prompts = render_router_prompts(
         Chat(CHECKPOINT), panels[form].router, list(map(as_chat, MESSAGES)), TOOLS
@@ -140,7 +143,7 @@ def test_a_router_reads_the_same_tokens_in_every_version(
 @pytest.mark.parametrize("form", PROMPTS)
 def test_a_trial_asks_with_the_opening_of_each_episode(
     tmp_path: Path,
-    panels: Mapping[str, PanelPlayer],
+    panels: Mapping[str, PlayerWithMembers],
     rendered: list[tuple[int, ...]],
     form: str,
 ) -> None:
@@ -158,7 +161,7 @@ def test_a_trial_asks_with_the_opening_of_each_episode(
 
 @pytest.mark.parametrize("form", PROMPTS)
 def test_a_router_behind_an_endpoint_is_asked_as_by_a_gateway(
-    panels: Mapping[str, PanelPlayer], form: str
+    panels: Mapping[str, PlayerWithMembers], form: str
 ) -> None:
     router = panels[form].router
     panel = Panel(
