@@ -303,10 +303,10 @@ def describe_branch(job: Any) -> str:
     return "" if job.skill is None else f"for the skill {job.skill}"
 
 
-def find_panel_cycle(connection: Connection, panel: str) -> str | None:
-    """The id of the cycle that composed a panel; None where a person did."""
+def find_version_cycle(connection: Connection, version: str) -> str | None:
+    """Return the id of the cycle that composed a version with members; None where a person did."""
     cycles = Cycle.table().c
-    query = select(cycles.cycle).where(cycles.panel == panel)
+    query = select(cycles.cycle).where(cycles.panel == version)
     name: str | None = connection.execute(query.limit(1)).scalar()
     return name
 

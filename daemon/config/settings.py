@@ -699,6 +699,12 @@ class Proposer(Section):
     scheduler knows: tasks that it always or never passes teach little."""
 
 
+NO_HEAD_REMEDY: Final = (
+    'have cycles train their routers otherwise: improve.skills_router = "trained"'
+)
+"""What to do where an engine serves no adapters of a model's head."""
+
+
 class Improve(Section):
     """Settings of what a cycle practises beside tasks like the failed ones."""
 

@@ -1,28 +1,19 @@
 """An agent of this process beside players elsewhere: an engine's thread writes its answers.
 
 agent = EngineAgent(thread, chat, policy, tools, seed, ...)      writes its messages and calls
-answer = await ask_router(thread, chat, policy, router, ...)     a panel's router, for one
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from daemon.engine.chat import Chat
 from daemon.engine.generation import PromptTooLong, Request
 from daemon.engine.policy import Policy
 from daemon.engine.thread import EngineFailure, EngineThread
-from daemon.methods.skills.engine_router import render_router_prompts
 from envs.endpoint import AnswerFailure, EndpointUnavailable, Usage, request_seed
 from envs.episode import Termination
 from envs.players import Offer
-from events.jobs import PanelRouter
 from events.messages import Message
-from producers.gateway.skills.label_router import (
-    RouterAnswer,
-    decide,
-    list_label_tokens,
-    read_scores,
-)
 
 
 class EngineAgent:
@@ -72,28 +63,3 @@ class EngineAgent:
                 Termination.AGENT_ERROR, f"an answer was cut off at {len(ids):,} tokens"
             )
         return chat.message(ids, len(messages))
-
-
-async def ask_router(
-    thread: EngineThread,
-    chat: Chat,
-    policy: Policy,
-    router: PanelRouter,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]],
-) -> RouterAnswer:
-    """Return what a router chooses for a conversation, given as a client sends it; `tools`: those
-    that the agent is offered, which a head reads. A conversation whose prompt does not fit has the
-    doubt `failed`. Raises EndpointUnavailable, NoTemplate."""
-    prompts = render_router_prompts(chat, router, messages, tools)
-    tokens = tuple(list_label_tokens(router))
-    requests = [Request(prompt, 1, temperature=0.0, logprob_token_ids=tokens) for prompt in prompts]
-    try:
-        call = await thread.submit(policy, requests)
-        tops = {number: emission.top async for parts in call for number, emission in parts}
-    except PromptTooLong:
-        return RouterAnswer(None, "failed")
-    except EngineFailure as error:
-        raise EndpointUnavailable(f"{error}; run the same command to go on") from error
-    scores = [read_scores(router, order, dict(tops[order])) for order in range(len(prompts))]
-    return decide(router, scores)

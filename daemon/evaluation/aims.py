@@ -1,6 +1,6 @@
 """What a candidate was trained for: its jobs, and the tasks that their cycle wrote for them.
 
-list_jobs(connection, row)       of an adapter its job, of a panel those of its new members
+list_jobs(connection, row)       its own job, or those that made its new members
 list_aims(connection, jobs)      pattern and task, which targets.py makes targets of
 """
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 def list_jobs(connection: "Connection", row: AdapterRow) -> list[JobRow]:
-    """The jobs whose tasks a candidate is to be better at: its own, or of a panel those of its
-    cycle that left members of it."""
-    if row.panel is None:
+    """Return the jobs whose tasks a candidate is to be better at: its own, or those of its cycle
+    that made members of it."""
+    if row.has_files:
         job = None if row.job is None else learning.job(connection, row.job)
         return [] if job is None else [job]
-    cycle = learning.find_panel_cycle(connection, row.adapter)
+    cycle = learning.find_version_cycle(connection, row.adapter)
     jobs = [] if cycle is None else learning.list_cycle_jobs(connection, cycle)
-    members = {(member.skill, member.adapter) for member in row.panel.members}
     left = [(job, succession.find_adapter_of_job(connection, job.job)) for job in jobs]
-    return [job for job, made in left if made is not None and (job.skill, made.adapter) in members]
+    members = row.members.items()
+    return [job for job, made in left if made is not None and (job.branch, made.adapter) in members]
 
 
 def list_aims(connection: "Connection", jobs: Sequence[JobRow]) -> list[tuple[str, str]]:
-    """Pattern and id of each task that the cycle of these jobs wrote for what they teach: all of
-    its tasks, or those of the patterns of a job for a skill. Of a job for a skill that its cycle
-    wrote nothing for, because it retrains a member of another base, its own targets."""
+    """Return pattern and id of each task that the cycle of these jobs wrote for what they teach:
+    all of its tasks, or those of the patterns of a branch. A branch that its cycle wrote nothing
+    for, because it retrains a member of another base, has its own targets."""
     aims: dict[tuple[str, str], None] = {}
     for job in jobs:
         if job.cycle is None:
             continue
         written = succession.list_written_tasks(connection, job.cycle)
-        if job.skill is not None:
+        if job.branch is not None:
             targets = job.spec.target_pools
             own = {task for pool in targets for task in pool.all_tasks}
             patterns = {pattern for pattern, task in written if task in own}

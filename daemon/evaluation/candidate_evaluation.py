@@ -7,10 +7,10 @@
     look 2 ...  more tasks of the kinds that are undecided, until there are no more
 
 The candidate of a cycle is judged on what the cycle wrote tasks for (targets.py), any other on its
-own kind, or on those of its members. A panel is a candidate like any other: its router chooses
-before each episode (trial.py), and what it chooses wrongly counts. Where the best policy that ever
-served a kind is not the incumbent (best_policies.py), it plays the kind's tasks of a look as well,
-unless the gate has rejected the candidate without it.
+own kind, or on those of its members. A version with members is a candidate like any other: its
+chooser is asked before each episode (trial.py), and its errors count. Where the best policy that
+ever served a kind is not the incumbent (best_policies.py), it plays the kind's tasks of a look as
+well, unless the gate has rejected the candidate without it.
 A candidate whose job drew lessons also plays tasks that begin behind a refused call
 (after_error.py), as a slice beside the kinds.
 
@@ -20,10 +20,10 @@ so each candidate has a set of its own, and a process that goes on after a `kill
 one. Its rollouts are events; so is what the gate says at every look. What is not shown when no more
 may be played counts as false: the last look rejects.
 
-A member of a panel (the candidate of a job for a skill) is judged on the kinds of its targets; how
-it does on all other kinds is measured and reported, and rejects it for nothing, for they are not
-sent to it. A panel is judged as any candidate; its targets are what its cycle wrote for the skills
-whose new members it has.
+A member (the candidate of a branch of a cycle) is judged on the kinds of its targets; how it does
+on all other kinds is measured and reported, and rejects it for nothing, for they are not sent to
+it. A version with members is judged as any candidate; its targets are what its cycle wrote for the
+branches that its new members come from.
 
 Where a model plays the users, it is the same for incumbent and candidate. While its endpoint cannot
 be reached the evaluation waits, and so it does where the model has no tokens left or the agent's
@@ -74,10 +74,10 @@ from daemon.evaluation.gate_waits import (
     judge_exit,
 )
 from daemon.evaluation.plan_program import BadPlan
-from daemon.evaluation.players import NoSuchPart, build_player, list_member_kinds
+from daemon.evaluation.players import NoSuchPart, Player, build_player, list_member_kinds
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
 from daemon.evaluation.targets import MOST, Target, find_targets
-from daemon.evaluation.trial import Plan, Player, TrialAttempt, read_attempts
+from daemon.evaluation.trial import Plan, TrialAttempt, read_attempts
 from daemon.jobs.runner import (
     CHECKPOINT_SETTING,
     OUT,
@@ -240,8 +240,8 @@ class CandidateEvaluation:
 
     @property
     def _is_member(self) -> bool:
-        """Whether the candidate is to answer the sessions of one skill."""
-        return self._row.panel is None and any(job.skill is not None for job in self._jobs)
+        """Whether the candidate is to be a member of another version."""
+        return self._row.has_files and any(job.branch is not None for job in self._jobs)
 
     @property
     def _judged(self) -> tuple[str, ...]:
@@ -326,7 +326,7 @@ class CandidateEvaluation:
         )
 
     def _build_player(self, row: AdapterRow | None) -> Player:
-        """Return the player of an adapter, a panel or the base. Raises CannotExamine."""
+        """Return the player of a version, or of the base for None. Raises CannotExamine."""
         try:
             with self._app.reading() as connection:
                 return build_player(connection, row)
@@ -395,8 +395,8 @@ class CandidateEvaluation:
 
     def _find_targets(self, connection: "Connection") -> tuple[Target, ...]:
         """What the candidate is to be better at: what its cycle wrote tasks for, or where no cycle
-        trained it, its kind, or the kinds of a panel's members. A test that takes one target gets
-        the largest. Raises CannotExamine."""
+        trained it, its kind, or the kinds of its members. A test that takes one target gets the
+        largest. Raises CannotExamine."""
         written: list[tuple[str, str]] = []
         for pattern, task in list_aims(connection, self._jobs):
             kind = self._find_kind(task)
@@ -410,7 +410,7 @@ class CandidateEvaluation:
         if not targets:
             remedy = (
                 "evaluate it by hand: kintsugi adapters evaluate --target"
-                if self._row.panel is None
+                if self._row.has_files
                 else "push its members with --capability"
             )
             raise CannotExamine(

@@ -34,6 +34,7 @@ from daemon.core.decision_log import Act, Decisions
 from daemon.evaluation.gate.decision import decide
 from daemon.evaluation.gate.measurements import Conduct, Evaluation, TokenParts, TokenUse
 from daemon.evaluation.gate.pairs import Pair, TooFewTrials, count_surplus
+from daemon.evaluation.players import read_composition
 from daemon.evaluation.run import (
     Line,
     Means,
@@ -67,7 +68,7 @@ from events.errors import KintsugiError
 from events.gate import GateReport, GateSettings
 from events.learning import Decision
 from events.lifecycle import SERVING
-from events.serving import AdapterEvaluated, GateDecided, Panel, PassRates
+from events.serving import AdapterEvaluated, GateDecided, PassRates
 from producers.simulation import name_fallible_user
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def compare(
     earlier: int,
 ) -> Comparison:
     """What is to be played: `earlier` counts the adapter's evaluations so far; an `incumbent` of
-    None is the base. Each may be a panel.
+    None is the base.
 
     Raises NoTarget, UnknownTask, EnvironmentFailure.
     """
@@ -186,7 +187,8 @@ def compare(
         seed = Random("evaluation " + "\x1f".join(names)).getrandbits(31)
     selection = Selection(ids=tuple(_tasks(environment, target, questions, seed)))
 
-    def side(model: str, panel: Panel | None) -> Side:
+    def side(version: AdapterRow | None) -> Side:
+        model = row.base if version is None else version.adapter
         spec = Spec(
             environment=environment.name,
             selection=selection,
@@ -198,13 +200,12 @@ def compare(
             timeout=questions.timeout,
             alias=row.alias,
             base=row.base,
-            panel=panel,
+            composition=read_composition(version),
         )
         return Side(spec, survey(environment, spec))
 
     return Comparison(
-        row, opponent, target, questions.tasks, side(row.adapter, row.panel),
-        side(opponent or row.base, None if incumbent is None else incumbent.panel),
+        row, opponent, target, questions.tasks, side(row), side(incumbent),
         name_fallible_user(environment),
     )  # fmt: skip
 

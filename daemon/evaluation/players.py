@@ -1,65 +1,212 @@
-"""Who plays a trial, from the rows of adapters and panels (tables -> plan)."""
+"""Who plays a trial or an evaluation: an adapter, or a version with members and a chooser.
 
-from typing import TYPE_CHECKING
+    player = build_player(connection, row)         from the rows of adapters (tables -> plan)
+    choices = choose_members(player, ...)          a trial's own engine asks the chooser
+    choice = await choose_member(player, ...)      the thread of an engine asks it
+    choose = make_endpoint_chooser(...)            an engine behind an endpoint asks it
 
-from consumers.reads import serving
-from consumers.reads.serving import AdapterRow
-from daemon.evaluation.trial import Adapter, PanelPlayer, Player
+This is the wiring of evaluation: the method whose choosers these are is asked here alone. A stored
+plan has a chooser's fields as `router` and `router_adapter`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import model_validator
+
 from events.errors import KintsugiError
+from events.jobs import PanelRouter, Sha256
 from events.lifecycle import State
+from events.messages import StrictModel
+from events.rollouts import MemberChoice
+from events.serving import Panel
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from consumers.reads.serving import AdapterRow
+    from daemon.engine.chat import Chat
+    from daemon.engine.policy import Policy
+    from daemon.engine.thread import EngineThread
+    from daemon.evaluation.member_agents import Choose
+    from daemon.methods.skills.endpoint_router import ListFields
+    from envs.endpoint import Endpoint
+    from producers.gateway.skills.label_router import RouterAnswer
+
+Composition = Panel
+"""Members and chooser of a version, as they are stored."""
+
 
 class NoSuchPart(KintsugiError):
-    """An adapter of a panel is unknown, or its files are gone."""
+    """An adapter that a version is made of is unknown, or its files are gone."""
 
 
-def build_player(connection: "Connection", row: AdapterRow | None) -> Player:
-    """Return the player of an adapter or a panel; None, the base, for no row. Raises
-    NoSuchPart."""
+class Adapter(StrictModel):
+    """An adapter as it was produced."""
+
+    name: str
+    folder: str
+    sha256: Sha256
+
+
+class PlayerWithMembers(StrictModel):
+    """A version with members and a chooser, with its adapters as they were produced."""
+
+    name: str
+    members: dict[str, Adapter | None]
+    """Name of a member -> what plays its episodes; None for the base."""
+    router: PanelRouter
+    """The chooser."""
+    router_adapter: Adapter | None = None
+    """The adapter that is asked; None for the base."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        skills = {option.skill for option in self.router.options} - {None}
+        if skills != set(self.members):
+            raise ValueError(
+                f"the members of {self.name} are of {', '.join(sorted(self.members))}, and its "
+                f"router chooses among {', '.join(sorted(map(str, skills)))}"
+            )
+        asked = None if self.router_adapter is None else self.router_adapter.name
+        if asked != self.router.adapter:
+            raise ValueError(
+                f"the router of {self.name} is {self.router.adapter or 'the base'}, and the files "
+                f"are those of {asked or 'the base'}"
+            )
+        return self
+
+    @property
+    def chooser_adapter(self) -> Adapter | None:
+        """Return the adapter that is asked which member plays; None for the base."""
+        return self.router_adapter
+
+    def find_member(self, choice: MemberChoice) -> Adapter | None:
+        """Return what plays after a choice; None for the base."""
+        return None if choice.skill is None else self.members[choice.skill]
+
+
+Player = Adapter | PlayerWithMembers | None
+"""Who plays; None: the base itself."""
+
+
+def list_adapters(player: Player) -> list[Adapter]:
+    """Return the adapters that a player needs."""
+    if isinstance(player, PlayerWithMembers):
+        parts = (*player.members.values(), player.chooser_adapter)
+        return [adapter for adapter in parts if adapter is not None]
+    return [] if player is None else [player]
+
+
+def build_player(connection: "Connection", row: "AdapterRow | None") -> Player:
+    """Return the player of a version; None, the base, for no row. Raises NoSuchPart."""
     if row is None:
         return None
-    if row.panel is None:
+    if row.chooser is None:
         return _describe(row)
-    parts = {name: _read_part(connection, row, name) for name in row.panel.adapters}
-    router = row.panel.router
-    return PanelPlayer(
+    parts = {name: _read_part(connection, row, name) for name in row.parts}
+    chooser = row.chooser
+    return PlayerWithMembers(
         name=row.adapter,
         members={
-            member.skill: None if member.adapter is None else parts[member.adapter]
-            for member in row.panel.members
+            name: None if adapter is None else parts[adapter]
+            for name, adapter in row.members.items()
         },
-        router=router,
-        router_adapter=None if router.adapter is None else parts[router.adapter],
+        router=chooser,
+        router_adapter=None if chooser.adapter is None else parts[chooser.adapter],
     )
 
 
-def list_member_kinds(connection: "Connection", row: AdapterRow) -> tuple[str, ...]:
-    """Return the kinds of task that a panel's members are for, each once, in the order of the
+def read_composition(row: "AdapterRow | None") -> Composition | None:
+    """Return members and chooser of a version; None for the base and for one that has files."""
+    return None if row is None else row.panel
+
+
+def describe_composition(composition: Composition) -> dict[str, Any]:
+    """Return the field that members and chooser add to what the digest of an evaluation covers."""
+    return {"panel": composition.model_dump(mode="json")}
+
+
+def list_member_kinds(connection: "Connection", row: "AdapterRow") -> tuple[str, ...]:
+    """Return the kinds of task that a version's members are for, each once, in the order of the
     members; of an adapter its own. Members without a kind add none."""
-    if row.panel is None:
+    from consumers.reads.serving import adapter_row
+
+    if row.has_files:
         return () if row.capability is None else (row.capability,)
     rows = (
-        serving.adapter_row(connection, member.adapter)
-        for member in row.panel.members
-        if member.adapter is not None
+        adapter_row(connection, adapter) for adapter in row.members.values() if adapter is not None
     )
     kinds = (part.capability for part in rows if part is not None)
     return tuple(dict.fromkeys(kind for kind in kinds if kind is not None))
 
 
-def _read_part(connection: "Connection", panel: AdapterRow, name: str) -> Adapter:
-    row = serving.adapter_row(connection, name)
+def _read_part(connection: "Connection", whole: "AdapterRow", name: str) -> Adapter:
+    from consumers.reads.serving import adapter_row
+
+    row = adapter_row(connection, name)
     if row is None or row.state is State.COLLECTED:
         raise NoSuchPart(
-            f"{panel.adapter} has {name} as a part, "
+            f"{whole.adapter} has {name} as a part, "
             f"{'which is not known' if row is None else 'whose files were collected'}; compose a "
             "panel of adapters that are there"
         )
     return _describe(row)
 
 
-def _describe(row: AdapterRow) -> Adapter:
+def _describe(row: "AdapterRow") -> Adapter:
     return Adapter(name=row.adapter, folder=row.path, sha256=row.sha256)
+
+
+def choose_members(
+    player: PlayerWithMembers,
+    policy: "Policy",
+    chat: "Chat",
+    conversations: Sequence[Sequence[Mapping[str, Any]]],
+    tools: Sequence[Sequence[Mapping[str, Any]]],
+) -> list[MemberChoice]:
+    """Return the member for each conversation, given as a client sends it; `tools`: those that the
+    agent is offered in each. `policy` is that of the chooser's adapter. Raises NoTemplate."""
+    from daemon.methods.skills.engine_router import ask
+
+    answers = ask(policy, chat, player.router, conversations, tools)
+    return [_build_choice(player, answer) for answer in answers]
+
+
+async def choose_member(
+    player: PlayerWithMembers,
+    thread: "EngineThread",
+    policy: "Policy",
+    chat: "Chat",
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+) -> MemberChoice:
+    """Return the member for a conversation as `choose_members` does, through the thread of an
+    engine. Raises EndpointUnavailable, NoTemplate."""
+    from daemon.methods.skills.engine_router import ask_thread
+
+    answer = await ask_thread(thread, chat, policy, player.router, messages, tools)
+    return _build_choice(player, answer)
+
+
+def make_endpoint_chooser(
+    composition: Composition,
+    endpoints: "Mapping[str | None, Endpoint]",
+    list_fields: "ListFields",
+) -> "Choose":
+    """Return what asks the chooser behind an endpoint. `endpoints`: adapter (None: the base) ->
+    where it answers, of all parts; `list_fields` returns the fields that the agent's prompt is
+    rendered of, beside the messages."""
+    from daemon.methods.skills.endpoint_router import EndpointRouter
+
+    return EndpointRouter(composition, endpoints, list_fields).choose
+
+
+def _build_choice(player: PlayerWithMembers, answer: "RouterAnswer") -> MemberChoice:
+    """Return what a chooser answered, as rollouts record it."""
+    member = None if answer.skill is None else player.members[answer.skill]
+    return MemberChoice(
+        skill=answer.skill,
+        adapter=None if member is None else member.name,
+        doubt=answer.doubt,
+    )

@@ -25,9 +25,14 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from daemon.evaluation.member_agents import MemberAgents
+from daemon.evaluation.players import (
+    Composition,
+    describe_composition,
+    make_endpoint_chooser,
+)
 from daemon.evaluation.similarity import GradedTask, report_similarity
 from daemon.methods.lessons.injection import InjectedTask, draw_operator, inject, report_repairs
-from daemon.methods.skills.panel_agent import EndpointRouter, PanelAgents
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
 from envs.episode import REGULAR, Termination
@@ -48,7 +53,6 @@ from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import name_simulator
 from events.messages import Message
-from events.serving import Panel
 from producers.gateway.routing.token_scores import select_prompt_fields
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
 
@@ -129,8 +133,8 @@ class Spec:
     base: str
     inject: Mapping[Operator, float] = field(default_factory=dict)
     """Operator -> share of the tasks that begin behind a mistake of it."""
-    panel: Panel | None = None
-    """What answers as the agent's model, where that is a panel."""
+    composition: Composition | None = None
+    """Members and chooser of what answers as the agent's model, where that has some."""
 
     def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:
         """The tasks, made one by one, with their mistakes. Raises UnknownTask,
@@ -254,10 +258,9 @@ def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
             endpoint["base_url"] = first
     if not spec.inject:
         del fields["inject"]
-    if spec.panel is None:
-        del fields["panel"]
-    else:
-        fields["panel"] = spec.panel.model_dump(mode="json")
+    del fields["composition"]
+    if spec.composition is not None:
+        fields |= describe_composition(spec.composition)
     return sha256(exact_json([fields, tasks, versions]))
 
 
@@ -324,16 +327,15 @@ async def prepare_setup(
 
     sampling = Sampling(spec.agent.temperature, spec.agent.max_tokens, spec.agent.extra)
     agent: Callable[[TaskDefinition, int], Player]
-    if spec.panel is None:
+    if spec.composition is None:
         agent = partial(make_agent, await endpoint(spec.agent, means.agent_key))
     else:
-        names = (*spec.panel.adapters, None)
+        names = (*spec.composition.adapters, None)
         answering = [replace(spec.agent, model=name or spec.base) for name in names]
         clients = [await endpoint(served, means.agent_key) for served in answering]
         endpoints = dict(zip(names, clients, strict=True))
-        router = EndpointRouter(spec.panel, endpoints, list_fields)
-        agent = PanelAgents(
-            router.choose,
+        agent = MemberAgents(
+            make_endpoint_chooser(spec.composition, endpoints, list_fields),
             lambda choice, task, seed: make_agent(endpoints[choice.adapter], task, seed),
         )
     user = make_environment_user(environment)
@@ -360,7 +362,7 @@ async def play_run(
     environment, provenance = setup.environment, spec.provenance
     tasks = spec.tasks(environment)
     lessons = {line.id: line.lesson for line in run.lines}
-    choices = setup.agent.choices if isinstance(setup.agent, PanelAgents) else {}
+    choices = setup.agent.choices if isinstance(setup.agent, MemberAgents) else {}
     async with aclosing(play_all(setup, run.plan(tasks), concurrency=concurrency)) as finished:
         async for attempts in finished:
             named = [(run.rollout(_slot(a), run.tries[_slot(a)]), a) for a in attempts]

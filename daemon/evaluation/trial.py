@@ -9,9 +9,8 @@ replicas were proven to answer. Output, exit codes and files are those of plan_p
 A model may play the user: an adapter, in the engine that plays the agent, or one behind an
 endpoint; then nothing is repeated bit for bit. An attempt with a fault of the user has no verdict.
 
-A player may be a panel: its router is asked before an episode's first turn, with the prompts and
-the rule of a gateway, and the member that it chooses plays the episode, whoever plays its user. Its
-errors so are in the verdicts.
+A player may have members: its chooser is asked before an episode's first turn, as by a gateway, and
+the member that it chooses plays the episode. So its errors are in the verdicts.
 
 Chunks of the two alternate. A chunk is played with nothing before it, so a plan that was killed and
 is run again leaves the same verdicts on one machine with one number of threads; what is on disk is
@@ -26,10 +25,11 @@ from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter
 
+from daemon.evaluation.member_agents import MemberAgents
 from daemon.evaluation.plan_program import (
     ChunkJournal,
     Heartbeat,
@@ -37,21 +37,20 @@ from daemon.evaluation.plan_program import (
     open_plan_environment,
     run_program,
 )
+from daemon.evaluation.players import (
+    Adapter,
+    Player,
+    PlayerWithMembers,
+    choose_member,
+    choose_members,
+    list_adapters,
+)
 from daemon.jobs.runner import CHECKPOINT_SETTING, USER_TOKENS_SETTING
-from daemon.methods.skills.panel_agent import PanelAgents
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
-from events.jobs import (
-    USER_LIMITS,
-    AdapterUser,
-    EndpointUser,
-    ModelUser,
-    PanelRouter,
-    Sha256,
-)
+from events.jobs import USER_LIMITS, AdapterUser, EndpointUser, ModelUser
 from events.messages import Message, StrictModel
 from events.rollouts import MemberChoice, RolloutContent, RolloutEnded
-from producers.gateway.skills.label_router import RouterAnswer
 
 if TYPE_CHECKING:
     from daemon.engine.agent import EngineAgent
@@ -72,58 +71,6 @@ _HEARTBEAT_SECONDS: Final = 2.0
 _USER_TOKENS: Final = "user_tokens"
 """Name of the file that counts the tokens of a user's endpoint."""
 _CORRECT: Final = "correct checkpoint in the setting agents"
-
-
-class Adapter(StrictModel):
-    """An adapter as it was produced."""
-
-    name: str
-    folder: str
-    sha256: Sha256
-
-
-class PanelPlayer(StrictModel):
-    """A panel with its adapters as they were produced."""
-
-    name: str
-    members: dict[str, Adapter | None]
-    """Skill -> what plays its episodes; None for the base."""
-    router: PanelRouter
-    router_adapter: Adapter | None = None
-    """Who is asked; None for the base."""
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> Self:
-        skills = {option.skill for option in self.router.options} - {None}
-        if skills != set(self.members):
-            raise ValueError(
-                f"the members of {self.name} are of {', '.join(sorted(self.members))}, and its "
-                f"router chooses among {', '.join(sorted(map(str, skills)))}"
-            )
-        asked = None if self.router_adapter is None else self.router_adapter.name
-        if asked != self.router.adapter:
-            raise ValueError(
-                f"the router of {self.name} is {self.router.adapter or 'the base'}, and the files "
-                f"are those of {asked or 'the base'}"
-            )
-        return self
-
-    def build_choice(self, answer: RouterAnswer) -> MemberChoice:
-        """Return what the router chose, as rollouts record it."""
-        member = None if answer.skill is None else self.members[answer.skill]
-        return MemberChoice(
-            skill=answer.skill,
-            adapter=None if member is None else member.name,
-            doubt=answer.doubt,
-        )
-
-    def find_member(self, choice: MemberChoice) -> Adapter | None:
-        """Return what plays after a choice; None for the base."""
-        return None if choice.skill is None else self.members[choice.skill]
-
-
-Player = Adapter | PanelPlayer | None
-"""Who plays; None: the base itself."""
 
 
 class Plan(StrictModel):
@@ -254,7 +201,7 @@ class _Policies:
         checkpoint = Path(plan.checkpoint)
         base = load_base(checkpoint, plan.base, plan.dtype, plan.threads)
         self._by_adapter: dict[Adapter | None, Policy] = {None: base}
-        for adapter in chain.from_iterable(map(_list_adapters, plan.players)):
+        for adapter in chain.from_iterable(map(list_adapters, plan.players)):
             if adapter not in self._by_adapter:
                 folder = prove_adapter(checkpoint, adapter)
                 self._by_adapter[adapter] = base.with_adapter(folder, adapter.name)
@@ -268,14 +215,6 @@ class _Policies:
     def find(self, adapter: Adapter | None) -> "Policy":
         """Return the policy of an adapter; that of the base for None."""
         return self._by_adapter[adapter]
-
-
-def _list_adapters(player: Player) -> list[Adapter]:
-    """The adapters that a player needs."""
-    if isinstance(player, PanelPlayer):
-        parts = (*player.members.values(), player.router_adapter)
-        return [adapter for adapter in parts if adapter is not None]
-    return [] if player is None else [player]
 
 
 def load_base(
@@ -364,8 +303,8 @@ def _play_chunk(
         return
     choices: Mapping[str, MemberChoice] = {}
     groups: dict[Adapter | None, list[Attempt]] = {}
-    if isinstance(player, PanelPlayer):
-        Heartbeat().say(phase=f"router of {player.name}")
+    if isinstance(player, PlayerWithMembers):
+        Heartbeat().say(phase=f"chooser of {player.name}")
         views = _read_openings(plan, environment, policies, chat, attempts)
         choices = _choose_members(player, environment, policies, chat, attempts, views)
         for name, attempt in attempts.items():
@@ -407,7 +346,7 @@ def _make_player(plan: Plan, policies: _Policies, chat: "Chat", policy: "Policy"
 
 
 _Played = dict[_Slot, "tuple[EvaluationAttempt, MemberChoice | None]"]
-"""Slot -> its attempt, and of a panel's the member that played it."""
+"""Slot -> its attempt, and the choice of the member that played it, where there are members."""
 
 
 def _play_within_budget(
@@ -514,7 +453,7 @@ async def _play_async(
         async for attempts in await stack.enter_async_context(aclosing(playing)):
             for attempt in attempts:
                 choice = None
-                if isinstance(agents, PanelAgents):
+                if isinstance(agents, MemberAgents):
                     # An episode that ends before its first turn is the base's.
                     choice = agents.choices.get((attempt.task.id, attempt.seed), MemberChoice())
                 played[player, attempt.task.id, attempt.trial] = attempt, choice
@@ -528,9 +467,9 @@ def _make_agents(
     chat: "Chat",
     player: int,
     thread: "EngineThread",
-) -> "PanelAgents | Callable[[TaskDefinition, int], EngineAgent]":
+) -> "MemberAgents | Callable[[TaskDefinition, int], EngineAgent]":
     """Return what makes the agent of an episode; `thread` runs the engine that answers for it."""
-    from daemon.engine.agent import EngineAgent, ask_router
+    from daemon.engine.agent import EngineAgent
     from daemon.engine.chat import as_chat
 
     def make(adapter: Adapter | None, task: "TaskDefinition", seed: int) -> EngineAgent:
@@ -539,19 +478,18 @@ def _make_agents(
             temperature=plan.temperature, max_tokens=plan.max_tokens,
         )  # fmt: skip
 
-    panel = plan.players[player]
-    if not isinstance(panel, PanelPlayer):
-        return partial(make, panel)
+    whole = plan.players[player]
+    if not isinstance(whole, PlayerWithMembers):
+        return partial(make, whole)
 
     async def choose(messages: Sequence[Message], task: "TaskDefinition") -> MemberChoice:
-        policy = policies.find(panel.router_adapter)
+        policy = policies.find(whole.chooser_adapter)
         tools = environment.select_schemas(task, messages) if chat.shows_tools else ()
-        asked = list(map(as_chat, messages))
-        answer = await ask_router(thread, chat, policy, panel.router, asked, tools)
-        return panel.build_choice(answer)
+        shown = list(map(as_chat, messages))
+        return await choose_member(whole, thread, policy, chat, shown, tools)
 
-    return PanelAgents(
-        choose, lambda choice, task, seed: make(panel.find_member(choice), task, seed)
+    return MemberAgents(
+        choose, lambda choice, task, seed: make(whole.find_member(choice), task, seed)
     )
 
 
@@ -583,17 +521,16 @@ def _read_openings(
 
 
 def _choose_members(
-    panel: PanelPlayer,
+    player: PlayerWithMembers,
     environment: "Environment",
     policies: _Policies,
     chat: "Chat",
     attempts: "Mapping[str, Attempt]",
     views: "Mapping[str, Sequence[Message] | None]",
 ) -> dict[str, MemberChoice]:
-    """Rollout -> the member that plays it, as the router of a panel chooses from `views`, what the
-    agent reads first. An episode that ends before that is the base's, and has no doubt."""
+    """Return the member that plays each rollout, as the chooser says from `views`, what the agent
+    reads first. An episode that ends before that is the base's, and has no doubt."""
     from daemon.engine.chat import as_chat
-    from daemon.methods.skills.engine_router import ask
 
     shown = {name: view for name, view in views.items() if view is not None}
     asked = {name: list(map(as_chat, view)) for name, view in shown.items()}
@@ -601,12 +538,9 @@ def _choose_members(
         environment.select_schemas(attempts[name].task, view) if chat.shows_tools else ()
         for name, view in shown.items()
     ]
-    policy = policies.find(panel.router_adapter)
-    answers = ask(policy, chat, panel.router, list(asked.values()), offers)
-    choices = dict.fromkeys(attempts, MemberChoice())
-    for name, answer in zip(asked, answers, strict=True):
-        choices[name] = panel.build_choice(answer)
-    return choices
+    policy = policies.find(player.chooser_adapter)
+    made = choose_members(player, policy, chat, list(asked.values()), offers)
+    return dict.fromkeys(attempts, MemberChoice()) | dict(zip(asked, made, strict=True))
 
 
 def _all(

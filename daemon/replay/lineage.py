@@ -18,12 +18,13 @@ from typing import Any, Final
 from consumers.reads.explanation import Node
 
 KINDS: Final = (
-    ("route", "#dbe9f6"), ("panel", "#d9efe9"), ("adapter", "#e3f1dd"), ("job", "#fdf0d5"),
-    ("push", "#fdf0d5"), ("cycle", "#f3e3f3"), ("pattern", "#fbe0dd"), ("task", "#e6e6fa"),
-    ("rollout", "#eeeeee"),
+    ("route", "#dbe9f6"), ("adapter", "#e3f1dd"), ("job", "#fdf0d5"), ("push", "#fdf0d5"),
+    ("cycle", "#f3e3f3"), ("pattern", "#fbe0dd"), ("task", "#e6e6fa"), ("rollout", "#eeeeee"),
 )  # fmt: skip
 """Kinds of things in the order of the columns, from the route to the rollouts, each with its
 colour."""
+
+_OTHER_COLOUR: Final = "#d9efe9"
 
 MOST: Final = 8
 """Most things of one kind that are drawn below one thing."""
@@ -76,8 +77,8 @@ def compute_layout(root: Node) -> Layout:
     """Compute the places of `root` and of everything that it rests on."""
     things: dict[Key, str] = {}
     edges: dict[tuple[Key, Key], None] = {}
-    layout = Layout()
-    for above, below in _walk(root, None):
+    layout, kinds = Layout(), _order_kinds(root)
+    for above, below in _walk(root, None, kinds):
         key = (below.kind, below.node)
         # What is met twice may be told in full on one of the ways alone.
         if key not in things or below.because:
@@ -87,7 +88,7 @@ def compute_layout(root: Node) -> Layout:
     layout.edges = list(edges)
     rows: dict[Key, float] = {}
     x = 0
-    for kind, _ in KINDS:
+    for kind in kinds:
         column = [key for key in things if key[0] == kind]
         if not column:
             continue
@@ -100,17 +101,31 @@ def compute_layout(root: Node) -> Layout:
     return layout
 
 
-def _walk(node: Node, above: Key | None) -> Iterator[tuple[Key | None, Node]]:
+def _order_kinds(root: Node) -> list[str]:
+    """Return all kinds in the order of their columns. A kind that KINDS lacks stands behind that of
+    the first thing that rests on it; the kind of `root` stands first."""
+    kinds = [kind for kind, _ in KINDS]
+
+    def add(node: Node, place: int) -> None:
+        if node.kind not in kinds:
+            kinds.insert(place, node.kind)
+        for child in node.because:
+            add(child, kinds.index(node.kind) + 1)
+
+    add(root, 0)
+    return kinds
+
+
+def _walk(node: Node, above: Key | None, kinds: Sequence[str]) -> Iterator[tuple[Key | None, Node]]:
     yield above, node
     key = (node.kind, node.node)
-    order = [kind for kind, _ in KINDS]
     for kind, group in groupby(
-        sorted(node.because, key=lambda child: order.index(child.kind)),
+        sorted(node.because, key=lambda child: kinds.index(child.kind)),
         key=lambda child: child.kind,
     ):
         below = list(group)
         for child in below[:MOST]:
-            yield from _walk(child, key)
+            yield from _walk(child, key, kinds)
         if len(below) > MOST:
             more = f"and {len(below) - MOST:,} more"
             yield key, Node(f"{more} of {node.node}", kind, "not drawn; kintsugi explain --json")
@@ -155,7 +170,7 @@ def _curve(start: Box, other: Box) -> str:
 
 
 def _draw_box(box: Box) -> str:
-    colour = dict(KINDS)[box.kind]
+    colour = dict(KINDS).get(box.kind, _OTHER_COLOUR)
     width, height = _BOX
     return (
         f'<g class="box"><title>{escape(f"{box.kind} {box.name}: {box.said}")}</title>'

@@ -4,20 +4,21 @@
     steps(situation)    what is to be done about it, in this order: unload, load, note, retire,
                         delete
 
-A panel has a role as an adapter has, and no files: its members and its router inherit the role,
-whatever their own states, and stay loaded for it. What was loaded for panels alone is retired once
-the last of them is unloaded. An adapter that plays users keeps its slot from its first staging on
-until another one takes its place, while its agent runs on its base; no gateway routes to it.
+A version with members has a role as an adapter has, and no files: its parts are the adapters of its
+members and of its chooser. They inherit the role, whatever their own states, and stay loaded for
+it. A part that was loaded for such versions alone is retired once the last of them is unloaded. An
+adapter that plays users keeps its slot from its first staging on until another one takes its place,
+while its agent runs on its base; no gateway routes to it.
 
 Level-triggered: nothing here remembers what was done before. The same situation gives the same
 steps, so a process that was killed in the middle, or finds a restarted replica, asks again.
 
 Guarantees: an adapter is unloaded only when every live gateway has applied the route without it and
 has neither a call nor an open session on it (or it has been retired for the longest age of a
-session), and when no panel with a role names it; its files go only when no replica names it, every
-replica was asked, the grace has passed, neither a job nor a gate may need them, and every panel
-that named it is collected. Not covered: calls that reach an engine by no gateway; and the room
-(residency.py).
+session), and when it is no part of a version with a role; its files go only when no replica names
+it, every replica was asked, the grace has passed, neither a job nor a gate may need them, and every
+version that it is a part of is collected. Not covered: calls that reach an engine by no gateway;
+and the room (residency.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ class Situation:
     now: datetime
     keeping: Retention
     needed: frozenset[str] = frozenset()
-    """Adapters whose files a job or a gate may read yet, and panels of such."""
+    """Adapters whose files a job or a gate may read yet, and versions of such."""
     away: frozenset[str] = frozenset()
     """Adapters that play users of an agent which runs on another base now."""
 
@@ -107,14 +108,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Append an event: an adapter that was loaded as a part of panels goes out of service."""
+    """Append an event: an adapter that was loaded as a part of others goes out of service."""
 
     adapter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the files of an adapter that is not needed any more; of a panel, which has none, only
+    """Delete the files of an adapter that is not needed any more; of a version that has none, only
     append the event."""
 
     adapter: str
@@ -138,36 +139,37 @@ def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
 
 def roles(situation: Situation) -> dict[str, Role]:
     """Return the reason why each adapter should be loaded, the most recently moved ones last. A
-    panel is not among them: its parts are, each for the strongest of its reasons."""
+    version without files is not among them: its parts are, each for the strongest of its
+    reasons."""
     inherited = _inherit_roles(situation)
     reasons: dict[str, tuple[int, Role]] = {}
     for row in situation.table.adapters:
-        offset, of_panel = inherited.get(row.adapter, (-1, None))
+        offset, of_whole = inherited.get(row.adapter, (-1, None))
         role = _role(row, situation)
         if role == "staged" and _is_remainder(row, situation.table):
-            # Without a panel that has a role it is retired next (`_retirements`).
-            role = of_panel or "draining"
-        role = pick_stronger(role, of_panel)
-        if row.panel is None and role is not None:
+            # Unless it is a part of a version with a role, it is retired next (`_retirements`).
+            role = of_whole or "draining"
+        role = pick_stronger(role, of_whole)
+        if row.has_files and role is not None:
             reasons[row.adapter] = (max(row.offset, offset), role)
     order = sorted(reasons, key=lambda name: (reasons[name][0], name))
     return {name: reasons[name][1] for name in order}
 
 
 def list_heirs(situation: Situation) -> frozenset[str]:
-    """Return the adapters that are loaded for a panel, whatever their own states."""
+    """Return the adapters that are loaded as parts, whatever their own states."""
     return frozenset(_inherit_roles(situation))
 
 
 def _inherit_roles(situation: Situation) -> dict[str, tuple[int, Role]]:
-    """Return part of a panel -> the strongest role of such panels, and the offset of the event that
-    moved one of them last."""
+    """Return each part of a version with members -> the strongest role of such versions, and the
+    offset of the event that moved one of them last."""
     inherited: dict[str, tuple[int, Role]] = {}
     for row in situation.table.adapters:
-        role = None if row.panel is None else _role(row, situation)
-        if row.panel is None or role is None:
+        role = None if row.has_files else _role(row, situation)
+        if role is None:
             continue
-        for name in row.panel.adapters:
+        for name in row.parts:
             offset, other = inherited.get(name, (-1, role))
             inherited[name] = max(offset, row.offset), pick_stronger(role, other) or role
     return inherited
@@ -178,24 +180,23 @@ def describe_user_adapter(row: AdapterRow) -> str:
     return f"{row.adapter} plays users of {row.alias}, and answers no client"
 
 
-def list_panels_of(table: RouteTable, adapter: str) -> list[AdapterRow]:
-    """Return the panels that an adapter is a part of, by name."""
-    return [
-        row for row in table.adapters if row.panel is not None and adapter in row.panel.adapters
-    ]
+def list_wholes(table: RouteTable, adapter: str) -> list[AdapterRow]:
+    """Return the versions with members that an adapter is a part of, by name."""
+    return [row for row in table.adapters if not row.has_files and adapter in row.parts]
 
 
 def _is_remainder(row: AdapterRow, table: RouteTable) -> bool:
-    """Whether an adapter that waits for a route was loaded before a panel of it went out of
-    service, and no panel waits to be staged: then it is loaded for its panels alone."""
-    panels = list_panels_of(table, row.adapter)
-    return all(panel.state is not State.PRODUCED for panel in panels) and any(
-        panel.state in RETIRED | {State.UNLOADED} and panel.offset > row.offset for panel in panels
+    """Whether an adapter that waits for a route was loaded before a version that it is a part of
+    went out of service, and no such version waits to be staged: then it is loaded as a part
+    alone."""
+    wholes = list_wholes(table, row.adapter)
+    return all(whole.state is not State.PRODUCED for whole in wholes) and any(
+        whole.state in RETIRED | {State.UNLOADED} and whole.offset > row.offset for whole in wholes
     )
 
 
 def _role(row: AdapterRow, situation: Situation) -> Role | None:
-    """Return why an adapter or a panel is loaded, by its own state."""
+    """Return why an adapter, or a version with members, is loaded, by its own state."""
     if row.state not in LOADED:
         return None
     if row.state is State.PROMOTED:
@@ -218,8 +219,8 @@ def _role(row: AdapterRow, situation: Situation) -> Role | None:
 
 
 def is_idle(row: AdapterRow, situation: Situation) -> bool:
-    """Whether no live gateway routes to a retired adapter or panel, or has a call or open session
-    on it."""
+    """Whether no live gateway routes to a retired policy version, or has a call or open session on
+    it."""
     old = _age(row, situation) >= situation.keeping.max_session_age
     return all(
         seen.report.position > row.offset and (old or not seen.report.uses(row.adapter))
@@ -240,7 +241,7 @@ def steps(situation: Situation) -> list[Step]:
 
 
 def _unloads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
-    ours = {row.adapter for row in situation.table.adapters if row.panel is None}
+    ours = {row.adapter for row in situation.table.adapters if row.has_files}
     for replica in situation.replicas:
         for name in sorted(replica.adapters):
             # Adapters that another program loaded are left alone.
@@ -263,27 +264,28 @@ def _lacks(replica: ReplicaContents, row: AdapterRow, inherits: bool) -> bool:
     if replica.url in row.replicas:
         return not there
     if row.state in RETIRED:
-        # It is proven for its panel, and no event can say so: what is there was proven.
+        # It is proven as a part, and no event can say so: what is there was proven.
         return inherits and not there
     return inherits or row.state in ADMISSIBLE
 
 
 def _notes(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
-    """Panels come first: while they are loaded, their parts are not unloaded."""
-    for row in sorted(situation.table.adapters, key=lambda row: row.panel is None):
-        used = row.adapter in wanted if row.panel is None else _role(row, situation) is not None
+    """Versions with members come first: while they are loaded, their parts are not unloaded."""
+    for row in sorted(situation.table.adapters, key=lambda row: row.has_files):
+        used = row.adapter in wanted if row.has_files else _role(row, situation) is not None
         if row.state in RETIRED and not used:
             yield Note(row.adapter)
 
 
 def _retirements(situation: Situation) -> Iterator[Step]:
-    """What was loaded for panels alone, the last of which is unloaded."""
+    """Yield a step for each adapter that was loaded as a part alone, if the last version that it is
+    a part of is unloaded."""
     for row in situation.table.adapters:
-        panels = list_panels_of(situation.table, row.adapter)
+        wholes = list_wholes(situation.table, row.adapter)
         if (
             _role(row, situation) == "staged"
             and _is_remainder(row, situation.table)
-            and all(panel.state is State.UNLOADED for panel in panels)
+            and all(whole.state is State.UNLOADED for whole in wholes)
         ):
             yield Retire(row.adapter)
 
@@ -295,12 +297,8 @@ def _deletions(situation: Situation) -> Iterator[Step]:
         _former(situation.table, situation.keeping.versions) | situation.pinned | situation.needed
     )
     named = {name for replica in situation.replicas for name in replica.adapters}
-    named.update(
-        name
-        for row in situation.table.adapters
-        if row.panel is not None
-        for name in row.panel.adapters
-    )
+    wholes = (row for row in situation.table.adapters if not row.has_files)
+    named.update(name for row in wholes for name in row.parts)
     for row in situation.table.adapters:
         gone = row.state is State.UNLOADED and _age(row, situation) >= situation.keeping.grace
         if gone and row.adapter not in kept | named:

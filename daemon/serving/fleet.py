@@ -175,14 +175,14 @@ class Fleet:
 
     def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expectation]:
         """Return the expectations of every other adapter of the same base that has files: it could
-        answer in this one's place. `others` are those of the RouteTable, whose panels are left out;
-        cached expectations of adapters not among them are dropped."""
+        answer in this one's place. `others` are those of the RouteTable; cached expectations of
+        adapters not among them are dropped."""
         having = {item.path for item in (row, *others)}
         self._expected = {path: item for path, item in self._expected.items() if path in having}
         expectations: dict[str, Expectation] = {}
         for other in others:
-            same = other.adapter == row.adapter or other.panel is not None
-            if not same and other.base == row.base:
+            is_other = other.adapter != row.adapter and other.has_files
+            if is_other and other.base == row.base:
                 try:
                     expectations[other.adapter] = self.read_expectation(other)
                 except (BadAdapter, NoFingerprint) as error:
@@ -202,8 +202,8 @@ class Fleet:
         too (`beside_base`), that this is still the base.
 
         If gateways may send sessions to it as soon as the engine names it (a restarted engine, a
-        new one; with `routed` whatever its state, as a part of a panel), it is proven under another
-        name before it gets its own. On failure it is unloaded again. Raises ReplicaError,
+        new one; with `routed` whatever its state, as a part of a version), it is proven under
+        another name before it gets its own. On failure it is unloaded again. Raises ReplicaError,
         NotProven, BadAdapter, NoFingerprint.
         """
         tried = row.adapter + PROBATION
@@ -298,22 +298,22 @@ def collect_route_adapters(
 ) -> set[str | None]:
     """Return the adapters in the routes of a base, shadows included; None stands for the base
     itself, which also answers the sessions that a route holds out. `rows` are those of the route
-    table: of a panel the parts are returned, and the base."""
+    table; `expand_versions` replaces versions with members."""
     ours = [route.standing for route in routes if route.standing.base == base]
     shadows = {standing.shadow for standing in ours} - {None}
     held_out = {None} if any(standing.holdout for standing in ours) else set()
     names = shadows.union(held_out, *(standing.adapters for standing in ours))
-    return expand_panels(names, rows)
+    return expand_versions(names, rows)
 
 
-def expand_panels(names: Iterable[str | None], rows: Iterable[AdapterRow]) -> set[str | None]:
-    """Return the adapters that answer for these policies: of a panel its members and its router,
-    and the base (None), which answers where the router is in doubt."""
-    panels = {row.adapter: row.panel for row in rows if row.panel is not None}
+def expand_versions(names: Iterable[str | None], rows: Iterable[AdapterRow]) -> set[str | None]:
+    """Return the adapters that answer for these policies: for a version with members its parts, and
+    the base (None), which answers where the chooser is in doubt."""
+    wholes = {row.adapter: row.parts for row in rows if not row.has_files}
     policies = set(names)
-    parts = (panels[name].adapters for name in policies if name in panels)
-    expanded = policies.difference(panels).union(*parts)
-    return expanded | ({None} if policies & panels.keys() else set())
+    parts = (wholes[name] for name in policies if name in wholes)
+    expanded = policies.difference(wholes).union(*parts)
+    return expanded | ({None} if policies & wholes.keys() else set())
 
 
 def check_room(

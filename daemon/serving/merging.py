@@ -146,9 +146,9 @@ def _read_ancestors(connection: "Connection", name: str) -> tuple[str, ...]:
 
 def _check_members(members: Sequence[_Member]) -> None:
     """Raises MergeRefusal."""
-    panels = [member.row.adapter for member in members if member.row.panel is not None]
-    if panels:
-        raise MergeRefusal(f"{panels[0]} is a panel, and adapters are merged; name its members")
+    without_files = [member.row.adapter for member in members if not member.row.has_files]
+    if without_files:
+        raise MergeRefusal(f"{without_files[0]} has no files to be merged; name its members")
     for member in members:
         if member.row.role != "agent":
             raise MergeRefusal(f"{describe_user_adapter(member.row)}; leave it out")

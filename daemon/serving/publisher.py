@@ -31,7 +31,7 @@ from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.serving_lock import hold_serving_lock
 from daemon.serving.desired_state import ADMISSIBLE, PIN, UNPIN, describe_user_adapter
-from daemon.serving.fleet import Fleet, collect_route_adapters, expand_panels
+from daemon.serving.fleet import Fleet, collect_route_adapters, expand_versions
 from daemon.serving.push import only_base
 from daemon.serving.residency import Role
 from daemon.serving.staging import Staging, check_stageable, lies_ready
@@ -106,8 +106,8 @@ class Publisher:
         act: Act,
         concurrency: int,
     ) -> "tuple[Comparison, Means]":
-        """Return what an adapter or a panel and the incumbent of its alias are to play, both
-        staged, and the means for it. Raises PromotionRefusal, StageRefusal, NoRoom, BaseMixup,
+        """Return what a version and the incumbent of its alias are to play, both staged, and the
+        means for it. Raises PromotionRefusal, StageRefusal, NoRoom, BaseMixup,
         NoTarget, UnknownTask."""
         from daemon.config.upstreams import key_of
         from daemon.evaluation.comparison import compare
@@ -121,10 +121,9 @@ class Publisher:
         incumbent = None if name is None else self.adapter(name)
         engine = self._staging.replicas(row)[0]
         policies = {row.adapter, name}
-        answering = expand_panels(policies, [row, *([incumbent] if incumbent else ())])
+        answering = expand_versions(policies, [row, *([incumbent] if incumbent else ())])
         if None in answering:
-            part = row.adapter if row.panel is None else row.panel.adapters[0]
-            self.fleet.check_base(engine, self.adapter(part))
+            self.fleet.check_base(engine, self.adapter(row.parts[0]))
         comparison = compare(environment, row, incumbent, questions, engine.url, earlier)
         key = key_of(self.app.settings, engine.url)
         return comparison, Means(key, None, concurrency // 2, _RETRIES)
@@ -310,7 +309,7 @@ class Publisher:
         others = [other for other in table.routes if other.alias != route.alias]
         ours = {part.adapter for part in route.shares} | {*_list_adapters(route)}
         names = collect_route_adapters(others, route.base, table.adapters)
-        names |= expand_panels(ours, table.adapters) | ({None} if route.holdout else set())
+        names |= expand_versions(ours, table.adapters) | ({None} if route.holdout else set())
         if None not in names:
             return
         look = self.fleet.look()
@@ -441,7 +440,7 @@ def _check_promotion(row: AdapterRow, act: Act, override: bool) -> None:
     names = (check.name for check in row.gate.checks if check.name.startswith(SIBLING))
     if unjudged := [name.removeprefix(SIBLING) for name in names]:
         raise PromotionRefusal(
-            f"{row.adapter} passed the gate of a member of a panel, in which "
-            f"{', '.join(unjudged)} decided nothing; promote a panel with it, or give it every "
-            "session with --override --reason WHY"
+            f"{row.adapter} passed the gate of a member, in which {', '.join(unjudged)} decided "
+            "nothing; promote a version with this member, or give it every session with --override "
+            "--reason WHY"
         )

@@ -8,10 +8,10 @@ adapter. Nothing here decides which adapter answers: routes turn in publisher.py
 canary_monitor.py.
 
 Guarantees: `AdapterMoved(unloaded)` is appended when no replica that answers holds the adapter,
-`AdapterMoved(collected)` when its files are gone (a panel has none), `AdapterMoved(draining)` when
-the last panel that an adapter was loaded for is unloaded; each has an id that follows from what
-brought the adapter into its state, so two reconcilers at once, or one that was killed, do it once.
-Files outside the folder of adapters are never deleted.
+`AdapterMoved(collected)` when its files are gone (a version with members has none),
+`AdapterMoved(draining)` when the last version that an adapter was loaded for is unloaded. Each has
+an id that follows from what brought the adapter into its state, so two reconcilers at once, or one
+that was killed, do it once. Files outside the folder of adapters are never deleted.
 """
 
 import shutil
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _CLEARINGS: Final = 4
-"""Rounds after which nothing more is unloaded to make room: a panel is unloaded, its parts are
+"""Rounds after which nothing more is unloaded to make room: a version is unloaded, its parts are
 retired, unloaded and noted."""
 
 
@@ -143,7 +143,7 @@ class Reconciler:
         return done
 
     def clear(self) -> None:
-        """Only unload adapters that are not used any more, to make room. The parts of a panel
+        """Only unload adapters that are not used any more, to make room. The parts of a version
         follow it."""
         for _ in range(_CLEARINGS):
             look = self._fleet.look()
@@ -278,18 +278,18 @@ class _Taker:
 
     def _retire(self, row: AdapterRow) -> None:
         moved = AdapterMoved(
-            adapter=row.adapter, state="draining", reason="the last panel that named it is unloaded"
+            adapter=row.adapter, state="draining", reason="the last version with it is unloaded"
         )
         self._decisions.take(moved, f"retired {row.adapter}", row.cause)
 
     def _delete(self, row: AdapterRow) -> None:
         store, folder = self._app.settings.adapters, self._fleet.locate(row.path)
-        ours = row.panel is None and folder.parent == store
+        ours = row.has_files and folder.parent == store
         if ours:
             _remove(folder)
         reason = "its files are deleted" if ours else f"its files are left in {folder}"
-        if row.panel is not None:
-            reason = "a panel has no files"
+        if not row.has_files:
+            reason = "it has no files of its own"
         moved = AdapterMoved(adapter=row.adapter, state="collected", reason=reason)
         self._decisions.take(moved, f"collected {row.adapter}", row.cause)
         self._done.collected.append(row.adapter)

@@ -468,6 +468,8 @@ class Replica:
 
     def _why_not(self, name: str, there: str, reply: _Reply) -> str:
         """Return why a load was refused, with the remedy."""
+        from daemon.config.settings import NO_HEAD_REMEDY
+
         remedy = "see its log"
         if reply.status == 404 and reply.refusal:
             remedy = "it does not see that folder: share it with the engine, or set path_map"
@@ -482,10 +484,7 @@ class Replica:
                 "16, and say so in upstreams[].max_lora_rank"
             )
         elif "target modules" in reply.text and "lm_head" in reply.text:
-            remedy = (
-                "it serves no adapters of the head of such a model; have cycles train their "
-                'routers otherwise: improve.skills_router = "trained"'
-            )
+            remedy = f"it serves no adapters of the head of such a model; {NO_HEAD_REMEDY}"
         return f"{self.url} does not load {name} from {there}: {reply.complaint} ({remedy})"
 
     def _list_consistent_models(self) -> ModelList:

@@ -1,7 +1,7 @@
 """Plan which adapters an engine keeps loaded, or refuse with the numbers.
 
     plan({"a-6": "kept", "a-7": "stable", "a-8": "canary"}, "a-9", Room(4, 8))
-    plan_together(resident, {"a-9": "staged", "b-2": "staged"}, room)     the parts of a panel
+    plan_together(resident, {"a-9": "staged", "b-2": "staged"}, room)     the parts of a version
 
 An engine has slots for the adapters that one step may use (`max_loras` of vLLM) and room in memory
 for those that it has read (`max_cpu_loras`). A request for an adapter beyond the slots waits until
@@ -87,7 +87,7 @@ def plan_together(
     resident: Mapping[str, Role], wanted: Mapping[str, Role], room: Room, replica: str = "it"
 ) -> Plan:
     """Plan how several adapters (name -> role) may be loaded, or take other roles, all at once, as
-    the parts of a panel do. Raises NoRoom."""
+    the parts of a version do. Raises NoRoom."""
     after: dict[str, Role] = {n: r for n, r in resident.items() if n not in wanted} | {**wanted}
     _check_slots(after, wanted, room, replica)
     # An adapter with a slot has a place in memory too, for there are no fewer of these.

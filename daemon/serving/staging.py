@@ -4,12 +4,12 @@
     staging.stage(row, cause)                 loaded, proven on every replica, AdapterStaged
     staging.bring(row, "canary", cause)       the same for what a route is to name, with room for it
 
-A panel is staged by its parts: room is made for all of them at once, each that is not on every
-replica is staged by an event of its own, and then the panel is.
+A version with members is staged by its parts: room is made for all of them at once, each that is
+not on every replica is staged by an event of its own, and then the version is.
 
-Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter, of a panel with
-all of its parts; if one does not, what was loaded is unloaded again and nothing is appended. Parts
-that were staged before one failed stay staged, and go when the panel is retired or rejected.
+Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter, or with all parts
+of the version; if one does not, what was loaded is unloaded again and nothing is appended. Parts
+that were staged before one failed stay staged, and go when the version is retired or rejected.
 Adapters that are unloaded to make room are recorded by an event first. Not covered: replicas that
 are restarted or join later (reconciler.py).
 """
@@ -24,7 +24,7 @@ from consumers.reads.serving import AdapterRow, RouteTable
 from daemon.adapters.adoption import intact
 from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import Decisions
-from daemon.serving.desired_state import ADMISSIBLE, ReplicaContents, list_panels_of, roles
+from daemon.serving.desired_state import ADMISSIBLE, ReplicaContents, list_wholes, roles
 from daemon.serving.fleet import Engine, Fleet, Look, check_room, collect_route_adapters
 from daemon.serving.reconciler import Reconciler, observe
 from daemon.serving.replica import ReplicaError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _REMEDIES: Final = {
-    State.COLLECTED: "; it is gone: push its files under another --name, or compose the panel anew",
+    State.COLLECTED: "; it is gone: push its files under another --name, or compose it anew",
     **dict.fromkeys(
         RETIRED, "; that is possible once it is unloaded (kintsugi work: when nobody uses it)"
     ),
@@ -63,15 +63,15 @@ def check_stageable(row: AdapterRow) -> None:
 
 
 def lies_ready(row: AdapterRow) -> bool:
-    """Whether replicas hold the adapter, or the parts of the panel, by the tables, so that it needs
-    no staging."""
+    """Whether replicas hold all parts of the version, by the tables, so that it needs no
+    staging."""
     return row.state in LOADED and bool(row.replicas)
 
 
-def _holds(row: AdapterRow, contents: ReplicaContents, *, of_panel: bool) -> bool:
-    """Whether a replica holds an adapter that was proven there. A part of a panel that is on its
-    way out of service got its name there when it was proven, and no event can say so."""
-    proven = contents.url in row.replicas or (of_panel and row.state in RETIRED)
+def _holds(row: AdapterRow, contents: ReplicaContents, *, as_part: bool) -> bool:
+    """Whether a replica holds an adapter that was proven there. A part of another version that is
+    on its way out of service got its name there when it was proven, and no event can say so."""
+    proven = contents.url in row.replicas or (as_part and row.state in RETIRED)
     return proven and row.adapter in contents.adapters
 
 
@@ -86,8 +86,8 @@ class Staging:
         self._reconciler = Reconciler(app, fleet, clock)
 
     def is_on_every_replica(self, row: AdapterRow) -> bool:
-        """Whether the adapter, or every part of the panel, is on every replica, by the tables and
-        by what the replicas say."""
+        """Whether every part of the version is on every replica, by the tables and by what the
+        replicas say."""
         look = self._fleet.look()
         urls = look.of_base(row.base)
         if not urls or look.lost or row.state not in LOADED:
@@ -95,15 +95,15 @@ class Staging:
         return all(self._is_held(row, look.holding[url]) for url in urls)
 
     def stage(self, row: AdapterRow, cause: str) -> AdapterRow:
-        """Load an adapter, or the parts of a panel, everywhere and append AdapterStaged. Raises
-        StageRefusal, BadAdapter, NoRoom."""
+        """Load every part of a version everywhere and append AdapterStaged. Raises StageRefusal,
+        BadAdapter, NoRoom."""
         engines = self.replicas(row)
         parts = self._parts(row)
         for part in parts:
             self._check_files(part, engines)
         # One that plays users stays, so there must be room for it and for the next one staged.
         self.make_room(row, "user" if row.role == "user" else "staged", engines, cause)
-        if row.panel is None:
+        if row.has_files:
             return self._stage_one(row, engines, cause)
         try:
             seen = [self._hold(self._again(part), engines, cause) for part in parts]
@@ -143,13 +143,14 @@ class Staging:
         return self._again(row)
 
     def _hold(self, part: AdapterRow, engines: Sequence[Engine], cause: str) -> tuple[float, float]:
-        """Ensure that engines answer with a part of a panel; return its distance from what it
+        """Ensure that engines answer with a part of a version; return its distance from what it
         should say and from its base, in nats. A part on its way out of service stays in its state.
         Raises StageRefusal, ReplicaError, NotProven, BadAdapter, NoFingerprint."""
         look = self._fleet.look()
-        lacking = [e for e in engines if not _holds(part, look.holding[e.url], of_panel=True)]
+        lacking = [e for e in engines if not _holds(part, look.holding[e.url], as_part=True)]
         if lacking and part.state not in RETIRED:
-            # Once for each time it came into its state: a panel may be staged again for one cause.
+            # Once for each time it came into its state: the version that it is a part of may be
+            # staged again for one cause.
             urls = ", ".join(engine.url for engine in engines)
             step = f"staged {part.adapter} on {urls} after {part.cause}"
             part = self._stage_one(part, engines, cause, step)
@@ -167,8 +168,8 @@ class Staging:
         return [self._fleet.admit(engine, row, rivals) for engine in engines]
 
     def bring(self, row: AdapterRow, role: Role, cause: str, *, back: bool = False) -> None:
-        """Ensure that every replica answers with an adapter, or with the parts of a panel, that a
-        route is to name; with `back`, every replica that is reachable. Raises what `stage` raises,
+        """Ensure that every replica answers with every part of a version that a route is to name;
+        with `back`, every replica that is reachable. Raises what `stage` raises,
         ReplicaError, NotProven."""
         if row.state not in LOADED or (
             row.state in ADMISSIBLE and not self.is_on_every_replica(row)
@@ -183,14 +184,14 @@ class Staging:
             row = self.stage(row, cause)
         if row.state in RETIRED and not self.is_on_every_replica(row):
             for part in self._parts(row):
-                if row.panel is None:
+                if row.has_files:
                     self._admit(part, engines)
                 else:
                     self._hold(part, engines, cause)
 
     def make_room(self, row: AdapterRow, role: Role, engines: Iterable[Engine], cause: str) -> None:
-        """Unload adapters that are only kept, if there is no room otherwise for an adapter, or for
-        all parts of a panel. Raises NoRoom."""
+        """Unload adapters that are only kept, if there is no room otherwise for all parts of a
+        version. Raises NoRoom."""
         self._reconciler.clear()
         look = self._fleet.look()
         situation = observe(self._app, look, self._clock())
@@ -203,15 +204,15 @@ class Staging:
         for engine in engines:
             given_up |= dict.fromkeys(check_room(engine, look.holding[engine.url], loaded, wanted))
         for name in given_up:
-            for panel in list_panels_of(self._table(), name):
-                if panel.state in RETIRED:
-                    self._record_unload(panel.adapter, row, cause)
+            for whole in list_wholes(self._table(), name):
+                if whole.state in RETIRED:
+                    self._record_unload(whole.adapter, row, cause)
             for engine in engines:
                 engine.replica.unload(name)
             self._record_unload(name, row, cause)
 
     def _record_unload(self, name: str, wanting: AdapterRow, cause: str) -> None:
-        """Append that an adapter or a panel is unloaded for another one."""
+        """Append that a version is unloaded for another one."""
         reason = f"made room for {wanting.adapter}"
         row = self._row(name)
         states: tuple[Retired, ...] = ("draining", "unloaded")
@@ -223,21 +224,19 @@ class Staging:
             row = self._row(name)
 
     def answers(self, row: AdapterRow) -> bool:
-        """Whether the adapter, or every part of the panel, is in service on a replica."""
+        """Whether every part of the version is in service on a replica."""
         look = self._fleet.look()
         return row.state in LOADED and any(
             self._is_held(row, look.holding[url]) for url in look.of_base(row.base)
         )
 
     def _is_held(self, row: AdapterRow, contents: ReplicaContents) -> bool:
-        of_panel = row.panel is not None
-        return all(_holds(part, contents, of_panel=of_panel) for part in self._parts(row))
+        as_part = not row.has_files
+        return all(_holds(part, contents, as_part=as_part) for part in self._parts(row))
 
     def _parts(self, row: AdapterRow) -> list[AdapterRow]:
-        """Return the adapters that answer for a policy: itself, or the parts of a panel."""
-        if row.panel is None:
-            return [row]
-        return [self._row(name) for name in row.panel.adapters]
+        """Return the rows of a version's parts."""
+        return [row] if row.has_files else [self._row(name) for name in row.parts]
 
     def replicas(self, row: AdapterRow) -> list[Engine]:
         """Return every replica of an adapter's base. Raises StageRefusal if one gives no answer."""

@@ -22,7 +22,7 @@ from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
 from daemon.cli.explain import tree
 from daemon.core.app import App
-from daemon.evaluation.trial import Adapter
+from daemon.evaluation.players import Adapter
 from events.errors import KintsugiError
 from ops.demo import general, heldout, progress
 from ops.demo.heldout import Outcomes

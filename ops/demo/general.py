@@ -15,7 +15,7 @@ from typing import Final
 
 from consumers.reads.learning import JobRow
 from daemon.adapters.adoption import adopt
-from daemon.evaluation.trial import Adapter
+from daemon.evaluation.players import Adapter
 from daemon.proposer.buffer import TRAFFIC
 from envs.shop.environment import Shop
 from events.envelope import derive_id

@@ -17,7 +17,8 @@ from statistics import fmean
 from typing import Final
 
 from consumers.reads.serving import AdapterRow
-from daemon.evaluation.trial import CHUNK, Adapter, Plan, read_attempts
+from daemon.evaluation.players import Adapter
+from daemon.evaluation.trial import CHUNK, Plan, read_attempts
 from daemon.jobs.runner import JOURNAL
 from envs.shop.environment import Shop
 from envs.statistics import LEVEL, RESAMPLES, Interval, mean

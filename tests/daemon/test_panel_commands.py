@@ -93,7 +93,7 @@ def test_a_panel_is_composed_shown_served_and_exported(
         assert check_adapters(app)[1].startswith("2 answer and are whole")
         assert f"refunds: {first}" in render(read(app))
     merged = kintsugi("adapters", "merge", name, first)
-    assert (merged.code, "is a panel, and adapters are merged" in merged.err) == (1, True)
+    assert (merged.code, "has no files to be merged; name its members" in merged.err) == (1, True)
     exported = kintsugi("adapters", "export", name, "--out", str(tmp_path / "out"), "--json")
     assert exported.code == 0, exported.err
     files = exported.json["files"]

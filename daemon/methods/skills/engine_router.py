@@ -3,6 +3,7 @@
     tokens = find_label_tokens(checkpoint, ("A", "B"))     proven single, for the options
     answers = ask(policy, chat, router, conversations)     one decision per conversation
     answers = ask(policy, chat, head, conversations, tools)     of a head, which reads tools too
+    answer = await ask_thread(thread, chat, policy, router, messages, tools)     of one, elsewhere
     router = calibrate(policy, chat, router)               with its scores without content
 
 Prompts, scores and rule are the gateway's (producers/gateway/skills/label_router.py), so that what
@@ -20,7 +21,10 @@ import torch
 
 from daemon.engine.cache import Cache
 from daemon.engine.chat import Chat
+from daemon.engine.generation import PromptTooLong, Request
 from daemon.engine.policy import Policy
+from daemon.engine.thread import EngineFailure, EngineThread
+from envs.endpoint import EndpointUnavailable
 from events.errors import KintsugiError
 from events.jobs import PanelRouter
 from producers.gateway.routing.token_scores import TEMPLATE_VARIABLES
@@ -30,6 +34,7 @@ from producers.gateway.skills.label_router import (
     build_prompts,
     decide,
     list_label_tokens,
+    read_answer,
     read_scores,
 )
 
@@ -88,6 +93,30 @@ def ask(
         decide(router, next(scores)) if is_short else RouterAnswer(None, "failed")
         for is_short in fits
     ]
+
+
+async def ask_thread(
+    thread: EngineThread,
+    chat: Chat,
+    policy: Policy,
+    router: PanelRouter,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+) -> RouterAnswer:
+    """Return what a router chooses for a conversation, given as a client sends it; `tools`: those
+    that the agent is offered, which a head reads. A conversation whose prompt does not fit has the
+    doubt `failed`. Raises EndpointUnavailable, NoTemplate."""
+    prompts = render_router_prompts(chat, router, messages, tools)
+    tokens = tuple(list_label_tokens(router))
+    requests = [Request(prompt, 1, temperature=0.0, logprob_token_ids=tokens) for prompt in prompts]
+    try:
+        call = await thread.submit(policy, requests)
+        tops = {number: emission.top async for parts in call for number, emission in parts}
+    except PromptTooLong:
+        return RouterAnswer(None, "failed")
+    except EngineFailure as error:
+        raise EndpointUnavailable(f"{error}; run the same command to go on") from error
+    return read_answer(router, [dict(tops[order]) for order in range(len(prompts))])
 
 
 def calibrate(policy: Policy, chat: Chat, router: PanelRouter) -> PanelRouter:

@@ -50,12 +50,12 @@ def check_whole(app: "App", rows: "Sequence[AdapterRow]") -> None:
 
 
 def _find_adapters_in_use(table: "RouteTable") -> "Iterator[AdapterRow]":
-    """The adapters that answer, of a panel its members and its router."""
-    from daemon.serving.fleet import expand_panels
+    """Yield the adapters that answer, for a version with members its parts."""
+    from daemon.serving.fleet import expand_versions
 
     for route in table.routes:
         names = {part.adapter for part in route.standing.shares} | {route.standing.shadow}
-        for name in sorted(filter(None, expand_panels(names, table.adapters))):
+        for name in sorted(filter(None, expand_versions(names, table.adapters))):
             row = table.adapter(name)
             if row is not None:
                 yield row

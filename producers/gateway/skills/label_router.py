@@ -122,6 +122,12 @@ def decide(router: PanelRouter, scores: Sequence[Sequence[float]]) -> RouterAnsw
     return RouterAnswer(choices[0], "none" if choices[0] is None else None)
 
 
+def read_answer(router: PanelRouter, logprobs: Sequence[Mapping[int, float]]) -> RouterAnswer:
+    """Return what a router chose, from the log-probability of each label token (id -> nats) in each
+    order. Raises KeyError where a label's is missing."""
+    return decide(router, [read_scores(router, order, row) for order, row in enumerate(logprobs)])
+
+
 def _turn(count: int, order: int) -> list[int]:
     """Return, for each option, the place of its label in an order."""
     shift = (count // ORDERS) * order

@@ -23,7 +23,8 @@ from daemon.evaluation.best_policies import find_best
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
 from daemon.evaluation.gate.decision import decide
 from daemon.evaluation.gate.measurements import Evaluation
-from daemon.evaluation.trial import Adapter, Plan, main, read_attempts
+from daemon.evaluation.players import Adapter
+from daemon.evaluation.trial import Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of
 from daemon.solver.journal import DEFINITIONS, write_definitions

@@ -12,8 +12,7 @@ from consumers.reads.serving import AdapterRow
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
-from daemon.evaluation.players import NoSuchPart, build_player
-from daemon.evaluation.trial import Adapter, PanelPlayer
+from daemon.evaluation.players import Adapter, NoSuchPart, PlayerWithMembers, build_player
 from daemon.jobs.local import LocalRunner
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
@@ -134,7 +133,7 @@ def test_a_panel_plays_with_the_files_of_its_members(app: App, base: Path, uncha
     assert panel.panel is not None
     with app.reading() as connection:
         player = build_player(connection, panel)
-        assert isinstance(player, PanelPlayer)
+        assert isinstance(player, PlayerWithMembers)
         files = Adapter(name=member.adapter, folder=member.path, sha256=member.sha256)
         assert (player.members, player.router) == ({TARGET: files}, panel.panel.router)
         gone = panel.panel.model_copy(

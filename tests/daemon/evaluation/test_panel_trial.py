@@ -9,15 +9,8 @@ from daemon.adapters.directory import WEIGHTS, verify
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.evaluation.trial import (
-    Adapter,
-    PanelPlayer,
-    Plan,
-    Player,
-    TrialAttempt,
-    play,
-    read_attempts,
-)
+from daemon.evaluation.players import Adapter, Player, PlayerWithMembers
+from daemon.evaluation.trial import Plan, TrialAttempt, play, read_attempts
 from daemon.jobs.runner import JOURNAL
 from daemon.methods.skills.engine_router import ask, find_label_tokens
 from events.jobs import PanelRouter, RouterOption
@@ -37,7 +30,7 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Adapter:
     return Adapter(name="member", folder=str(folder), sha256=verify(folder).files[WEIGHTS])
 
 
-def build_panel(member: Adapter, name: str, calibration: tuple[float, ...]) -> PanelPlayer:
+def build_panel(member: Adapter, name: str, calibration: tuple[float, ...]) -> PlayerWithMembers:
     """A panel whose router is the base, with one calibration for both orders."""
     labels = ("A", "B", "C")
     options = tuple(
@@ -47,7 +40,7 @@ def build_panel(member: Adapter, name: str, calibration: tuple[float, ...]) -> P
         )
     )
     router = PanelRouter(options=options, calibration=(calibration, calibration))
-    return PanelPlayer(name=name, members={"first": member, "second": None}, router=router)
+    return PlayerWithMembers(name=name, members={"first": member, "second": None}, router=router)
 
 
 def build_plan(*players: Player) -> Plan:
@@ -113,10 +106,10 @@ def test_a_plan_is_read_as_it_was_written(member: Adapter) -> None:
 def test_a_panel_has_a_member_for_each_skill_of_its_router(member: Adapter) -> None:
     panel = build_panel(member, "p", (0, 0, 0))
     with pytest.raises(ValueError, match="the members of p are of first, and its router chooses"):
-        PanelPlayer(name="p", members={"first": member}, router=panel.router)
+        PlayerWithMembers(name="p", members={"first": member}, router=panel.router)
     asked = panel.router.model_copy(update={"adapter": "router"})
     with pytest.raises(ValueError, match="is router, and the files are those of the base"):
-        PanelPlayer(name="p", members=panel.members, router=asked)
+        PlayerWithMembers(name="p", members=panel.members, router=asked)
 
 
 def test_a_router_whose_prompt_does_not_fit_leaves_the_session_to_the_base(

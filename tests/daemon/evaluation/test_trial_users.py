@@ -11,7 +11,6 @@ import pytest
 import stamina
 
 from daemon.adapters.directory import WEIGHTS, verify
-from daemon.engine.agent import ask_router
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
@@ -19,9 +18,10 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.engine.thread import EngineThread
 from daemon.evaluation import trial
 from daemon.evaluation.plan_program import WrongSetting
-from daemon.evaluation.trial import Adapter, Plan, TrialAttempt, play, read_attempts
+from daemon.evaluation.players import Adapter
+from daemon.evaluation.trial import Plan, TrialAttempt, play, read_attempts
 from daemon.jobs.runner import JOURNAL
-from daemon.methods.skills.engine_router import ask
+from daemon.methods.skills.engine_router import ask, ask_thread
 from envs.endpoint import EndpointUnavailable
 from envs.shop.environment import Shop
 from events.jobs import AdapterUser, EndpointUser, ModelUser
@@ -254,7 +254,7 @@ def test_a_router_says_the_same_through_the_engines_thread(stranger: Adapter) ->
         thread.start()
         try:
             return [
-                await ask_router(thread, chat, policy, router, messages, ())
+                await ask_thread(thread, chat, policy, router, messages, ())
                 for messages in [*conversations, long]
             ]
         finally:

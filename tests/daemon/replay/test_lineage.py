@@ -56,11 +56,19 @@ def test_every_thing_is_drawn_once_and_nothing_over_another() -> None:
         assert abs(one.x - other.x) > 200 or abs(one.y - other.y) > 40, (one, other)
     assert all(layout.boxes[one].x < layout.boxes[other].x for one, other in layout.edges)
     order = [kind for kind, _ in KINDS]
-    assert [kind for _, kind in layout.columns] == [kind for kind in order if kind != "panel"]
+    assert [kind for _, kind in layout.columns] == order
     panel = Node("panel-1", "panel", "answers refunds by better", explained().because)
     layout = compute_layout(Node("agent", "route", "panel-1 100%", (panel,)))
-    assert [kind for _, kind in layout.columns] == order
+    assert [kind for _, kind in layout.columns] == ["route", "panel", *order[1:]]
     assert sum(other == ("rollout", "r1") for _, other in layout.edges) == 4
+
+
+def test_a_kind_without_a_column_of_its_own_stands_behind_what_rests_on_it() -> None:
+    pattern = Node("wrong_entity|cancel", "pattern", "12 failures")
+    plan = Node("set/1", "plan", "refund", (Node("set", "plans", "4 plans", (pattern,)),))
+    task = Node("task-1", "task", "written", (pattern, plan))
+    columns = [kind for _, kind in compute_layout(task).columns]
+    assert columns == ["pattern", "task", "plan", "plans"]
 
 
 def test_of_very_many_some_are_drawn_and_the_others_counted() -> None:

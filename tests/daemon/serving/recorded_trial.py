@@ -13,7 +13,8 @@ from random import Random
 from typing import Final
 
 from daemon.evaluation.plan_program import ChunkJournal
-from daemon.evaluation.trial import _CHUNK, PanelPlayer, Plan, TrialAttempt, _chunks
+from daemon.evaluation.players import PlayerWithMembers
+from daemon.evaluation.trial import _CHUNK, Plan, TrialAttempt, _chunks
 from daemon.solver.journal import read_definitions
 from envs.registry import open_place
 from events.gate import AFTER_ERROR
@@ -42,7 +43,7 @@ def played(plan: Plan, out: Path) -> Iterator[TrialAttempt]:
             kind = AFTER_ERROR if definition.lesson else definition.capability
             rate = rates[kind][side]
             panel, member = plan.players[player], None
-            if isinstance(panel, PanelPlayer):
+            if isinstance(panel, PlayerWithMembers):
                 adapter = panel.members.get(kind)
                 member = MemberChoice(
                     skill=kind if adapter else None,

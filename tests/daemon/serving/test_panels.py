@@ -107,7 +107,7 @@ def test_a_panel_that_is_taken_back_lets_its_parts_go(
     assert home.loaded() == [[first]]
     assert [home.state(name) for name in (panel, second, router)] == ["unloaded"] * 3
     reasons = [step.reason for step in home.steps(second) if step.state == "draining"]
-    assert reasons == ["the last panel that named it is unloaded"]
+    assert reasons == ["the last version with it is unloaded"]
     home.later = timedelta(days=1)
     assert home.tick().collected == [panel], "its parts could be staged again with it until now"
     assert sorted(home.tick().collected) == sorted([second, router])

@@ -34,7 +34,8 @@ from daemon.evaluation.plan_program import (
     open_plan_environment,
     run_program,
 )
-from daemon.evaluation.trial import Adapter, load_base, load_chat, prove_adapter
+from daemon.evaluation.players import Adapter
+from daemon.evaluation.trial import load_base, load_chat, prove_adapter
 from daemon.methods.synthesis.manners import find_turn, vary_manner
 from envs.episode import REGULAR
 from envs.evidence.user_faults import FaultRule, find_user_fault

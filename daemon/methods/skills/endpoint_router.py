@@ -1,0 +1,53 @@
+"""Asks the router of a panel behind an endpoint, before an episode's first answer.
+
+    router = EndpointRouter(panel, endpoints, list_fields)
+    choice = await router.choose(messages, task)
+
+The router reads what it reads at a gateway, by the same prompt and rule (label_router.py). A head
+reads the prompt of the agent's own request. Where the router fails, the choice has the doubt
+`failed`. Not covered: the time that a gateway gives it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from envs.endpoint import AnswerFailure, Endpoint, wire
+from envs.task import TaskDefinition
+from events.messages import Message
+from events.rollouts import MemberChoice
+from events.serving import Panel
+from producers.gateway.routing.token_scores import read_token_scores
+from producers.gateway.skills import label_router
+
+ListFields = Callable[[TaskDefinition, Sequence[Message]], Mapping[str, Any]]
+"""Returns the fields that the agent's prompt is rendered of, beside the messages, from the task and
+what the agent reads."""
+
+
+class EndpointRouter:
+    """The router of a panel, behind an endpoint."""
+
+    def __init__(
+        self, panel: Panel, endpoints: Mapping[str | None, Endpoint], list_fields: ListFields
+    ) -> None:
+        """`endpoints`: adapter (None: the base) -> where it answers, of all of the panel's."""
+        self._panel, self._endpoints, self._list_fields = panel, endpoints, list_fields
+
+    async def choose(self, messages: Sequence[Message], task: TaskDefinition) -> MemberChoice:
+        """Return the member for a conversation. Raises EndpointRefusal."""
+        router = self._panel.router
+        endpoint = self._endpoints[router.adapter]
+        opening = label_router.Opening(
+            [wire(message) for message in messages], self._list_fields(task, messages)
+        )
+        requests = opening.build_requests(router, endpoint.model)
+        if not requests:
+            return MemberChoice(doubt="failed")
+        try:
+            answers = await asyncio.gather(*map(endpoint.ask, requests))
+            answer = label_router.read_answer(router, list(map(read_token_scores, answers)))
+        except (AnswerFailure, KeyError):
+            return MemberChoice(doubt="failed")
+        adapter = self._panel.find_adapter(answer.skill)
+        return MemberChoice(skill=answer.skill, adapter=adapter, doubt=answer.doubt)
