@@ -40,23 +40,10 @@ from events.serving import (
     RouteChanged,
     RouteShare,
     ServingEvent,
-    UserEvaluated,
 )
 
 _UNKNOWN: Final[Mapping[str, str | None]] = {
-    **dict.fromkeys(
-        (
-            "capability",
-            "job",
-            "merge",
-            "panel",
-            "user_gate",
-            "distance",
-            "from_base",
-            "incumbent",
-            "gate",
-        )
-    ),
+    **{column.name: None for column in Adapter.table().c if column.nullable},
     "role": "agent",
     "replicas": "[]",
 }
@@ -68,7 +55,7 @@ def fold_adapter_production(folding: FoldInput, data: AdapterProduced, batch: Ba
     named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin", "role"}
     merge = None if data.merge is None else data.merge.model_dump_json()
     born: Row = {**_UNKNOWN, **data.model_dump(include=named), "merge": merge}
-    _adapter_step(folding, data, batch, born)
+    step_adapter(folding, data, batch, born)
 
 
 def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch) -> None:
@@ -78,7 +65,7 @@ def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch
     reasons = (_refuse_part(data, rows, name) for name in data.panel.adapters)
     refused = refuse_cycle_panel(data, batch) or next(filter(None, reasons), None)
     if refused is not None:
-        _refuse(folding, batch, "adapter", data.adapter, refused, "")
+        refuse(folding, batch, "adapter", data.adapter, refused, "")
         return
     born: Row = {
         **_UNKNOWN,
@@ -87,7 +74,7 @@ def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch
         "origin": "panel",
         "panel": data.panel.model_dump_json(),
     }
-    if _adapter_step(folding, data, batch, born):
+    if step_adapter(folding, data, batch, born):
         store_cycle_panel(data, batch)
 
 
@@ -114,7 +101,7 @@ def fold_adapter_staging(folding: FoldInput, data: AdapterStaged, batch: Batch) 
         "distance": data.distance,
         "from_base": data.from_base,
     }
-    _adapter_step(folding, data, batch, proof)
+    step_adapter(folding, data, batch, proof)
 
 
 def fold_adapter_evaluation(folding: FoldInput, data: AdapterEvaluated, batch: Batch) -> None:
@@ -122,7 +109,7 @@ def fold_adapter_evaluation(folding: FoldInput, data: AdapterEvaluated, batch: B
     if _is_refused_user(folding, data, batch):
         return
     evaluations = Evaluation.table().c
-    taken = _adapter_step(folding, data, batch, {})
+    taken = step_adapter(folding, data, batch, {})
     if not taken:
         return
     batch.stage(
@@ -148,53 +135,19 @@ def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> N
     if _is_refused_user(folding, data, batch):
         return
     report = exact_json(data.report.model_dump(mode="json"))
-    _adapter_step(folding, data, batch, {"incumbent": data.incumbent, "gate": report})
+    step_adapter(folding, data, batch, {"incumbent": data.incumbent, "gate": report})
 
 
 def _is_refused_user(
     folding: FoldInput, data: AdapterEvaluated | GateDecided, batch: Batch
 ) -> bool:
     """Whether an adapter plays users, and so was refused as an agent: it has a gate of its own."""
-    row = _adapter(batch, data.adapter)
+    row = find_adapter(batch, data.adapter)
     if row is None or row["role"] != "user":
         return False
     refused = f"{data.adapter} plays users, and was measured as an agent"
-    _refuse(folding, batch, "adapter", data.adapter, refused, "")
+    refuse(folding, batch, "adapter", data.adapter, refused, "")
     return True
-
-
-def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) -> None:
-    """An adapter plays users from here on, or does not; the one before it goes out of service."""
-    row = _adapter(batch, data.adapter)
-    if row is not None and row["role"] != "user":
-        refused = f"{data.adapter} is an agent's, and was measured as a user"
-        _refuse(folding, batch, "adapter", data.adapter, refused, data.reason)
-        return
-    others = [] if row is None or not data.passed else _list_users(batch, row)
-    gate = {"user_gate": data.model_dump_json()}
-    if not _adapter_step(folding, data, batch, gate, data.reason):
-        return
-    for other in others:
-        reason = f"{data.adapter} plays users in its place"
-        _move(folding, batch, other, State.DRAINING, reason)
-        _step(folding, batch, "adapter", other["adapter"], State.DRAINING, reason)
-
-
-def _list_users(batch: Batch, row: Row) -> list[Row]:
-    """Return the other adapters that play users of the same agent and base."""
-    adapters = Adapter.table()
-    query = (
-        select(adapters)
-        .where(
-            adapters.c.role == "user",
-            adapters.c.alias == row["alias"],
-            adapters.c.base == row["base"],
-            adapters.c.state == State.GATED.value,
-            adapters.c.adapter != row["adapter"],
-        )
-        .order_by(adapters.c.adapter)
-    )
-    return [dict(other) for other in batch.connection.execute(query).mappings()]
 
 
 def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
@@ -202,9 +155,9 @@ def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> N
     unloaded = State(data.state) in (State.UNLOADED, State.COLLECTED)
     refused = _find_user(batch, data.adapter) if unloaded else None
     if refused is not None:
-        _refuse(folding, batch, "adapter", data.adapter, refused, data.reason)
+        refuse(folding, batch, "adapter", data.adapter, refused, data.reason)
         return
-    _adapter_step(folding, data, batch, {"replicas": "[]"} if unloaded else {}, data.reason)
+    step_adapter(folding, data, batch, {"replicas": "[]"} if unloaded else {}, data.reason)
 
 
 def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> None:
@@ -218,14 +171,14 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
             route, {name: candidate(row) for name, row in rows.items()}, data
         )
     except RouteRefusal as refused:
-        _refuse(folding, batch, "alias", data.alias, str(refused), data.reason)
+        refuse(folding, batch, "alias", data.alias, str(refused), data.reason)
         return
-    _step(folding, batch, "alias", data.alias, None, data.reason)
+    note_step(folding, batch, "alias", data.alias, None, data.reason)
     for name, row in sorted(rows.items()):
         state = after(name, State(row["state"]), data)
         if state is not None and state != row["state"]:
-            _move(folding, batch, row, state, data.reason)
-            _step(folding, batch, "adapter", name, state, data.reason)
+            move_adapter(folding, batch, row, state, data.reason)
+            note_step(folding, batch, "adapter", name, state, data.reason)
     if data.why == "holdout":
         # Who answers, since when and why stays as it was decided.
         routes = Route.table()
@@ -280,24 +233,24 @@ def parse_route_state(row: Row) -> RouteState:
 # One step of one adapter
 
 
-def _adapter_step(
+def step_adapter(
     folding: FoldInput, data: ServingEvent, batch: Batch, changes: Row, reason: str = ""
 ) -> bool:
     """Move the adapter that an event names; False where it was refused, or a repetition."""
     assert not isinstance(data, RouteChanged), "a route moves several"
     if _is_repeat(folding, batch):
         return False
-    row = _adapter(batch, data.adapter)
+    row = find_adapter(batch, data.adapter)
     state = after(data.adapter, None if row is None else State(row["state"]), data)
     if state is None:
-        _refuse(folding, batch, "adapter", data.adapter, _refusal(data, row), reason)
+        refuse(folding, batch, "adapter", data.adapter, _refusal(data, row), reason)
         return False
     known = {**(row or {}), **changes}
     if row is None or row["state"] != state:
-        _move(folding, batch, known, state, reason)
+        move_adapter(folding, batch, known, state, reason)
     else:
         batch.stage(Adapter, known)
-    _step(folding, batch, "adapter", data.adapter, state, reason)
+    note_step(folding, batch, "adapter", data.adapter, state, reason)
     return True
 
 
@@ -309,7 +262,8 @@ def _refusal(data: ServingEvent, row: Row | None) -> str:
     return f"{data.adapter} is {row['state']}: no {wanted} from there"
 
 
-def _move(folding: FoldInput, batch: Batch, row: Row, state: State, reason: str) -> None:
+def move_adapter(folding: FoldInput, batch: Batch, row: Row, state: State, reason: str) -> None:
+    """Bring an adapter into a state."""
     batch.stage(
         Adapter,
         {
@@ -343,10 +297,11 @@ def _route_row(folding: FoldInput, data: RouteChanged, following: RouteState) ->
 # The account of what was done
 
 
-def _step(
+def note_step(
     folding: FoldInput, batch: Batch, kind: str, subject: str, state: State | None, reason: str,
     refused: str | None = None,
 ) -> None:  # fmt: skip
+    """Add a step to the account of what was done; `refused` says why one was not taken."""
     steps = LifecycleStep.table().c
     envelope = folding.event.envelope
     batch.stage(
@@ -367,11 +322,12 @@ def _step(
     )
 
 
-def _refuse(
+def refuse(
     folding: FoldInput, batch: Batch, kind: str, subject: str, refused: str, reason: str
 ) -> None:
+    """Note why an event moves nothing; not for a repetition."""
     if not _is_repeat(folding, batch):
-        _step(folding, batch, kind, subject, None, reason, refused)
+        note_step(folding, batch, kind, subject, None, reason, refused)
 
 
 # What the tables hold
@@ -392,7 +348,8 @@ def _count(batch: Batch, table: type[ProjectionTable], *where: Any) -> int:
     return int(batch.connection.execute(query).scalar_one())
 
 
-def _adapter(batch: Batch, name: str) -> Row | None:
+def find_adapter(batch: Batch, name: str) -> Row | None:
+    """Return the row of an adapter; None where nobody produced it."""
     return _rows(batch, [name]).get(name)
 
 

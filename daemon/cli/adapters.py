@@ -24,10 +24,12 @@ from daemon.cli.serving import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from consumers.reads.serving import AdapterLine, AdapterRow
     from daemon.evaluation.comparison import Comparison, ComparisonResult
     from events.gate import GateReport
-    from events.serving import UserEvaluated
+    from events.serving import UserFaultRate
 
 group = noun("adapters", "What was trained, and what serves.")
 
@@ -81,8 +83,8 @@ def _describe_purpose(line: "AdapterLine") -> str | None:
 
 
 def _describe_gate(line: "AdapterLine") -> str | None:
-    if line.user_gate is not None:
-        return "PASS" if line.user_gate["passed"] else "REJECT"
+    if line.role_passed is not None:
+        return "PASS" if line.role_passed else "REJECT"
     return line.gate["decision"] if line.gate else None
 
 
@@ -123,16 +125,16 @@ def show(cli: Cli, adapter: Named) -> None:
         cli.out.show("", _report(row.gate), *_show_targets(row.gate))
         if row.gate.evidence is not None:
             cli.out.show("", describe_evidence(row.gate.evidence.model_dump()))
-    if row.user_gate is not None:
-        cli.out.show("", _show_user_gate(row.user_gate))
+    if row.role_rates:
+        cli.out.show("", _show_rates(row.role_rates))
 
 
-def _show_user_gate(gate: "UserEvaluated") -> Any:
-    """How an adapter did as a user, rate by rate."""
+def _show_rates(rates: "Mapping[str, UserFaultRate]") -> Any:
+    """How an adapter did in a role with a gate of its own, rate by rate."""
     rows = [
         [name, "PASS" if rate.holds else "FAIL", f"{rate.count:,} of {rate.of:,}",
          f"{rate.upper:.2%}", f"{rate.limit:.2%}"]
-        for name, rate in gate.rates.items()
+        for name, rate in rates.items()
     ]  # fmt: skip
     columns = ["fault", "verdict", "count", "upper 95 %", "limit"]
     return table(columns, rows, right=columns[2:], whole=("fault", "verdict"))
@@ -140,15 +142,13 @@ def _show_user_gate(gate: "UserEvaluated") -> Any:
 
 def build_document(cli: Cli, row: "AdapterRow") -> dict[str, Any]:
     """An adapter or a panel, for scripts."""
-    gate = None if row.gate is None else row.gate.model_dump(mode="json")
-    merge = None if row.merge is None else row.merge.model_dump(mode="json")
-    panel = None if row.panel is None else row.panel.model_dump(mode="json")
-    user_gate = None if row.user_gate is None else row.user_gate.model_dump(mode="json")
-    named = {
-        "state": str(row.state), "gate": gate, "merge": merge, "panel": panel,
-        "user_gate": user_gate, "path": locate_files(cli, row.path),
-    }  # fmt: skip
-    return {**asdict(row), **named}
+    from events.messages import StrictModel
+
+    values = {
+        name: value.model_dump(mode="json") if isinstance(value, StrictModel) else value
+        for name, value in asdict(row).items()
+    }
+    return {**values, "state": str(row.state), "path": locate_files(cli, row.path)}
 
 
 def _about(cli: Cli, row: "AdapterRow") -> Any:
