@@ -127,8 +127,8 @@ def schedule(
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
     from daemon.cycle.planner import CyclePlanner
+    from daemon.jobs.user_endpoints import export_key
     from daemon.methods.skills.panel_makers import teach_router
-    from daemon.methods.synthesis.users.players import export_key
     from daemon.proposer.probe import Engine
 
     with stop_on_signal(cli) as stop, cli.app() as app:
@@ -219,7 +219,7 @@ def work(
     upstream: EngineUrls = None,
 ) -> int | None:
     """Make ended sessions into rollouts, keep engines as routes want them, and watch canaries."""
-    from daemon.methods.synthesis.users.players import export_key
+    from daemon.jobs.user_endpoints import export_key
     from daemon.roles.worker import Worker
     from daemon.serving.fleet import open_fleet
 
