@@ -439,7 +439,7 @@ class JobSpec(StrictModel):
     """Of a job that teaches a router: what it chooses among, and the prompt that it reads."""
     dialogues: Sha256 | None = Field(default=None, exclude_if=_is_absent)
     """Of a job that teaches the user: of the file with recorded dialogues that it learns from
-    beside those of the oracle with the exact user (daemon/jobs/dialogues.py). None: these alone."""
+    beside those of the oracle with the exact user. None: these alone."""
     dialogue_count: int | None = Field(default=None, ge=0, exclude_if=_is_absent)
     """Of a job that teaches the user: accepted dialogues that there were when it was requested,
     those that it does not learn from among them. None: not known."""

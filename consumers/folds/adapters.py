@@ -38,7 +38,6 @@ from events.serving import (
     RouteChanged,
     RouteShare,
     ServingEvent,
-    UserEvaluated,
 )
 
 
@@ -97,46 +96,12 @@ def _is_refused_user(
     folding: FoldInput, data: AdapterEvaluated | GateDecided, batch: Batch
 ) -> bool:
     """Whether an adapter plays users, and so was refused as an agent: it has a gate of its own."""
-    row = _adapter(batch, data.adapter)
+    row = find_adapter(batch, data.adapter)
     if row is None or row["role"] != "user":
         return False
     refused = f"{data.adapter} plays users, and was measured as an agent"
     refuse_step(folding, batch, "adapter", data.adapter, refused, "")
     return True
-
-
-def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) -> None:
-    """An adapter plays users from here on, or does not; the one before it goes out of service."""
-    row = _adapter(batch, data.adapter)
-    if row is not None and row["role"] != "user":
-        refused = f"{data.adapter} is an agent's, and was measured as a user"
-        refuse_step(folding, batch, "adapter", data.adapter, refused, data.reason)
-        return
-    others = [] if row is None or not data.passed else _list_users(batch, row)
-    gate = {"user_gate": data.model_dump_json()}
-    if not step_adapter(folding, data, batch, gate, data.reason):
-        return
-    for other in others:
-        reason = f"{data.adapter} plays users in its place"
-        _move(folding, batch, other, State.DRAINING, reason)
-        _step(folding, batch, "adapter", other["adapter"], State.DRAINING, reason)
-
-
-def _list_users(batch: Batch, row: Row) -> list[Row]:
-    """Return the other adapters that play users of the same agent and base."""
-    adapters = Adapter.table()
-    query = (
-        select(adapters)
-        .where(
-            adapters.c.role == "user",
-            adapters.c.alias == row["alias"],
-            adapters.c.base == row["base"],
-            adapters.c.state == State.GATED.value,
-            adapters.c.adapter != row["adapter"],
-        )
-        .order_by(adapters.c.adapter)
-    )
-    return [dict(other) for other in batch.connection.execute(query).mappings()]
 
 
 def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
@@ -162,12 +127,12 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
     except RouteRefusal as refused:
         refuse_step(folding, batch, "alias", data.alias, str(refused), data.reason)
         return
-    _step(folding, batch, "alias", data.alias, None, data.reason)
+    note_step(folding, batch, "alias", data.alias, None, data.reason)
     for name, row in sorted(rows.items()):
         state = after(name, State(row["state"]), data)
         if state is not None and state != row["state"]:
-            _move(folding, batch, row, state, data.reason)
-            _step(folding, batch, "adapter", name, state, data.reason)
+            move_adapter(folding, batch, row, state, data.reason)
+            note_step(folding, batch, "adapter", name, state, data.reason)
     if data.why == "holdout":
         # Who answers, since when and why stays as it was decided.
         routes = Route.table()
@@ -230,7 +195,7 @@ def step_adapter(
     assert not isinstance(data, RouteChanged), "a route moves several"
     if _is_repeat(folding, batch):
         return False
-    row = _adapter(batch, data.adapter)
+    row = find_adapter(batch, data.adapter)
     state = after(data.adapter, None if row is None else State(row["state"]), data)
     if state is None:
         refuse_step(folding, batch, "adapter", data.adapter, _refusal(data, row), reason)
@@ -238,10 +203,10 @@ def step_adapter(
     unknown: Row = {**Adapter.blank(), "role": "agent", "replicas": "[]"}
     known = {**(row or unknown), **changes}
     if row is None or row["state"] != state:
-        _move(folding, batch, known, state, reason)
+        move_adapter(folding, batch, known, state, reason)
     else:
         batch.stage(Adapter, known)
-    _step(folding, batch, "adapter", data.adapter, state, reason)
+    note_step(folding, batch, "adapter", data.adapter, state, reason)
     return True
 
 
@@ -253,7 +218,8 @@ def _refusal(data: ServingEvent, row: Row | None) -> str:
     return f"{data.adapter} is {row['state']}: no {wanted} from there"
 
 
-def _move(folding: FoldInput, batch: Batch, row: Row, state: State, reason: str) -> None:
+def move_adapter(folding: FoldInput, batch: Batch, row: Row, state: State, reason: str) -> None:
+    """Bring an adapter into a state."""
     batch.stage(
         Adapter,
         {
@@ -287,10 +253,11 @@ def _route_row(folding: FoldInput, data: RouteChanged, following: RouteState) ->
 # The account of what was done
 
 
-def _step(
+def note_step(
     folding: FoldInput, batch: Batch, kind: str, subject: str, state: State | None, reason: str,
     refused: str | None = None,
 ) -> None:  # fmt: skip
+    """Add a step to the account of what was done; `refused` says why one was not taken."""
     steps = LifecycleStep.table().c
     envelope = folding.event.envelope
     batch.stage(
@@ -317,7 +284,7 @@ def refuse_step(
     """Record in `serving_steps` that an event changed nothing, and why; a repetition records
     nothing."""
     if not _is_repeat(folding, batch):
-        _step(folding, batch, kind, subject, None, reason, refused)
+        note_step(folding, batch, kind, subject, None, reason, refused)
 
 
 # What the tables hold
@@ -338,7 +305,8 @@ def _count(batch: Batch, table: type[ProjectionTable], *where: Any) -> int:
     return int(batch.connection.execute(query).scalar_one())
 
 
-def _adapter(batch: Batch, name: str) -> Row | None:
+def find_adapter(batch: Batch, name: str) -> Row | None:
+    """Return the row of an adapter; None where nobody produced it."""
     return read_adapter_rows(batch, [name]).get(name)
 
 

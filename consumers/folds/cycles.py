@@ -21,8 +21,7 @@ from sqlalchemy import and_, func, select
 
 from consumers.batch import Batch, Row
 from consumers.folds.record import FoldInput
-from consumers.folds.task_states import reject_task
-from consumers.methods.synthesis.folds import count_try, name_plan
+from consumers.folds.task_states import name_plan, reject_task
 from consumers.tables import Cycle, Job, JobRound, Leader, ProjectionTable, Rejection, Task
 from events.canonical import exact_json
 from events.learning import (
@@ -187,25 +186,26 @@ def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
     return True
 
 
-def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) -> None:
-    """A task came to nothing, and why; one of the buffer cannot be played any more."""
+def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) -> bool:
+    """A task came to nothing, and why; one of the buffer cannot be played any more. Return whether
+    it counts as a try of an open cycle."""
     if data.task is not None:
         reject_task(folding, data.alias, data.task, data.reason, batch)
-        return
+        return False
     assert data.cycle is not None, "the event names a task or a cycle"
     event = folding.event.envelope.id
     row = find_open_cycle(batch, data.cycle)
     if row is None or _exists(batch, Rejection, Rejection.table().c.event == event):
-        return
+        return False
     batch.stage(Cycle, {**row, "rejected": row["rejected"] + 1})
     if (round_row := _job_round(batch, data.job_round)) is not None:
         batch.stage(JobRound, {**round_row, "rejected": round_row["rejected"] + 1})
-    count_try(data.plan, batch, accepted=False)
     columns = {**data.model_dump(exclude={"job_round", "task", "plan"}), **name_plan(data.plan)}
     batch.stage(
         Rejection,
         {**columns, "event": event, "time": folding.time, **folding.place()},
     )
+    return True
 
 
 def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> None:

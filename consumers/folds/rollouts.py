@@ -23,7 +23,6 @@ from consumers.folds.adapters import (
     fold_gate_decision,
     fold_operator_action,
     fold_route_change,
-    fold_user_evaluation,
 )
 from consumers.folds.cycles import (
     PROPOSED,
@@ -46,6 +45,7 @@ from consumers.folds.repairs import fold_repair
 from consumers.folds.task_states import (
     fold_task_retirement,
     keep_body,
+    name_plan,
     restore_task,
     takes_body,
 )
@@ -56,8 +56,8 @@ from consumers.methods.synthesis.folds import (
     fold_plan_revisions,
     fold_plans,
     fold_trajectory_verdict,
-    name_plan,
 )
+from consumers.methods.synthesis.users import fold_user_evaluation
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json
 from events.envelope import derive_id
@@ -341,6 +341,12 @@ def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> 
     )
 
 
+def fold_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) -> None:
+    """A task came to nothing, and its plan counts the try."""
+    if fold_task_rejection(folding, data, batch):
+        count_try(data.plan, batch, accepted=False)
+
+
 def fold_diagnosis(folding: FoldInput, data: PatternsDiagnosed, batch: Batch) -> None:
     """A round closes: priorities move."""
     if awaits_round(data, batch):
@@ -395,7 +401,7 @@ FOLDS: Final[Mapping[str, Fold]] = {
     PatternsDiagnosed.TYPE: fold_diagnosis,
     DirectiveWritten.TYPE: fold_directive,
     TaskProposed.TYPE: fold_task_proposal,
-    TaskRejected.TYPE: fold_task_rejection,
+    TaskRejected.TYPE: fold_rejection,
     TaskRetired.TYPE: fold_task_retirement,
     JobRequested.TYPE: fold_job_request,
     PoolsShifted.TYPE: fold_pool_shift,

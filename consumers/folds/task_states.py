@@ -5,6 +5,7 @@
     restore_task            a task that was retired or rejected is drawn again
     reject_task             it cannot be played: its body is missing, or another one
     fold_task_retirement    nobody wants it drawn any more
+    name_plan               the columns by which a task or a rejection names its plan
 
 The body of a task by content is checked here, by its hash alone: whether a version of the program
 can play it is for who plays it. A sealed body is not opened, so who opens it checks it. Of an
@@ -17,12 +18,12 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from consumers.batch import Batch
+from consumers.batch import Batch, Row
 from consumers.folds.record import FoldInput
 from consumers.tables import Erasure, TaskBody, TaskState
 from envs.lessons.sealed_body import write_sealed
 from envs.task import compute_content_id, is_content_id, write_body
-from events.learning import TaskProposed, TaskRetired
+from events.learning import PlanName, TaskProposed, TaskRetired
 from events.rollouts import clip_reason
 
 ACTIVE: Final = "active"
@@ -134,3 +135,12 @@ def _stage(
 def _has_body(batch: Batch, task: str) -> bool:
     query = select(TaskBody.table().c.task).where(TaskBody.table().c.task == task)
     return batch.connection.execute(query).first() is not None
+
+
+def name_plan(plan: PlanName | None) -> Row:
+    """Return the columns by which a task or a rejection names its plan."""
+    return {
+        "plans": None if plan is None else plan.plans,
+        "plan": None if plan is None else plan.plan,
+        "plan_revision": None if plan is None else plan.revision,
+    }

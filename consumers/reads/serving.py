@@ -6,6 +6,7 @@ that of the event that made it so, and a reader that has applied a position abov
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from events.errors import KintsugiError
 from events.gate import GateReport
 from events.jobs import PanelRouter
 from events.lifecycle import State
-from events.serving import AdapterMerge, GateDecided, Panel, Role, UserEvaluated
+from events.serving import AdapterMerge, GateDecided, Panel, Role, UserEvaluated, UserFaultRate
 from events.streams import LEARNING
 
 
@@ -47,6 +48,11 @@ class AdapterLine:
     """`user` for one that plays users and answers no client."""
     user_gate: dict[str, Any] | None = None
     """How it last did as a user."""
+
+    @property
+    def role_passed(self) -> bool | None:
+        """Return whether it passed the gate of its own role; None for an agent, and before that."""
+        return None if self.user_gate is None else bool(self.user_gate["passed"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,11 @@ class AdapterRow:
     """`user` for one that plays users and answers no client."""
     user_gate: UserEvaluated | None = None
     """How it last did as a user; None for one of an agent, and before it was measured."""
+
+    @property
+    def role_rates(self) -> Mapping[str, UserFaultRate]:
+        """Return what the gate of its own role measured last; empty for an agent."""
+        return {} if self.user_gate is None else self.user_gate.rates
 
     @property
     def has_files(self) -> bool:

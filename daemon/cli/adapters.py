@@ -24,10 +24,12 @@ from daemon.cli.serving import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from consumers.reads.serving import AdapterLine, AdapterRow
     from daemon.evaluation.comparison import Comparison, ComparisonResult
     from events.gate import GateReport, TargetReport
-    from events.serving import UserEvaluated
+    from events.serving import UserFaultRate
 
 group = noun("adapters", "What was trained, and what serves.")
 
@@ -59,8 +61,8 @@ def _describe_purpose(line: "AdapterLine") -> str | None:
 
 
 def _describe_gate(line: "AdapterLine") -> str | None:
-    if line.user_gate is not None:
-        return "PASS" if line.user_gate["passed"] else "REJECT"
+    if line.role_passed is not None:
+        return "PASS" if line.role_passed else "REJECT"
     return line.gate["decision"] if line.gate else None
 
 
@@ -120,16 +122,16 @@ def show(cli: Cli, adapter: Named) -> None:
         cli.out.show("", *_build_tables(row.gate))
         if row.gate.evidence is not None:
             cli.out.show("", describe_evidence(row.gate.evidence.model_dump()))
-    if row.user_gate is not None:
-        cli.out.show("", _show_user_gate(row.user_gate))
+    if row.role_rates:
+        cli.out.show("", _show_rates(row.role_rates))
 
 
-def _show_user_gate(gate: "UserEvaluated") -> Any:
-    """How an adapter did as a user, rate by rate."""
+def _show_rates(rates: "Mapping[str, UserFaultRate]") -> Any:
+    """How an adapter did in a role with a gate of its own, rate by rate."""
     rows = [
         [name, "PASS" if rate.holds else "FAIL", f"{rate.count:,} of {rate.of:,}",
          f"{rate.upper:.2%}", f"{rate.limit:.2%}"]
-        for name, rate in gate.rates.items()
+        for name, rate in rates.items()
     ]  # fmt: skip
     columns = ["fault", "verdict", "count", "upper 95 %", "limit"]
     return table(columns, rows, right=columns[2:], whole=("fault", "verdict"))

@@ -212,7 +212,7 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
 
 def _describe_mode(data: "TaskProposed | TaskRejected") -> str | None:
     """The mode of a task in words, with its plan where it was written by one."""
-    from consumers.methods.synthesis.plans import describe_mode
+    from daemon.controller.directive import describe_mode
 
     plan = data.plan
     if plan is None:

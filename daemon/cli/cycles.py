@@ -10,7 +10,6 @@ from daemon.cli.output import Columns, facts, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
-    from consumers.methods.synthesis.plans import CycleTries
     from consumers.reads.learning import CycleRow, JobRoundRow, RejectionRow
     from daemon.cycle.cost import CycleCost
     from daemon.cycle.outlook import Outlook
@@ -102,10 +101,10 @@ def show(
     `kintsugi explain ID` goes back to the rollouts, `kintsugi cycle account ID` says where its gain
     went.
     """
-    from consumers.methods.synthesis.plans import read_cycle_tries
     from consumers.reads import learning
     from consumers.reads.cycle_state import read_cycle_state
     from daemon.cli.cycle_account import describe_limit
+    from daemon.cli.methods import read_cycle_sections
     from daemon.cycle.account.account import build_document
     from daemon.cycle.account.read import read_account
     from daemon.cycle.cost import read_cost
@@ -123,7 +122,7 @@ def show(
         cost = read_cost(connection, app.settings, row)
         account = read_account(connection, row)
         practice = read_cycle_practice(connection, row)
-        tries = read_cycle_tries(connection, row.cycle)
+        sections = read_cycle_sections(connection, row.cycle)
     if cli.out.json:
         document = _document(row, step, rejected)
         job_rounds = [_describe_round(item) for item in rounds]
@@ -134,15 +133,14 @@ def show(
                 "jobs": branches,
                 "job_rounds": job_rounds,
                 "lessons": _describe_practice(practice),
-                "plans": [asdict(item) for item in tries],
+                **{name: section.document for name, section in sections.items()},
                 "cost": _cost(cost),
                 "account": accounted,
             }
         )
         return
     more = {} if practice is None else {"lessons": practice.describe()}
-    if tries:
-        more["plans"] = "; ".join(_describe_tries(item) for item in tries)
+    more.update({name: section.text for name, section in sections.items() if section.text})
     if account is not None:
         more["limited by"] = describe_limit(account)
     cli.out.show(_about(row, step, cost, more))
@@ -157,8 +155,7 @@ def _show_parts(
     rejected: "list[RejectionRow]",
 ) -> None:
     """Show the jobs, the directive, the rounds of jobs and the rejections of a cycle."""
-    from consumers.methods.synthesis.plans import describe_mode
-    from daemon.controller.directive import describe_directive
+    from daemon.controller.directive import describe_directive, describe_mode
 
     if branches:
         cli.out.show("", _build_job_table(branches))
@@ -177,12 +174,6 @@ def _show_parts(
             for item in rejected
         ]  # fmt: skip
         cli.out.show("", table(["rejected for", "mode", "check", "why"], refused))
-
-
-def _describe_tries(item: "CycleTries") -> str:
-    """The tries of a cycle by a set of plans, in words."""
-    whose = f"{item.plans[:_SHORT]} ({item.writer or 'rules'})"
-    return f"{item.accepted:,} of {item.tries:,} tries by {whose} accepted"
 
 
 def _build_job_table(branches: list[dict[str, str | None]]) -> Any:

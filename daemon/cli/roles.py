@@ -125,12 +125,13 @@ def schedule(
     from daemon.config.upstreams import key_of
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
-    from daemon.cycle.methods import bind_teacher, export_user_key
+    from daemon.cycle.methods import bind_teacher
     from daemon.cycle.planner import CyclePlanner
+    from daemon.jobs.user_endpoints import export_key
     from daemon.proposer.probe import Engine
 
     with stop_on_signal(cli) as stop, cli.app() as app:
-        export_user_key(app.settings)
+        export_key(app.settings)
         if _patiently(app.settle, stop) is None:
             return None
         leadership = Leadership(app)
@@ -217,13 +218,13 @@ def work(
     upstream: EngineUrls = None,
 ) -> int | None:
     """Make ended sessions into rollouts, keep engines as routes want them, and watch canaries."""
-    from daemon.cycle.methods import export_user_key
+    from daemon.jobs.user_endpoints import export_key
     from daemon.roles.worker import Worker
     from daemon.serving.fleet import open_fleet
 
     if once:
         with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
-            export_user_key(app.settings)
+            export_key(app.settings)
             worker = Worker(app, fleet)
             worker.check()
             done = worker.work()
@@ -237,7 +238,7 @@ def work(
         cli.app() as app,
         open_fleet(app.settings, upstream or ()) as fleet,
     ):
-        export_user_key(app.settings)
+        export_key(app.settings)
         worker = Worker(app, fleet)
         _work(app.settings, worker, stop)
         worker.close()

@@ -43,10 +43,7 @@ from daemon.cli import (
     whatif,
 )
 from daemon.cli.command import Debug, Home, Json, Quiet
-from daemon.methods.lessons import commands as lessons
-from daemon.methods.skills import panel_commands as panels
-from daemon.methods.skills import skill_commands as skills
-from daemon.methods.synthesis import commands as plans
+from daemon.cli.methods import GROUPS
 
 app = typer.Typer(
     name="kintsugi",
@@ -84,10 +81,11 @@ for module in (
 ):  # fmt: skip
     module.register(app)
 for module in (
-    rollouts, patterns, skills, tasks, plans, lessons, environments, bench, cycles, jobs, adapters,
-    panels, routes, log, spool, dlq, db, config,
+    rollouts, patterns, tasks, environments, bench, cycles, jobs, adapters, routes, log, spool, dlq,
+    db, config,
 ):  # fmt: skip
-    app.add_typer(module.group)
+    for group in (module.group, *GROUPS.get(module.group.info.name, ())):
+        app.add_typer(group)
 archive.register(log.group)
 cycle_plan.register(cycles.group)
 cycle_account.register(cycles.group)

@@ -95,25 +95,26 @@ _COLUMNS: Final = Columns(
 def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
     """Show one task: where it came from, its state, whose fault its rollouts were, and its whole
     definition."""
-    from consumers.methods.synthesis.verdicts import read_task_verdicts
+    from daemon.cli.methods import read_task_sections
 
     with cli.app() as app:
         with app.reading() as connection:
             line = find_task_line(connection, task, alias)
             written = _read_written(connection, line)
-            verdicts = read_task_verdicts(connection, line.task, line.alias)
+            sections = read_task_sections(connection, line.task, line.alias)
             stored = read_definition(app, connection, line.task)
         definition = stored or _define(app, line.task)
     document = {
         **build_task_document(line),
         **written,
-        "verdicts": [asdict(verdict) for verdict in verdicts],
+        **{name: section.document for name, section in sections.items()},
         "definition": None if definition is None else definition.model_dump(mode="json"),
     }
     if cli.out.json:
         cli.out.document(document)
         return
-    shown = {name: value for name, value in document.items() if name not in _TOLD_APART}
+    apart = {*_TOLD_APART, *sections}
+    shown = {name: value for name, value in document.items() if name not in apart}
     cli.out.show(
         facts(
             {
@@ -123,15 +124,16 @@ def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
             }
         )
     )
-    for verdict in verdicts:
-        cli.out.show(f"rollout {verdict.rollout}: {verdict.describe()}")
+    for section in sections.values():
+        if section.text:
+            cli.out.show(section.text)
     if definition is None:
         cli.out.hint("its environment is not known here, so its definition is not shown")
     else:
         cli.out.show("", definition.model_dump_json(indent=2))
 
 
-_TOLD_APART: Final = frozenset({"definition", "verified", "patterns", "verdicts"})
+_TOLD_APART: Final = frozenset({"definition", "verified", "patterns"})
 
 
 def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:

@@ -85,11 +85,11 @@ def directive(
     bad_tries: Iterable[BadTries],
     most: int,
     refusals: Mapping[str, Refusals] | None = None,
-    synthesis: Mapping[str, str] | None = None,
+    planned: Mapping[str, str] | None = None,
     usable: Mapping[Client, int] | None = None,
 ) -> Directive:
     """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone.
-    `refusals`: those of each pattern in the round; None where no lessons are wanted. `synthesis`:
+    `refusals`: those of each pattern in the round; None where no lessons are wanted. `planned`:
     pattern -> why plans write its tasks. `usable`: key -> failures of the round that tasks can
     follow; None where no keys are told apart."""
     lines = {line.pattern: line for line in patterns}
@@ -112,12 +112,11 @@ def directive(
     bad = tuple(item for item in bad_tries if item.pattern in counts)
     paused = {item.pattern for item in bad if item.mode == "repair"}
     repairable = {name: item for name, item in (refusals or {}).items() if name not in paused}
-    planned = synthesis or {}
     return Directive(
         quotas=tuple(
             _quota(lines[name], tasks, examples.get(name), descriptions.get(name)).model_copy(
                 update={
-                    "modes": choose_modes(tasks, repairable.get(name), planned.get(name)),
+                    "modes": choose_modes(tasks, repairable.get(name), (planned or {}).get(name)),
                     "clients": parts.get(name, ()),
                 }
             )
@@ -164,20 +163,19 @@ def _divide_examples(
 
 
 def choose_modes(
-    tasks: int, refusals: Refusals | None, synthesis: str | None = None
+    tasks: int, refusals: Refusals | None, planned: str | None = None
 ) -> tuple[ModeChoice, ...]:
     """Return the modes that are chosen for a part of a quota: `repair` for `REPAIRED` of it where
     the pattern stands on failed calls, which leaves a quota of one task an ordinary one; and
-    `synthesize` for all others where `synthesis` says why."""
+    `synthesize` for all others where `planned` says why."""
     lessons = int(REPAIRED * tasks)
     choices = []
     if refusals is None or not refusals.is_basis:
         lessons = 0
     if refusals is not None and lessons:
         choices.append(ModeChoice(mode="repair", tasks=lessons, reason=refusals.describe()))
-    if synthesis is not None:
-        planned = tasks - lessons
-        choices.append(ModeChoice(mode="synthesize", tasks=planned, reason=synthesis))
+    if planned is not None:
+        choices.append(ModeChoice(mode="synthesize", tasks=tasks - lessons, reason=planned))
     return tuple(choices)
 
 
@@ -289,6 +287,11 @@ def describe_directive(directive: Directive) -> str:
             f"rejected: {'; '.join(bad.reasons)}"
         )
     return "\n".join(lines)
+
+
+def describe_mode(mode: str | None, plan: str | None, revision: int | None) -> str | None:
+    """Return the mode of a task or a try in words, with its plan where it was written by one."""
+    return mode if plan is None else f"{mode} by {plan}, revision {revision}"
 
 
 def describe_modes(quota: Quota) -> str | None:

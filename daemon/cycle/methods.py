@@ -190,13 +190,6 @@ def find_user(
     return players.find_user(connection, settings, alias, base)
 
 
-def export_user_key(settings: "Settings") -> None:
-    """Put the key of the model that plays users where the processes of jobs find it."""
-    from daemon.methods.synthesis.users import players
-
-    players.export_key(settings)
-
-
 def build_user_worker(
     app: "App", fleet: "Fleet", runner: "JobRunner", clock: Callable[[], datetime]
 ) -> "UserWorker":

@@ -78,6 +78,12 @@ from daemon.evaluation.players import NoSuchPart, Player, build_player, list_mem
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
 from daemon.evaluation.targets import MOST, Target, find_targets
 from daemon.evaluation.trial import Plan, TrialAttempt, read_attempts
+from daemon.evaluation.user_faults import (
+    FaultCount,
+    describe_faults,
+    pair_judged,
+    shrink_target,
+)
 from daemon.jobs.runner import (
     CHECKPOINT_SETTING,
     OUT,
@@ -96,12 +102,6 @@ from daemon.jobs.runner import (
 from daemon.jobs.task_bodies import collect_bodies
 from daemon.jobs.user_endpoints import wait_for_files, wait_for_users
 from daemon.methods.lessons.after_error import HeldOutLessons
-from daemon.methods.synthesis.users.verdicts import (
-    FaultCount,
-    describe_faults,
-    pair_judged,
-    shrink_target,
-)
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs import grading
 from envs.environment import Environment, UnknownTask

@@ -52,7 +52,7 @@ from daemon.evaluation.run import (
     survey,
 )
 from daemon.evaluation.targets import PlannedTarget
-from daemon.methods.synthesis.users.verdicts import (
+from daemon.evaluation.user_faults import (
     FaultCount,
     describe_faults,
     pair_judged,

@@ -1,11 +1,7 @@
-"""Learning rates, epochs and numbers of dialogues by the size of the base, for settings that leave
-them unset: pure.
+"""Learning rates and epochs by the size of the base, for settings that leave them unset: pure.
 
     training        2e-3 up to 10 M parameters, 1e-5 from 4 B on
     warm start      4e-3 up to 10 M, 1e-4 at 1 B, 2e-5 from 10 B on; 4 epochs up to 10 M, 2 from 1 B
-    users           3e-3 up to 10 M, then as a warm start, and as many epochs; 8,192 dialogues up to
-                    10 M, 512 from 1 B on; in all manners twice the dialogues at two thirds of
-                    the rate
 
 Between these points the logarithm of the value is linear in the logarithm of the number of
 parameters. The points at 10 M were measured here with LoRA on a model of 0.9 M (docs/LOG.md); the
@@ -26,14 +22,6 @@ Points = Sequence[tuple[float, float]]
 _TRAINING: Final[Points] = ((1e7, 2e-3), (4e9, 1e-5))
 _WARM_START: Final[Points] = ((1e7, 4e-3), (1e9, 1e-4), (1e10, 2e-5))
 _EPOCHS: Final[Points] = ((1e7, 4.0), (1e9, 2.0))
-_USERS: Final[Points] = ((1e7, 3e-3), (1e9, 1e-4), (1e10, 2e-5))
-_DIALOGUES: Final[Points] = ((1e7, 8192.0), (1e9, 512.0))
-
-
-MANNERS_DIALOGUES: Final = 2
-"""Dialogues of a job that trains on in all manners, for each of the job before it."""
-MANNERS_RATE: Final = 2 / 3
-"""Its learning rate, by the same."""
 
 
 def compute_training_rate(parameters: int) -> float:
@@ -49,17 +37,6 @@ def compute_warm_start_rate(parameters: int) -> float:
 def compute_warm_start_epochs(parameters: int) -> int:
     """Return the epochs of a warm start for a base of this size."""
     return round(interpolate(_EPOCHS, parameters))
-
-
-def compute_user_rate(parameters: int, *, manners: bool = False) -> float:
-    """Return the learning rate of a job that teaches users, for a base of this size; `manners`: it
-    trains on in all manners."""
-    return interpolate(_USERS, parameters) * (MANNERS_RATE if manners else 1)
-
-
-def compute_user_dialogues(parameters: int, *, manners: bool = False) -> int:
-    """Return the number of dialogues that such a job shows, for a base of this size."""
-    return round(interpolate(_DIALOGUES, parameters) * (MANNERS_DIALOGUES if manners else 1))
 
 
 def interpolate(points: Points, parameters: int) -> float:

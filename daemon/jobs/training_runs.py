@@ -14,7 +14,7 @@ While the model that plays its users is away, no attempt begins and none is coun
 """
 
 import shutil
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,6 @@ from daemon.adapters.directory import AdapterWriteError, BadAdapter
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.span_contexts import Contexts
-from daemon.jobs.dialogues import read_dialogues
 from daemon.jobs.own_successes import NotShown, read_file
 from daemon.jobs.recording import record_rollouts, record_rounds
 from daemon.jobs.runner import (
@@ -49,7 +48,6 @@ from daemon.jobs.runner import (
 )
 from daemon.jobs.task_bodies import collect_bodies, collect_keys, reject_missing
 from daemon.jobs.user_endpoints import wait_for_users
-from daemon.methods.synthesis.user_training.dialogue_file import DIALOGUES, write_dialogues
 from daemon.solver.journal import (
     DEFINITIONS,
     SUCCESSES,
@@ -58,6 +56,8 @@ from daemon.solver.journal import (
     read_definitions,
     write_definitions,
 )
+from daemon.solver.kind import ShownRollouts
+from daemon.solver.kinds import KINDS, UnknownKind, find_kind
 from daemon.solver.rounds.record import ROUNDS
 from daemon.solver.spec import NothingPlayable, drop_tasks, list_tasks
 from envs.environment import UnknownTask
@@ -68,6 +68,8 @@ from events.rollouts import clip_reason
 from events.serving import AdapterProduced
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from daemon.core.app import App
 
 _ERASED: Final = "a person was erased of whose sessions it practises tasks; it begins anew without"
@@ -89,8 +91,8 @@ def advance(
     LogError, DatabaseUnavailable."""
     with app.reading() as connection:
         jobs = learning.open_jobs(connection)
-    # What plays users waits for what a cycle waits for; the order stays else.
-    jobs.sort(key=lambda job: job.teaches == "user")
+    # An adapter that answers no client waits for what a cycle waits for; the order stays else.
+    jobs.sort(key=_answers_no_client)
     called_off = cancelled or {}
     notes: list[str] = []
     for job in jobs:
@@ -102,6 +104,12 @@ def advance(
         if look.away:
             break  # of the other jobs the runner would say the same
     return notes
+
+
+def _answers_no_client(job: JobRow) -> bool:
+    """Whether the adapter that a job leaves has another role than that of an agent."""
+    kind = KINDS.get(job.teaches or "agent")
+    return kind is not None and kind.role != "agent"
 
 
 class _Look:
@@ -129,7 +137,7 @@ class _Look:
         """Do the next thing, if there is one."""
         try:
             yield from self._advance()
-        except (JobStartError, AdapterWriteError, DecisionRefusal) as error:
+        except (JobStartError, AdapterWriteError, DecisionRefusal, UnknownKind) as error:
             yield str(error)
 
     def _advance(self) -> Iterator[str]:
@@ -165,7 +173,8 @@ class _Look:
 
     def _start(self, attempt: int, why: str, ended: Exit) -> Iterator[str]:
         """Start an attempt, unless an environment of it may not be run; `ended` is the state of the
-        job before."""
+        job before. Raises UnknownKind."""
+        find_kind(self._job.spec)
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
             return
@@ -197,14 +206,12 @@ class _Look:
         files: dict[str, bytes] = {}
         names = [name for pool in spec.pools for name in pool.successes]
         tasks = list_tasks(spec)
-        if names and spec.teaches == "user":
+        if names:
+            read_shown = find_kind(spec).read_shown or _read_own_successes
             with self._app.reading() as connection:
-                dialogues = read_dialogues(self._app, connection, names)
-            files[DIALOGUES] = write_dialogues(dialogues)
-            tasks += [dialogue.task for dialogue in dialogues]
-        elif names:
-            with self._app.reading() as connection:
-                files[SUCCESSES] = read_file(self._app, connection, names)
+                shown = read_shown(self._app, connection, names)
+            files[shown.name] = shown.content
+            tasks += shown.tasks
         bodies = collect_bodies(self._app, tasks, sealed=self._runner.hands_keys)
         yield from reject_missing(self._app, self._job, bodies.missing)
         if bodies.withheld:
@@ -346,7 +353,8 @@ class _Look:
     def _adopt(self, result: Result) -> HomeAdapter:
         """The adapter, in the home. Raises BadAdapter for another one than the learner names."""
         job = self._job
-        of = "user" if job.teaches == "user" else job.capability
+        role = find_kind(job.spec).role
+        of = job.capability if role == "agent" else role
         kind = job.alias if of is None else f"{job.alias}-{of}"
         checkpoint, store = Path(job.spec.checkpoint), self._app.settings.adapters
         # Of its path the name alone: the home may have been moved since.
@@ -392,8 +400,15 @@ class _Look:
             decisions["produced"] = AdapterProduced(
                 adapter=adopted.name, alias=job.alias, base=job.base, sha256=adopted.sha256,
                 path=paths.record(adopted.folder), capability=job.capability, job=job.job,
-                origin="job", role="user" if job.teaches == "user" else "agent",
+                origin="job", role=find_kind(job.spec).role,
             )  # fmt: skip
         Decisions(self._app).take_all(decisions, job.event, origin=job.job)
         because = f": {reason}" if reason else ""
         return f"job {job.job} ended, {outcome}{because}"
+
+
+def _read_own_successes(
+    app: "App", connection: "Connection", rollouts: Sequence[str]
+) -> ShownRollouts:
+    """Return the file of the agent's own successes. Raises NotShown."""
+    return ShownRollouts(SUCCESSES, read_file(app, connection, rollouts))

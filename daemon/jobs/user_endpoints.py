@@ -1,5 +1,6 @@
 """See that the models which play users are there before a job or a trial begins.
 
+export_key(settings)                hands the key of `models.user` to what this process starts
 wait_for_users("job j", users)      raises JobStartError while an endpoint of them is away
 wait_for_files("a gate", user)      raises JobStartError while the files of an adapter are damaged
 
@@ -8,9 +9,10 @@ its user says nothing of its candidate.
 """
 
 import asyncio
+import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from daemon.adapters.adoption import intact
 from daemon.adapters.directory import BadAdapter
@@ -18,8 +20,21 @@ from daemon.jobs.runner import JobStartError
 from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, read_key
 from events.jobs import AdapterUser, EndpointUser, ModelUser
 
+if TYPE_CHECKING:
+    from daemon.config.settings import Settings
+
+KEY_VARIABLE: Final = "KINTSUGI_MODELS__USER__API_KEY"
+"""Environment variable in which a job finds the key of `models.user`: that of the setting."""
 _REACH_SECONDS: Final = 10.0
 """How long an endpoint may take to list its models."""
+
+
+def export_key(settings: "Settings") -> None:
+    """Put the key of `models.user` into the environment of this process, where probes and the jobs
+    and trials that it starts look for it, also where the setting comes from a file."""
+    key = settings.models.user.api_key
+    if key is not None:
+        os.environ[KEY_VARIABLE] = key.get_secret_value()
 
 
 def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:

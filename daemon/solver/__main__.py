@@ -27,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final, get_args
 
+from daemon.solver.kinds import find_kind
 from daemon.solver.rewards import BadLine, compute_rewards
 from daemon.solver.sampling.seals import take_keys
 from daemon.solver.spec import BadSpec, read_spec
@@ -134,13 +135,7 @@ def _run_job(
     spec, keys = read_spec(options.spec), take_keys(os.environ)
     with _heartbeats(say, activity):
         # torch takes seconds to import, and the heartbeat should not wait for it.
-        if spec.teaches == "router":
-            from daemon.methods.skills.routing.job import run
-        elif spec.teaches == "user":
-            from daemon.methods.synthesis.user_training.job import run
-        else:
-            from daemon.solver.job import run
-
+        run = find_kind(spec).load_run()
         return run(
             spec, options.out, lambda p: say(_line(p)),
             activity=activity, stopping=stopping, keys=keys,

@@ -52,7 +52,7 @@ from daemon.solver.sampling.remote import RemoteSource
 from daemon.solver.sampling.reward import check_lesson
 from daemon.solver.sampling.seals import Seals
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
-from daemon.solver.spec import check_supported, digest
+from daemon.solver.spec import check_pools, check_ranges, digest
 from daemon.solver.task_choice import Choice
 from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort
 from daemon.solver.telemetry.outcome import Activity, Outcome, make_failure
@@ -182,7 +182,8 @@ class Job:
         NothingPlayable, UnknownTask, UnknownEnvironment, AmbiguousEnvironment, LessonMissing,
         ImpossibleLesson, NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
         """
-        check_supported(spec)
+        check_ranges(spec)
+        check_pools(spec)
         if spec.teaches != "agent":
             raise CannotBegin(
                 f"job {spec.job} teaches a {spec.teaches}, and plays nothing: run it with "

@@ -6,11 +6,11 @@ examples is a function of the seed.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from daemon.solver.batch import Row, micro_batches, pad
 from daemon.solver.lora import trainable_parameters
@@ -50,11 +50,12 @@ def train(
     parameters = trainable_parameters(model)
     optimizer = adamw(settings.optimizer, parameters.values())
     batches = list(_plan(rows, settings))
+    device = next(iter(parameters.values())).device
     for number, batch in enumerate(batches):
         rate = settings.optimizer.lr * _pace(number, len(batches), settings)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        loss, norm = _step(model, parameters, optimizer, batch, settings)
+        losses = _list_losses(model, batch, settings.micro_tokens, device)
+        limit = settings.optimizer.max_gradient_norm
+        loss, norm = take_step(optimizer, rate, parameters, limit, losses, "supervised step")
         yield SftStep(
             step=number + 1,
             of=len(batches),
@@ -90,25 +91,35 @@ def _pace(number: int, total: int, settings: SftSettings) -> float:
     return left if settings.schedule == "linear" else (1 - math.cos(math.pi * left)) / 2
 
 
-def _step(
-    model: nn.Module,
-    parameters: dict[str, nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    batch: Sequence[Row],
-    settings: SftSettings,
-) -> tuple[float, float]:
-    """Take one optimizer step; return its loss and gradient norm."""
-    device = next(iter(parameters.values())).device
+def _list_losses(
+    model: nn.Module, batch: Sequence[Row], micro_tokens: int, device: torch.device
+) -> Iterator[Tensor]:
+    """Yield the loss of each micro-batch, weighted for the batch's mean."""
     tokens = sum(row.sequence.tokens for row in batch)
+    for micro in micro_batches(batch, micro_tokens):
+        yield -score(model, pad(micro, device)).logp.sum() / tokens
+
+
+def take_step(
+    optimizer: torch.optim.Optimizer,
+    rate: float,
+    parameters: Mapping[str, nn.Parameter],
+    limit: float,
+    losses: Iterable[Tensor],
+    what: str,
+) -> tuple[float, float]:
+    """Take one optimizer step at a learning rate, on the sum of some losses; return it and the
+    gradient's norm before it was clipped to `limit`. Raises UnstableUpdate, which names `what`."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
     loss = 0.0
-    for micro in micro_batches(batch, settings.micro_tokens):
-        part = -score(model, pad(micro, device)).logp.sum() / tokens
+    for part in losses:
         part.backward()  # type: ignore[no-untyped-call]
         loss += part.item()
-    norm = clip_gradient(parameters, settings.optimizer.max_gradient_norm)
+    norm = clip_gradient(parameters, limit)
     if isinstance(norm, str) or not math.isfinite(loss):
-        raise UnstableUpdate(f"supervised step: loss {loss:g}, {norm}; lower optimizer.lr")
+        raise UnstableUpdate(f"{what}: loss {loss:g}, {norm}; lower optimizer.lr")
     optimizer.step()
     return loss, norm
 

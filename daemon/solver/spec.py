@@ -4,7 +4,6 @@ played.
     spec = read_spec(path)                 raises where a value is none, or outside its range
     named = list_tasks(spec)               the tasks that it draws, shows or must not write again
     playable = drop_tasks(spec, missing)   without those whose body is missing
-    check_supported(spec)                  raises where this learner does not do what it says
 
 A dropped task changes what is played and not what was asked for: the digest is the spec's own.
 """
@@ -17,7 +16,6 @@ from typing import Final
 from pydantic import ValidationError
 
 from daemon.config.job_ranges import find_excess
-from daemon.methods.synthesis.manners import MANNERS
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.jobs import EndpointUser, JobSpec, TaskPool
@@ -75,14 +73,14 @@ class NotSupported(KintsugiError):
     """A spec asks for what this learner does not do."""
 
 
-def check_supported(spec: JobSpec) -> None:
-    """See that this learner does what a spec asks for. Raises NotSupported."""
+def check_ranges(spec: JobSpec) -> None:
+    """See that the values of a spec are in their ranges. Raises NotSupported."""
     if problem := find_excess(spec):
         raise NotSupported(problem)
-    if spec.teaches == "user":
-        _check_user(spec)
-    if spec.teaches == "router":
-        _check_router(spec)
+
+
+def check_pools(spec: JobSpec) -> None:
+    """See that this learner can play the pools of a spec. Raises NotSupported."""
     for pool in spec.pools:
         if pool.reward == "skill":
             raise NotSupported(
@@ -95,69 +93,6 @@ def check_supported(spec: JobSpec) -> None:
                 f"{pool.user.url}, and rollouts in the job's own process wait for no endpoint; "
                 "sample from a server (sampler.source.kind 'endpoint' or 'vllm'), or leave out the "
                 "pool's user"
-            )
-
-
-def _check_user(spec: JobSpec) -> None:
-    """See that a job that teaches the user asks for nothing else: `references` of its pools are
-    shown as the oracle and the exact user play them, `tasks` are held out likewise, `warm_start`
-    says how. Raises NotSupported."""
-    warm = spec.warm_start
-    unread = {
-        "grpo, which is true unless the spec says otherwise": spec.grpo,
-        "rounds": spec.rounds,
-        "checkpoints": spec.checkpoints,
-        "siblings": warm and warm.siblings,
-        "the user of a pool": [pool for pool in spec.pools if pool.user],
-        "the reward of a pool": [pool for pool in spec.pools if pool.reward != "verdict"],
-    }
-    for what, value in unread.items():
-        if value:
-            raise NotSupported(
-                f"job {spec.job} teaches the user, which is supervised and samples nothing, and "
-                f"its spec has {what}; leave it out"
-            )
-    if unknown := [manner for manner in spec.manners if manner not in MANNERS]:
-        raise NotSupported(
-            f"job {spec.job} has tasks in the manner {unknown[0]!r}; there is {', '.join(MANNERS)}"
-        )
-    assert warm is not None, "the contract sees to it: there is no grpo"
-    if warm.successes != spec.dialogues:
-        raise NotSupported(
-            f"job {spec.job} teaches the user, and its file of dialogues is "
-            f"{str(spec.dialogues)[:12]}, while its successes are those of "
-            f"{str(warm.successes)[:12]}; successes of its pools name the rollouts in its file of "
-            "dialogues, so give both one sha256"
-        )
-
-
-def _check_router(spec: JobSpec) -> None:
-    """See that a job that teaches a router asks for nothing else. Raises NotSupported."""
-    unread = {
-        "warm_start": spec.warm_start,
-        "a parent, which its head is not fitted from": spec.router is not None
-        and spec.router.form == "head"
-        and spec.parent,
-        "rounds": spec.rounds,
-        "checkpoints": spec.checkpoints,
-        "references of a pool": [pool for pool in spec.pools if pool.references],
-        "the user of a pool": [pool for pool in spec.pools if pool.user],
-        "the reward of a pool": [pool for pool in spec.pools if pool.reward != "verdict"],
-    }
-    for what, value in unread.items():
-        if value:
-            raise NotSupported(
-                f"job {spec.job} teaches a router, which is supervised and plays nothing, and its "
-                f"spec has {what}; leave it out"
-            )
-    assert spec.router is not None, "the contract sees to it"
-    shown = {pool.skill for pool in spec.pools}
-    for option in spec.router.options:
-        # Where every kind of the traffic needs a skill, no task shows when none is needed.
-        if option.skill is not None and option.skill not in shown:
-            raise NotSupported(
-                f"no pool of job {spec.job} has tasks of option {option.label} "
-                f"({option.skill or 'no skill'}); add one, so that the router learns to choose it"
             )
 
 

@@ -18,7 +18,7 @@ argument of a writing tool. A value counts as known where the scenario, the scri
 tool of the user named it, whatever the spelling (spelling.py). A user is free in its words, may
 correct an agent that asks about something else, may go on waiting for one that has not done its
 part once it has told it what it wants, and may hang up where the task is a success or the agent
-turns the request down. An agent that had failed before the fault (losses.py) is not excused by it.
+turns the request down. An agent that had failed before the fault (`is_lost`) is not excused by it.
 
 Guarantee: the exact user has no fault in any task of its environment. Not covered: manners, wrong
 words without a value in them, and, where the agent speaks another language than English, an end in
@@ -30,9 +30,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from envs.comparison.arrangement import arrange_calls, arrange_task
 from envs.environment import Environment
 from envs.episode import Termination, hide_calls
-from envs.evidence.losses import is_lost
 from envs.evidence.names import list_names
 from envs.evidence.proposals import Proposals
 from envs.evidence.requests import has_request, list_request_roots
@@ -53,10 +53,10 @@ from envs.evidence.words import (
     squeeze_word,
     words,
 )
-from envs.grading import grade
+from envs.grading import compare_states, grade, replay, replay_gold
 from envs.task import Script, TaskDefinition
 from envs.users import HEARD_CHARACTERS, OUT_OF_SCOPE, STOP_TOKENS, User, is_end
-from events.messages import Message, Requestor, ToolCall
+from events.messages import ExecutedCall, Message, Requestor, ToolCall, executed_calls
 
 FaultRule = Literal["secret", "instruction", "early_end", "tool"]
 """Which rule a user broke."""
@@ -442,3 +442,51 @@ def _list_secrets(task: TaskDefinition) -> frozenset[str]:
     ]
     outputs = (word for output in criteria.outputs for word in split_words(output))
     return frozenset(squeeze(text) for text in (*texts, *outputs))
+
+
+def is_lost(environment: Environment, task: TaskDefinition, messages: Sequence[Message]) -> bool:
+    """Whether no success can follow a transcript (without system prompt), by what the agent did: a
+    violation of the policy, or a write that is none of the gold actions and leaves a value that is
+    neither the first state's nor the gold one's. A user that errs afterwards does not excuse it.
+    Not covered: a wrong write that the agent takes back, and what is only told wrong."""
+    if not any(message.role == "assistant" for message in messages):
+        return False
+    basis = task.criteria.reward_basis
+    return ("POLICY" in basis and _has_violation(environment, task, messages)) or (
+        "DB" in basis and _has_wrong_write(environment, task, messages)
+    )
+
+
+def _has_violation(
+    environment: Environment, task: TaskDefinition, messages: Sequence[Message]
+) -> bool:
+    """Whether the agent broke the policy; what is missing from the first message on is none yet."""
+    open_from_start = set(environment.violations(task, messages[:1]))
+    return any(item not in open_from_start for item in environment.violations(task, messages))
+
+
+def _has_wrong_write(
+    environment: Environment, task: TaskDefinition, messages: Sequence[Message]
+) -> bool:
+    task = arrange_task(environment, task)
+    executed = arrange_calls(environment, task, executed_calls(messages))
+    if task.criteria.gold_actions is None or all(
+        _is_gold(task, item) for item in executed if _writes(environment, item)
+    ):
+        return False
+    actual = replay(environment, task, executed)
+    start, expected = environment.reset(task), replay_gold(environment, task)
+    changed = {item.path for item in compare_states(environment, task, start, actual)}
+    return any(item.path in changed for item in compare_states(environment, task, expected, actual))
+
+
+def _writes(environment: Environment, item: ExecutedCall) -> bool:
+    """Whether a call is one of the agent's in this episode, and its tool changes the state."""
+    return item.sampled and item.requestor == "assistant" and item.call.name in environment.writes
+
+
+def _is_gold(task: TaskDefinition, item: ExecutedCall) -> bool:
+    return any(
+        (action.name, action.arguments) == (item.call.name, item.call.arguments)
+        for action in task.criteria.gold_actions or ()
+    )

@@ -27,11 +27,11 @@ from daemon.config.job_ranges import RANGES
 from daemon.config.presets import PRESETS
 from daemon.jobs.attempts import last_lines
 from daemon.jobs.runner import result_of
+from daemon.solver.kinds import check_supported
 from daemon.solver.spec import (
     BadSpec,
     NothingPlayable,
     NotSupported,
-    check_supported,
     digest,
     drop_tasks,
     list_tasks,

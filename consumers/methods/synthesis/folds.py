@@ -102,15 +102,6 @@ def count_try(plan: PlanName | None, batch: Batch, *, accepted: bool) -> None:
     batch.stage(PlanLine, {**row, **counts})
 
 
-def name_plan(plan: PlanName | None) -> Row:
-    """Return the columns by which a task or a rejection names its plan."""
-    return {
-        "plans": None if plan is None else plan.plans,
-        "plan": None if plan is None else plan.plan,
-        "plan_revision": None if plan is None else plan.revision,
-    }
-
-
 def fold_trajectory_verdict(folding: FoldInput, data: TrajectoryVerified, batch: Batch) -> None:
     """A rollout of a written task was examined."""
     batch.flush()

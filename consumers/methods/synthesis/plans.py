@@ -238,11 +238,6 @@ def read_cycle_tries(connection: Connection, cycle: str) -> list[CycleTries]:
     ]
 
 
-def describe_mode(mode: str | None, plan: str | None, revision: int | None) -> str | None:
-    """Return the mode of a task or a try in words, with its plan where it was written by one."""
-    return mode if plan is None else f"{mode} by {plan}, revision {revision}"
-
-
 def count_tries(connection: Connection) -> dict[tuple[str, str | None], tuple[int, int]]:
     """Return (agent, writer of the set) -> tries and accepted ones of all revisions, which only
     grow; the writer is None for rules."""

@@ -54,58 +54,8 @@ class WarmStartReport(StrictModel):
     last_loss: float
 
 
-class RouterFigures(StrictModel):
-    """How a router chooses on the tasks of its job that are held out."""
-
-    held_out: int
-    """Number of these tasks."""
-    accuracy: float
-    """Share of them for which both orders of the labels together choose rightly."""
-    low: float
-    """Lower end of the 95 % interval of that share."""
-    most_frequent: float
-    """Share of the most frequent option: the accuracy of a router that always chooses it."""
-    options: dict[str, float]
-    """Skill -> share of its tasks for which it is chosen; "" for the option without a skill."""
-    doubts: dict[str, int]
-    """Doubt -> tasks for which the router has it."""
-    held_out_loss: float
-    """Cross-entropy between the labels in nats, every option with the same weight."""
-    loss: float | None = None
-    """That of the last step, in nats per prompt."""
-
-    @property
-    def teaches_nothing(self) -> bool:
-        """Whether it is not shown to choose better than the most frequent option."""
-        return not self.low > self.most_frequent
-
-    @property
-    def summary(self) -> str:
-        """Return the figures as a clause."""
-        doubts = ", ".join(f"{count} {name}" for name, count in self.doubts.items()) or "no doubts"
-        return (
-            f"it chooses rightly in {self.accuracy:.1%} of {self.held_out} held-out tasks (at "
-            f"least {self.low:.1%}; the most frequent option is {self.most_frequent:.1%}; {doubts})"
-        )
-
-
-class UserFigures(StrictModel):
-    """How an adapter that plays users learns."""
-
-    steps: int
-    """Number of optimizer steps so far."""
-    tokens: int
-    """Number of written tokens so far, over all epochs."""
-    first_loss: float
-    """Loss of the first step, in nats per written token."""
-    loss: float
-    """That of the last step."""
-    held_out_loss: float
-    """That of the dialogues that are held out."""
-
-
 class Progress(StrictModel):
-    """One update, one warm start, or one assessment of a router or a user."""
+    """One update, one warm start, or one assessment of a job that is supervised."""
 
     batch: int
     """Number of journal entries so far."""
@@ -115,12 +65,8 @@ class Progress(StrictModel):
     """Rollouts used of the budget."""
     budget: int
     metrics: StepMetrics | None = None
-    """Metrics of the update; None for a warm start, a router and a user."""
+    """Metrics of the update; None for a warm start and an assessment."""
     warm_start: WarmStartReport | None = None
-    router: RouterFigures | None = None
-    """Of a job that teaches a router, and of no other."""
-    user: UserFigures | None = None
-    """Of a job that teaches the user, and of no other."""
     pools: dict[str, Both] = {}
     capabilities: dict[str, Both] = {}
     user_faults: int = 0

@@ -8,7 +8,8 @@ import pytest
 from daemon.config.settings import Agent, Training
 from daemon.cycle.job_spec import NotTrainable, seed_of
 from daemon.methods.skills.router_job import build_router_spec
-from daemon.solver.spec import NotSupported, check_supported
+from daemon.solver.kinds import check_supported
+from daemon.solver.spec import NotSupported
 from events.jobs import JobSpec, RouterOption, WarmStart
 
 AGENT = Agent(alias="agent", environment="shop", checkpoint=Path("/models/base"))

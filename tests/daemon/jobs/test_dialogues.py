@@ -12,7 +12,10 @@ import pytest
 from consumers.reads.evidence import PassedRollout
 from daemon.config.settings import Log, Settings
 from daemon.core.app import App
-from daemon.jobs.dialogues import (
+from daemon.jobs.own_successes import NotShown
+from daemon.methods.synthesis.user_training.dialogue_file import write_dialogues
+from daemon.methods.synthesis.user_training.examples import play_gold
+from daemon.methods.synthesis.users.dialogues import (
     FAULT,
     FOR_TESTS,
     PERSON,
@@ -21,9 +24,6 @@ from daemon.jobs.dialogues import (
     offer_dialogues,
     read_dialogues,
 )
-from daemon.jobs.own_successes import NotShown
-from daemon.methods.synthesis.user_training.dialogue_file import write_dialogues
-from daemon.methods.synthesis.user_training.examples import play_gold
 from envs.environment import Environment
 from envs.lessons.making import find_split, make_lessons
 from envs.shop.environment import Shop

@@ -4,12 +4,11 @@ import pytest
 
 from daemon.jobs.learning_rate import (
     compute_training_rate,
-    compute_user_dialogues,
-    compute_user_rate,
     compute_warm_start_epochs,
     compute_warm_start_rate,
     interpolate,
 )
+from daemon.methods.synthesis.users.spec import compute_user_dialogues, compute_user_rate
 
 
 def test_below_ten_million_parameters_rates_are_those_measured_here() -> None:

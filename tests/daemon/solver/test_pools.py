@@ -23,8 +23,9 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.job import Job, run
 from daemon.solver.journal import DEFINITIONS, write_definitions
+from daemon.solver.kinds import check_supported
 from daemon.solver.sampling.remote import USER_TOKENS
-from daemon.solver.spec import NotSupported, check_supported
+from daemon.solver.spec import NotSupported
 from daemon.solver.telemetry.outcome import Outcome
 from daemon.solver.telemetry.progress import Progress
 from envs.reflection.repair import build_gold, read_answer

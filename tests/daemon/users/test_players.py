@@ -10,8 +10,9 @@ from daemon.config.settings import Agent, Environments, Models, Training, UserMo
 from daemon.core.app import App
 from daemon.core.decision_log import DecisionRefusal
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.jobs.user_endpoints import KEY_VARIABLE
 from daemon.methods.synthesis.manners import MANNERS
-from daemon.methods.synthesis.users.players import KEY_VARIABLE, find_obstacle, find_user
+from daemon.methods.synthesis.users.players import find_obstacle, find_user
 from daemon.methods.synthesis.users.practice import read_user_practices
 from events.jobs import AdapterUser, EndpointUser, ModelUser
 from events.lifecycle import State

@@ -16,15 +16,15 @@ from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader, TickResult
-from daemon.jobs.dialogues import read_dialogues
 from daemon.methods.synthesis.manners import MANNERS
 from daemon.methods.synthesis.user_training.dialogue_file import DIALOGUES, write_dialogues
 from daemon.methods.synthesis.user_training.dialogue_file import read_dialogues as read_file
+from daemon.methods.synthesis.users.dialogues import read_dialogues
 from daemon.methods.synthesis.users.spec import NoUserJob, build_user_spec
 from daemon.methods.synthesis.users.state_machine import LEAST_DIALOGUES
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from daemon.proposer.verification import seed_of
-from daemon.solver.spec import check_supported
+from daemon.solver.kinds import check_supported
 from events.envelope import derive_id
 from events.jobs import JobSpec, LoraSettings, TaskPool
 from events.learning import JobEnded, JobRequested

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envs.catalog import ToolCatalog, restore_catalog, sort_lists
 from envs.database import Database
 from envs.environment import Environment
-from envs.evidence.losses import is_lost
+from envs.evidence.user_faults import is_lost
 from envs.grading import grade
 from envs.registry import open_environment
 from envs.task import Rules, TaskDefinition

@@ -12,7 +12,7 @@ import pytest
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from daemon.solver.journal import parse_definitions, read_definitions
-from daemon.solver.spec import check_supported
+from daemon.solver.kinds import check_supported
 from events.jobs import AdapterUser, EndpointUser, JobSpec
 from ops.reproduce.__main__ import main
 from ops.reproduce.areal_sea.commands import find_tasks

@@ -5,13 +5,55 @@ from collections.abc import Sequence
 from typing import Final
 
 from daemon.methods.skills.routing.examples import Example
-from daemon.solver.telemetry.progress import RouterFigures
+from daemon.solver.telemetry.progress import Progress
 from daemon.solver.update import check_figures
 from events.jobs import PanelRouter
+from events.messages import StrictModel
 from producers.gateway.skills.label_router import decide
 
 _Z: Final = 1.96
 """Of a 95 % interval."""
+
+
+class RouterFigures(StrictModel):
+    """How a router chooses on the tasks of its job that are held out."""
+
+    held_out: int
+    """Number of these tasks."""
+    accuracy: float
+    """Share of them for which both orders of the labels together choose rightly."""
+    low: float
+    """Lower end of the 95 % interval of that share."""
+    most_frequent: float
+    """Share of the most frequent option: the accuracy of a router that always chooses it."""
+    options: dict[str, float]
+    """Skill -> share of its tasks for which it is chosen; "" for the option without a skill."""
+    doubts: dict[str, int]
+    """Doubt -> tasks for which the router has it."""
+    held_out_loss: float
+    """Cross-entropy between the labels in nats, every option with the same weight."""
+    loss: float | None = None
+    """That of the last step, in nats per prompt."""
+
+    @property
+    def teaches_nothing(self) -> bool:
+        """Whether it is not shown to choose better than the most frequent option."""
+        return not self.low > self.most_frequent
+
+    @property
+    def summary(self) -> str:
+        """Return the figures as a clause."""
+        doubts = ", ".join(f"{count} {name}" for name, count in self.doubts.items()) or "no doubts"
+        return (
+            f"it chooses rightly in {self.accuracy:.1%} of {self.held_out} held-out tasks (at "
+            f"least {self.low:.1%}; the most frequent option is {self.most_frequent:.1%}; {doubts})"
+        )
+
+
+class RouterProgress(Progress):
+    """One assessment of a job that teaches a router."""
+
+    router: RouterFigures
 
 
 def summarize(

@@ -26,10 +26,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from daemon.methods.skills.routing.examples import Example
-from daemon.methods.skills.routing.figures import summarize
+from daemon.methods.skills.routing.figures import RouterFigures, summarize
 from daemon.methods.skills.routing.scores import cut_batches
 from daemon.solver.policy import parts
-from daemon.solver.telemetry.progress import RouterFigures
 from events.jobs import PanelRouter
 from producers.gateway.skills.label_router import list_label_tokens
 

@@ -12,41 +12,29 @@ finished one repeats its outcome. One process per directory. Not covered: severa
 first of those that torchrun starts does all the work.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-import torch
 from peft import PeftModel
 
 from daemon.adapters.directory import Base
 from daemon.engine.chat import Chat
 from daemon.methods.skills.engine_router import render_prompts
 from daemon.methods.skills.routing.examples import Example, collect_examples, split
+from daemon.methods.skills.routing.figures import RouterFigures, RouterProgress
 from daemon.methods.skills.routing.head import assess, compute_inputs, fit
 from daemon.methods.skills.routing.training import RouterTraining
-from daemon.solver.base import checkpoint, load_base, load_model
+from daemon.solver.base import load_base, load_model
 from daemon.solver.job import (
     JobInterrupt,
     write_gap,
 )
-from daemon.solver.journal import read_definitions
 from daemon.solver.lora import attach_head
 from daemon.solver.policy import check, check_ids
-from daemon.solver.sampling.environments import drop_unplayable, open_environments
-from daemon.solver.sampling.seals import Seals
-from daemon.solver.supervised.run import (
-    JobResult,
-    SupervisedRun,
-    read_result,
-    run_supervised,
-    save_result,
-)
-from daemon.solver.telemetry.outcome import Activity, Outcome
-from daemon.solver.telemetry.progress import Progress, RouterFigures
-from events.jobs import JobSpec
-from events.privacy.sealing import Key
+from daemon.solver.supervised_job import JobResult, SupervisedJob, SupervisedRun, save_result
+from daemon.solver.telemetry.outcome import Outcome
+from daemon.solver.telemetry.progress import Progress
 from producers.gateway.skills.label_router import build_calibration_prompts, list_label_tokens
 
 FIGURES: Final = "router.json"
@@ -77,41 +65,14 @@ class RouterResult(JobResult):
         return self.figures.summary
 
 
-def run(
-    spec: JobSpec,
-    out: Path,
-    report: Callable[[Progress], None] = lambda _: None,
-    *,
-    activity: Activity | None = None,
-    stopping: Callable[[], bool] = lambda: False,
-    keys: Mapping[str, Key] | None = None,
-) -> Outcome:
-    """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`: those
-    of persons whose tasks it shows, by id."""
-    job = SupervisedRun(spec, out, report, activity or Activity(), stopping, keys or {})
-    return run_supervised(job, FIGURES, RouterResult, _teach)
-
-
-def read_outcome(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return how the job of this spec in this directory ended; None if it has not. Raises
-    BadAdapter, CannotBegin."""
-    return read_result(spec, out, FIGURES, RouterResult)
-
-
 def _teach(run: SupervisedRun) -> Outcome:
     """Train, and save what came of it."""
-    spec, out = run.spec, run.out
-    if spec.threads is not None:
-        torch.set_num_threads(spec.threads)
-    run.activity.phase = "openings"
-    seals = Seals(read_definitions(out), run.keys)
-    environments = open_environments(spec, seals.find_body)
-    chat = Chat(checkpoint(spec))
-    examples = collect_examples(drop_unplayable(spec, environments), environments, chat)
+    spec, shown = run.spec, run.open("openings")
+    examples = collect_examples(shown.spec, shown.environments, shown.chat)
     learnt, held_out = split(examples, spec.seed)
     assert spec.router is not None, "a job that teaches a router has one"
     teach = _fit_head if spec.router.form == "head" else _train_labels
-    taught = teach(run, chat, learnt, held_out)
+    taught = teach(run, shown.chat, learnt, held_out)
     result = taught.result
     if result.figures.teaches_nothing:
         gap = Outcome(
@@ -121,7 +82,7 @@ def _teach(run: SupervisedRun) -> Outcome:
             reason=f"the router learnt nothing: {result.figures.summary}; describe the skills so "
             "that they differ, give it more tasks, or leave the router untrained",
         )
-        write_gap(spec, out, gap)
+        write_gap(spec, run.out, gap)
         return gap
     return save_result(run, taught.model, taught.base, taught.parent, FIGURES, result)
 
@@ -185,7 +146,7 @@ def _fit_head(
     result = RouterResult(steps=fitted.iterations, prompts=len(examples), figures=figures)
     activity.steps, activity.rollouts = result.steps, result.prompts
     run.report(
-        Progress(
+        RouterProgress(
             batch=1,
             steps=result.steps,
             rollouts=result.prompts,
@@ -199,10 +160,14 @@ def _fit_head(
 
 
 def _describe(training: RouterTraining, figures: RouterFigures) -> Progress:
-    return Progress(
+    return RouterProgress(
         batch=training.taken,
         steps=training.taken,
         rollouts=training.prompts,
         budget=training.spec.sampler.rollouts,
         router=figures,
     )
+
+
+_JOB: Final = SupervisedJob(FIGURES, RouterResult, _teach)
+run, read_outcome = _JOB.run, _JOB.read_outcome

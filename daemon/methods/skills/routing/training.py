@@ -24,12 +24,13 @@ from peft import PeftModel
 from torch import Tensor
 
 from daemon.methods.skills.routing.examples import Draw, Example
-from daemon.methods.skills.routing.figures import summarize
+from daemon.methods.skills.routing.figures import RouterFigures, summarize
 from daemon.methods.skills.routing.scores import compute_logits, cut_batches
 from daemon.solver.lora import trainable_parameters
 from daemon.solver.policy import check, check_ids
-from daemon.solver.telemetry.progress import RouterFigures
-from daemon.solver.update import UnstableUpdate, adamw, clip_gradient
+from daemon.solver.sft import take_step
+from daemon.solver.supervised_job import BestWeights
+from daemon.solver.update import adamw
 from events.jobs import JobSpec
 from producers.gateway.skills.label_router import (
     ORDERS,
@@ -77,7 +78,7 @@ class RouterTraining:
         self._held_out, self._calibration = held_out, calibration
         self._parameters = trainable_parameters(model)
         self._optimizer = adamw(spec.optimizer, self._parameters.values())
-        self._best_weights: dict[str, Tensor] = {}
+        self._best_weights = BestWeights(model)
 
     @property
     def prompts(self) -> int:
@@ -107,9 +108,7 @@ class RouterTraining:
             figures = self.assess(loss)
             if self.best is None or _rank(figures) > _rank(self.best[1]):
                 self.best, since_best = (self.taken, figures), -1
-                self._best_weights = {
-                    name: weight.detach().clone() for name, weight in self._parameters.items()
-                }
+                self._best_weights.remember()
             elif figures.held_out_loss < lowest:
                 since_best = -1
             since_best, lowest = since_best + 1, min(lowest, figures.held_out_loss)
@@ -117,9 +116,7 @@ class RouterTraining:
 
     def restore_best(self) -> None:
         """Put the best adapter into the model."""
-        with torch.no_grad():
-            for name, weight in self._best_weights.items():
-                self._parameters[name].copy_(weight)
+        self._best_weights.restore()
 
     def assess(self, loss: float | None = None) -> RouterFigures:
         """Return how the router chooses on what is held out, calibrated as a panel's is; `loss` is
@@ -154,24 +151,23 @@ class RouterTraining:
 
     def _step(self, rate: float) -> float:
         """Take one optimizer step; return its loss in nats per prompt."""
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.zero_grad(set_to_none=True)
-        examples, loss = self._draw.take(self.batch // ORDERS), 0.0
-        for order in range(ORDERS):
-            shown = [self._show(example, order) for example in examples]
-            even = tuple(1 / len(self._labels) for _ in self._labels)
-            shown.append((tuple(self._calibration[order]), even))
-            weight = 1 / (ORDERS * len(shown))
-            for places in cut_batches([prompt for prompt, _ in shown], self.spec.micro_tokens):
-                part = self._compute_loss([shown[place] for place in places]) * weight
-                part.backward()  # type: ignore[no-untyped-call]
-                loss += part.item()
-        norm = clip_gradient(self._parameters, self.spec.optimizer.max_gradient_norm)
-        if isinstance(norm, str) or not math.isfinite(loss):
-            raise UnstableUpdate(f"step {self.taken}: loss {loss:g}, {norm}; lower optimizer.lr")
-        self._optimizer.step()
+        examples = self._draw.take(self.batch // ORDERS)
+        losses = (part for order in range(ORDERS) for part in self._list_losses(examples, order))
+        limit = self.spec.optimizer.max_gradient_norm
+        loss, _ = take_step(
+            self._optimizer, rate, self._parameters, limit, losses, f"step {self.taken}"
+        )
         return loss
+
+    def _list_losses(self, examples: Sequence[Example], order: int) -> Iterator[Tensor]:
+        """Yield the loss of each micro-batch in one order of the labels, the conversation without
+        content included, weighted for the step's mean."""
+        shown = [self._show(example, order) for example in examples]
+        even = tuple(1 / len(self._labels) for _ in self._labels)
+        shown.append((tuple(self._calibration[order]), even))
+        weight = 1 / (ORDERS * len(shown))
+        for places in cut_batches([prompt for prompt, _ in shown], self.spec.micro_tokens):
+            yield self._compute_loss([shown[place] for place in places]) * weight
 
     def _show(self, example: Example, order: int) -> Shown:
         label = find_label(self.router, order, example.skill)

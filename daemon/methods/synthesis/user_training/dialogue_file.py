@@ -3,7 +3,7 @@
     content = write_dialogues(dialogues)       the same bytes for the same dialogues
     dialogues = read_dialogues(folder, spec)   those that a spec names by the file's sha256
 
-Who requests a job makes the file from the log (daemon/jobs/dialogues.py), so a retry shows the
+Who requests a job makes the file from the log (users/dialogues.py), so a retry shows the
 same.
 """
 

@@ -13,41 +13,35 @@ finished one repeats its outcome. One process per directory. Not covered: severa
 first of those that torchrun starts does all the work.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
-
-import torch
 
 from daemon.engine.chat import Chat
 from daemon.methods.synthesis.manners import vary_manner
 from daemon.methods.synthesis.user_training.dialogue_file import DialogueRecord, read_dialogues
 from daemon.methods.synthesis.user_training.examples import NoExample, build_example, play_gold
-from daemon.methods.synthesis.user_training.training import UserTraining
-from daemon.solver.base import checkpoint, load_model
-from daemon.solver.journal import read_definitions
+from daemon.methods.synthesis.user_training.training import (
+    UserFigures,
+    UserProgress,
+    UserTraining,
+)
+from daemon.solver.base import load_model
 from daemon.solver.sampling.environments import (
     JobEnvironments,
-    drop_unplayable,
-    open_environments,
 )
-from daemon.solver.sampling.seals import Seals
 from daemon.solver.spec import NothingPlayable
-from daemon.solver.supervised.run import (
+from daemon.solver.supervised_job import (
     JobResult,
+    OpenRun,
+    SupervisedJob,
     SupervisedRun,
-    read_result,
-    run_supervised,
     save_result,
 )
-from daemon.solver.telemetry.outcome import Activity, Outcome
-from daemon.solver.telemetry.progress import Progress, UserFigures
+from daemon.solver.telemetry.outcome import Outcome
 from daemon.solver.trajectory import TokenSequence, sequences
 from envs.environment import Environment, UnknownTask
 from envs.task import TaskDefinition
-from events.jobs import JobSpec
-from events.privacy.sealing import Key
 
 FIGURES: Final = "user.json"
 
@@ -98,38 +92,11 @@ class _Examples:
     left_out: list[str] = field(default_factory=list)
 
 
-def run(
-    spec: JobSpec,
-    out: Path,
-    report: Callable[[Progress], None] = lambda _: None,
-    *,
-    activity: Activity | None = None,
-    stopping: Callable[[], bool] = lambda: False,
-    keys: Mapping[str, Key] | None = None,
-) -> Outcome:
-    """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`: those
-    of persons whose tasks it shows, by id."""
-    job = SupervisedRun(spec, out, report, activity or Activity(), stopping, keys or {})
-    return run_supervised(job, FIGURES, UserJobResult, _teach)
-
-
-def read_outcome(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return how the job of this spec in this directory ended; None if it has not. Raises
-    BadAdapter, CannotBegin."""
-    return read_result(spec, out, FIGURES, UserJobResult)
-
-
 def _teach(run: SupervisedRun) -> Outcome:
     """Train, and save what came of it."""
-    spec, out, activity = run.spec, run.out, run.activity
-    if spec.threads is not None:
-        torch.set_num_threads(spec.threads)
-    activity.phase = "dialogues"
-    seals = Seals(read_definitions(out), run.keys)
-    environments = open_environments(spec, seals.find_body)
-    recorded = read_dialogues(out, spec)
-    chat = Chat(checkpoint(spec))
-    examples = _collect(drop_unplayable(spec, environments), environments, chat, recorded)
+    spec, activity = run.spec, run.activity
+    shown = run.open("dialogues")
+    examples = _collect(shown, read_dialogues(run.out, spec))
     count = examples.counts["gold"] + examples.counts["recorded"]
     model, base, parent = load_model(spec)
     training = UserTraining(model, spec, examples.shown, examples.held_out)
@@ -141,7 +108,7 @@ def _teach(run: SupervisedRun) -> Outcome:
     activity.phase, activity.rollouts = "training", count
     for number, figures in enumerate(training.steps(check_stop), start=1):
         run.report(
-            Progress(
+            UserProgress(
                 batch=number,
                 steps=training.taken,
                 rollouts=count,
@@ -157,14 +124,10 @@ def _teach(run: SupervisedRun) -> Outcome:
     return save_result(run, model, base, parent, FIGURES, result)
 
 
-def _collect(
-    spec: JobSpec,
-    environments: JobEnvironments,
-    chat: Chat,
-    recorded: Iterable[DialogueRecord],
-) -> _Examples:
+def _collect(run: OpenRun, recorded: Iterable[DialogueRecord]) -> _Examples:
     """Return what a job is shown, and what it holds out. Raises NothingPlayable where there is none
     of either, NoTemplate, EnvironmentFailure, UnknownTask."""
+    spec, environments, chat = run.spec, run.environments, run.chat
     examples = _Examples()
     shown, held_out = examples.shown, examples.held_out
     for pool in spec.pools:
@@ -223,3 +186,7 @@ def _add_recorded(
         return
     examples.shown += sequences(trajectory)
     examples.counts["recorded"] += 1
+
+
+_JOB: Final = SupervisedJob(FIGURES, UserJobResult, _teach)
+run, read_outcome = _JOB.run, _JOB.read_outcome

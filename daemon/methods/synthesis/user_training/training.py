@@ -15,21 +15,41 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-import torch
 from peft import PeftModel
-from torch import Tensor
 
 from daemon.solver import sft
-from daemon.solver.lora import trainable_parameters
-from daemon.solver.telemetry.progress import UserFigures
+from daemon.solver.supervised_job import BestWeights
+from daemon.solver.telemetry.progress import Progress
 from daemon.solver.trajectory import TokenSequence
 from daemon.solver.update import check_figures
 from events.jobs import JobSpec, SftSettings
+from events.messages import StrictModel
 
 _ASSESSMENTS: Final = 10
 """How often what is held out is assessed in a whole training."""
 _PATIENCE: Final = 3
 """Assessments without a lower loss after which training stops."""
+
+
+class UserFigures(StrictModel):
+    """How an adapter that plays users learns."""
+
+    steps: int
+    """Number of optimizer steps so far."""
+    tokens: int
+    """Number of written tokens so far, over all epochs."""
+    first_loss: float
+    """Loss of the first step, in nats per written token."""
+    loss: float
+    """That of the last step."""
+    held_out_loss: float
+    """That of the dialogues that are held out."""
+
+
+class UserProgress(Progress):
+    """One assessment of a job that teaches the user."""
+
+    user: UserFigures
 
 
 class UserTraining:
@@ -53,7 +73,7 @@ class UserTraining:
         assessment."""
         self._shown, self._held_out = shown, held_out
         self._settings = read_settings(spec)
-        self._best_weights: dict[str, Tensor] = {}
+        self._best_weights = BestWeights(model)
 
     def steps(self, check_stop: Callable[[], None]) -> Iterator[UserFigures]:
         """Train; yield the figures of each assessment. `check_stop` is called before each step, and
@@ -69,7 +89,7 @@ class UserTraining:
                 figures = self._assess(first, step.loss)
                 if self.best is None or figures.held_out_loss < self.best.held_out_loss:
                     self.best, since_best = figures, 0
-                    self._remember()
+                    self._best_weights.remember()
                 else:
                     since_best += 1
                 yield figures
@@ -79,16 +99,7 @@ class UserTraining:
 
     def restore_best(self) -> None:
         """Put the best adapter into the model."""
-        parameters = trainable_parameters(self.model)
-        with torch.no_grad():
-            for name, weight in self._best_weights.items():
-                parameters[name].copy_(weight)
-
-    def _remember(self) -> None:
-        self._best_weights = {
-            name: weight.detach().clone()
-            for name, weight in trainable_parameters(self.model).items()
-        }
+        self._best_weights.restore()
 
     def _assess(self, first: float, last: float) -> UserFigures:
         loss = sft.mean_loss(self.model, self._held_out, self._settings.micro_tokens)

@@ -1,29 +1,68 @@
-"""The recorded dialogues from which a model learns to play an agent's users.
+"""Recorded dialogues, which a job that teaches the user shows beside those of the oracle.
 
     choose_dialogues(connection, alias, environment)      the rollouts, the newest first
     count_dialogues(connection, alias, environment)       how many these are, which each tick asks
+    offer = offer_dialogues(app, connection, environment, passed)    names, and the file's sha256
+    dialogues = read_dialogues(app, connection, offer.rollouts)      what its file has
 
 Accepted is a simulated dialogue that passed its task with no objection of any rule, whose messages
 are recorded, and on no seed that is reserved for reports or gates: one for each task, the newest.
-Whether its user keeps to the task by rule, and whether a task by content is kept for tests, is
-looked at when its text is read (daemon/jobs/dialogues.py).
 
-Sessions with persons are left out: nothing hands their keys to a job that would write down what
-they said.
+A dialogue that is shown is a rollout that passed, whose messages the log has in the open, and
+whose user has no fault by rule (envs/evidence/user_faults.py), whoever played it. Tasks of
+benchmarks, and lessons whose source is kept for tests, reports or gates, are left out: their ids do
+not show it. A spec names the rollouts as successes of a pool, and the file's sha256 as `dialogues`
+and as that of its successes. The file follows from the log alone, so it can be made anywhere and
+again.
+
+Sessions with persons are left out, and counted where one was offered: what they said would lie
+unsealed in the job's folder.
 """
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
 
 from consumers.reads.evidence import (
     PassedRollout,
     list_dialogue_successes,
     list_dialogue_tasks,
 )
+from consumers.reads.rollouts import rollout_row
+from daemon.jobs.own_successes import NotShown, read_event
+from daemon.methods.synthesis.user_training.dialogue_file import DialogueRecord, write_dialogues
 from daemon.proposer.candidate import is_evaluation_seed
 from daemon.proposer.verification import seed_of
+from envs.environment import Environment, UnknownTask
+from envs.evaluation import environment_code
+from envs.evidence.user_faults import find_user_fault
+from envs.lessons.making import find_split
+from envs.task import GENERATED, TaskDefinition
+from events.rollouts import RolloutEnded
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+    from daemon.core.app import App
+
+PERSON: Final = "a person's"
+UNREADABLE: Final = "unreadable"
+FAULT: Final = "a fault of its user"
+FOR_TESTS: Final = "of a task that is kept for tests"
+"""Why a rollout is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueOffer:
+    """The dialogues that a job can be shown."""
+
+    rollouts: tuple[str, ...]
+    sha256: str | None
+    """Of their file; None where there is none."""
+    left_out: Mapping[str, int]
+    """Why rollouts are left out -> how many."""
 
 
 def choose_dialogues(
@@ -47,3 +86,84 @@ def count_dialogues(connection: "Connection", alias: str, environment: str) -> i
 def may_teach(task: str) -> bool:
     """Whether a task has no seed that is reserved for reports or gates."""
     return not is_evaluation_seed(seed_of(task))
+
+
+def offer_dialogues(
+    app: "App",
+    connection: "Connection",
+    environment: Environment,
+    passed: Iterable[PassedRollout],
+    most: int,
+) -> DialogueOffer:
+    """Return the first `most` of some rollouts that passed which a job can be shown. Raises
+    EnvironmentFailure, BlobUnavailable."""
+    shown: list[DialogueRecord] = []
+    left_out: Counter[str] = Counter()
+    for rollout in passed:
+        if len(shown) == most:
+            break
+        try:
+            dialogue = _read_dialogue(app, rollout)
+        except NotShown as error:
+            left_out[PERSON if error.sealed else UNREADABLE] += 1
+            continue
+        if problem := _find_problem(environment, dialogue):
+            left_out[problem] += 1
+        else:
+            shown.append(dialogue)
+    if not shown:
+        return DialogueOffer((), None, left_out)
+    names = tuple(sorted(dialogue.rollout for dialogue in shown))
+    return DialogueOffer(names, sha256(write_dialogues(shown)).hexdigest(), left_out)
+
+
+def read_dialogues(
+    app: "App", connection: "Connection", rollouts: Sequence[str]
+) -> list[DialogueRecord]:
+    """Return the dialogues of these rollouts. Raises NotShown for one that is no longer there, or
+    whose words are."""
+    dialogues = []
+    for name in dict.fromkeys(rollouts):
+        row = rollout_row(connection, name)
+        if row is None or row.line.task is None:
+            raise NotShown(f"rollout {name} is not in the tables; kintsugi rebuild folds the log")
+        passed = PassedRollout(name, row.line.task, row.partition, row.offset)
+        dialogues.append(_read_dialogue(app, passed))
+    return dialogues
+
+
+def _read_dialogue(app: "App", passed: PassedRollout) -> DialogueRecord:
+    """Read what was said in a rollout from its event. Raises NotShown."""
+    name = passed.rollout
+    data = read_event(app, name, passed.partition, passed.offset, arrays=False).event.data
+    if not isinstance(data, RolloutEnded) or data.rollout != name or not data.success:
+        raise NotShown(f"rollout {name} is not where the tables say; kintsugi rebuild repairs them")
+    if data.content is None or not data.content.messages:
+        raise NotShown(f"the log has no messages of rollout {name}")
+    spoken = tuple(message for message in data.content.messages if message.role != "system")
+    return DialogueRecord(rollout=name, task=passed.task, policy=data.policy, messages=spoken)
+
+
+def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | None:
+    """Return why a dialogue teaches nothing; None where it may. One of a task that the environment
+    does not have cannot be judged, and counts as one with a fault."""
+    try:
+        with environment_code(environment, f"task {dialogue.task}"):
+            task = environment.task(dialogue.task)
+            if task.salt is not None:
+                return PERSON
+            if _is_for_tests(task):
+                return FOR_TESTS
+            has_fault = find_user_fault(environment, task, dialogue.messages) is not None
+    except UnknownTask:
+        return FAULT
+    return FAULT if has_fault else None
+
+
+def _is_for_tests(task: TaskDefinition) -> bool:
+    """Whether a task is a benchmark's, or a lesson of a source that is kept for tests, reports or
+    gates."""
+    if task.split != GENERATED or task.lesson is None:
+        return task.split != GENERATED
+    source = task.lesson.source
+    return find_split(source) == "test" or is_evaluation_seed(seed_of(source))

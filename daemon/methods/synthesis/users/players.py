@@ -8,14 +8,14 @@ Jobs, probes and both sides of a gate ask here, so all play with the same user. 
 within one `database.read_transaction`.
 """
 
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from consumers.reads import serving
 from daemon.controller.model_answers import ModelFailure, check_host
+from daemon.jobs.user_endpoints import KEY_VARIABLE
 from daemon.methods.synthesis.manners import MANNERS
 from envs.environment import Environment
 from envs.evaluation import EnvironmentFailure, environment_code
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Agent, Settings
-
-KEY_VARIABLE: Final = "KINTSUGI_MODELS__USER__API_KEY"
-"""Environment variable in which a job finds the key of `models.user`: that of the setting."""
 
 
 def find_user(
@@ -93,14 +90,6 @@ def _build_endpoint_user(settings: "Settings") -> EndpointUser:
         api_key_variable=None if model.api_key is None else KEY_VARIABLE,
         budget=model.max_tokens,
     )
-
-
-def export_key(settings: "Settings") -> None:
-    """Put the key of `models.user` into the environment of this process, where probes and the jobs
-    and trials that it starts look for it, also where the setting comes from a file."""
-    key = settings.models.user.api_key
-    if key is not None:
-        os.environ[KEY_VARIABLE] = key.get_secret_value()
 
 
 def find_agent(settings: "Settings", alias: str) -> "Agent | None":

@@ -2,7 +2,7 @@
 
     spec = build_user_spec(app, agent, job, base, dialogues)
 
-Recorded dialogues come first (daemon/jobs/dialogues.py), those of the environment's oracle with its
+Recorded dialogues come first (dialogues.py), those of the environment's oracle with its
 exact user fill up to `improve.users_dialogues`, and `HELD_OUT` further ones of these tell when to
 stop. Generated tasks have seeds of the range in which tasks are written: neither traffic, reports
 nor gates draw from it. All that is drawn follows from the job's id, so a request that is made twice
@@ -18,12 +18,8 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads.evidence import PassedRollout
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.core.task_definitions import with_definitions
-from daemon.jobs.dialogues import offer_dialogues
-from daemon.jobs.learning_rate import (
-    compute_user_dialogues,
-    compute_user_rate,
-    compute_warm_start_epochs,
-)
+from daemon.jobs.learning_rate import Points, compute_warm_start_epochs, interpolate
+from daemon.methods.synthesis.users.dialogues import offer_dialogues
 from daemon.methods.synthesis.users.players import list_manners
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
 from envs.registry import locate, open_place
@@ -48,6 +44,14 @@ POOL: Final = "users"
 HELD_OUT: Final = 64
 """Dialogues on which the loss is watched."""
 _SEED_BITS: Final = 48
+_RATES: Final[Points] = ((1e7, 3e-3), (1e9, 1e-4), (1e10, 2e-5))
+"""Learning rate by the parameters of the base: above 10 M that of a warm start."""
+_DIALOGUES: Final[Points] = ((1e7, 8192.0), (1e9, 512.0))
+"""Dialogues that a job shows, likewise."""
+MANNERS_DIALOGUES: Final = 2
+"""Dialogues of a job that trains on in all manners, for each of the job before it."""
+MANNERS_RATE: Final = 2 / 3
+"""Its learning rate, by the same."""
 _BATCH_TOKENS: Final = 2048
 """Of a step, read and written: a dialogue has a few written tokens to many read ones."""
 _SMALL: Final = 10_000_000
@@ -128,6 +132,17 @@ def build_user_spec(
         dtype=training.dtype,
         threads=training.threads,
     )
+
+
+def compute_user_rate(parameters: int, *, manners: bool = False) -> float:
+    """Return the learning rate of a job that teaches users, for a base of this size; `manners`: it
+    trains on in all manners."""
+    return interpolate(_RATES, parameters) * (MANNERS_RATE if manners else 1)
+
+
+def compute_user_dialogues(parameters: int, *, manners: bool = False) -> int:
+    """Return the number of dialogues that such a job shows, for a base of this size."""
+    return round(interpolate(_DIALOGUES, parameters) * (MANNERS_DIALOGUES if manners else 1))
 
 
 def _draw_tasks(

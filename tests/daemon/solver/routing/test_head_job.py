@@ -16,6 +16,7 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.methods.skills.engine_router import ask, calibrate, find_label_tokens
 from daemon.methods.skills.router_job import build_router_spec
+from daemon.methods.skills.routing.figures import RouterProgress
 from daemon.methods.skills.routing.head import HeadInputs
 from daemon.methods.skills.routing.head import fit as fit_head
 from daemon.methods.skills.routing.job import FIGURES, RouterResult, run
@@ -61,7 +62,7 @@ def test_a_head_learns_to_choose_from_the_prompt_of_the_agent(tmp_path: Path) ->
     assert outcome.outcome == "trained", outcome.reason
     folder = tmp_path / "first" / ADAPTER
     result = RouterResult.model_validate_json((tmp_path / "first" / FIGURES).read_bytes())
-    assert [progress.router for progress in told] == [result.figures]
+    assert [item.router for item in told if isinstance(item, RouterProgress)] == [result.figures]
     assert (result.figures.held_out, result.prompts) == (24, 120)
     assert run(spec, tmp_path / "second").sha256 == outcome.sha256, "nothing is drawn anew"
     assert fit(folder, CHECKPOINT, max_rank=8).rank == len(SKILLS)

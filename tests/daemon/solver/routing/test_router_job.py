@@ -14,6 +14,7 @@ from daemon.engine.chat import Chat, as_chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.methods.skills.engine_router import BadLabel, ask, calibrate, find_label_tokens
+from daemon.methods.skills.routing.figures import RouterProgress
 from daemon.methods.skills.routing.job import FIGURES, RouterResult, run
 from daemon.solver.job import ADAPTER
 from daemon.solver.sampling.opening import read_opening
@@ -104,7 +105,7 @@ def test_a_router_learns_to_choose_and_is_the_same_after_a_kill(tmp_path: Path) 
     outcome = run(spec, tmp_path / "whole", told.append)
     assert (outcome.outcome, outcome.adapter) == ("trained", str(tmp_path / "whole" / ADAPTER))
     result = RouterResult.model_validate_json((tmp_path / "whole" / FIGURES).read_bytes())
-    assert result.figures in [progress.router for progress in told]
+    assert result.figures in [item.router for item in told if isinstance(item, RouterProgress)]
     assert result.figures.held_out == 16
     assert run(spec, tmp_path / "whole") == outcome
 

@@ -15,8 +15,10 @@ from daemon.methods.synthesis.user_training.dialogue_file import (
 )
 from daemon.methods.synthesis.user_training.examples import play_gold
 from daemon.methods.synthesis.user_training.job import FIGURES, UserJobResult, run
+from daemon.methods.synthesis.user_training.training import UserProgress
 from daemon.solver.job import ADAPTER
-from daemon.solver.spec import NotSupported, check_supported
+from daemon.solver.kinds import check_supported
+from daemon.solver.spec import NotSupported
 from daemon.solver.telemetry.progress import Progress
 from envs.shop.environment import Shop
 from events.jobs import JobSpec
@@ -55,7 +57,7 @@ def test_a_user_learns_the_words_of_customers_and_is_the_same_again(tmp_path: Pa
     assert (outcome.outcome, outcome.adapter) == ("trained", str(tmp_path / "whole" / ADAPTER))
     result = UserJobResult.model_validate_json((tmp_path / "whole" / FIGURES).read_bytes())
     assert (result.gold, result.recorded, result.held_out, result.left_out) == (24, 0, 8, ())
-    assessed = [progress.user for progress in told if progress.user is not None]
+    assessed = [item.user for item in told if isinstance(item, UserProgress)]
     assert result.figures == min(assessed, key=lambda figures: figures.held_out_loss)
     assert result.figures.held_out_loss < 0.8 * assessed[0].held_out_loss
     provenance = verify(tmp_path / "whole" / ADAPTER)

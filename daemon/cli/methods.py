@@ -1,0 +1,58 @@
+"""What methods add to the commands: groups of their own, and sections of what other commands show.
+
+Importing this module must stay cheap, as that of root.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from daemon.methods.lessons import commands as lessons
+from daemon.methods.skills import panel_commands, skill_commands
+from daemon.methods.synthesis import commands as plans
+
+if TYPE_CHECKING:
+    import typer
+    from sqlalchemy import Connection
+
+GROUPS: "Final[Mapping[str | None, Sequence[typer.Typer]]]" = {
+    "patterns": (skill_commands.group,),
+    "tasks": (plans.group, lessons.group),
+    "adapters": (panel_commands.group,),
+}
+"""Group of the core -> the groups that follow it in the help."""
+
+_SHORT = 13
+"""Characters of an id in a line: enough for `cycle show`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What a method adds to the answer of a command."""
+
+    document: list[dict[str, Any]]
+    """For scripts."""
+    text: str
+    """For a terminal; empty where there is nothing to say."""
+
+
+def read_cycle_sections(connection: "Connection", cycle: str) -> dict[str, Section]:
+    """Return what methods add to one cycle, by name."""
+    from consumers.methods.synthesis.plans import read_cycle_tries
+
+    tries = read_cycle_tries(connection, cycle)
+    words = (
+        f"{item.accepted:,} of {item.tries:,} tries by {item.plans[:_SHORT]} "
+        f"({item.writer or 'rules'}) accepted"
+        for item in tries
+    )
+    return {"plans": Section([asdict(item) for item in tries], "; ".join(words))}
+
+
+def read_task_sections(connection: "Connection", task: str, alias: str) -> dict[str, Section]:
+    """Return what methods add to one task of an agent, by name."""
+    from consumers.methods.synthesis.verdicts import read_task_verdicts
+
+    verdicts = read_task_verdicts(connection, task, alias)
+    words = (f"rollout {verdict.rollout}: {verdict.describe()}" for verdict in verdicts)
+    return {"verdicts": Section([asdict(verdict) for verdict in verdicts], "\n".join(words))}

@@ -1,0 +1,55 @@
+"""What a job can teach: for each kind its check, the files that it is given, and how it is run.
+
+    check_supported(spec)               raises where this learner does not do what the spec says
+    kind = find_kind(spec)
+    kind.load_run()(spec, out, report)  runs the job
+
+The kind `agent` is the core's own; the others are those of methods.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from daemon.methods.skills.routing.kind import ROUTER
+from daemon.methods.synthesis.users.kind import USER
+from daemon.solver.kind import JobKind, RunJob
+from daemon.solver.spec import check_pools, check_ranges
+from events.errors import KintsugiError
+from events.jobs import JobSpec
+
+
+class UnknownKind(KintsugiError):
+    """A job teaches what no method here teaches."""
+
+
+def _load_agent() -> RunJob:
+    from daemon.solver.job import run
+
+    return run
+
+
+KINDS: Final[Mapping[str, JobKind]] = {
+    "agent": JobKind(check=lambda _: None, load_run=_load_agent),
+    "user": USER,
+    "router": ROUTER,
+}
+"""What `teaches` of a spec names -> its kind."""
+
+
+def find_kind(spec: JobSpec) -> JobKind:
+    """Return the kind of a job. Raises UnknownKind."""
+    kind = KINDS.get(spec.teaches)
+    if kind is None:
+        raise UnknownKind(
+            f"job {spec.job} teaches the {spec.teaches}, which nothing here does (it teaches "
+            f"{', '.join(KINDS)}); install the version that requested it, or call the job off: "
+            f"kintsugi jobs cancel {spec.job}"
+        )
+    return kind
+
+
+def check_supported(spec: JobSpec) -> None:
+    """See that this learner does what a spec asks for. Raises NotSupported, UnknownKind."""
+    check_ranges(spec)
+    find_kind(spec).check(spec)
+    check_pools(spec)

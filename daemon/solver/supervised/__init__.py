@@ -1,1 +1,0 @@
-"""The shell that jobs without rollouts of their own share."""
