@@ -43,6 +43,7 @@ from daemon.cli import (
     whatif,
 )
 from daemon.cli.command import Debug, Home, Json, Quiet
+from daemon.methods.lessons import benchmark_command
 from daemon.methods.lessons import commands as lessons
 from daemon.methods.skills import panel_commands as panels
 from daemon.methods.skills import skill_commands as skills
@@ -89,5 +90,6 @@ for module in (
 ):  # fmt: skip
     app.add_typer(module.group)
 archive.register(log.group)
+benchmark_command.register(bench.group)
 cycle_plan.register(cycles.group)
 cycle_account.register(cycles.group)

@@ -113,8 +113,8 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
         values[f"next cycle of {agent['alias']}"] = "due" if agent["due"] else f"not due; {missing}"
         if agent["rollouts"] is not None:
             values[f"it reads of {agent['alias']}"] = _describe_reads(agent)
-    for name in ("lessons", "skills", "synthesis"):
-        for practice in document["improve"][name]:
+    for name, practices in document["improve"].items():
+        for practice in practices:
             values[f"{name} of {practice['alias']}"] = practice["says"]
     for practice in document["users"]:
         values[f"users of {practice['alias']}"] = practice["says"]

@@ -11,6 +11,7 @@ what the next directive would do with the same failures, and decides nothing.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from consumers.methods.lessons.reads import count_drawn_lessons
 from consumers.methods.skills.measures import SkillState
 from consumers.methods.skills.reads import read_comparisons, read_skills
 from consumers.reads import agents, learning, planning, rollouts
@@ -81,7 +82,7 @@ def _read_practice(
     )
     written = setting != "off"
     lessons, every = (
-        learning.count_drawn_lessons(connection, pair.alias, written=written, sealed=sealed)
+        count_drawn_lessons(connection, pair.alias, written=written, sealed=sealed)
         for sealed in (settings.jobs.hands_keys, True)
     )
     says = _describe(setting, lessons, patterns)
@@ -247,7 +248,7 @@ def read_cycle_practice(connection: "Connection", cycle: "CycleRow") -> CyclePra
         LessonPool(pool.name, pool.share, len(pool.tasks), len(pool.references))
         for job in jobs
         for pool in job.spec.pools
-        if pool.needs_lessons
+        if pool.rewards_repairs
     )
     if not (written or rejected or pools):
         return None

@@ -111,8 +111,8 @@ def _cycle(document: Document, now: datetime) -> Stop:
             facts.append(f"{last}: {cycle['ended_because']}")
     facts += [
         f"{name} of {practice['alias']}: {practice['says']}"
-        for name in ("lessons", "skills", "synthesis")
-        for practice in document["improve"][name]
+        for name, practices in document["improve"].items()
+        for practice in practices
         if practice["setting"] != "off"
     ]
     facts += [
