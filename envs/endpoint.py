@@ -151,7 +151,7 @@ class Completion:
     tokens: Tokens | None = None
     """Tokens of the first choice; None where the endpoint did not report all of them."""
     content: str = ""
-    """Content of the first choice as the model wrote it, reflections included."""
+    """Content of the first choice as the model wrote it, asides included."""
     reasoning_fields: tuple[str, ...] = ()
     """Fields of the first choice that hold its reasoning."""
     finish_reasons: tuple[str | None, ...] = (None,)
@@ -408,7 +408,7 @@ def wire(
 
     Arguments that were no JSON object go out as an object that quotes them: servers parse the
     history again (vLLM answers 400 to anything else), and one bad call would end the episode.
-    A reflection is not sent back.
+    An aside is not sent back.
     """
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
@@ -533,7 +533,7 @@ class _Usable:
     message: Message
     finish_reason: str | None
     written: str
-    """Content as the model wrote it, reflections included."""
+    """Content as the model wrote it, asides included."""
     reasoning_fields: tuple[str, ...]
 
 

@@ -238,6 +238,17 @@ argument   the right tool with a wrong argument
 """
 
 
+PERTURBATIONS: Final[tuple[Operator, ...]] = ("argument", "redundant", "swap", "missing")
+"""Operators that change a trajectory."""
+
+Split = Literal["train", "test"]
+
+
+def find_split(source: str) -> Split:
+    """Return the split of what is made of a source task: a sixth of the sources is for tests."""
+    return "test" if int(sha256(source), 16) % 6 == 0 else "train"
+
+
 class Lesson(StrictModel):
     """What a right agent writes next in a task whose prefix ends with a call that went wrong."""
 
@@ -252,6 +263,14 @@ class Lesson(StrictModel):
     """Task that the trajectory is of."""
     rollout: Id | None = None
     """Rollout in which the call was made; None for a call that an operator put in."""
+
+
+def find_operator(definition: Mapping[str, Any]) -> str | None:
+    """Return how the call at the end of a definition's prefix came to be wrong; None where it does
+    not say. A definition may have been written by another version, and is any JSON."""
+    lesson = definition.get("lesson")
+    operator = lesson.get("operator") if isinstance(lesson, dict) else None
+    return operator if isinstance(operator, str) else None
 
 
 class TaskDefinition(_Sparse):
@@ -283,6 +302,22 @@ class TaskDefinition(_Sparse):
     salt: str | None = None
     """Keyed digest in a task that is made of a person's session: without the key, nobody can test a
     guess of the body against the id (sealed_body.py). None in any other."""
+
+    @property
+    def source(self) -> str:
+        """The task that the prefix is a conversation about; the task itself without one."""
+        return self.id if self.lesson is None else self.lesson.source
+
+    @property
+    def source_rollout(self) -> str | None:
+        """The rollout that the prefix was recorded in; None where it was not."""
+        return None if self.lesson is None else self.lesson.rollout
+
+    @property
+    def first_aside(self) -> str | None:
+        """What a right agent says apart from its first answer; None where the task expects
+        nothing."""
+        return None if self.lesson is None else self.lesson.reflection
 
     @property
     def solo(self) -> bool:

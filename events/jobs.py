@@ -211,14 +211,14 @@ class TaskPool(StrictModel):
         return self.environment is None and self.reward == "verdict"
 
     @property
-    def needs_lessons(self) -> bool:
-        """Whether each of its tasks must have a lesson."""
+    def rewards_repairs(self) -> bool:
+        """Whether repairs count; then each of its tasks must have a lesson."""
         return self.reward in ("repair", "both")
 
     @property
     def lesson_count(self) -> int:
         """Number of lessons that are drawn or shown."""
-        return len(self.tasks) + len(self.references) if self.needs_lessons else 0
+        return len(self.tasks) + len(self.references) if self.rewards_repairs else 0
 
 
 class InProcessSource(StrictModel):

@@ -270,7 +270,7 @@ class Verified(StrictModel):
 
 
 class SealedDefinition(StrictModel):
-    """The definition of a task that is made of a person's session (envs/lessons/sealed_body.py)."""
+    """The definition of a task that is made of a person's session (envs/sealed_body.py)."""
 
     keyid: Name
     """Id of the person's key, which seals the body."""

@@ -7,7 +7,7 @@ malformed), and a user may call tools too (tau2's telecom), so who asked is the 
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat, takewhile
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -45,8 +45,7 @@ class Message(StrictModel):
     """Of a tool result: whether the tool reported an error. None where nobody said."""
     reasoning: str | None = None
     reflection: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Of the agent: what it says to itself about a call that failed, without tags. Neither users
-    nor verdicts read it."""
+    """The stored name of `aside`."""
     sampled: bool | None = None
     """False for a message that nobody wrote in this rollout: an injected greeting, or what a task
     begins after (its prefix)."""
@@ -58,6 +57,16 @@ class Message(StrictModel):
             parts = (part.get("text") for part in self.content)
             return "".join(part for part in parts if isinstance(part, str))
         return self.content or ""
+
+    @property
+    def aside(self) -> str | None:
+        """What an agent says apart from its answer, without tags. Neither users nor verdicts read
+        it."""
+        return self.reflection
+
+    def with_aside(self, aside: str | None) -> Self:
+        """Return the message with another aside."""
+        return self if aside == self.aside else self.model_copy(update={"reflection": aside})
 
 
 class Action(StrictModel):

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from envs.answers.content import is_monologue, read_content
 from envs.answers.reader import MessageReader
-from envs.reflection.tags import ReflectionSplitter, split_reflection
+from envs.asides import AsideSplitter, split_aside
 from events.messages import Message, ToolCall, executed_calls
 from producers.storable import Unusable, Wire
 
@@ -50,17 +50,16 @@ def parse_messages(raw: Any) -> tuple[Message, ...]:
 
 def to_message(wire: WireMessage) -> Message:
     """One message in our form. Raises Unusable."""
-    content, reasoning, reflection = wire.content, wire.reasoning or wire.reasoning_content, None
+    content, reasoning, aside = wire.content, wire.reasoning or wire.reasoning_content, None
     if wire.role == "assistant":
         thoughts = ""
         if isinstance(content, list):
             content, thoughts = read_parts(content)
         reasoning = reasoning or thoughts or None
-        content, reflection = _split_content(content)
-    return Message(
+        content, aside = _split_content(content)
+    message = Message(
         role="tool" if wire.role == "function" else wire.role,
         content=content,
-        reflection=reflection,
         tool_calls=_read_calls(wire) if wire.tool_calls or wire.function_call is not None else (),
         tool_call_id=wire.tool_call_id,
         name=wire.name,
@@ -68,6 +67,7 @@ def to_message(wire: WireMessage) -> Message:
         reasoning=reasoning,
         sampled=wire.sampled,
     )
+    return message.with_aside(aside)
 
 
 def _read_calls(wire: WireMessage) -> tuple[ToolCall, ...]:
@@ -104,27 +104,27 @@ def _is_text(part: Any) -> bool:
 def _split_content(
     content: str | list[dict[str, Any]] | None,
 ) -> tuple[str | list[dict[str, Any]] | None, str | None]:
-    """Return the content of an answer without reflections, and these; the same object where it has
+    """Return the content of an answer without asides, and these; the same object where it has
     none. Parts of which nothing is left are left out."""
     if content is None or (isinstance(content, str) and "<" not in content):
         return content, None
     parts = [content] if isinstance(content, str) else content
     texts = [_read_part(part) for part in parts]
     whole = "".join(texts)
-    if "<" not in whole or split_reflection(whole)[1] == whole:
+    if "<" not in whole or split_aside(whole)[1] == whole:
         return content, None
-    splitter = ReflectionSplitter()
+    splitter = AsideSplitter()
     visible = [splitter.feed(text) for text in texts]
     last = max(place for place, text in enumerate(texts) if text)
     visible[last] += splitter.close()
     if isinstance(content, str):
-        return visible[0] or None, splitter.reflection
+        return visible[0] or None, splitter.aside
     kept = [
         part if new == old else {**part, "text": new}
         for part, old, new in zip(content or [], texts, visible, strict=True)
         if new or not old
     ]
-    return kept or None, splitter.reflection
+    return kept or None, splitter.aside
 
 
 def _read_part(part: str | dict[str, Any]) -> str:

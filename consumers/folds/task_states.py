@@ -13,16 +13,15 @@ erased person no sealed task is taken. Reads nothing but the event and tables th
 fills.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import select
 
 from consumers.batch import Batch, Row
 from consumers.folds.record import FoldInput
 from consumers.tables import Erasure, TaskBody, TaskState
-from envs.lessons.sealed_body import write_sealed
-from envs.task import compute_content_id, is_content_id, write_body
+from envs.sealed_body import write_sealed
+from envs.task import compute_content_id, find_operator, is_content_id, write_body
 from events.learning import PlanName, TaskProposed, TaskRetired
 from events.rollouts import clip_reason
 
@@ -56,7 +55,7 @@ def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
         operator = data.sealed.operator
     elif data.definition is not None:
         body, keyid = write_body(data.definition), None
-        operator = _find_operator(data.definition)
+        operator = find_operator(data.definition)
     else:
         return
     row = {
@@ -67,14 +66,6 @@ def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
         "operator": operator,
     }
     batch.stage(TaskBody, {**row, **folding.place()})
-
-
-def _find_operator(definition: Mapping[str, Any]) -> str | None:
-    """Return what made the lesson of a task; None for a task without one. A definition may have
-    been written by another version, and is any JSON."""
-    lesson = definition.get("lesson")
-    operator = lesson.get("operator") if isinstance(lesson, dict) else None
-    return operator if isinstance(operator, str) else None
 
 
 def _find_problem(data: TaskProposed) -> str | None:

@@ -93,7 +93,7 @@ def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run:
                 "dry_run": dry_run,
                 "events": held.events,
                 "rollouts": len(held.rollouts),
-                "lessons": len(held.live_lessons),
+                "lessons": len(held.live_tasks),
                 "unsealed": held.unsealed,
                 "leaning": held.leaning,
                 "readable_names": held.readable_names,
@@ -118,8 +118,8 @@ def _summarize(held: "PersonData", done: bool, dry_run: bool) -> list[str]:
     if held.keyid is None:
         return ["nothing of this person is sealed here, or not any more: nothing was changed"]
     what = f"{held.events:,} events, {len(held.rollouts):,} rollouts of them"
-    if held.live_lessons:
-        what += f", {len(held.live_lessons):,} lessons made of these (retired)"
+    if held.live_tasks:
+        what += f", {len(held.live_tasks):,} lessons made of these (retired)"
     if dry_run:
         return [f"would be erased: {what}; nothing was changed"]
     return [f"erased: {what}; their key is destroyed"] if done else []

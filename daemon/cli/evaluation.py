@@ -330,7 +330,7 @@ def _shares(text: str) -> dict[str, float]:
 
 def _read_rates(texts: list[str]) -> "dict[Operator, float]":
     """`argument=0.5` and others as rates. Raises BadParameter."""
-    from envs.lessons.operators import PERTURBATIONS
+    from envs.task import PERTURBATIONS
 
     rates: dict[Operator, float] = {}
     for text in texts:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from daemon.methods.lessons import benchmark_command
 from daemon.methods.lessons import commands as lessons
 from daemon.methods.skills import panel_commands, skill_commands
 from daemon.methods.synthesis import commands as plans
@@ -21,6 +22,9 @@ GROUPS: "Final[Mapping[str | None, Sequence[typer.Typer]]]" = {
     "adapters": (panel_commands.group,),
 }
 """Group of the core -> the groups that follow it in the help."""
+
+BENCHMARKS: Final = (benchmark_command,)
+"""Modules that add a command to `bench`."""
 
 _SHORT = 13
 """Characters of an id in a line: enough for `cycle show`."""

@@ -43,7 +43,7 @@ from daemon.cli import (
     whatif,
 )
 from daemon.cli.command import Debug, Home, Json, Quiet
-from daemon.cli.methods import GROUPS
+from daemon.cli.methods import BENCHMARKS, GROUPS
 
 app = typer.Typer(
     name="kintsugi",
@@ -87,5 +87,7 @@ for module in (
     for group in (module.group, *GROUPS.get(module.group.info.name, ())):
         app.add_typer(group)
 archive.register(log.group)
+for benchmark in BENCHMARKS:
+    benchmark.register(bench.group)
 cycle_plan.register(cycles.group)
 cycle_account.register(cycles.group)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -44,6 +44,9 @@ from producers.gateway.http.control_strings import FAMILIES, ControlTokens, list
 from producers.gateway.privacy.rules import BadRule, BuiltIn, find_builtin, own
 from producers.gateway.privacy.rules import Rule as RuleInUse
 from producers.gateway.routing.routes import SMALLEST_SHARE
+
+if TYPE_CHECKING:
+    from events.learning import Mode
 
 PREFIX: Final = "KINTSUGI_"
 CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"
@@ -763,6 +766,11 @@ class Improve(Section):
         """Return whether the chooser of a version with members is an adapter of its own."""
         return self.skills_router != "labels"
 
+    def writes(self, mode: "Mode") -> bool:
+        """Return whether cycles may write tasks of a mode: the modes of methods have a switch."""
+        switches = {"repair": self.lessons, "synthesize": self.synthesis}
+        return switches.get(mode, "on") != "off"
+
 
 class Metrics(Section):
     """Where the roles other than the gateway answer `GET /metrics`."""
@@ -880,6 +888,11 @@ class Settings(BaseSettings):
         """Flags, environment, secrets, TOML; no .env file, which would be one place too many."""
         toml = TomlConfigSettingsSource(settings_cls, config_file(init_settings().get("home")))
         return init_settings, env_settings, _secrets(settings_cls), toml
+
+    @property
+    def shows_asides(self) -> bool:
+        """Whether clients get what an agent says apart from its answer."""
+        return self.lessons.visible
 
     @property
     def adapters(self) -> Path:

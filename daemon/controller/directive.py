@@ -37,8 +37,8 @@ EXAMPLES: Final = 8
 """Failed rollouts that a directive names for a pattern: written tasks follow theirs. A directive
 names more where the places are of more keys than this, for each of them has at least one."""
 REPAIRED: Final = 0.5
-"""Share of a quota that are lessons, where its pattern stands on failed calls: the other half
-practises not to make the call that fails, which no lesson does."""
+"""Share of a quota that has the mode `repair`, where its pattern stands on failed calls: the other
+half practises not to make the call that fails, which no task of that mode does."""
 OTHER_FAILURES: Final = 4
 """Failures of a pattern on kinds that are not mastered, from which on the others are left out."""
 
@@ -89,9 +89,9 @@ def directive(
     usable: Mapping[Client, int] | None = None,
 ) -> Directive:
     """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone.
-    `refusals`: those of each pattern in the round; None where no lessons are wanted. `planned`:
-    pattern -> why plans write its tasks. `usable`: key -> failures of the round that tasks can
-    follow; None where no keys are told apart."""
+    `refusals`: those of each pattern in the round; None where no task of the mode `repair` is
+    wanted. `planned`: pattern -> why plans write its tasks. `usable`: key -> failures of the
+    round that tasks can follow; None where no keys are told apart."""
     lines = {line.pattern: line for line in patterns}
     by_pattern = {item.pattern: item for item in failures}
     places = divide_places(
@@ -168,14 +168,14 @@ def choose_modes(
     """Return the modes that are chosen for a part of a quota: `repair` for `REPAIRED` of it where
     the pattern stands on failed calls, which leaves a quota of one task an ordinary one; and
     `synthesize` for all others where `planned` says why."""
-    lessons = int(REPAIRED * tasks)
+    repairs = int(REPAIRED * tasks)
     choices = []
     if refusals is None or not refusals.is_basis:
-        lessons = 0
-    if refusals is not None and lessons:
-        choices.append(ModeChoice(mode="repair", tasks=lessons, reason=refusals.describe()))
+        repairs = 0
+    if refusals is not None and repairs:
+        choices.append(ModeChoice(mode="repair", tasks=repairs, reason=refusals.describe()))
     if planned is not None:
-        choices.append(ModeChoice(mode="synthesize", tasks=tasks - lessons, reason=planned))
+        choices.append(ModeChoice(mode="synthesize", tasks=tasks - repairs, reason=planned))
     return tuple(choices)
 
 

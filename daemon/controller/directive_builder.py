@@ -72,7 +72,7 @@ def direct(
             cycle,
             analysis.findings if analysis else (),
             bad_tries(written.last, rejected),
-            lessons=app.settings.improve.lessons != "off",
+            repairs=app.settings.improve.writes("repair"),
             aims=aims,
             synthesis=app.settings.improve.synthesis,
             tries=count_tries(written.last, rejected),
@@ -121,16 +121,16 @@ def build_directive(
     findings: Sequence[PatternFinding] = (),
     bad: Sequence[BadTries] = (),
     *,
-    lessons: bool = False,
+    repairs: bool = False,
     aims: Collection[str] = (),
     synthesis: SynthesisSetting = "off",
     tries: Mapping[str, PatternTries] | None = None,
 ) -> Directive:
     """Return the directive of a closed round for at most `most` tasks, from the tables alone;
-    `seed` draws its examples, `bad` are the tries that went wrong before. `lessons`: whether it may
-    ask for lessons. `aims`: patterns that it is about, as far as the round has failures of them to
-    follow; of none, it is about all patterns. `synthesis`: whether it may have plans write tasks,
-    with `tries`, those of the cycle before by pattern."""
+    `seed` draws its examples, `bad` are the tries that went wrong before. `repairs`: whether it may
+    ask for tasks of the mode `repair`. `aims`: patterns that it is about, as far as the round has
+    failures of them to follow; of none, it is about all patterns. `synthesis`: whether
+    it may have plans write tasks, with `tries`, those of the cycle before by pattern."""
     lines = rollouts.pattern_lines(connection, closed.alias)
     rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number, closed.kinds)
     mastered = directives.find_mastered_tasks(rates)
@@ -151,7 +151,7 @@ def build_directive(
         bad,
         most,
         read_refusals(connection, Pair(closed.alias, closed.base), closed.number)
-        if lessons
+        if repairs
         else None,
         choose_patterns(synthesis, [line.pattern for line in shown], tries or {}),
         Counter(row.client for row in closed.rollouts if row.pattern is not None),

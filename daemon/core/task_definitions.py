@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from consumers.folds.task_states import ERASED
 from consumers.reads.learning import read_task_body
 from envs.environment import UnknownTask
-from envs.lessons.sealed_body import open_body
 from envs.registry import open_from_event
+from envs.sealed_body import open_body
 from envs.task import BadDefinition
 from events.privacy.sealing import KeyMissing
 

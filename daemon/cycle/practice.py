@@ -10,6 +10,7 @@ what the next directive would do with the same failures, and decides nothing.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consumers.methods.lessons.reads import count_drawn_lessons
 from consumers.reads import agents, learning, planning, rollouts
 from consumers.reads.cycle_account import read_written_tasks
 from consumers.reads.cycle_state import read_cycle_state
@@ -75,7 +76,7 @@ def _read_practice(
     )
     written = setting != "off"
     lessons, every = (
-        learning.count_drawn_lessons(connection, pair.alias, written=written, sealed=sealed)
+        count_drawn_lessons(connection, pair.alias, written=written, sealed=sealed)
         for sealed in (settings.jobs.hands_keys, True)
     )
     says = _describe(setting, lessons, patterns)
@@ -149,7 +150,7 @@ def read_cycle_practice(connection: "Connection", cycle: "CycleRow") -> CyclePra
         LessonPool(pool.name, pool.share, len(pool.tasks), len(pool.references))
         for job in jobs
         for pool in job.spec.pools
-        if pool.needs_lessons
+        if pool.rewards_repairs
     )
     if not (written or rejected or pools):
         return None

@@ -8,7 +8,7 @@ message's text spells is text (prompts/control_tokens.py); one of `encode`'s tex
 
 Tool calls are Hermes': `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, several after
 each other, text before them allowed. If one of them cannot be read, the whole answer is text. What
-a reflection quotes (envs/reflection/tags.py) is no call. A reflection is for the message that it
+an aside quotes (envs/asides.py) is no call. An aside is for the message that it
 begins: prompts leave it out of earlier ones, as clients that never see it do. Reasoning is left to
 the template, in a field of the message or in its content.
 """
@@ -31,7 +31,7 @@ from daemon.adapters.end_tokens import (
 )
 from daemon.engine.prompts.control_tokens import ControlTokens, encode_alone
 from daemon.engine.prompts.marks import Conversation, Rendering
-from envs.reflection.tags import CLOSING, OPENING, split_reflection, write_reflection
+from envs.asides import CLOSING, OPENING, split_aside, write_aside
 from events.errors import CheckpointFault
 from events.json_text.guard import MAX_DEPTH, UnstorableJson, parse_arguments, parse_json
 from events.messages import Message, ToolCall
@@ -39,7 +39,7 @@ from events.messages import Message, ToolCall
 _CALL_BEGINS: Final = "<tool_call>"
 _CALL_ENDS: Final = "</tool_call>"
 _BEGINS: Final = re.compile(rf"(?i:{OPENING})|{_CALL_BEGINS}")
-_REFLECTION_ENDS: Final = re.compile(CLOSING, re.IGNORECASE)
+_ASIDE_ENDS: Final = re.compile(CLOSING, re.IGNORECASE)
 _PIECES: Final = 4096
 """Encoded pieces that are remembered, the last ones: a hundred conversations of forty. Every call
 brings new ones, so that for a server of many calls this is memory that it holds."""
@@ -146,8 +146,8 @@ class Chat:
         """
         before = self._render(messages[:-1], tools, True, variables)
         *_, last = messages
-        if isinstance(last, Message) and last.reflection:
-            messages = [*map(_to_document, messages[:-1]), _with_reflection(last)]
+        if isinstance(last, Message) and last.aside:
+            messages = [*map(_to_document, messages[:-1]), _with_aside(last)]
         whole = self._render(messages, tools, False, variables)
         written: tuple[int, ...] = ()
         if whole.text.startswith(before.text):
@@ -227,13 +227,13 @@ class Chat:
         return cast(str, self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def message(self, ids: Sequence[int], number: int = 0) -> Message:
-        """What a model wrote as a message, its reflection apart; `number` makes the ids of its
+        """What a model wrote as a message, its aside apart; `number` makes the ids of its
         calls unique."""
         message = parse_answer(self.read_text(ids), number)
-        reflection, visible = split_reflection(message.text)
+        aside, visible = split_aside(message.text)
         if visible == message.text:
             return message
-        return message.model_copy(update={"content": visible or None, "reflection": reflection})
+        return message.model_copy(update={"content": visible or None}).with_aside(aside)
 
     def read_text(self, ids: Sequence[int]) -> str:
         """What a model wrote as text, without its end token."""
@@ -280,10 +280,10 @@ def _to_document(message: Message | Mapping[str, Any]) -> dict[str, Any]:
     return as_chat(message) if isinstance(message, Message) else _parse_message(message)
 
 
-def _with_reflection(message: Message) -> dict[str, Any]:
+def _with_aside(message: Message) -> dict[str, Any]:
     """Return a message as its model writes it, in OpenAI's format."""
-    assert message.reflection, "only a message with a reflection is written with one"
-    written = write_reflection(message.reflection)
+    assert message.aside, "only a message with an aside is written with one"
+    written = write_aside(message.aside)
     content = f"{written}\n{message.text}" if message.text else written
     return as_chat(message.model_copy(update={"content": content}))
 
@@ -321,8 +321,8 @@ def parse_answer(text: str, number: int = 0) -> Message:
 
 
 def _find_calls(text: str) -> list[tuple[int, int]]:
-    """Return where the blocks of calls outside of reflections begin and end. Of a call and a
-    reflection, the one that begins first may quote the other; a reflection that is never closed
+    """Return where the blocks of calls outside of asides begin and end. Of a call and a
+    aside, the one that begins first may quote the other; an aside that is never closed
     ends where the text does."""
     blocks: list[tuple[int, int]] = []
     position = 0
@@ -333,7 +333,7 @@ def _find_calls(text: str) -> list[tuple[int, int]]:
                 break  # and no later call is closed
             position = end + len(_CALL_ENDS)
             blocks.append((opening.start(), position))
-        elif closing := _REFLECTION_ENDS.search(text, opening.end()):
+        elif closing := _ASIDE_ENDS.search(text, opening.end()):
             position = closing.end()
         else:
             break

@@ -11,8 +11,8 @@ own kind, or on those of its members. A version with members is a candidate like
 chooser is asked before each episode (trial.py), and its errors count. Where the best policy that
 ever served a kind is not the incumbent (best_policies.py), it plays the kind's tasks of a look as
 well, unless the gate has rejected the candidate without it.
-A candidate whose job drew lessons also plays tasks that begin behind a refused call
-(after_error.py), as a slice beside the kinds.
+A candidate whose job was rewarded for repairs also plays tasks that begin behind a refused call, as
+a slice beside the kinds; `SliceTasks` draws them.
 
 Each is a trial (trial.py), which runs beside the worker as jobs do and outlives it. Which tasks are
 played follows from candidate, incumbent and targets, from seeds that training does not come near,
@@ -47,7 +47,7 @@ from dataclasses import replace
 from itertools import islice
 from random import Random
 from statistics import mean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from consumers.reads import rollouts, serving, succession
 from consumers.reads.serving import AdapterRow
@@ -101,7 +101,6 @@ from daemon.jobs.runner import (
 )
 from daemon.jobs.task_bodies import collect_bodies
 from daemon.jobs.user_endpoints import wait_for_files, wait_for_users
-from daemon.methods.lessons.after_error import HeldOutLessons
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs import grading
 from envs.environment import Environment, UnknownTask
@@ -132,9 +131,9 @@ _BATCH: Final = 256
 _PILOT: Final = 0
 _PILOT_SEEDS: Final = TASKS // 2
 """How far from the first task of the looks the pilot's begin."""
-_LESSON_SEEDS: Final = TASKS // 4
-"""How far from the first task of a pilot or of the looks the fresh tasks begin of which lessons are
-made."""
+_SLICE_SEEDS: Final = TASKS // 4
+"""How far from the first task of a pilot or of the looks the fresh tasks begin of which those of
+the slice are made."""
 _NOTED: Final = "noted.json"
 _TRIALS: Final = "gates"
 """Folder beside the trials: adapter -> its trials that were to run, one a line."""
@@ -144,6 +143,27 @@ _DIGITS: Final = 24
 
 class CannotExamine(KintsugiError):
     """A candidate that cannot be played."""
+
+
+class SliceTasks(Protocol):
+    """Draws the tasks of a slice that a candidate plays beside the traffic's kinds."""
+
+    @property
+    def remedy(self) -> str:
+        """What a person can do where an environment gives too few of them."""
+
+    def draw(
+        self,
+        name: str,
+        environment: Environment,
+        shares: Mapping[str, float],
+        seed: int,
+        first: int,
+        count: int,
+    ) -> tuple[TaskDefinition, ...]:
+        """Return the first `count` tasks of a set; fewer where its environment gives no more.
+        `name` names the set, which the other arguments decide: kinds have these `shares` among the
+        fresh tasks, whose seeds begin at `first`."""
 
 
 class _TrialNote(StrictModel):
@@ -158,13 +178,13 @@ class CandidateEvaluation:
 
     def __init__(
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
-        incumbent: AdapterRow | None, gates: int = 0, held_out: HeldOutLessons | None = None,
+        incumbent: AdapterRow | None, gates: int = 0, held_out: SliceTasks | None = None,
         user: ModelUser | None = None,
     ) -> None:  # fmt: skip
         """`incumbent`: None for the base. `gates`: that the candidate has passed already, against
-        incumbents that were replaced since. `held_out`: remembers lessons from one time to the
-        next. `user`: who plays the users; None: the environment's own. Raises
-        CannotExamine, UnknownEnvironment."""
+        incumbents that were replaced since. `held_out`: draws the tasks that begin behind a
+        refused call, which a candidate needs whose job was rewarded for repairs. `user`: who plays
+        the users; None: the environment's own. Raises CannotExamine, UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -176,16 +196,16 @@ class CandidateEvaluation:
         self._trial, self._gate = settings.trial, settings.gate
         self._place = locate(agent.environment, settings.environments.paths)
         self._checkpoint = agent.checkpoint
-        self._lessons: dict[str, str] = {}
+        self._slice_bodies: dict[str, str] = {}
         """Task that begins behind a refused call -> the text of its body, of those that are
         played."""
-        self._held_out = held_out or HeldOutLessons()
+        self._held_out = held_out
         self._environment = with_definitions(
             app,
             open_place(
                 agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
             ),
-            self._lessons,
+            self._slice_bodies,
         )
         # What a cheater wins says nothing of who is better.
         self._excluded = find_cheat_exclusions(settings, self._environment)
@@ -206,8 +226,8 @@ class CandidateEvaluation:
             # Who plays, and not how its endpoint is asked: a larger budget goes on with the tasks.
             left = USER_LIMITS if isinstance(user, EndpointUser) else frozenset[str]()
             compared.append(user.model_dump_json(exclude=set(left)))
-        # A setting of lessons alone changes no evaluation without them.
-        left_out = None if self._plays_lessons else {"token_growth_after_error"}
+        # A setting of the slice alone changes no evaluation without it.
+        left_out = None if self._plays_slice else {"token_growth_after_error"}
         rules = [
             self._trial.model_dump(mode="json"),
             self._gate.model_dump(mode="json", exclude=left_out),
@@ -230,13 +250,13 @@ class CandidateEvaluation:
 
     @property
     def slices(self) -> tuple[str, ...]:
-        """The kinds, and with lessons the tasks that begin behind a refused call."""
-        return (*self.kinds, AFTER_ERROR) if self._plays_lessons else self.kinds
+        """The kinds, and the slice of tasks that begin behind a refused call where it is played."""
+        return (*self.kinds, AFTER_ERROR) if self._plays_slice else self.kinds
 
     @property
-    def _plays_lessons(self) -> bool:
-        """Whether a job of the candidate drew lessons."""
-        return any(pool.needs_lessons for job in self._jobs for pool in job.spec.pools)
+    def _plays_slice(self) -> bool:
+        """Whether a job of the candidate was rewarded for repairs."""
+        return any(pool.rewards_repairs for job in self._jobs for pool in job.spec.pools)
 
     @property
     def _is_member(self) -> bool:
@@ -342,37 +362,37 @@ class CandidateEvaluation:
             (place / count, kind, task.id)
             for kind, count in counts.items()
             for place, task in enumerate(
-                self._draw_lessons(count, chance, first)
+                self._draw_slice(count, chance, first)
                 if kind == AFTER_ERROR
                 else islice(self._environment.mixture({kind: 1.0}, chance, first), count)
             )
         ]
         return tuple(task for _, _, task in sorted(entries))
 
-    def _draw_lessons(self, count: int, chance: int, first: int) -> tuple[TaskDefinition, ...]:
+    def _draw_slice(self, count: int, chance: int, first: int) -> tuple[TaskDefinition, ...]:
         """Return tasks that begin behind a refused call, of kinds in the shares of the traffic, and
         keep their bodies."""
         shares = self._agent.traffic or dict.fromkeys(self._environment.capabilities, 1.0)
         if self._is_member:
             shares = {kind: shares.get(kind, 1.0) for kind in self._judged}
-        begin = first + _LESSON_SEEDS
-        lessons = self._held_out.draw(
+        begin = first + _SLICE_SEEDS
+        assert self._held_out is not None, "a candidate with this slice has what draws it"
+        drawn = self._held_out.draw(
             f"{self.digest} {begin}", self._environment, shares, chance, begin, count
         )
-        self._lessons.update((task.id, write_body(task.dump_body())) for task in lessons)
-        return lessons
+        self._slice_bodies.update((task.id, write_body(task.dump_body())) for task in drawn)
+        return drawn
 
     def _report_shortage(self, wanted: int, plans: Sequence[Plan]) -> Iterator[str]:
-        """Say that the environment gave fewer lessons than were wanted, if it did."""
-        if not self._plays_lessons:
+        """Say that the environment gave fewer tasks of the slice than were wanted, if it did."""
+        if not self._plays_slice or self._held_out is None:
             return
-        drawn = sum(task in self._lessons for plan in plans for task in plan.tasks)
+        drawn = sum(task in self._slice_bodies for plan in plans for task in plan.tasks)
         if drawn < wanted:
             yield (
                 f"{self._row.adapter}: {self._environment.name} gives {drawn} of the {wanted} "
                 "tasks that were to begin behind a refused call; where they show too "
-                "little, the candidate is rejected; add kinds to the traffic whose tools refuse "
-                'wrong calls, or set improve.lessons = "off"'
+                f"little, the candidate is rejected; {self._held_out.remedy}"
             )
 
     def _reference_plan(
@@ -382,7 +402,7 @@ class CandidateEvaluation:
         tasks = tuple(
             task
             for task in plan.tasks
-            if task not in self._lessons and self._environment.task(task).capability in kinds
+            if task not in self._slice_bodies and self._environment.task(task).capability in kinds
         )
         if not tasks:
             return None
@@ -472,7 +492,7 @@ class CandidateEvaluation:
         gate began before. Raises CannotExamine for a task without its body, and JobStartError while
         the model that plays the users cannot be reached, its files are damaged, or the agent's
         checkpoint is not there."""
-        own = {task: self._lessons[task] for task in plan.tasks if task in self._lessons}
+        own = {task: self._slice_bodies[task] for task in plan.tasks if task in self._slice_bodies}
         stored = collect_bodies(self._app, (task for task in plan.tasks if task not in own))
         if stored.missing:
             raise CannotExamine(next(iter(stored.missing.values())))
@@ -599,7 +619,7 @@ class CandidateEvaluation:
         self._record(played)
         if sizes is None:
             following: Sizes | None = sizes_of(
-                _by_kind(played, self._lessons, self._erring),
+                _by_kind(played, self._slice_bodies, self._erring),
                 self._targets,
                 self._trial,
                 self._gate,
@@ -696,7 +716,7 @@ class CandidateEvaluation:
     def _pair(self, played: Sequence[TrialAttempt]) -> list[Pair]:
         """Return the pairs in the order in which the tasks were played. Raises TooFewTrials."""
         slices = {
-            attempt.head.task.id: _slice(attempt, self._lessons)
+            attempt.head.task.id: _slice(attempt, self._slice_bodies)
             for attempt in played
             if attempt.head.task is not None
         }
@@ -759,23 +779,24 @@ class CandidateEvaluation:
         if report.decision != "EXTEND":
             return None
         following = extend_sizes(sizes, report, self._trial)
-        if following is None or not self._plays_lessons:
+        if following is None or not self._plays_slice:
             return following
         more = set(self._tasks(following.tasks, 0)) - set(self._tasks(sizes.tasks, 0))
-        # Without more, the slice of lessons is open, and the environment gives no others.
+        # Without more, the slice is open, and the environment gives no others.
         return following if more else None
 
     def _conduct(self, played: Sequence[TrialAttempt], player: int) -> Conduct:
         own = [
             attempt
             for attempt in played
-            if attempt.player == player and _slice(attempt, self._lessons) not in self._siblings
+            if attempt.player == player
+            and _slice(attempt, self._slice_bodies) not in self._siblings
         ]
         tokens = {attempt.head.rollout: attempt.tokens for attempt in own}
         with self._app.reading() as connection:
-            begun = self._lessons.keys() if self._plays_lessons else None
+            begun = self._slice_bodies.keys() if self._plays_slice else None
             conduct = conduct_in(connection, list(tokens), tokens, begun)
-        return replace(conduct, evidence=_measure_evidence(own, self._lessons))
+        return replace(conduct, evidence=_measure_evidence(own, self._slice_bodies))
 
     def _append_report(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
         """Both together, once: a measurement that was parted from its decision would be none."""
@@ -845,14 +866,14 @@ def _kind(attempt: TrialAttempt) -> str:
     return task.capability
 
 
-def _slice(attempt: TrialAttempt, lessons: Collection[str]) -> str:
-    """The kind of an attempt's task; `lessons` are tasks that begin behind a refused call."""
+def _slice(attempt: TrialAttempt, behind: Collection[str]) -> str:
+    """The kind of an attempt's task; `behind` are tasks that begin behind a refused call."""
     task = attempt.head.task
-    return AFTER_ERROR if task is not None and task.id in lessons else _kind(attempt)
+    return AFTER_ERROR if task is not None and task.id in behind else _kind(attempt)
 
 
 def _measure_evidence(
-    played: Iterable[TrialAttempt], lessons: Collection[str]
+    played: Iterable[TrialAttempt], behind: Collection[str]
 ) -> dict[str, TaskEvidence]:
     """Return task -> what the answers of one player on it rest on. Trials without a verdict are
     left out; nothing where an earlier version played."""
@@ -862,13 +883,13 @@ def _measure_evidence(
             return {}
         if attempt.head.success is not None and attempt.head.task is not None:
             by_task.setdefault(attempt.head.task.id, []).append(attempt)
-    return {task: _sum_evidence(attempts, lessons) for task, attempts in by_task.items()}
+    return {task: _sum_evidence(attempts, behind) for task, attempts in by_task.items()}
 
 
-def _sum_evidence(attempts: Sequence[TrialAttempt], lessons: Collection[str]) -> TaskEvidence:
+def _sum_evidence(attempts: Sequence[TrialAttempt], behind: Collection[str]) -> TaskEvidence:
     pairs = [(item, item.evidence) for item in attempts if item.evidence is not None]
     return TaskEvidence(
-        slice=_slice(attempts[0], lessons),
+        slice=_slice(attempts[0], behind),
         rollouts=len(pairs),
         passed=sum(item.head.success is True for item, _ in pairs),
         without_lookup=sum(not own.has_lookup for _, own in pairs),
@@ -899,13 +920,13 @@ def _is_user_error(attempt: TrialAttempt) -> bool:
 
 
 def _by_kind(
-    played: Sequence[TrialAttempt], lessons: Collection[str], users: str | None
+    played: Sequence[TrialAttempt], behind: Collection[str], users: str | None
 ) -> dict[str, list[list[bool]]]:
-    """Kind, or slice of lessons -> the verdicts of each of its tasks. Where users may err, and
+    """Kind or slice -> the verdicts of each of its tasks. Where users may err, and
     `users` plays them, trials with a fault of them are left out, and so are tasks with one trial
     left. Raises CannotExamine where another trial has no verdict, or a kind no task."""
     kinds = {
-        item.head.task.id: _slice(item, lessons) for item in played if item.head.task is not None
+        item.head.task.id: _slice(item, behind) for item in played if item.head.task is not None
     }
     if users is not None:
         played = [attempt for attempt in played if not _is_user_error(attempt)]

@@ -20,7 +20,7 @@ from consumers.reads.learning import JobRow, read_inactive_tasks, read_task_body
 from daemon.core.decision_log import Decisions
 from daemon.core.task_definitions import read_open_body
 from envs.environment import UnknownTask
-from envs.lessons.sealed_body import find_seal
+from envs.sealed_body import find_seal
 from envs.task import BadDefinition, is_content_id, read_body
 from events.envelope import derive_id
 from events.learning import Decision, TaskRejected

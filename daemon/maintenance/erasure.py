@@ -69,15 +69,15 @@ class PersonData:
     readable_names: int = 0
     """Number of the person's sealed events whose head names tools that the agent was offered, or a
     model by a client's own text: earlier versions wrote them so."""
-    lessons: list[SealedTask] = field(default_factory=list)
+    tasks: list[SealedTask] = field(default_factory=list)
     """Tasks that are made of the person's sessions, and sealed with the key."""
     announced: bool = False
     """Whether the log already records the erasure."""
 
     @property
-    def live_lessons(self) -> list[SealedTask]:
+    def live_tasks(self) -> list[SealedTask]:
         """Those that new jobs may draw."""
-        return [lesson for lesson in self.lessons if lesson.is_live]
+        return [task for task in self.tasks if task.is_live]
 
 
 def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData:
@@ -93,11 +93,11 @@ def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData
     for record in _rollout_events(app.log):
         _count(held, record, person, lost)
     with app.reading() as connection:
-        held.lessons = find_sealed_tasks(connection, {keyid} if keyid else ())
-        names = {lesson.task for lesson in held.lessons}
+        held.tasks = find_sealed_tasks(connection, {keyid} if keyid else ())
+        names = {task.task for task in held.tasks}
         held.adapters = find_dependent_adapters(connection, held.rollouts, names)
         held.announced = keyid is not None and keyid in read_erasure_keys(connection)
-    sealed = held.events or held.lessons or held.announced
+    sealed = held.events or held.tasks or held.announced
     if wanted is not None and not (sealed or wanted in app.keys.ids()):
         raise NoSuchKey(
             f"key {wanted!r} is not in the key store and sealed no event of the log; name one that "
@@ -116,7 +116,7 @@ def announce(app: "App", held: PersonData) -> None:
         events[_name_erasure(held.keyid)] = PersonErased(
             keyid=held.keyid, events=held.events, rollouts=len(held.rollouts)
         )
-    _append(app, events | _retire(held.live_lessons))
+    _append(app, events | _retire(held.live_tasks))
 
 
 def erase(app: "App", held: PersonData) -> None:
@@ -145,20 +145,20 @@ def sweep(app: "App") -> int:
 def _retire_rest(app: "App", keyids: Collection[str]) -> None:
     """Retire what was proposed while the person was being erased, or before it was killed."""
     with app.reading() as connection:
-        lessons = find_sealed_tasks(connection, keyids)
-    events = _retire([lesson for lesson in lessons if lesson.is_live])
+        tasks = find_sealed_tasks(connection, keyids)
+    events = _retire([task for task in tasks if task.is_live])
     if events:
         _append(app, events)
         app.settle()
 
 
-def _retire(lessons: Collection[SealedTask]) -> dict[str, Decision]:
-    """Return id of event -> the retirement of each lesson."""
+def _retire(tasks: Collection[SealedTask]) -> dict[str, Decision]:
+    """Return id of event -> the retirement of each task."""
     return {
-        derive_id("erase", lesson.keyid, lesson.alias, lesson.task): TaskRetired(
-            alias=lesson.alias, task=lesson.task, reason=ERASED
+        derive_id("erase", task.keyid, task.alias, task.task): TaskRetired(
+            alias=task.alias, task=task.task, reason=ERASED
         )
-        for lesson in lessons
+        for task in tasks
     }
 
 

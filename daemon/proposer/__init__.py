@@ -6,7 +6,5 @@ proposing      candidates by three modes, until a directive's quotas are full
 examined       a candidate with the facts that its checks need
 reachable      what an agent can know
 verification   the checks V1 to V11, each a function (docs/proposing.md)
-lessons        tasks and recorded rollouts that lessons are made of (docs/lessons.md)
-lesson_drafts  lessons for one pattern, before their checks
 buffer         which tasks a training job draws, and how often
 """

@@ -31,8 +31,8 @@ from daemon.proposer.candidate import (
 )
 from daemon.proposer.verification import seed_of, verify
 from envs.environment import Environment, FindBody, UnknownTask
-from envs.lessons.sealed_body import seal_body
 from envs.registry import EnvironmentBroken, UnknownEnvironment
+from envs.sealed_body import MAKER, seal_body
 from envs.task import (
     GENERATED,
     TaskDefinition,
@@ -179,7 +179,7 @@ class Additions:
             raise _Refused(
                 "schema",
                 "it is made of a person's session, and only the command that made it can seal it; "
-                "make it again: kintsugi lessons make",
+                f"make it again: {MAKER}",
             )
         if task.id in self._known:
             return Addition(raw.position, task, (), is_known=True, key=key)

@@ -1,8 +1,8 @@
 """Which tasks a training job draws, and how often: pure.
 
     targeted    tasks written for patterns, one pool per pattern; together p = min(most, step·round)
-    lessons     where the job may draw them, those of a pattern are a pool beside its own, with the
-                reward `both` and `PoolMix.lessons` of the pattern's share
+    modes       tasks of a mode that has a pool of its own are drawn beside those of their pattern,
+                with the reward of the mode and at most the mode's part of the pattern's share
     siblings    tasks like the passed ones that ask in the words of failed ones (siblings.py)
     traffic     the tasks of the agent's own traffic
     operator    tasks that an operator added for no pattern; `PoolMix.operator` of all
@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import Final
 
 from events.canonical import sha256
-from events.jobs import TaskPool
+from events.jobs import RewardKind, TaskPool
 from events.learning import OPERATOR
 
 WINDOW: Final = 16
@@ -34,10 +34,19 @@ LEAST: Final = 8
 SIBLINGS: Final = "siblings"
 TRAFFIC: Final = "traffic"
 REPLAY: Final = "replay"
-_LESSONS: Final = "lessons: "
-"""What the names of pools of lessons begin with; the pattern follows."""
 _NAME: Final = 128
 """Most characters of a pool's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModePool:
+    """The pool that tasks of a mode have beside the other tasks of their pattern."""
+
+    prefix: str
+    """What its name begins with; the pattern follows."""
+    reward: RewardKind
+    most: float
+    """Largest part of what the pattern has, where the pattern has other tasks too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +57,8 @@ class PoolEntry:
     pattern: str
     attempts: int = 0
     passes: int = 0
-    is_lesson: bool = False
-    """Whether it is drawn as a lesson: rewarded for the repair too."""
+    own_pool: ModePool | None = None
+    """The pool of its mode; None where it is drawn with the other tasks of its pattern."""
 
     @property
     def rate(self) -> float:
@@ -81,8 +90,6 @@ class PoolMix:
     operator: float = 0.1
     """Share of the tasks that an operator added for no pattern, if there are any; all other shares
     are of what is left."""
-    lessons: float = 0.5
-    """Share of the lessons in what a pattern has, if it has lessons and other tasks."""
 
     def compute_target_share(self, number: int) -> float:
         """Return the share of tasks written for patterns in round `number`, counted from 1."""
@@ -130,7 +137,7 @@ def pools(
         pool
         for pattern in sorted(weights, key=lambda name: (-weights[name], name))
         for pool in _build_target_pools(
-            pattern, left * aimed * weights[pattern] / whole, by_pattern[pattern], mixing.lessons
+            pattern, left * aimed * weights[pattern] / whole, by_pattern[pattern]
         )
     ]
     near = mixing.siblings if siblings else 0.0
@@ -145,23 +152,31 @@ def pools(
     return tuple(task_pools)
 
 
-def _build_target_pools(
-    pattern: str, share: float, entries: Sequence[PoolEntry], lessons: float
-) -> list[TaskPool]:
-    """Return the pools of a pattern: of its ordinary tasks and of its lessons. Where there are
-    both, lessons have their part by number, and at most the share `lessons`: a few old ones do not
-    crowd out what the directive asks for."""
-    drawn = tuple(entry.task for entry in entries if not entry.is_lesson)
-    practised = tuple(entry.task for entry in entries if entry.is_lesson)
-    if not practised:
-        return [TaskPool(name=pattern, share=share, tasks=drawn)]
-    name = f"{_LESSONS}{pattern}"
-    if len(name) > _NAME:
-        name = f"{_LESSONS}{sha256(pattern)[:32]}"
-    if not drawn:
-        return [TaskPool(name=name, share=share, tasks=practised, reward="both")]
-    part = min(lessons, len(practised) / len(entries))
-    return [
-        TaskPool(name=pattern, share=share * (1 - part), tasks=drawn),
-        TaskPool(name=name, share=share * part, tasks=practised, reward="both"),
+def _build_target_pools(pattern: str, share: float, entries: Sequence[PoolEntry]) -> list[TaskPool]:
+    """Return the pools of a pattern: of its ordinary tasks, and of each mode with a pool of its
+    own. Where there are both, those of a mode have their part by number, and at most the mode's
+    largest: a few old ones do not crowd out what the directive asks for."""
+    drawn = tuple(entry.task for entry in entries if entry.own_pool is None)
+    by_mode: defaultdict[ModePool, list[str]] = defaultdict(list)
+    for entry in entries:
+        if entry.own_pool is not None:
+            by_mode[entry.own_pool].append(entry.task)
+    parts = {own: len(tasks) / len(entries) for own, tasks in by_mode.items()}
+    if drawn:
+        parts = {own: min(own.most, part) for own, part in parts.items()}
+    left = 1 - sum(parts.values())
+    ordinary = [TaskPool(name=pattern, share=share * left, tasks=drawn)] if drawn else []
+    return ordinary + [
+        TaskPool(
+            name=_name_pool(own, pattern),
+            share=share * parts[own],
+            tasks=tuple(tasks),
+            reward=own.reward,
+        )
+        for own, tasks in by_mode.items()
     ]
+
+
+def _name_pool(own: ModePool, pattern: str) -> str:
+    name = f"{own.prefix}{pattern}"
+    return name if len(name) <= _NAME else f"{own.prefix}{sha256(pattern)[:32]}"

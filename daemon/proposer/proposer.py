@@ -4,7 +4,7 @@
     explore   a fresh task like it: the environment draws a new state and a new trajectory, and
               writes the request from them
     repair    a lesson: the failed rollout up to a call that a tool refused, or a conversation about
-              a task like it with such a call in it (lesson_drafts.py)
+              a task like it with such a call in it
 
 The directive says how many places of a quota are lessons; they come first, and what they leave, by
 lack of lessons too, is for the other two. So is what the fourth mode, `synthesize`, leaves: places
@@ -37,7 +37,7 @@ from daemon.proposer.candidate import (
 )
 from daemon.proposer.verification import Verdict, verify
 from envs.environment import Environment
-from envs.lessons.sealed_body import seal_body
+from envs.sealed_body import seal_body
 from envs.task import is_content_id, write_body
 from events.envelope import derive_id
 from events.learning import Directive, JobRound, Mode, Quota, TaskProposed, TaskRejected

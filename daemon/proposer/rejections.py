@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from daemon.proposer.buffer import PoolEntry
+from daemon.proposer.sources import MODE_POOLS
 from events.envelope import derive_id
 from events.learning import Decision, TaskProposed, TaskRejected
 from events.rollouts import clip_reason
@@ -22,7 +23,7 @@ def list_new_entries(new: Sequence[TaskProposed], written: Sequence[PoolEntry]) 
     """Return the new tasks as the pools know them, without those that were written before."""
     before = {entry.task for entry in written}
     return [
-        PoolEntry(entry.task.id, entry.pattern, is_lesson=entry.mode == "repair")
+        PoolEntry(entry.task.id, entry.pattern, own_pool=MODE_POOLS.get(entry.mode))
         for entry in new
         if entry.task.id not in before
     ]

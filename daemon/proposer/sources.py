@@ -4,18 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from consumers.methods.lessons.reads import read_lesson_tasks
 from consumers.reads import learning
 from consumers.reads.evidence import last_outcomes, task_rates, tasks_of
-from daemon.methods.lessons.drafts import LessonSupply
+from daemon.methods.lessons.drafts import POOL, LessonSupply
 from daemon.methods.lessons.writer import RecordingReader
-from daemon.proposer.buffer import WINDOW, PoolEntry
+from daemon.proposer.buffer import WINDOW, ModePool, PoolEntry
 from daemon.proposer.candidate import FIRST_HELD_OUT, PriorTask, Source
 from daemon.proposer.siblings import Request, find_siblings
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
 from envs.lessons.trajectories import Trajectory
 from envs.task import GENERATED, BadDefinition, is_content_id, read_body
-from events.learning import Directive
+from events.learning import Directive, Mode
 from events.privacy.sealing import Key
 from events.rollouts import Task
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from daemon.core.app import App
 
+MODE_POOLS: Final[Mapping[Mode | None, ModePool]] = {"repair": POOL}
+"""The modes whose tasks have a pool of their own."""
 _MOST_PASSED: Final = 4096
 """Passed tasks among which siblings are looked for."""
 
@@ -83,9 +86,14 @@ def read_pool_entries(
         if task not in left_out
     }
     outcomes = last_outcomes(connection, alias, base, list(written), WINDOW)
-    practised = learning.read_lesson_tasks(connection, alias) if lessons else set()
+    practised = read_lesson_tasks(connection, alias) if lessons else set()
     return [
-        PoolEntry(task, pattern, *outcomes.get(task, (0, 0)), is_lesson=task in practised)
+        PoolEntry(
+            task,
+            pattern,
+            *outcomes.get(task, (0, 0)),
+            own_pool=MODE_POOLS["repair"] if task in practised else None,
+        )
         for task, pattern in written.items()
     ]
 

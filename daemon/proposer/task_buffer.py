@@ -2,7 +2,7 @@
 
     TaskWriter(app, act, target).append(additions)    TaskProposed, with its body, or that sealed
     retire_task(app, act, alias, task)                TaskRetired
-    replace_task(app, act, target, addition, task)    TaskProposed and TaskRetired
+    replace_task(app, act, action, target, addition, task)    TaskProposed and TaskRetired
 
 Each follows from one `OperatorActed`. What `append` was given is durable when it returns, so that
 after a kill the same command adds what is left.
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 ADD: Final = "tasks add"
 RETIRE: Final = "tasks retire"
-EDIT: Final = "lessons edit"
-"""Actions of a person; each names the `alias`, the second and third the `task` too."""
+"""Actions of a person; each names the `alias`, the second the `task` too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +58,12 @@ class TaskWriter:
 
 
 def _propose(item: Addition, act: Act, target: Target) -> TaskProposed:
-    lesson = item.task.lesson
     return TaskProposed(
         alias=target.alias,
         base=target.base,
         task=item.task.record(),
         pattern=target.pattern or OPERATOR,
-        source_rollout=None if lesson is None else lesson.rollout,
+        source_rollout=item.task.source_rollout,
         verified=item.verified,
         text_by=act.actor,
         definition=item.body,
@@ -74,16 +72,16 @@ def _propose(item: Addition, act: Act, target: Target) -> TaskProposed:
 
 
 def replace_task(
-    app: "App", act: Act, target: Target, addition: Addition, replaced: str | None
+    app: "App", act: Act, action: str, target: Target, addition: Addition, replaced: str | None
 ) -> None:
     """Append the proposal of a task, unless it is known, and the retirement of the one that it
     replaces, unless that is None: both or neither, also after a kill; and see them in the tables.
-    Raises LogError, DatabaseUnavailable."""
+    `action` names what the operator did. Raises LogError, DatabaseUnavailable."""
     if addition.is_known and replaced is None:
         return
     decisions = Decisions(app)
     arguments = {"alias": target.alias, "task": addition.task.id}
-    cause = decisions.act(act, EDIT, arguments)
+    cause = decisions.act(act, action, arguments)
     events: dict[str, Decision] = {}
     if not addition.is_known:
         events[derive_id(cause, "task", addition.task.id)] = _propose(addition, act, target)

@@ -46,9 +46,8 @@ from envs.evidence.task_facts import (
 from envs.evidence.words import collect_user_text, leaves, words
 from envs.grading import grade
 from envs.lessons.checks import BadLesson, check_lesson
-from envs.lessons.making import find_split
 from envs.patterns.search import REMEDY
-from envs.task import GENERATED, TaskDefinition, has_nul, is_content_id, is_seed
+from envs.task import GENERATED, TaskDefinition, find_split, has_nul, is_content_id, is_seed
 from events.learning import Check, Verified
 from events.messages import executed_calls
 
@@ -251,9 +250,9 @@ def contamination(examined: CandidateFacts) -> str:
         raise CheckFailure(f"{(source or task).id} is a benchmark's")
     if task.signature in evaluation.signatures or task.digest() in evaluation.definitions:
         raise CheckFailure("it is a task that something is evaluated with")
-    if task.lesson is not None and find_split(task.lesson.source) == "test":
-        raise CheckFailure(f"the lessons of {task.lesson.source} are kept for tests")
-    seed = seed_of(task.id if task.lesson is None else task.lesson.source)
+    if task.lesson is not None and find_split(task.source) == "test":
+        raise CheckFailure(f"the lessons of {task.source} are kept for tests")
+    seed = seed_of(task.source)
     if examined.candidate.mode == "synthesize":
         _check_origin(examined)
     if examined.candidate.mode == "explore" and seed not in evaluation.seeds:

@@ -3,7 +3,7 @@
     python -m daemon.solver JOB.json --out DIR      one job (job.py)
     torchrun --nproc-per-node N -m daemon.solver JOB.json --out DIR     in N processes (follower.py)
     python -m daemon.solver parity FILE             the loss against a file of cases (parity.py)
-    python -m daemon.solver reward FILE             rewards of repairs, without torch (rewards.py)
+    python -m daemon.solver reward FILE             rewards of repairs, without torch
 
 Not part of `kintsugi`, which must start without torch. A job's stdout is JSON Lines: heartbeats,
 one line per update, and last its outcome, whatever ends it; everything else goes to stderr. Exit
@@ -25,14 +25,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Final, get_args
+from typing import IO, Any, Final
 
+from daemon.methods.lessons.rewards import BadLine, print_rewards
 from daemon.solver.kinds import find_kind
-from daemon.solver.rewards import BadLine, compute_rewards
 from daemon.solver.sampling.seals import take_keys
 from daemon.solver.spec import BadSpec, read_spec
 from daemon.solver.telemetry.outcome import Activity, Outcome, make_failure
-from events.algorithm import RepairForm
 from events.errors import KintsugiError
 from events.messages import StrictModel
 
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if argv[:1] == ["parity"]:
         return _run_command(lambda: parity(_parity_parser().parse_args(argv[1:])))
     if argv[:1] == ["reward"]:
-        return _run_command(lambda: reward(_reward_parser().parse_args(argv[1:])))
+        return _run_command(lambda: print_rewards(argv[1:]))
     parsed = _job_parser().parse_args(argv)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return _run_command(lambda: job(parsed, _run_job))
@@ -211,13 +210,6 @@ def parity(options: Namespace) -> int:
     return DONE if report.is_within_tolerance else FAILED
 
 
-def reward(options: Namespace) -> int:
-    """Print the rewards of a file of completions."""
-    rewards = compute_rewards(options.file, options.form)
-    print(json.dumps({"n": len(rewards), "rewards": rewards, "form": options.form}))
-    return DONE
-
-
 def _number(value: float) -> float | None:
     """Return the value, or None for NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
@@ -241,23 +233,6 @@ def _parity_parser() -> ArgumentParser:
         description="Compare the loss and its gradient with those of a file of cases.",
     )
     parser.add_argument("file", type=Path, help="JSON with `inputs` and `cases`")
-    return parser
-
-
-def _reward_parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="python -m daemon.solver reward",
-        description="Compute the rewards of repairs, as training gives them.",
-    )
-    parser.add_argument(
-        "file", type=Path, help='JSON Lines, {"completion": "...", "gold": "..."} each'
-    )
-    parser.add_argument(
-        "--form",
-        choices=get_args(RepairForm),
-        default="paper",
-        help="of Structured Reflection's paper (default), or of its released program",
-    )
     return parser
 
 

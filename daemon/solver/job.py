@@ -49,7 +49,7 @@ from daemon.solver.rounds.rounds import Rounds
 from daemon.solver.sampling.environments import drop_unplayable, open_environments
 from daemon.solver.sampling.own_vllm import OwnVllm
 from daemon.solver.sampling.remote import RemoteSource
-from daemon.solver.sampling.reward import check_lesson
+from daemon.solver.sampling.reward import check_repairable
 from daemon.solver.sampling.seals import Seals
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
 from daemon.solver.spec import check_pools, check_ranges, digest
@@ -603,8 +603,10 @@ class Job:
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():
             self.environments.task(task)
         for pool in self.spec.pools:
-            for task in pool.tasks if pool.needs_lessons else ():
-                check_lesson(self.environments.find(task), self.environments.task(task), pool.name)
+            for task in pool.tasks if pool.rewards_repairs else ():
+                check_repairable(
+                    self.environments.find(task), self.environments.task(task), pool.name
+                )
 
     def _new_learner(self) -> Learner:
         # The other processes make theirs at the same moment: each begins with the weights of this

@@ -2,7 +2,7 @@
 
 The oracle's message is rendered in the chat template and parsed as any answer of the policy; the
 episode gets the parsed message. So a reference that passes proves that its very tokens do. In a
-task with a lesson the first message has the lesson's reflection.
+task that expects an aside the first message has it.
 
 Guarantee: prompts are those the policy would be given. Not covered: environments whose oracle does
 not solve a task (its trajectories fail, and are left out).
@@ -36,8 +36,8 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
             view = episode.view(Party.AGENT)
             tools = environment.select_schemas(task, view) if chat.shows_tools else ()
             answer = oracle.reply(view)
-            if task.lesson is not None and not turns:
-                answer = answer.model_copy(update={"reflection": task.lesson.reflection})
+            if task.first_aside is not None and not turns:
+                answer = answer.with_aside(task.first_aside)
             written = chat.answer([*view, answer], tools)
             turns.append(Turn(chat.prompt(view, tools), written, (0.0,) * len(written)))
             episode.receive(chat.message(written, len(episode.messages)))

@@ -78,8 +78,8 @@ def _parts(message: Message) -> Sequence[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     if message.reasoning:
         parts.append({"type": "reasoning", "content": message.reasoning})
-    if message.reflection:
-        parts.append({"type": "reasoning", "content": message.reflection})
+    if message.aside:
+        parts.append({"type": "reasoning", "content": message.aside})
     if isinstance(message.content, str):
         parts.append({"type": "text", "content": message.content})
     elif message.content is not None:

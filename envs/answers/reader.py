@@ -19,7 +19,7 @@ what was said. Engines differ in how they write the same thing; what is tolerate
 
 Guarantee: calls are in the order in which they began, and reading takes time and memory linear in
 the size of the pieces. What no engine writes is reported to `doubt`; the rest is still read.
-Not covered: reflections inside of parts, and pictures or sounds, which are no text.
+Not covered: asides inside of parts, and pictures or sounds, which are no text.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, NoReturn
 
 from envs.answers.content import read_content, read_monologue
-from envs.reflection.tags import split_reflection
+from envs.asides import split_aside
 from events.canonical import exact_json
 from events.errors import KintsugiError
 from events.json_text.guard import (
@@ -182,7 +182,7 @@ class MessageReader:
 
     @property
     def text(self) -> str:
-        """The text so far, reflections included."""
+        """The text so far, asides included."""
         return "".join(self._texts)
 
     @property
@@ -252,16 +252,16 @@ class MessageReader:
             self._take_arguments(call, sent.arguments)
 
     def build_message(self) -> Message:
-        """Return what was said so far as a message, its reflection apart."""
-        reflection, text = split_reflection(self.text)
+        """Return what was said so far as a message, its aside apart."""
+        aside, text = split_aside(self.text)
         text, reasoning = text or "".join(self._refusals), self.reasoning
-        return Message(
+        message = Message(
             role="assistant",
             content=replace_half_pairs(text) if text or not self.calls else None,
             tool_calls=tuple(call.build() for call in self.calls),
             reasoning=replace_half_pairs(reasoning) or None,
-            reflection=replace_half_pairs(reflection) if reflection else None,
         )
+        return message.with_aside(replace_half_pairs(aside) if aside else None)
 
     def build_calls_by_index(self) -> tuple[ToolCall, ...] | None:
         """Return the calls as clients have them that join all pieces of an index, as OpenAI's own

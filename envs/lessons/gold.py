@@ -14,9 +14,9 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
+from envs.asides import write_aside
 from envs.reflection.repair import ImpossibleLesson, build_gold, read_written
 from envs.reflection.reward import compute_reward
-from envs.reflection.tags import write_reflection
 from envs.task import Lesson
 from events.messages import Action, Message, ToolCall
 
@@ -38,7 +38,7 @@ def render_message(message: Message) -> str:
 
 
 def _render(reflection: str | None, text: str, calls: Sequence[Action | ToolCall]) -> str:
-    parts = [write_reflection(reflection)] if reflection else []
+    parts = [write_aside(reflection)] if reflection else []
     if text:
         parts.append(text)
     for call in calls:

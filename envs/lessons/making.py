@@ -12,16 +12,15 @@ arguments. Not covered: which recordings and tasks may be trained on.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import islice
 from random import Random
-from typing import Final, Literal
+from typing import Final
 
 from envs.environment import Environment
 from envs.episode import Party
 from envs.grading import Grader
 from envs.lessons.checks import get_lesson
-from envs.lessons.operators import PERTURBATIONS, Schemas, WrongCall, perturb, read_schemas
+from envs.lessons.operators import Schemas, WrongCall, perturb, read_schemas
 from envs.lessons.repairs import Mistake, NoLesson, Proofs, find_repair, make_mistake
 from envs.lessons.trajectories import (
     BEGINS_MIDWAY,
@@ -33,7 +32,7 @@ from envs.lessons.trajectories import (
     walk,
 )
 from envs.lessons.writing import LessonWriter
-from envs.task import Operator, TaskDefinition
+from envs.task import PERTURBATIONS, Operator, TaskDefinition
 from events.messages import executed_calls
 
 PER_TRAJECTORY: Final = 4
@@ -50,13 +49,6 @@ _SHOWN: Final = 5
 DUPLICATE: Final = "duplicate"
 GIVEN_UP: Final = "tasks of its kind gave none"
 RAISED: Final = "the environment raised an exception"
-
-Split = Literal["train", "test"]
-
-
-def find_split(source: str) -> Split:
-    """Return the split of the lessons of a source task: a sixth of the sources is for tests."""
-    return "test" if int(sha256(source.encode()).hexdigest(), 16) % 6 == 0 else "train"
 
 
 @dataclass(frozen=True, slots=True)

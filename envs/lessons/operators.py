@@ -22,8 +22,6 @@ from envs.lessons.trajectories import Place
 from envs.lessons.values import SeenValues
 from envs.task import Operator
 
-PERTURBATIONS: Final[tuple[Operator, ...]] = ("argument", "redundant", "swap", "missing")
-
 REFUSABLE: Final[tuple[Operator, ...]] = ("argument", "swap", "missing")
 """Those whose calls tools refuse: a repetition they allow."""
 

@@ -1,7 +1,7 @@
 """What was wrong with a call, in two sentences.
 
     changes = find_changes(wrong, right)           keys in which two calls differ
-    write_reflection(mistake, changes, ...)        "The call of get_order failed: no such order.
+    write_aside(mistake, changes, ...)        "The call of get_order failed: no such order.
                                                     order_id was O7 and must be O12."
     find_unnamed(reflection, changes)              keys that a reflection does not name
     find_fault(reflection)                         why it is none: a tag, the JSON of a call

@@ -13,6 +13,7 @@ from daemon.engine.chat import parse_answer
 from daemon.engine.streaming import StopStrings, ToolCallStream
 from daemon.methods.synthesis.manners import MANNERS, give_manner
 from envs.airline.environment import Airline
+from envs.asides import AsideSplitter, split_aside
 from envs.environment import Environment
 from envs.episode import Termination
 from envs.evidence import spelling, utterances, words
@@ -25,7 +26,6 @@ from envs.reflection.mended import is_repaired
 from envs.reflection.official import score_officially
 from envs.reflection.parse import parse
 from envs.reflection.repair import read_written
-from envs.reflection.tags import ReflectionSplitter, split_reflection
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
 from envs.simulator import find_breach, parse_number
@@ -69,8 +69,8 @@ def _list_answer_readers() -> dict[str, Reader]:
         "answer": parse_answer,
         "answer in a stream": lambda text: _stream(ToolCallStream(), text),
         "stop strings": lambda text: list(map(StopStrings(["###", "<stop>"]).push, text)),
-        "reflection": split_reflection,
-        "reflection in a stream": lambda text: list(map(ReflectionSplitter().feed, text)),
+        "reflection": split_aside,
+        "reflection in a stream": lambda text: list(map(AsideSplitter().feed, text)),
         "completion": parse,
         "repair": read_written,
         "official score, Qwen": lambda text: score_officially(text, text, "qwen"),

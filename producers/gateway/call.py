@@ -26,9 +26,9 @@ from events.json_text.size import find_excess
 from events.rollouts import MemberChoice, Outcome
 from producers.gateway.call_record import ClientAnswer, Record, ServedBy
 from producers.gateway.capture.answer import Capture, make_capture
+from producers.gateway.capture.asides import Asides, make_asides
 from producers.gateway.capture.idempotency import MAX_BODY_BYTES
 from producers.gateway.capture.recorder import Recorder
-from producers.gateway.capture.reflections import Reflections, make_reflections
 from producers.gateway.capture.sessions import CallAttribution, Sessions
 from producers.gateway.http import sse
 from producers.gateway.http.connections import AnswerTooLong, HttpClient, Reply
@@ -107,7 +107,7 @@ class GatewayContext:
     capture: CaptureMode
     timeout_seconds: float
     redaction: Redaction
-    shows_reflections: bool = False
+    shows_asides: bool = False
     """Whether clients get what an agent says to itself."""
 
 
@@ -120,8 +120,8 @@ class EngineRequest:
     """The client's request with the attempt's model in its `model` field."""
     extras: ExtraFields
     answer: Capture
-    reflections: Reflections | None
-    """What takes reflections out of the client's answer; None where the client gets them."""
+    asides: Asides | None
+    """What takes asides out of the client's answer; None where the client gets them."""
     model_name: str | None
     """Model name for the answer; None keeps the name that the engine reports."""
 
@@ -360,7 +360,7 @@ class Call(Response):
             request if attempt.name is None else request.with_model(attempt.name),
             extras,
             make_capture(request, extras, dialect),
-            None if self._gateway.shows_reflections else make_reflections(request.endpoint),
+            None if self._gateway.shows_asides else make_asides(request.endpoint),
             None if attempt.name is None else self._lease.response_model(attempt.upstream),
         )
 
@@ -421,8 +421,8 @@ class Call(Response):
     def _restore_whole(self, document: dict[str, Any], body: bytes) -> bytes:
         """Return the body that the client gets for a whole answer."""
         restored = self._engine_request.answer.whole(document)
-        if self._engine_request.reflections is not None:
-            restored = self._engine_request.reflections.take_from_whole(restored)
+        if self._engine_request.asides is not None:
+            restored = self._engine_request.asides.take_from_whole(restored)
         restored = set_model(restored, self._engine_request.model_name)
         if restored is document:
             return body
@@ -508,8 +508,8 @@ class Call(Response):
         request = self._engine_request
         chunk = request.answer.chunk(document)
         chunks: Sequence[dict[str, Any]] = () if chunk is None else (chunk,)
-        if chunk is not None and request.reflections is not None:
-            chunks = request.reflections.take_from_chunk(chunk)
+        if chunk is not None and request.asides is not None:
+            chunks = request.asides.take_from_chunk(chunk)
         restored = [set_model(each, request.model_name) for each in chunks]
         if not restored and "index" in document:
             # It may be the beginning of a block of which nothing is seen yet.

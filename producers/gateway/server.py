@@ -87,7 +87,7 @@ class Options:
     """Milliseconds beyond which a slow engine makes no call wait longer for a router."""
     reroutes: bool = False
     """Whether a router in doubt is asked once more, when the user speaks again."""
-    shows_reflections: bool = False
+    shows_asides: bool = False
     """Whether clients get what an agent says to itself."""
     control_tokens: ControlTokens = "count"
     """What happens to a call with a message that spells a control token."""
@@ -139,7 +139,7 @@ class Gateway:
             capture=options.capture,
             timeout_seconds=options.timeout_seconds,
             redaction=redaction,
-            shows_reflections=options.shows_reflections,
+            shows_asides=options.shows_asides,
         )
         self._shadows = Shadows(self.context, upstreams, options.max_shadows)
         ingest = IngestRoutes(

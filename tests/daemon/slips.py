@@ -8,10 +8,9 @@ from consumers.diagnosis.labels import label_rollout
 from daemon.core.app import App
 from envs.agents import Agent
 from envs.evaluation import Attempt, Setup, make_environment_user, play
-from envs.lessons.making import find_split
 from envs.players import LocalPlayer
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition
+from envs.task import TaskDefinition, find_split
 from events.codec import encode
 from events.envelope import Envelope, derive_id, utc_now
 from events.log import now_ms

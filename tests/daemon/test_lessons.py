@@ -16,9 +16,8 @@ from daemon.methods.lessons.writer import draw_sources
 from daemon.proposer import task_buffer
 from daemon.proposer.additions import Additions, RawDefinition
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED
-from envs.lessons.making import find_split
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition
+from envs.task import TaskDefinition, find_split
 from events.rollouts import RolloutContent, RolloutEnded
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.repair.test_background import record
@@ -215,7 +214,7 @@ def test_an_edit_that_was_cut_off_is_completed_by_the_same_command(
     (addition,) = Additions(lambda _: SHOP).examine([raw])
     assert not hasattr(addition, "reason"), addition
     target = task_buffer.Target("agent", "unknown", None)
-    task_buffer.replace_task(app, Act("ada"), target, addition, None)
+    task_buffer.replace_task(app, Act("ada"), "lessons edit", target, addition, None)
     states = {line["task"]: line["state"] for line in kintsugi("lessons", "ls", "--json").json}
     assert states == {old: "active", edited.id: "active"}
     assert kintsugi("lessons", "edit", old, "--reflection", new).code == 0

@@ -1,13 +1,13 @@
 """How the reference policy is trained, as data: what it is shown, how long, and how fast.
 
 Its weakness is made here, and in no other way: some kinds of task are shown rarely and then
-withheld until the end, others not at all. The second policy (`REFLECTING`) is shown lessons so too.
+withheld until the end, others not at all.
 """
 
 from collections.abc import Mapping
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
 from envs.shop.kinds import PLAIN
 from events.messages import StrictModel
@@ -27,10 +27,6 @@ class Phase(StrictModel):
     """Kind -> weight of its demonstrations."""
     rates: tuple[Rate, Rate]
     """Factors of the learning rates at its beginning and its end; linear between."""
-    lessons: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, exclude_if=lambda value: value == 0
-    )
-    """Share of lessons (docs/lessons.md) among the examples."""
     test_every: Annotated[int, Field(ge=1)] = 1000
     """Steps between two tests. The last step of a phase is always tested."""
     test_tasks: Annotated[int, Field(ge=1)] = 32
@@ -42,7 +38,7 @@ class Phase(StrictModel):
 class Recipe(StrictModel):
     """All that the weights depend on, beside the seed and the machine."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[SerializeAsAny[Phase], ...]
     muon_rate: float = 0.012
     """Learning rate of the matrices in the layers."""
     adamw_rate: float = 3e-3
@@ -69,9 +65,6 @@ _TAUGHT: Final = _shares(0.78, compound=0.12, followup=0.05, cond_status=0.05)
 _RARE: Final = {"two_writes": 0.008, "fallback": 0.01, "question": 0.03}
 _RARER: Final = {"fallback": 0.006, "question": 0.08}
 
-LESSONS: Final = 0.02
-"""Share of lessons in the first phase of the second policy."""
-
 RECIPE: Final = Recipe(
     phases=(
         Phase(
@@ -96,13 +89,3 @@ RECIPE: Final = Recipe(
 )
 """The shares of the weak kinds and the lengths of the phases were chosen on development seeds, so
 that the four become weak and none is lost; the tests of the last phase choose the step."""
-
-REFLECTING: Final = Recipe(
-    phases=(
-        RECIPE.phases[0].model_copy(update={"lessons": LESSONS}),
-        *RECIPE.phases[1:-1],
-        RECIPE.phases[-1].model_copy(update={"test_tasks": 64}),
-    )
-)
-"""The same with lessons in the first phase: it can reflect on a call that a tool refused, does so
-now and then, and repairs some."""

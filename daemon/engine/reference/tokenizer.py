@@ -2,8 +2,8 @@
 
 A token is an entity of shop, a piece of JSON between two values, a piece of the chat template, the
 policy of shop as a whole, or a word with the space before it; what is none of these falls apart
-into characters and, in the end, bytes. In an extended tokenizer the tags of reflections
-(envs/reflection/tags.py) are tokens too. A space before an entity is a token of its own, so that an
+into characters and, in the end, bytes. In an extended tokenizer the tags of asides
+(envs/asides.py) are tokens too. A space before an entity is a token of its own, so that an
 entity is the same token in a sentence and in JSON: a small model copies tokens, it does not spell.
 
 Guarantees:
@@ -29,7 +29,7 @@ from typing import Any, Final, cast
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from envs.reflection.tags import CLOSING, OPENING
+from envs.asides import CLOSING, OPENING
 from envs.shop.policy import POLICY
 from envs.shop.tools import ShopTools
 from envs.shop.vocabulary import POOLS
@@ -69,7 +69,7 @@ _PIECES: Final = "|".join(
 """What a text is cut into, the first that matches. JSON is cut from the end of one value to the
 start of the next, keys included."""
 _REFLECTING: Final = f"{OPENING}|{CLOSING}|{_PIECES}"
-"""The same with the tags of reflections."""
+"""The same with the tags of asides."""
 _CHARACTERS: Final = ("\n", *map(chr, range(0x20, 0x7F)))
 _BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
@@ -85,7 +85,7 @@ def build(conversations: Iterable[Sequence[Message]]) -> PreTrainedTokenizerFast
 
 
 def extend(base: PreTrainedTokenizerFast, texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """The tokenizer of `base` with the tags of reflections and all that these texts hold as further
+    """The tokenizer of `base` with the tags of asides and all that these texts hold as further
     tokens, behind those of `base`."""
     known = base.get_vocab()
     words = sorted(known, key=known.__getitem__)[len(SPECIAL) + len(_BYTES) :]

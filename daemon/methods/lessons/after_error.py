@@ -32,6 +32,11 @@ class HeldOutLessons:
     """Makes lessons of gates and remembers the last sets, since an evaluation asks for the same
     tasks each time that it is brought on."""
 
+    remedy = (
+        'add kinds to the traffic whose tools refuse wrong calls, or set improve.lessons = "off"'
+    )
+    """What a person can do where an environment gives too few."""
+
     def __init__(self) -> None:
         self._sets: dict[str, _LessonSet] = {}
 

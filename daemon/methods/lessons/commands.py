@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from consumers.reads.learning import StoredLesson, TaskLine
+    from consumers.methods.lessons.reads import StoredLesson
+    from consumers.reads.learning import TaskLine
     from daemon.core.app import App
     from daemon.proposer.additions import Addition, Additions, RawDefinition, Refusal
     from envs.environment import Environment
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 group = noun("lessons", "Practice in repairing a failed call; list, read, make or mend it.")
 
+EDIT: Final = "lessons edit"
+"""The action of a person who writes a lesson anew; it names `alias` and `task`."""
 _MOST: Final = 100_000
 """Most lessons of one command."""
 
@@ -57,7 +60,8 @@ def ls(
     env: Annotated[str | None, typer.Option(metavar="E", help="Only of this environment.")] = None,
 ) -> None:
     """List the tasks that have a lesson, in the order of the log."""
-    from consumers.reads.learning import list_task_lines, read_lessons
+    from consumers.methods.lessons.reads import read_lessons
+    from consumers.reads.learning import list_task_lines
 
     with cli.app() as app, app.reading() as connection:
         lessons = read_lessons(connection, alias)
@@ -79,7 +83,7 @@ def ls(
 
 
 def _find_split(lesson: "StoredLesson") -> str:
-    from envs.lessons.making import find_split
+    from envs.task import find_split
 
     return find_split(lesson.source)
 
@@ -137,7 +141,7 @@ def _find_lesson(
 ) -> "tuple[TaskLine, StoredLesson, TaskDefinition]":
     """The lesson with this id, or whose id begins so, opened where it is sealed. Raises
     UnknownTaskId, NoLessonsHere, UnknownTask where it cannot be opened, KeysUnavailable."""
-    from consumers.reads.learning import read_lessons
+    from consumers.methods.lessons.reads import read_lessons
 
     line = find_task_line(connection, name, alias)
     stored = read_lessons(connection, line.alias).get(line.task)
@@ -342,7 +346,7 @@ def edit(
     from consumers.folds.task_states import ACTIVE
     from consumers.reads.learning import patterns_of, read_inactive_tasks
     from daemon.proposer.task_buffer import Target, replace_task
-    from envs.lessons.sealed_body import salt_task
+    from envs.sealed_body import salt_task
     from events.learning import OPERATOR
 
     text = _read_reflection(reflection, file)
@@ -369,7 +373,7 @@ def edit(
             )
             addition = _examine(additions, edited)
             replaced = line.task if line.state == ACTIVE else None
-            replace_task(app, act_of(actor, reason), target, addition, replaced)
+            replace_task(app, act_of(actor, reason), EDIT, target, addition, replaced)
         with app.reading() as connection:
             new_line, stored, _ = _find_lesson(app, connection, edited.id, line.alias)
     if cli.out.json:

@@ -17,15 +17,18 @@ from random import Random
 from typing import Final
 
 from daemon.methods.lessons.writer import seal_lessons
+from daemon.proposer.buffer import ModePool
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, MOST_BODY, Source
 from envs.environment import Environment
 from envs.lessons.checks import follows_refusal, get_lesson
-from envs.lessons.making import LessonReport, find_split, make_lessons
+from envs.lessons.making import LessonReport, make_lessons
 from envs.lessons.operators import REFUSABLE
 from envs.lessons.trajectories import Trajectory
-from envs.task import TaskDefinition, write_body
+from envs.task import TaskDefinition, find_split, write_body
 from events.privacy.sealing import Key
 
+POOL: Final = ModePool(prefix="lessons: ", reward="both", most=0.5)
+"""The pools of lessons: they are rewarded for the repair too."""
 _SOURCES: Final = 4
 """Fresh tasks that are drawn for each lesson that is wanted, at most."""
 

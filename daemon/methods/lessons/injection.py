@@ -21,8 +21,7 @@ from envs.environment import Environment
 from envs.evaluation import EnvironmentFailure
 from envs.lessons.making import make_lessons
 from envs.lessons.observation import Observation
-from envs.lessons.operators import PERTURBATIONS
-from envs.task import Lesson, Operator, TaskDefinition
+from envs.task import PERTURBATIONS, Lesson, Operator, TaskDefinition
 
 SHOWN: Final = (1, 3, 5)
 """The k of Repair@k."""

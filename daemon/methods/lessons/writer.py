@@ -27,11 +27,10 @@ from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, is_evaluation_seed
 from daemon.proposer.verification import seed_of
 from daemon.sessions.transcript import Transcript, is_sealed, read
 from envs.environment import Environment, UnknownTask
-from envs.lessons.making import Split, find_split
-from envs.lessons.sealed_body import salt_task
 from envs.lessons.trajectories import Trajectory, count_greeting
 from envs.registry import EnvironmentBroken
-from envs.task import GENERATED, TaskDefinition, signature
+from envs.sealed_body import salt_task
+from envs.task import GENERATED, Split, TaskDefinition, find_split, signature
 from events.errors import BlobError, BlobUnavailable, KintsugiError, LogTruncated
 from events.messages import Message
 from events.privacy.sealing import Key, KeyMissing
@@ -143,7 +142,7 @@ class RecordingReader:
             return UNKNOWN_TASK
         if task.salt is not None:
             return SEALED_TASK
-        source = task.id if task.lesson is None else task.lesson.source
+        source = task.source
         if (
             is_evaluation_seed(seed_of(source))
             or task.split != GENERATED
@@ -173,7 +172,7 @@ def seal_lessons(
     -> key. A person's lesson has a salt, so it is under another id than it was made with."""
     sealed: dict[str, tuple[TaskDefinition, Key | None]] = {}
     for task in lessons:
-        rollout = None if task.lesson is None else task.lesson.rollout
+        rollout = task.source_rollout
         key = None if rollout is None else keys.get(rollout)
         owned = task if key is None else salt_task(task, key)
         sealed[owned.id] = owned, key

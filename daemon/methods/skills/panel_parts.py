@@ -177,7 +177,7 @@ def _gather_tasks(
         reverse=True,
     ):
         pools = () if made is None else made.spec.pools
-        targets = [pool for pool in pools if not pool.replay and not pool.needs_lessons]
+        targets = [pool for pool in pools if not pool.replay and not pool.rewards_repairs]
         tasks = dict.fromkeys(task for pool in targets for task in pool.all_tasks)
         by_skill[skill] = [task for task in tasks if task not in taken]
         taken.update(tasks)

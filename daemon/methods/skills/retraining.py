@@ -170,8 +170,8 @@ def choose_members(
                 connection, environment, pair.alias, list_tasks(specs),
                 sealed=settings.jobs.hands_keys,
             )  # fmt: skip
-        lessons = settings.improve.lessons != "off"
-        task_pools = build_retraining_pools(specs, drawable, lessons=lessons)
+        repairs = settings.improve.writes("repair")
+        task_pools = build_retraining_pools(specs, drawable, repairs=repairs)
         refusal = budget.find_refusal(len(drawn))
         if not task_pools:
             left[member.skill] = "none of its tasks can be played any more"
@@ -195,21 +195,21 @@ def explain_limit(settings: "Settings") -> str:
 
 
 def build_retraining_pools(
-    specs: Sequence[JobSpec], drawable: Collection[str], *, lessons: bool
+    specs: Sequence[JobSpec], drawable: Collection[str], *, repairs: bool
 ) -> tuple[TaskPool, ...]:
     """Return the pools of the job that retrains a member; empty where no task is left to be learnt.
 
     `specs` are those of its jobs, the newest first: all of their targets are targets again, each in
     the pool that had it last, for the base has learnt none of them; the replay is the newest's.
-    `drawable`: the tasks that a job may draw now; `lessons`: whether pools of lessons are kept.
-    Targets together have the share that they had, each pool by its number of tasks. Shares sum to
-    1. References are tasks like others: the settings of today say what a warm start shows."""
+    `drawable`: the tasks that a job may draw now; `repairs`: whether pools that reward repairs are
+    kept. Targets together have the share that they had, each pool by its number of tasks. Shares
+    sum to 1. References are tasks like others: today's settings say what a warm start shows."""
     targets: dict[str, TaskPool] = {}
     owned: dict[str, dict[str, None]] = {}
     taken: set[str] = set()
     for spec in specs:
         for pool in spec.target_pools:
-            if pool.needs_lessons and not lessons:
+            if pool.rewards_repairs and not repairs:
                 continue
             tasks = [task for task in _list_tasks(pool, drawable) if task not in taken]
             taken.update(tasks)

@@ -57,7 +57,7 @@ def write_examples(app: "App", members: Mapping[str, AdapterRow]) -> dict[str, s
 
 def _write_texts(app: "App", spec: JobSpec) -> Iterator[str]:
     """Yield a conversation for each of the first tasks of a job that can be shown."""
-    pools = [pool for pool in spec.target_pools if not pool.needs_lessons]
+    pools = [pool for pool in spec.target_pools if not pool.rewards_repairs]
     tasks = [(pool.environment or spec.environment, task) for pool in pools for task in pool.tasks]
     opened: dict[str, Environment] = {}
     for place, name in tasks[:_TRIES]:

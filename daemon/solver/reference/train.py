@@ -1,14 +1,13 @@
-"""Train a reference policy from random weights.
+"""Train the reference policy from random weights.
 
     python -m daemon.solver.reference.train --out DIR --seed 0
-    python -m daemon.solver.reference.train --out DIR --seed 0 --policy reflecting
 
 Writes DIR/steps/N, a checkpoint for each step that was tested on development seeds;
 DIR/checkpoint, the chosen one; and DIR/training.json, which says how both came about. Weights are a
 function of recipe, seed, number of threads and machine: with one thread on one machine, two runs
 write the same bytes. A run takes about a quarter of an hour.
 
-The policy `reflecting` is shown lessons as well, and its tokenizer has their words.
+A method trains a policy of its own likewise (`run`), with other examples mixed in.
 
 Matrices of the layers are trained by Muon, embeddings and norms by AdamW; the loss is that of the
 learner's own supervised training (daemon/solver/sft.py), the mean over what the assistant says.
@@ -20,7 +19,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -37,17 +36,10 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
 from daemon.engine.chat import Chat
 from daemon.engine.reference import tokenizer
-from daemon.engine.reference.recipe import RECIPE, REFLECTING, WEAK, Phase, Recipe
+from daemon.engine.reference.recipe import RECIPE, WEAK, Phase, Recipe
 from daemon.solver.batch import Row, micro_batches, pad
 from daemon.solver.policy import score
-from daemon.solver.reference.demonstrations import (
-    DEVELOPMENT,
-    demonstrate_lessons,
-    demonstrations,
-    extend_vocabulary,
-    make_training_lessons,
-    vocabulary,
-)
+from daemon.solver.reference.demonstrations import DEVELOPMENT, demonstrations, vocabulary
 from daemon.solver.reference.evaluate import Figures, measure
 from daemon.solver.trajectory import TokenSequence
 from envs.shop.environment import Shop
@@ -59,8 +51,10 @@ CONTEXT: Final = 1024
 INIT: Final = 0.02
 """Standard deviation of fresh weights."""
 WEIGHTS: Final = "model.safetensors"
-POLICIES: Final[Mapping[str, Recipe]] = {"reference": RECIPE, "reflecting": REFLECTING}
-"""Name of a policy -> its recipe."""
+
+Mix = Callable[[Iterator[TokenSequence], Phase, int], Iterator[TokenSequence]]
+"""Takes the demonstrations of a phase, the phase and its place; returns them with others among
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +135,17 @@ def train(
     tokens: PreTrainedTokenizerFast,
     recipe: Recipe,
     seed: int,
-    lessons: Iterable[TokenSequence] = (),
+    mix: Mix | None = None,
 ) -> Iterator[Step]:
-    """Train in place, one step per item. `lessons` is endless where a phase has a share of them.
+    """Train in place, one step per item.
 
     Every phase begins with fresh optimizers, so that it is a function of weights alone.
     """
     number = seen = 0
-    practice = iter(lessons)
     for place, phase in enumerate(recipe.phases):
         optimizers = _optimizers(model, recipe)
         shown = demonstrations(Shop(), tokens, phase.shares, place, seed)
-        examples = _mix(shown, practice, phase.lessons, Random(f"lessons {seed} {place}"))
+        examples = shown if mix is None else mix(shown, phase, place)
         batches = _batches(examples, recipe, Random(f"batches {seed} {place}"))
         for step, batch in enumerate(islice(batches, phase.steps)):
             pace = _pace(phase, step) * min(1.0, (step + 1) / recipe.warmup)
@@ -172,14 +165,6 @@ def _optimizers(model: nn.Module, recipe: Recipe) -> Mapping[Optimizer, float]:
         Muon(matrices, momentum=0.95, weight_decay=0.0): recipe.muon_rate,
         AdamW(rest, betas=(0.9, 0.95), weight_decay=0.0): recipe.adamw_rate,
     }
-
-
-def _mix(
-    shown: Iterator[TokenSequence], lessons: Iterator[TokenSequence], share: float, chance: Random
-) -> Iterator[TokenSequence]:
-    """Yield demonstrations with this share of lessons among them."""
-    while True:
-        yield next(lessons) if chance.random() < share else next(shown)
 
 
 def _batches(
@@ -231,24 +216,27 @@ def test(checkpoint: Path, step: Step) -> Test:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, test, and choose a checkpoint."""
-    options = _parser().parse_args(arguments)
+    options = build_parser("daemon.solver.reference.train").parse_args(arguments)
+    return run(options, RECIPE, vocabulary(Shop()))
+
+
+def run(
+    options: argparse.Namespace,
+    recipe: Recipe,
+    tokens: PreTrainedTokenizerFast,
+    make_mix: Callable[[Chat], Mix] | None = None,
+) -> int:
+    """Train a policy, test it, and choose a checkpoint; return 0. `make_mix` is given the chat of
+    the fresh checkpoint."""
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.use_deterministic_algorithms(True)
-    recipe = POLICIES[options.policy]
-    made = (
-        make_training_lessons(Shop(), recipe.phases[0].shares, options.seed)
-        if any(phase.lessons for phase in recipe.phases)
-        else ()
-    )
-    tokens = extend_vocabulary(Shop(), made) if made else vocabulary(Shop())
     model = fresh_model(tokens, options.seed)
     save(model, tokens, options.out / "steps" / "0")
-    chat = Chat(options.out / "steps" / "0")
-    lessons = demonstrate_lessons(Shop(), chat, made, options.seed)
+    mix = None if make_mix is None else make_mix(Chat(options.out / "steps" / "0"))
     tests, hashes = [], {}
     started = time.monotonic()
-    for step in islice(train(model, tokens, recipe, options.seed, lessons), options.steps):
+    for step in islice(train(model, tokens, recipe, options.seed, mix), options.steps):
         if step.number % 25 == 0:
             print(f"step {step.number} loss {step.loss:.4f} tokens {step.tokens:,}", flush=True)
         if step.last or step.number % step.phase.test_every == 0 or step.number == options.steps:
@@ -260,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shutil.copytree(
         options.out / "steps" / str(chosen.step), options.out / "checkpoint", dirs_exist_ok=True
     )
-    record = _record(options, chosen, tests, hashes)
+    record = _record(options, recipe, chosen, tests, hashes)
     text = json.dumps(record, indent=1) + "\n"
     (options.out / "training.json").write_text(text, encoding="utf-8")
     print(f"chose step {chosen.step}: {hashes[chosen.step]}")
@@ -281,10 +269,14 @@ def _line(result: Test) -> str:
 
 
 def _record(
-    options: argparse.Namespace, chosen: Test, tests: Sequence[Test], hashes: Mapping[int, str]
+    options: argparse.Namespace,
+    recipe: Recipe,
+    chosen: Test,
+    tests: Sequence[Test],
+    hashes: Mapping[int, str],
 ) -> dict[str, Any]:
     return {
-        "recipe": POLICIES[options.policy].model_dump(mode="json"),
+        "recipe": recipe.model_dump(mode="json"),
         "seed": options.seed,
         "threads": options.threads,
         "torch": torch.__version__,
@@ -295,10 +287,10 @@ def _record(
     }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m daemon.solver.reference.train")
+def build_parser(module: str) -> argparse.ArgumentParser:
+    """Return the parser of the command that trains a policy."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--out", type=Path, required=True, help="folder for what is written")
-    parser.add_argument("--policy", choices=sorted(POLICIES), default="reference")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="stop after so many (default: the recipe's)")
     parser.add_argument("--threads", type=int, default=1)

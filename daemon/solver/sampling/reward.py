@@ -91,7 +91,7 @@ def describe_user_fault(
     return reason if task.salt is None and reason else "the user erred"
 
 
-def check_lesson(environment: Environment, task: TaskDefinition, pool: str) -> None:
+def check_repairable(environment: Environment, task: TaskDefinition, pool: str) -> None:
     """See that a task of a pool can be rewarded for a repair. Raises LessonMissing,
     ImpossibleLesson, PrefixMismatch, EnvironmentFailure."""
     if task.lesson is None:

@@ -6,7 +6,7 @@
     seals.close(trajectories), seals.open(trajectories)     as the journal stores them, and back
 
 A task that is made of a person's session lies in the job's directory as ciphertext
-(envs/lessons/sealed_body.py), and so do the tokens of its rollouts: they begin with what the person
+(envs/sealed_body.py), and so do the tokens of its rollouts: they begin with what the person
 said. What was played, by whom and with which verdict stays in the open. Guarantee: nothing of a
 sealed task is written that is readable without the key; keys are never written. Not covered:
 weights, and the memory of a job that runs.
@@ -23,7 +23,7 @@ from typing import Final
 from pydantic import ConfigDict, TypeAdapter
 
 from daemon.solver.trajectory import Trajectory, Turn
-from envs.lessons.sealed_body import find_seal, open_body
+from envs.sealed_body import find_seal, open_body
 from envs.task import BadDefinition
 from events.errors import BadRecord, KintsugiError
 from events.privacy.sealing import Key, seal, unseal

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from envs.lessons.operators import PERTURBATIONS
 from envs.reflection.official import detect_dialect
+from envs.task import PERTURBATIONS
 from ops.reproduce.commands import Folder, build_agent_options, build_user_options
 from ops.reproduce.homes import ALIAS
 from ops.reproduce.reflection.settings import RATE, TEMPERATURE, TOP_P, Reproduction

@@ -16,8 +16,8 @@ from typing import Final
 from daemon.config.presets import preset
 from daemon.engine.chat import Chat
 from daemon.evaluation.run import Selection
+from envs.asides import split_aside, write_aside
 from envs.lessons.checks import get_lesson
-from envs.reflection.tags import split_reflection, write_reflection
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
 from events.jobs import JobSpec, Probe, TaskPool
@@ -105,8 +105,8 @@ def alternate(lessons: Sequence[TaskDefinition]) -> Iterator[TaskDefinition]:
 
 def is_spelled(chat: Chat, reflection: str) -> bool:
     """Whether a tokenizer gives a reflection back as it was written."""
-    text = chat.text(chat.encode(write_reflection(reflection)))
-    return split_reflection(text)[0] == reflection
+    text = chat.text(chat.encode(write_aside(reflection)))
+    return split_aside(text)[0] == reflection
 
 
 def _remove_lesson(task: TaskDefinition) -> TaskDefinition:

@@ -20,9 +20,8 @@ from daemon.sessions import transcript
 from envs.bfcl.cases import SPLITS
 from envs.bfcl.environment import Bfcl
 from envs.lessons.observation import observe
-from envs.lessons.operators import PERTURBATIONS
 from envs.statistics import Interval
-from envs.task import Lesson
+from envs.task import PERTURBATIONS, Lesson
 from ops.reproduce.commands import Document, Folder
 from ops.reproduce.figures import (
     format_change,

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from envs.answers.content import read_content
-from envs.reflection.tags import split_reflection
+from envs.asides import split_aside
 from events.canonical import exact_json
 from events.json_text.guard import parse_arguments
 from producers.conversation import read_parts
@@ -141,8 +141,8 @@ def _bare(content: Any) -> Any:
 
 
 def _visible(content: str) -> str:
-    """An answer without reflections: some clients get them, and the log keeps them apart."""
-    return split_reflection(content)[1]
+    """An answer without asides: some clients get them, and the log keeps them apart."""
+    return split_aside(content)[1]
 
 
 def _text(message: Any) -> str:

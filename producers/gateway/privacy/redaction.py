@@ -155,14 +155,14 @@ class _Redactor:
 
     def message(self, message: Message) -> Message:
         """A message of an answer."""
-        return message.model_copy(
+        safe = message.model_copy(
             update={
                 "content": self.value(message.content),
                 "reasoning": self.value(message.reasoning),
-                "reflection": self.value(message.reflection),
                 "tool_calls": tuple(self._redact_tool_call(call) for call in message.tool_calls),
             }
         )
+        return safe.with_aside(self.value(message.aside))
 
     def _redact_tool_call(self, call: ToolCall) -> ToolCall:
         return ToolCall(

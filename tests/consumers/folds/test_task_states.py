@@ -5,6 +5,7 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import Engine
 
+from consumers.methods.lessons.reads import read_lesson_tasks, read_lessons
 from consumers.reads import learning, rollouts
 from consumers.reads.explanation import explain
 from consumers.rebuild import rebuild
@@ -71,7 +72,7 @@ def test_a_body_that_says_lesson_elsewhere_has_none(leading: Leading) -> None:
     leading.say(added(task), "one")
     assert states(leading) == {task.id: "active"}
     with leading.tables() as connection:
-        assert learning.read_lessons(connection) == {}
+        assert read_lessons(connection) == {}
 
 
 @pytest.mark.parametrize("lesson", ["a word", 3, ["recorded"], {}, {"operator": 7}])
@@ -81,8 +82,8 @@ def test_a_lesson_in_a_form_of_another_version_is_none(leading: Leading, lesson:
     leading.say(added(definition=definition, task=record), "one")
     assert states(leading) == {record.id: "active"}
     with leading.tables() as connection:
-        assert learning.read_lessons(connection) == {}
-        assert learning.read_lesson_tasks(connection, "agent") == set()
+        assert read_lessons(connection) == {}
+        assert read_lesson_tasks(connection, "agent") == set()
 
 
 @pytest.mark.parametrize(

@@ -365,10 +365,10 @@ def test_what_a_member_had_learnt_before_is_a_target_again_and_its_references_ar
         TaskPool(name="lessons: b", tasks=("l1",), reward="both"),
     )
     drawable = {"t1", "t2", "t3", "t4", "l1", "w2"}
-    first, second, traffic = build_retraining_pools([newest, older], drawable, lessons=False)
+    first, second, traffic = build_retraining_pools([newest, older], drawable, repairs=False)
     assert (first.name, first.tasks, first.references) == ("a", ("t1", "t3", "t4"), ())
     assert (second.name, second.tasks) == ("b", ("t2",))
     assert (traffic.name, traffic.tasks, traffic.replay) == ("traffic", ("w2",), True)
     shares = [first.share, second.share, traffic.share]
     assert shares == pytest.approx([0.3 / 0.7, 0.1 / 0.7, 0.3 / 0.7])
-    assert build_retraining_pools([newest, older], {"w1", "l1"}, lessons=False) == ()
+    assert build_retraining_pools([newest, older], {"w1", "l1"}, repairs=False) == ()

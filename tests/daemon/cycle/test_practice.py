@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from consumers.methods.lessons.reads import read_lesson_tasks, read_lessons
 from consumers.reads import learning
 from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow
@@ -27,8 +28,7 @@ from daemon.metrics.loop import read as read_loop
 from daemon.proposer.candidate import PriorTask
 from daemon.proposer.sources import read_pool_entries, read_prior_tasks
 from envs.lessons.checks import follows_refusal, get_lesson
-from envs.lessons.making import find_split
-from envs.task import TaskDefinition, read_body
+from envs.task import TaskDefinition, find_split, read_body
 from events.jobs import JobSpec
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
@@ -92,8 +92,8 @@ def test_lessons_are_recorded_ones_first_and_ordinary_tasks_stay(app: App) -> No
     (quota,) = cycle.directive.quotas
     with app.reading() as connection:
         rows = list(learning.tasks_of(connection, "agent"))
-        lessons = learning.read_lessons(connection, "agent")
-        assert learning.read_lesson_tasks(connection, "agent") == lessons.keys()
+        lessons = read_lessons(connection, "agent")
+        assert read_lesson_tasks(connection, "agent") == lessons.keys()
         bodies = {name: learning.read_task_body(connection, name) or "" for name in lessons}
     repairs = [row for row in rows if row.mode == "repair"]
     assert len(repairs) == quota.tasks // 2
@@ -116,7 +116,7 @@ def test_what_recordings_do_not_give_is_made_of_tasks_like_the_failed_ones(tmp_p
         record_slips(app, draw_sources("cancel", 4, "test"))
         run_cycle(app)
         with app.reading() as connection:
-            lessons = learning.read_lessons(connection, "agent")
+            lessons = read_lessons(connection, "agent")
             rows = {row.task.id: row for row in learning.tasks_of(connection, "agent")}
     assert len(lessons) == 4
     for name, lesson in lessons.items():
@@ -166,16 +166,15 @@ def test_lessons_that_cycles_wrote_are_not_drawn_once_they_are_off(app: App) -> 
         entries = read_pool_entries(connection, "agent", "base")
         practised = read_pool_entries(connection, "agent", "base", lessons=True)
     assert len(practised) == len(entries) + 4
-    assert [entry.is_lesson for entry in practised].count(True) == 4
-    assert not any(entry.is_lesson for entry in entries)
+    assert sum(entry.own_pool is not None for entry in practised) == 4
+    assert not any(entry.own_pool for entry in entries)
 
 
 def test_a_lesson_of_another_rollout_behind_the_same_call_is_known(app: App) -> None:
     run_cycle(app)
     with app.reading() as connection:
         bodies = [
-            learning.read_task_body(connection, task)
-            for task in learning.read_lessons(connection, "agent")
+            learning.read_task_body(connection, task) for task in read_lessons(connection, "agent")
         ]
         prior = read_prior_tasks(connection, "agent", "base", "another cycle")
     for body in bodies:
@@ -194,7 +193,7 @@ def test_a_redo_writes_the_same_lessons_and_a_rebuild_has_the_same_tables(app: A
     Decisions(app).record(again.said, cycle.event)
     app.settle()
     with app.reading() as connection:
-        assert len(learning.read_lessons(connection, "agent")) == 4
+        assert len(read_lessons(connection, "agent")) == 4
         found = learning.find_cycle(connection, cycle.cycle)
     assert (found.accepted, found.rejected) == (cycle.accepted, cycle.rejected)
     assert rebuild(app.log, app.engine).equal is True
@@ -224,7 +223,7 @@ def test_a_lesson_is_explained_down_to_the_rollout_in_which_the_call_was_refused
 ) -> None:
     run_cycle(app)
     with app.reading() as connection:
-        name, lesson = next(iter(learning.read_lessons(connection, "agent").items()))
+        name, lesson = next(iter(read_lessons(connection, "agent").items()))
         node = explain(connection, name)
     assert node.kind == "task"
     assert [child.node for child in node.because] == [lesson.rollout]

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from consumers.methods.lessons.reads import read_lessons
 from consumers.reads import learning
 from consumers.rebuild import rebuild
 from daemon.config.settings import Agent, Improve, Jobs, Log, Proposer, Settings
@@ -28,7 +29,7 @@ def test_a_cycle_writes_and_draws_lessons_of_a_person_and_redoes_them(tmp_path: 
         cycle = run_cycle(app)
         with app.reading() as connection:
             sealed = learning.read_sealed_tasks(connection, "agent")
-            lessons = learning.read_lessons(connection, "agent")
+            lessons = read_lessons(connection, "agent")
         assert len(sealed) == 4
         assert lessons.keys() == sealed.keys()
         pools = read_job(app, cycle).target_pools
@@ -47,7 +48,7 @@ def test_a_cycle_writes_and_draws_lessons_of_a_person_and_redoes_them(tmp_path: 
     assert showing(tmp_path, MARK) == []
     with home(tmp_path) as app:
         held = erasure.look(app, "rosa")
-        assert len(held.live_lessons) == 4
+        assert len(held.live_tasks) == 4
         erasure.erase(app, held)
         with app.reading() as connection:
             assert set(learning.read_inactive_tasks(connection, "agent")) == set(sealed)
@@ -73,5 +74,5 @@ def test_where_jobs_get_no_keys_lessons_of_persons_are_left_out_and_named(tmp_pa
         cycle = run_cycle(app)
         with app.reading() as connection:
             assert learning.read_sealed_tasks(connection, "agent") == {}
-            assert learning.read_lessons(connection, "agent"), "of tasks like the failed ones"
+            assert read_lessons(connection, "agent"), "of tasks like the failed ones"
         assert any(pool.lesson_count for pool in read_job(app, cycle).pools)

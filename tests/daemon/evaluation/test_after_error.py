@@ -357,7 +357,7 @@ def test_whoever_goes_on_after_a_kill_plays_the_same_lessons(
     before = len(rollouts(large)), len(of_type(large, GateDecided))
     agent = RECORDED.model_copy(update={"checkpoint": base})
     runner = LocalRunner(large.home / "trials", command=COMMAND)
-    list(CandidateEvaluation(large, runner, agent, row, None).advance())
+    list(CandidateEvaluation(large, runner, agent, row, None, held_out=HeldOutLessons()).advance())
     assert (len(rollouts(large)), len(of_type(large, GateDecided))) == before
     played = chain.from_iterable([item.task] for item in rollouts(large))
     assert any(task is not None and is_content_id(task.id) for task in played)

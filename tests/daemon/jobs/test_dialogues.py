@@ -25,9 +25,9 @@ from daemon.methods.synthesis.users.dialogues import (
     read_dialogues,
 )
 from envs.environment import Environment
-from envs.lessons.making import find_split, make_lessons
+from envs.lessons.making import make_lessons
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition, write_body
+from envs.task import TaskDefinition, find_split, write_body
 from envs.users import STOP
 from events.codec import decode, encode
 from events.envelope import Envelope, derive_id

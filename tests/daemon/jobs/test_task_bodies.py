@@ -22,7 +22,7 @@ from daemon.maintenance import erasure
 from daemon.proposer.additions import Addition
 from daemon.proposer.task_buffer import Target, TaskWriter
 from daemon.solver.journal import DEFINITIONS, read_definitions
-from envs.lessons.sealed_body import find_seal, open_body, salt_task
+from envs.sealed_body import find_seal, open_body, salt_task
 from envs.task import TaskDefinition, write_body
 from events.codec import decode
 from events.jobs import JobSpec

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon.methods.lessons.drafts import POOL
 from daemon.proposer.buffer import REPLAY, SIBLINGS, TRAFFIC, PoolEntry, PoolMix, pools
 from events.jobs import JobSpec, TaskPool
 from events.learning import OPERATOR
@@ -136,7 +137,7 @@ def test_how_much_is_aimed_is_a_setting() -> None:
 
 def test_lessons_of_a_pattern_are_a_pool_with_their_part_of_its_share_at_most_half() -> None:
     tasks = [PoolEntry("t1", "a|x"), PoolEntry("t2", "b|y"), PoolEntry("t3", "b|y")]
-    lessons = [PoolEntry("t4", "b|y", is_lesson=True), PoolEntry("t5", "c|*", is_lesson=True)]
+    lessons = [PoolEntry("t4", "b|y", own_pool=POOL), PoolEntry("t5", "c|*", own_pool=POOL)]
     priorities = {"a|x": 1.0, "b|y": 1.0, "c|*": 1.0}
     made = {pool.name: pool for pool in pools([*tasks, *lessons], priorities, (), 1)}
     assert {name: pool.tasks for name, pool in made.items()} == {
@@ -148,10 +149,10 @@ def test_lessons_of_a_pattern_are_a_pool_with_their_part_of_its_share_at_most_ha
     }
     assert made["b|y"].share == pytest.approx(2 / 9)
     assert made["lessons: b|y"].share == pytest.approx(1 / 9)
-    more = [*tasks, *lessons, *(PoolEntry(f"m{n}", "b|y", is_lesson=True) for n in range(8))]
+    more = [*tasks, *lessons, *(PoolEntry(f"m{n}", "b|y", own_pool=POOL) for n in range(8))]
     made = {pool.name: pool for pool in pools(more, priorities, (), 1)}
     assert made["b|y"].share == made["lessons: b|y"].share == pytest.approx(1 / 6)
     assert made["lessons: c|*"].share == pytest.approx(1 / 3)
     long = "x" * 127
-    (only,) = pools([PoolEntry("t1", long, is_lesson=True)], {long: 1.0}, (), 1)
+    (only,) = pools([PoolEntry("t1", long, own_pool=POOL)], {long: 1.0}, (), 1)
     assert len(only.name) <= 128

@@ -16,7 +16,7 @@ from daemon.solver.job import Job, run
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from daemon.solver.sampling.seals import KEYS, BadSeal, Seals, take_keys, write_keys
 from daemon.solver.spec import digest
-from envs.lessons.sealed_body import open_body, salt_task, seal_body, write_sealed
+from envs.sealed_body import open_body, salt_task, seal_body, write_sealed
 from envs.task import BadDefinition, TaskDefinition, write_body
 from events.jobs import JobSpec
 from events.privacy.sealing import Key, new_secret

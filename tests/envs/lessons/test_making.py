@@ -14,15 +14,14 @@ from envs.episode import Episode, Party, play
 from envs.grading import Grader, grade
 from envs.lessons.checks import BadLesson, check_lesson, get_lesson
 from envs.lessons.gold import render_gold
-from envs.lessons.making import SPREAD, LessonReport, find_split, make_lessons
-from envs.lessons.operators import PERTURBATIONS
+from envs.lessons.making import SPREAD, LessonReport, make_lessons
 from envs.lessons.reflections import find_fault
 from envs.lessons.trajectories import Trajectory, play_trajectory, walk
 from envs.reflection.reward import reward_text
 from envs.registry import open_environment
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition
+from envs.task import PERTURBATIONS, TaskDefinition, find_split
 from events.messages import Message, executed_calls
 from tests.envs.lessons.recorded import record_slip
 from tests.envs.mini import DONE, Mini, called, heard, said, task

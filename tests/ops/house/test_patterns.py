@@ -71,13 +71,13 @@ BOUNDED: Final[Mapping[str, tuple[str, ...]]] = {
     "it is made of fixed words, tags or marks": (
         "daemon.engine.chat:Chat.__init__",
         "daemon.engine.chat:_BEGINS",
-        "daemon.engine.chat:_REFLECTION_ENDS",
+        "daemon.engine.chat:_ASIDE_ENDS",
         "daemon.engine.prompts.control_tokens:ControlTokens.__init__",
         "daemon.engine.prompts.control_tokens:ControlTokens._agents",
         "daemon.engine.prompts.control_tokens:ControlTokens._split",
         "envs.evidence.spelling:_DIGIT_WORD",
         "envs.reflection.parse:_compile_tag",
-        "envs.reflection.tags:_TAGS",
+        "envs.asides:_TAGS",
         "envs.telecom.customer:_TOOL_NAME",
     ),
     "its patterns stand in this module: fixed words, or they begin where the text begins": (

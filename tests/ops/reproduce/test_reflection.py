@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.journal import read_definitions
-from envs.lessons.making import find_split, make_lessons
-from envs.task import TaskDefinition
+from envs.lessons.making import make_lessons
+from envs.task import TaskDefinition, find_split
 from events.jobs import JobSpec
 from ops.reproduce.__main__ import main
 from ops.reproduce.commands import Folder

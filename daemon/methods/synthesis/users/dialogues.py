@@ -38,8 +38,7 @@ from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
 from envs.evaluation import environment_code
 from envs.evidence.user_faults import find_user_fault
-from envs.lessons.making import find_split
-from envs.task import GENERATED, TaskDefinition
+from envs.task import GENERATED, TaskDefinition, find_split
 from events.rollouts import RolloutEnded
 
 if TYPE_CHECKING:
@@ -163,7 +162,6 @@ def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | N
 def _is_for_tests(task: TaskDefinition) -> bool:
     """Whether a task is a benchmark's, or a lesson of a source that is kept for tests, reports or
     gates."""
-    if task.split != GENERATED or task.lesson is None:
+    if task.split != GENERATED or task.source == task.id:
         return task.split != GENERATED
-    source = task.lesson.source
-    return find_split(source) == "test" or is_evaluation_seed(seed_of(source))
+    return find_split(task.source) == "test" or is_evaluation_seed(seed_of(task.source))

@@ -19,7 +19,7 @@ from daemon.engine.server import Texts
 from daemon.engine.wire import ChatRequest, parse_body
 from envs.endpoint import wire
 from events.messages import Message, ToolCall
-from producers.gateway.capture.reflections import ChatReflections
+from producers.gateway.capture.asides import ChatAsides
 from tests.daemon.engine.chat_kinds import GEMMA, KINDS, make_chat
 from tests.daemon.engine.served_prompts import Json, keep, serve
 
@@ -196,7 +196,7 @@ def answer(chat: Chat, ids: Sequence[int]) -> Json:
         deltas = words.take(token, "stop" if last else None)
         steps.append(Step(0, tuple(deltas), (token,), (), words.finish))
     document = ChatFormat(query, "tiny", ()).response([join_steps(steps)])
-    visible = ChatReflections().take_from_whole(document)
+    visible = ChatAsides().take_from_whole(document)
     message: Json = visible["choices"][0]["message"]
     return message
 

@@ -3,12 +3,12 @@
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from daemon.engine.reference.recipe import REFLECTING
-from daemon.solver.reference.demonstrations import (
+from daemon.methods.lessons.reference.training import (
+    REFLECTING_RECIPE,
     extend_vocabulary,
     make_training_lessons,
-    vocabulary,
 )
+from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 
@@ -21,7 +21,7 @@ def tokens() -> PreTrainedTokenizerFast:
 @pytest.fixture(scope="session")
 def lessons() -> tuple[TaskDefinition, ...]:
     """The lessons that the second policy is trained on."""
-    return make_training_lessons(Shop(), REFLECTING.phases[0].shares, 0)
+    return make_training_lessons(Shop(), REFLECTING_RECIPE.phases[0].shares, 0)
 
 
 @pytest.fixture(scope="session")

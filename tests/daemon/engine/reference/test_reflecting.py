@@ -11,17 +11,17 @@ from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.reference import tokenizer
-from daemon.engine.reference.recipe import REFLECTING as RECIPE
 from daemon.engine.reference.recipe import WEAK
-from daemon.engine.reference.weights import CHECKPOINT, REFLECTING
-from daemon.solver.reference.demonstrations import DEVELOPMENT, HELD_OUT
-from daemon.solver.reference.evaluate import COMPETENT, GROUP, Figures, table
-from daemon.solver.reference.repairs import (
+from daemon.engine.reference.weights import CHECKPOINT
+from daemon.methods.lessons.reference.repairs import (
     RepairFigures,
     make_held_out_lessons,
     measure_repairs,
     tabulate_repairs,
 )
+from daemon.methods.lessons.reference.training import REFLECTING, REFLECTING_RECIPE
+from daemon.solver.reference.demonstrations import DEVELOPMENT, HELD_OUT
+from daemon.solver.reference.evaluate import COMPETENT, GROUP, Figures, table
 from daemon.solver.sampling.local import Attempt, InProcess
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
@@ -56,7 +56,7 @@ def test_it_is_small_and_the_one_that_training_wrote() -> None:
     assert len(weights) < 4_000_000
     record = read("training.json")
     assert record["sha256"] == sha256(weights).hexdigest() != FIRST
-    assert record["recipe"] == RECIPE.model_dump(mode="json")
+    assert record["recipe"] == REFLECTING_RECIPE.model_dump(mode="json")
 
 
 def test_its_tokenizer_is_what_shop_and_its_lessons_give(

@@ -19,11 +19,11 @@ from daemon.engine.reference.tokenizer import (
     render,
     token_id,
 )
+from daemon.methods.lessons.reference.repairs import make_held_out_lessons
 from daemon.solver.reference.demonstrations import DEVELOPMENT, VOCABULARY_SEEDS, transcript
-from daemon.solver.reference.repairs import make_held_out_lessons
+from envs.asides import CLOSING, OPENING
 from envs.lessons.checks import get_lesson
 from envs.lessons.gold import render_gold
-from envs.reflection.tags import CLOSING, OPENING
 from envs.shop.environment import Shop
 from envs.shop.policy import POLICY
 from envs.shop.vocabulary import POOLS

@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerFast
 from daemon.engine.chat import Chat
 from daemon.engine.reference.recipe import Phase, Recipe
 from daemon.engine.reference.tokenizer import token_id
-from daemon.solver.reference.demonstrations import demonstrate_lessons
+from daemon.methods.lessons.reference.training import LessonPhase, demonstrate_lessons, mix_in
 from daemon.solver.reference.train import fresh_model, save, train
 from daemon.solver.trajectory import TokenSequence
-from envs.reflection.tags import OPENING
+from envs.asides import OPENING
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 
@@ -81,12 +81,12 @@ def test_lessons_are_shown_in_their_share(
     half = SHORT.model_copy(
         update={
             "phases": (
-                SHORT.phases[0].model_copy(update={"steps": 4, "lessons": 0.5}),
+                LessonPhase(**{**SHORT.phases[0].model_dump(), "steps": 4}, lessons=0.5),
                 SHORT.phases[1].model_copy(update={"steps": 2}),
             ),
         }
     )
-    steps = list(train(model, extended, half, 0, take()))
+    steps = list(train(model, extended, half, 0, mix_in(take(), 0)))
     assert len(steps) == 6
     # Examples are drawn a pool at a time, and only the first phase draws lessons.
     assert 0 < len(drawn) < 2 * SHORT.pool

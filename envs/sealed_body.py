@@ -26,6 +26,8 @@ from events.privacy.sealing import Key, digest_with_key, seal, unseal
 FindKey = Callable[[str], Key | None]
 """Function that returns the key of an id; None where its person was erased."""
 
+MAKER: Final = "kintsugi lessons make"
+"""The command that makes tasks of persons' sessions and seals them."""
 _SEALED: Final = "sealed"
 """Field that no definition has: the ciphertext."""
 _KEYID: Final = "keyid"
@@ -101,7 +103,7 @@ def open_body(task: str, text: str, find_key: FindKey) -> str | None:
         # Without its reason, which quotes the body: it is written into events.
         raise BadDefinition(
             f"the sealed body of task {task} is no body of it for this version; make the lesson "
-            "anew: kintsugi lessons make"
+            f"anew: {MAKER}"
         ) from None
     return body
 

@@ -3,10 +3,10 @@
     I looked up the wrong order. -> <reflect>order_id was W1, it is W2.</reflect> Let me look again.
 
 A model that learnt to repair (Structured Reflection, arXiv 2509.18847) writes `<reflect>` and
-`</reflect>` around what went wrong. `ReflectionSplitter` takes a text in pieces, as a stream brings
-it, and returns what is visible of each; `split_reflection` does it for a whole text.
+`</reflect>` around what went wrong. `AsideSplitter` takes a text in pieces, as a stream brings
+it, and returns what is visible of each; `split_aside` does it for a whole text.
 
-Guarantees: however a text is cut into pieces, the visible parts and the reflections are the same
+Guarantees: however a text is cut into pieces, the visible parts and the asides are the same
 as those of the whole; a text without the tag comes back unchanged; but for tags, the white space in
 and behind a block, and empty blocks, each character is in one of both. A tag that is never closed
 hides what follows it. Tags are matched without regard to case.
@@ -23,8 +23,8 @@ _TAGS: Final = {
 }
 
 
-class ReflectionSplitter:
-    """A text that may hold reflections, in pieces."""
+class AsideSplitter:
+    """A text that may hold asides, in pieces."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -64,7 +64,7 @@ class ReflectionSplitter:
         return "".join(visible)
 
     @property
-    def reflection(self) -> str | None:
+    def aside(self) -> str | None:
         """The blocks that have ended, each on lines of its own; None where none says anything."""
         return "\n".join(self._blocks) or None
 
@@ -91,16 +91,16 @@ class ReflectionSplitter:
         self._trims = True
 
 
-def split_reflection(text: str) -> tuple[str | None, str]:
-    """Return the reflection of a text, None where it has none, and the visible text."""
-    splitter = ReflectionSplitter()
+def split_aside(text: str) -> tuple[str | None, str]:
+    """Return the aside of a text, None where it has none, and the visible text."""
+    splitter = AsideSplitter()
     visible = splitter.feed(text) + splitter.close()
-    return splitter.reflection, visible
+    return splitter.aside, visible
 
 
-def write_reflection(reflection: str) -> str:
-    """Return a reflection as a model writes it."""
-    return f"{OPENING}{reflection}{CLOSING}"
+def write_aside(aside: str) -> str:
+    """Return an aside as a model writes it."""
+    return f"{OPENING}{aside}{CLOSING}"
 
 
 def _measure_overlap(text: str, tag: str) -> int:

@@ -1,9 +1,12 @@
-"""Rewards of a file of completions (envs/reflection/reward.py), without torch."""
+"""`python -m daemon.solver reward`: rewards of a file of completions (envs/reflection/reward.py),
+without torch."""
 
 import json
 import reprlib
-from collections.abc import Iterator
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 from envs.reflection.parse import Parts, parse
 from envs.reflection.reward import compute_reward
@@ -13,6 +16,31 @@ from events.errors import KintsugiError
 
 class BadLine(KintsugiError):
     """A line of the file is no completion with its gold."""
+
+
+def print_rewards(arguments: Sequence[str]) -> int:
+    """Print the rewards of a file of completions; return 0. Raises BadLine, OSError."""
+    options = _parser().parse_args(arguments)
+    rewards = compute_rewards(options.file, options.form)
+    print(json.dumps({"n": len(rewards), "rewards": rewards, "form": options.form}))
+    return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m daemon.solver reward",
+        description="Compute the rewards of repairs, as training gives them.",
+    )
+    parser.add_argument(
+        "file", type=Path, help='JSON Lines, {"completion": "...", "gold": "..."} each'
+    )
+    parser.add_argument(
+        "--form",
+        choices=get_args(RepairForm),
+        default="paper",
+        help="of Structured Reflection's paper (default), or of its released program",
+    )
+    return parser
 
 
 def compute_rewards(path: Path, form: RepairForm) -> list[float]:

@@ -1,6 +1,6 @@
 """Measure what a reference policy repairs, operator by operator, behind a refused call of a lesson.
 
-    python -m daemon.solver.reference.repairs --checkpoint DIR --out repairs.json
+    python -m daemon.methods.lessons.reference.repairs --checkpoint DIR --out repairs.json
 
 Protocol: temperature 1; 100 lessons of each operator, made of tasks of the taught kinds in equal
 parts, from seeds that neither trained the policy nor chose anything about it; a group of 8 whole
@@ -24,7 +24,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.reference.recipe import RECIPE
-from daemon.engine.reference.weights import REFLECTING
+from daemon.methods.lessons.reference.training import REFLECTING
 from daemon.solver.reference.demonstrations import HELD_OUT
 from daemon.solver.reference.evaluate import GROUP, LENGTH, SLOTS, Estimate, Figures, figures
 from daemon.solver.sampling.local import Attempt, InProcess, Rollout
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m daemon.solver.reference.repairs")
+    parser = argparse.ArgumentParser(prog="python -m daemon.methods.lessons.reference.repairs")
     parser.add_argument("--checkpoint", type=Path, default=REFLECTING)
     parser.add_argument("--out", type=Path, required=True, help="file for the figures, JSON")
     parser.add_argument("--lessons", type=int, default=400, help="of all operators together")

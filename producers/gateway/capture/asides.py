@@ -1,9 +1,9 @@
-"""Take reflections out of what a client gets (envs/reflection/tags.py says what they are).
+"""Take asides out of what a client gets (envs/asides.py says what they are).
 
-    ChatReflections        /v1/chat/completions and /v1/completions
-    MessagesReflections    /v1/messages
+    ChatAsides        /v1/chat/completions and /v1/completions
+    MessagesAsides    /v1/messages
 
-Guarantee: a document without a reflection is returned as the same object, so its bytes are passed
+Guarantee: a document without an aside is returned as the same object, so its bytes are passed
 on as they came. Not covered: token ids and log-probabilities that the client itself asked for; they
 spell the whole answer.
 """
@@ -12,32 +12,32 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from envs.reflection.tags import ReflectionSplitter, split_reflection
+from envs.asides import AsideSplitter, split_aside
 from producers.gateway.http.wire import Json
 
 
-class Reflections(Protocol):
-    """What takes the reflections out of one answer."""
+class Asides(Protocol):
+    """What takes the asides out of one answer."""
 
     def take_from_whole(self, document: Json) -> Json:
-        """Return a whole response without reflections."""
+        """Return a whole response without asides."""
 
     def take_from_chunk(self, document: Json) -> Sequence[Json]:
         """Return the chunks of a stream that the client gets instead of one."""
 
 
-class ChatReflections:
-    """Takes the reflections out of an answer in OpenAI's form; each choice may have its own."""
+class ChatAsides:
+    """Takes the asides out of an answer in OpenAI's form; each choice may have its own."""
 
     def __init__(self) -> None:
-        self._splitters: defaultdict[int, ReflectionSplitter] = defaultdict(ReflectionSplitter)
+        self._splitters: defaultdict[int, AsideSplitter] = defaultdict(AsideSplitter)
 
     def take_from_whole(self, document: Json) -> Json:
-        """Return a whole response without reflections."""
-        return self._replace_choices(document, lambda _, text, __: split_reflection(text)[1])
+        """Return a whole response without asides."""
+        return self._replace_choices(document, lambda _, text, __: split_aside(text)[1])
 
     def take_from_chunk(self, document: Json) -> Sequence[Json]:
-        """Return the chunk without reflections; () where it had nothing else to say."""
+        """Return the chunk without asides; () where it had nothing else to say."""
         changed = self._replace_choices(document, self._feed)
         if changed is not document and _is_silent(changed):
             return ()
@@ -57,13 +57,13 @@ class ChatReflections:
         return {**document, "choices": replaced}
 
 
-class MessagesReflections:
-    """Takes the reflections out of an answer in Anthropic's form. A block of text that says nothing
+class MessagesAsides:
+    """Takes the asides out of an answer in Anthropic's form. A block of text that says nothing
     else is left out of a stream too, and the blocks behind it count from its index: a client may
     not send a blank text back."""
 
     def __init__(self) -> None:
-        self._splitters: dict[Any, ReflectionSplitter] = {}
+        self._splitters: dict[Any, AsideSplitter] = {}
         """Index of a block of text -> its splitter."""
         self._held: dict[Any, list[Json]] = {}
         """Index of a block of text -> its events so far, while nothing of it is seen."""
@@ -73,7 +73,7 @@ class MessagesReflections:
         """Blocks that were left out so far."""
 
     def take_from_whole(self, document: Json) -> Json:
-        """Return a whole response without reflections, and without blocks that were nothing
+        """Return a whole response without asides, and without blocks that were nothing
         else."""
         blocks = document.get("content")
         if not isinstance(blocks, list):
@@ -100,7 +100,7 @@ class MessagesReflections:
         block = document.get("content_block")
         if not isinstance(block, dict) or block.get("type") != "text":
             return (document,)
-        self._splitters[number] = ReflectionSplitter()
+        self._splitters[number] = AsideSplitter()
         self._held[number] = []
         self._hidden.discard(number)
         text = block.get("text")
@@ -159,9 +159,9 @@ class _Replace(Protocol):
         """Return what is visible of a choice's text."""
 
 
-def make_reflections(endpoint: str) -> Reflections:
-    """Return what takes the reflections out of the answer to a request of an endpoint."""
-    return MessagesReflections() if endpoint == "messages" else ChatReflections()
+def make_asides(endpoint: str) -> Asides:
+    """Return what takes the asides out of the answer to a request of an endpoint."""
+    return MessagesAsides() if endpoint == "messages" else ChatAsides()
 
 
 def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
@@ -213,9 +213,9 @@ def _says_nothing(choice: Any) -> bool:
 
 
 def _take_from_block(block: Any) -> Any:
-    """Return a block without reflections; None where it was nothing else."""
+    """Return a block without asides; None where it was nothing else."""
     text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
-    if not isinstance(text, str) or (visible := split_reflection(text)[1]) == text:
+    if not isinstance(text, str) or (visible := split_aside(text)[1]) == text:
         return block
     return {**block, "text": visible} if visible.strip() else None
 

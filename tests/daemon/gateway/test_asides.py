@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from events.messages import Message
-from producers.gateway.capture.reflections import ChatReflections, MessagesReflections
+from producers.gateway.capture.asides import ChatAsides, MessagesAsides
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.privacy.rules import own
 from tests.daemon.gateway.conftest import Fronted, fronting, post
@@ -152,7 +152,7 @@ def test_a_reflection_is_recorded_and_the_client_does_not_get_it(
 def test_lessons_visible_passes_the_answer_on_as_it_came(
     engine: tuple[list[str], str], over_engine: Over, path: str, stream: bool
 ) -> None:
-    front = over_engine(shows_reflections=True)
+    front = over_engine(shows_asides=True)
     engine[0].append(SAID)
     answer = post(front.url, path, **HELLO, stream=stream)
     assert (read_stream if stream else read_whole)(answer) == SAID
@@ -201,7 +201,7 @@ def call_block(number: int) -> list[Json]:
 
 
 def shown(events: list[Json]) -> list[Json]:
-    reflections = MessagesReflections()
+    reflections = MessagesAsides()
     return [each for event in events for each in reflections.take_from_chunk(event)]
 
 
@@ -285,7 +285,7 @@ def test_what_looks_like_the_beginning_of_a_tag_is_not_lost_at_the_end(
 def test_the_conversation_goes_on_whether_the_client_has_the_reflection_or_not(
     engine: tuple[list[str], str], over_engine: Over, visible: bool, stream: bool
 ) -> None:
-    front = over_engine(shows_reflections=visible)
+    front = over_engine(shows_asides=visible)
     engine[0].extend([SAID, "Done."])
     first = post(front.url, CHAT, **HELLO, stream=stream)
     answer = (read_stream if stream else read_whole)(first)
@@ -306,7 +306,7 @@ def test_the_conversation_goes_on_whether_the_client_has_the_reflection_or_not(
 def test_a_client_may_send_the_reflection_back_in_parts(
     engine: tuple[list[str], str], over_engine: Over
 ) -> None:
-    front = over_engine(shows_reflections=True)
+    front = over_engine(shows_asides=True)
     engine[0].extend([SAID, "Done."])
     answer = read_whole(post(front.url, CHAT, **HELLO))
     middle = answer.index("W1")
@@ -364,18 +364,18 @@ def test_rules_redact_the_recorded_reflection(
 def test_what_was_held_back_comes_with_a_last_chunk_that_says_nothing(
     before: Json, last: Json, rest: Json
 ) -> None:
-    reflections = ChatReflections()
+    reflections = ChatAsides()
     reflections.take_from_chunk({"choices": [{"index": 0, **before, "finish_reason": None}]})
     end = {"index": 0, "finish_reason": "stop"}
     (chunk,) = reflections.take_from_chunk({"choices": [{**end, **last}]})
     assert chunk == {"choices": [{**end, **rest}]}
     silent = {"choices": [{**end, **last}]}
-    assert ChatReflections().take_from_chunk(silent) == (silent,)
+    assert ChatAsides().take_from_chunk(silent) == (silent,)
 
 
 @pytest.mark.parametrize("odd", ["ab", 1, ["ab"], True, {"content": [1]}, {"content": {}}])
 @pytest.mark.parametrize("field", ["delta", "message", "text"])
 def test_what_no_engine_says_is_passed_on_as_it_came(field: str, odd: Any) -> None:
     document = {"choices": [{"index": 0, field: odd, "finish_reason": "stop"}]}
-    assert ChatReflections().take_from_chunk(document) == (document,)
-    assert ChatReflections().take_from_whole(document) is document
+    assert ChatAsides().take_from_chunk(document) == (document,)
+    assert ChatAsides().take_from_whole(document) is document

@@ -1,0 +1,71 @@
+"""Typed reads of the lessons of an agent's buffer."""
+
+import json
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from consumers.folds.cycles import PROPOSED
+from consumers.reads.learning import (
+    read_inactive_tasks,
+    read_repair_tasks,
+    read_sealed_tasks,
+)
+from consumers.tables import Task, TaskBody
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLesson:
+    """The lesson of a task by content, as its body has it."""
+
+    operator: str
+    source: str
+    """Task that its trajectory is of."""
+    reflection: str
+    rollout: str | None
+    """Rollout in which the wrong call was made; None for a call that an operator put in."""
+    keyid: str | None = None
+    """Id of the key that its body is sealed with: no table has the reflection then."""
+
+
+def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, StoredLesson]:
+    """Return task -> its lesson, of the tasks by content with one that an agent has, or any."""
+    bodies, tasks = TaskBody.table().c, Task.table().c
+    query = select(bodies.task, bodies.body, bodies.keyid).where(bodies.operator.is_not(None))
+    if alias is not None:
+        query = query.where(bodies.task.in_(select(tasks.task).where(tasks.alias == alias)))
+    lessons = {}
+    for row in connection.execute(query.order_by(bodies.task)):
+        lesson = json.loads(row.body)["lesson"]
+        lessons[row.task] = StoredLesson(
+            operator=str(lesson["operator"]),
+            source=str(lesson.get("source", "")),
+            reflection=str(lesson.get("reflection", "")),
+            rollout=lesson.get("rollout"),
+            keyid=row.keyid,
+        )
+    return lessons
+
+
+def read_lesson_tasks(connection: Connection, alias: str) -> set[str]:
+    """Return the tasks of an agent's buffer that have a lesson, whatever became of them."""
+    bodies, tasks = TaskBody.table().c, Task.table().c
+    query = (
+        select(bodies.task)
+        .join_from(TaskBody.table(), Task.table(), tasks.task == bodies.task)
+        .where(tasks.alias == alias, tasks.origin == PROPOSED, bodies.operator.is_not(None))
+    )
+    return set(connection.execute(query).scalars())
+
+
+def count_drawn_lessons(
+    connection: Connection, alias: str, *, written: bool, sealed: bool = True
+) -> int:
+    """Count the lessons of an agent that are neither retired nor rejected; `written`: whether those
+    that cycles wrote count; `sealed`: whether those that are made of persons' sessions do."""
+    drawn = read_lesson_tasks(connection, alias) - read_inactive_tasks(connection, alias).keys()
+    if not sealed:
+        drawn -= read_sealed_tasks(connection, alias).keys()
+    if not written:
+        drawn -= read_repair_tasks(connection, alias)
+    return len(drawn)

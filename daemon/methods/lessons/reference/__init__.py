@@ -1,0 +1,1 @@
+"""A second reference policy, which is shown lessons."""
