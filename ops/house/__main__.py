@@ -29,13 +29,13 @@ GOALS: Final = {
     "imports_90th_percentile": 88,
     "circles": 0,
     "readme_lines": 170,
-    "lines": 164_000,
-    "ops_lines": 25_900,
-    "statements": 80_600,
-    "skills_files": 76,
-    "lessons_files": 62,
-    "synthesis_files": 41,
-    "entry_files": 55,
+    "lines": 164_700,
+    "ops_lines": 25_750,
+    "statements": 80_800,
+    "skills_files": 26,
+    "lessons_files": 25,
+    "synthesis_files": 21,
+    "entry_files": 21,
 }
 """The most that each measure may be."""
 
