@@ -27,6 +27,7 @@ from daemon.evaluation.players import Adapter
 from daemon.evaluation.trial import Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of
+from daemon.methods.lessons.after_error import HeldOutLessons
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from envs.registry import open_place
 from envs.shop.environment import Shop
@@ -124,7 +125,9 @@ def examined(
     agent = agent.model_copy(update={"checkpoint": base})
     told: list[str] = []
     while row.state in ("staged", "evaluated"):
-        told += CandidateEvaluation(app, runner, agent, row, None, user=user).advance()
+        told += CandidateEvaluation(
+            app, runner, agent, row, None, held_out=HeldOutLessons(), user=user
+        ).advance()
         time.sleep(0.1)
         row = row_of(app, row.adapter)
     return told
