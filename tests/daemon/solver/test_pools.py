@@ -290,7 +290,6 @@ USER: Final = {"url": "http://127.0.0.1:1/v1", "model": "customer"}
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"teaches": "user"}, "teaches the user.*its spec has grpo.*leave it out"),
         ({"pool": {"reward": "skill"}}, "pool traffic has the reward 'skill'.*give it 'verdict'"),
         ({"pool": {"user": USER}}, "by customer at http://127.0.0.1:1/v1.*'endpoint' or 'vllm'"),
     ],
@@ -304,6 +303,16 @@ def test_what_this_learner_does_not_do_is_named_before_anything_is_played(
         check_supported(job)
     outcome = run(job, tmp_path / "out")
     assert (outcome.outcome, outcome.reason) == ("failed", str(raised.value))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_job_of_a_user_is_not_played(tmp_path: Path) -> None:
+    job = spec(warm_start=None, teaches="user")
+    with pytest.raises(NotSupported, match="teaches the user.*its spec has grpo.*leave it out"):
+        check_supported(job)
+    outcome = run(job, tmp_path / "out")
+    assert outcome.outcome == "failed"
+    assert "teaches a user, and plays nothing" in str(outcome.reason)
     assert not (tmp_path / "out").exists()
 
 

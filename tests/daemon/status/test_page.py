@@ -217,7 +217,10 @@ def test_a_browser_shows_the_loop_as_it_moves(app: App) -> None:
     except BrowserUnavailable as error:
         missing(str(error))
     with running(app.settings.home, [NOWHERE]) as gateway:
-        before = shown(gateway)
+        until = time.monotonic() + PATIENCE
+        # Until the first reading is there, the page is an error of one line.
+        while not (before := shown(gateway)):
+            assert time.monotonic() < until
         assert tuple(before) == NAMES
         assert "agent-1: 25%" in before["route"]
         say(app, routed("promoted", {ADAPTER: 1.0}))
