@@ -308,7 +308,7 @@ def test_what_this_learner_does_not_do_is_named_before_anything_is_played(
 
 def test_a_job_of_a_user_is_not_played(tmp_path: Path) -> None:
     job = spec(warm_start=None, teaches="user")
-    with pytest.raises(NotSupported, match="teaches the user.*its spec has grpo.*leave it out"):
+    with pytest.raises(NotSupported, match=r"teaches the user.*its spec has grpo.*leave it out"):
         check_supported(job)
     outcome = run(job, tmp_path / "out")
     assert outcome.outcome == "failed"
