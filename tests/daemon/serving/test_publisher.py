@@ -269,7 +269,9 @@ def test_the_gate_of_a_member_lets_nobody_give_it_every_session(
     for step in (evaluated(name), said.model_copy(update={"report": checked})):
         Decisions(home.app).take(step, step.TYPE, "ada")
     assert home.state(name) == "gated"
-    with pytest.raises(PromotionRefusal, match="in which return decided nothing; promote a version"):
+    with pytest.raises(
+        PromotionRefusal, match="in which return decided nothing; promote a version"
+    ):
         home.publisher.promote(name, ADA)
     home.publisher.promote(name, ADA, override=True)
     assert home.shares() == {name: 1.0}
