@@ -48,6 +48,7 @@ def test_the_light_install_needs_no_gpu_stack() -> None:
     learner = (
         "daemon.solver",
         "daemon.engine",
+        "daemon.methods.lessons.reference",
         "daemon.methods.skills.engine_router",
         "daemon.methods.skills.routing",
         "daemon.methods.synthesis.user_training",

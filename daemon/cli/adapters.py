@@ -117,7 +117,7 @@ def show(cli: Cli, adapter: Named) -> None:
         )
         return
     cli.out.show(_about(cli, row), "")
-    cli.out.show(STEP_COLUMNS.table(life))
+    cli.out.show(STEP_COLUMNS.build_table(life))
     if row.gate is not None:
         cli.out.show("", *_build_tables(row.gate))
         if row.gate.evidence is not None:
@@ -219,8 +219,8 @@ _TARGET_COLUMNS: Final = Columns(
 
 def _build_tables(report: "GateReport") -> list[Any]:
     """The checks of a report, then its targets; an old report has none."""
-    tables = [_CHECK_COLUMNS.table(report.checks)]
-    return [*tables, "", _TARGET_COLUMNS.table(report.targets)] if report.targets else tables
+    tables = [_CHECK_COLUMNS.build_table(report.checks)]
+    return [*tables, "", _TARGET_COLUMNS.build_table(report.targets)] if report.targets else tables
 
 
 @command(group, "push")

@@ -100,7 +100,9 @@ def _show_all(cli: Cli, alias: str) -> None:
         documents = [build_document(item) for item in finished]
         cli.out.document({"alias": alias, "cycles": documents, "limits": limits})
     elif finished:
-        cli.out.show(_CYCLE_COLUMNS.table(finished), "", _describe_limits(limits, len(finished)))
+        cli.out.show(
+            _CYCLE_COLUMNS.build_table(finished), "", _describe_limits(limits, len(finished))
+        )
     if not finished:
         cli.out.hint(f"no cycle of {alias} has ended yet; see kintsugi cycle ls")
 
@@ -123,12 +125,12 @@ def _show_account(accounted: "CycleAccount") -> list[Any]:
     parts = [
         facts({"cycle": f"{heading}, {accounted.cycle}",
                "came to": f"{accounted.outcome}: {accounted.ended_because}"}),
-        _STAGE_COLUMNS.table(accounted.stages.items()),
+        _STAGE_COLUMNS.build_table(accounted.stages.items()),
         _build_kind_table(diagnosis, tasks, gate),
         _build_pattern_table(diagnosis),
         _build_pool_table(tasks, learner),
-        _TARGET_COLUMNS.table(gate.targets) if gate.targets else None,
-        _CHECK_COLUMNS.table(gate.failed) if gate.failed else None,
+        _TARGET_COLUMNS.build_table(gate.targets) if gate.targets else None,
+        _CHECK_COLUMNS.build_table(gate.failed) if gate.failed else None,
         facts({"points": _describe_balance(accounted.balance),
                "limit": describe_limit(accounted)}),
     ]  # fmt: skip
@@ -183,7 +185,7 @@ def _describe_difficulty(kind: "KindTasks | None") -> str | None:
 
 def _build_pattern_table(diagnosis: "Diagnosis") -> Any:
     rows = [row for row in diagnosis.patterns if row.failures or row.quota]
-    return _PATTERN_COLUMNS.table(rows) if rows else None
+    return _PATTERN_COLUMNS.build_table(rows) if rows else None
 
 
 def _build_pool_table(tasks: "Tasks", learner: "Learner") -> Any:

@@ -54,7 +54,7 @@ def _print_checks(cli: Cli, checks: "list[Check]") -> int:
         cli.out.document({"ok": ok, "checks": [asdict(check) for check in checks]})
     else:
         columns = Columns(("", lambda check: _mark(check.ok)), "check", "detail")
-        cli.out.show(columns.table(checks))
+        cli.out.show(columns.build_table(checks))
     return DONE if ok else FAILED
 
 

@@ -106,7 +106,7 @@ def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run:
         cli.out.show(plain_line(line))
     if held.adapters:
         because = ("because", lambda adapter: ", ".join(adapter.because))
-        cli.out.show(Columns("adapter", "state", "job", because).table(held.adapters))
+        cli.out.show(Columns("adapter", "state", "job", because).build_table(held.adapters))
     for limit in _beyond(held):
         cli.out.warn(limit)
     if done:

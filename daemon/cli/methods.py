@@ -1,4 +1,4 @@
-"""What methods add to the commands: groups of their own, and sections of what other commands show.
+"""Give the commands what methods add: groups of their own, and sections in answers of others.
 
 Importing this module must stay cheap, as that of root.py.
 """
@@ -32,7 +32,7 @@ _SHORT = 13
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What a method adds to the answer of a command."""
+    """A part of a command's answer that a method adds."""
 
     document: list[dict[str, Any]]
     """For scripts."""

@@ -64,7 +64,7 @@ class Output:
         if self.json:
             self.document([describe(row) for row in rows])
         elif rows:
-            self.show(columns.table(rows))
+            self.show(columns.build_table(rows))
         if not rows and nothing:
             self.hint(nothing)
 
@@ -158,7 +158,7 @@ class Columns:
         """Return name -> value of a row."""
         return {name: read(row) for name, read in self._readers.items()}
 
-    def table(self, rows: Iterable[Any]) -> Any:
+    def build_table(self, rows: Iterable[Any]) -> Any:
         """Return the table of the rows; see `table` for `right` and `whole`."""
         cells = [list(self.document(row).values()) for row in rows]
         return table(list(self._readers), cells, right=self._right, whole=self._whole)

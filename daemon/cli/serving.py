@@ -104,7 +104,7 @@ def print_live_route(cli: Cli, app: "App", row: "RouteRow") -> None:
         gateways = {"live": live, "behind": behind}
         cli.out.document({"route": [asdict(line) for line in lines], "gateways": gateways})
     else:
-        cli.out.show(ROUTE_COLUMNS.table(lines))
+        cli.out.show(ROUTE_COLUMNS.build_table(lines))
     if behind:
         cli.out.hint(
             f"{behind} of {live} live gateways have not followed within {_FOLLOW_SECONDS:g} s; "

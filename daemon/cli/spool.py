@@ -92,7 +92,7 @@ def list_spools(cli: Cli) -> None:
         ("unfolded", "unfolded:,"), "state",
         right=("told", "unfolded"),
     )  # fmt: skip
-    cli.out.show(columns.table(lines))
+    cli.out.show(columns.build_table(lines))
     if not lines:
         cli.out.hint("no spool that is shipped was told of")
 

@@ -111,7 +111,7 @@ def _show_whatif(
         return
     rows = [{**cycle, "": "would"} for cycle in would] + [{**cycle, "": "did"} for cycle in did]
     rows.sort(key=lambda row: (str(row["at"]), row[""]))
-    cli.out.show(_COLUMNS.table(rows) if rows else "no cycle did begin, and none would have")
+    cli.out.show(_COLUMNS.build_table(rows) if rows else "no cycle did begin, and none would have")
     for alias, missing in result.waiting.items():
         for sentence in missing:
             cli.out.show(plain_line(f"at the end {alias} would wait for: {sentence}"))

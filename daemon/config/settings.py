@@ -705,7 +705,7 @@ class Proposer(Section):
 NO_HEAD_REMEDY: Final = (
     'have cycles train their routers otherwise: improve.skills_router = "trained"'
 )
-"""What to do where an engine serves no adapters of a model's head."""
+"""The remedy that errors name where an engine serves no adapters of a model's head."""
 
 
 class Improve(Section):

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class CycleMethods:
-    """What the methods do in the cycles of one planner."""
+    """The methods as one planner asks them; it remembers what failed and was paid for."""
 
     def __init__(
         self,

@@ -93,7 +93,8 @@ class CyclePlan:
     lacking: str | None
     """Why no job would be requested."""
     estimate: Estimate
-    """Of several jobs, as if they ran one after the other; without a chooser's."""
+    """The cost of the cycle's jobs, as if they ran one after the other. The job of a chooser is
+    left out."""
     seconds: float
     """How long the plan took."""
 

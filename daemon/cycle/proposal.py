@@ -1,4 +1,4 @@
-"""What a cycle writes, and the errors with which a step of it waits or is left out.
+"""Decisions of a cycle before they are recorded, and errors that make a step wait or skip.
 
 Leader, planner and the rooms of methods share these, so none of them needs another one.
 """
@@ -20,21 +20,21 @@ class Skip(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a cycle writes."""
+    """The tasks that a cycle writes and the jobs that are to learn them."""
 
     said: Mapping[str, Decision]
     """Id of its event -> tasks, the rejected ones as well, and the jobs that are to learn them."""
     lacking: str | None = None
     """Why no job follows."""
     untaught: Mapping[str, str] = field(default_factory=dict)
-    """Of a cycle with branches: name of a branch that has no job -> why."""
+    """Name of a branch without a job -> the reason; empty for a cycle without branches."""
     retrained: Mapping[str, str] = field(default_factory=dict)
     """Name of a branch that an earlier base had and that has a job again -> why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What was learnt of a cycle's round beside its counts, before the directive is written."""
+    """A decision about a round beside its counts, recorded before the directive is written."""
 
     data: Decision
     step: str

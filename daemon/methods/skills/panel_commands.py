@@ -209,11 +209,11 @@ def show(
             }
         )
         return
-    cli.out.show(_build_facts(row), "", _COLUMNS.table([line]), "")
+    cli.out.show(_build_facts(row), "", _COLUMNS.build_table([line]), "")
     _show_options(cli, row)
     if shares:
-        cli.out.show("", _SHARE_COLUMNS.table(shares))
-    cli.out.show("", STEP_COLUMNS.table(life))
+        cli.out.show("", _SHARE_COLUMNS.build_table(shares))
+    cli.out.show("", STEP_COLUMNS.build_table(life))
 
 
 def _build_facts(row: "AdapterRow") -> Any:

@@ -79,11 +79,11 @@ def show(
         return
     cli.out.show(_describe_set(line))
     if name is None:
-        cli.out.show("", _PLAN_COLUMNS.table(states))
+        cli.out.show("", _PLAN_COLUMNS.build_table(states))
     else:
         cli.out.show("", _describe_plan(states[0]))
     if changes:
-        cli.out.show("", _CHANGE_COLUMNS.table(changes))
+        cli.out.show("", _CHANGE_COLUMNS.build_table(changes))
 
 
 def _check_agent(connection: "Connection", alias: str | None) -> None:
