@@ -34,6 +34,7 @@ def test_two_folds_at_once_one_of_them_paused_count_nothing_twice(tmp_path: Path
     assert result["passed"], json.dumps(result, indent=1)
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.usefixtures("postgres")
 def test_a_database_that_goes_away_is_waited_for(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.conftest import missing
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.long
 def test_an_engine_that_comes_back_is_proven_before_it_is_used(tmp_path: Path) -> None:
     found = serving_engine_kill.run(2, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)

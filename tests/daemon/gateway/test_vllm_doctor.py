@@ -26,6 +26,7 @@ def test_a_vllm_with_the_flags_that_are_needed_is_as_it_must_be(
     assert served(vllm) == ["tiny"], "nothing stays loaded"
 
 
+@pytest.mark.long
 def test_each_wrong_flag_of_vllm_fails_its_own_check(kintsugi: Kintsugi, raw_vllm: str) -> None:
     code, found = examined(kintsugi, raw_vllm)
     assert code == 1
@@ -50,6 +51,7 @@ def test_a_vllm_that_makes_a_grammar_of_every_tool_fails_and_is_not_believed(
         assert front.wait_for(lambda: "--tool-strict-level" in front.unproven(), 300)
 
 
+@pytest.mark.long
 def test_each_missing_flag_of_vllm_fails_its_own_check(kintsugi: Kintsugi, bare_vllm: str) -> None:
     code, found = examined(kintsugi, bare_vllm)
     assert code == 1

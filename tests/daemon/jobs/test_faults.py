@@ -143,6 +143,7 @@ def failed(found: tuple[CycleRow, JobRow], words: str) -> None:
     assert (cycle.outcome, cycle.ended_because) == ("failed", job.reason)
 
 
+@pytest.mark.long
 def test_what_diverges_fails_and_what_hangs_goes_on_in_the_next_cycle(
     tmp_path: Path, base: Path
 ) -> None:

@@ -64,7 +64,10 @@ def mended_vllm() -> Iterator[Vllm]:
 
 
 @pytest.fixture(
-    params=["embedded", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(900)])]
+    params=[
+        "embedded",
+        pytest.param("vllm", marks=[pytest.mark.long, pytest.mark.vllm, pytest.mark.timeout(900)]),
+    ]
 )
 def home(
     request: pytest.FixtureRequest, tmp_path: Path, reference: tuple[Policy, Chat]

@@ -174,6 +174,7 @@ def test_in_bfloat16_the_tolerance_is_what_its_rounding_costs(
         coarse.measure_tolerance(adapters.read_fingerprint("strange"))
 
 
+@pytest.mark.long
 def test_what_rounding_hides_is_not_proven(coarse: Replica, adapters: Adapters) -> None:
     """One that stands nearer to its base, and two nearer to each other, than bfloat16 can tell."""
     expected = adapters.read_fingerprint("faint")

@@ -168,10 +168,16 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        ("ValueError('odd \\ud800')", "ValueError: odd \ufffd; its log has the traceback"),
+        pytest.param(
+            "ValueError('odd \\ud800')",
+            "ValueError: odd \ufffd; its log has the traceback",
+            marks=pytest.mark.long,
+        ),
         ("MemoryError", "MemoryError; its log has the traceback"),
-        ("RecursionError('x' * 100_000)", "RecursionError: xxx"),
-        ("KeyboardInterrupt", "KeyboardInterrupt; "),
+        pytest.param(
+            "RecursionError('x' * 100_000)", "RecursionError: xxx", marks=pytest.mark.long
+        ),
+        pytest.param("KeyboardInterrupt", "KeyboardInterrupt; ", marks=pytest.mark.long),
         ("SystemExit(0)", "SystemExit: 0; "),
     ],
 )
@@ -222,13 +228,13 @@ sys.exit(main(sys.argv[4:]))
 @pytest.mark.parametrize(
     ("where", "number", "when"),
     [
-        ("daemon.solver.journal:Journal.append", 1, "before"),
+        pytest.param("daemon.solver.journal:Journal.append", 1, "before", marks=pytest.mark.long),
         ("daemon.solver.journal:Journal.append", 3, "after"),
         ("daemon.solver.update:Learner._backward", 2, "before"),
-        ("torch.optim:AdamW.step", 4, "after"),
-        ("daemon.adapters.directory:_write", 2, "after"),
+        pytest.param("torch.optim:AdamW.step", 4, "after", marks=pytest.mark.long),
+        pytest.param("daemon.adapters.directory:_write", 2, "after", marks=pytest.mark.long),
         ("daemon.solver.lora:write_directory", 1, "before"),
-        ("daemon.solver.lora:write_directory", 1, "after"),
+        pytest.param("daemon.solver.lora:write_directory", 1, "after", marks=pytest.mark.long),
     ],
 )
 def test_a_killed_job_ends_with_the_same_adapter(
@@ -251,6 +257,7 @@ def test_a_killed_job_ends_with_the_same_adapter(
     assert left == ["adapter", "lock", "rollouts.jsonl"]
 
 
+@pytest.mark.long
 @pytest.mark.faults
 def test_every_update_of_a_killed_job_is_in_its_tracker_once(
     whole: Done, base: Path, tmp_path: Path
@@ -388,6 +395,7 @@ def test_two_processes_make_the_job_of_one(whole: Done, base: Path, tmp_path: Pa
         torch.testing.assert_close(adapters[0][name], weight, atol=1e-4, rtol=0)
 
 
+@pytest.mark.long
 def test_a_warm_start_is_every_processs(base: Path, tmp_path: Path) -> None:
     pools = [
         {
@@ -414,6 +422,7 @@ def test_a_job_that_cannot_begin_ends_all_processes(base: Path, tmp_path: Path) 
     assert done.complaint.count("daemon.solver: nowhere holds no checkpoint") == 1
 
 
+@pytest.mark.long
 @pytest.mark.faults
 def test_sigterm_ends_all_processes_and_the_same_command_goes_on(
     whole: Done, base: Path, tmp_path: Path
