@@ -5,8 +5,9 @@
 
 The server renders it whole: no script, nothing to build, nothing to fetch. Guarantees: serving
 never waits for it. It is read in a thread of its own, with an application of its own, once for all
-requests at a time; each waits for `PATIENCE_SECONDS` at most, and then gets the last page read,
-which says so, or Unread if there is none. Every text is escaped, whatever its source.
+requests at a time. Each waits for `PATIENCE_SECONDS` at most and then gets the last page, which
+says so. Without a last page it waits for `FIRST_SECONDS` at most, then raises Unread. Every text
+is escaped, whatever its source.
 """
 
 import asyncio
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 PATIENCE_SECONDS: Final = 3.0
+FIRST_SECONDS: Final = 20.0
+"""Wait for the first reading, which imports what it needs; there is no last page to show."""
 KEPT_SECONDS: Final = 2.0
 REFRESH_SECONDS: Final = 5
 _MOST: Final = 10
@@ -157,11 +160,12 @@ class StatusPage:
         # A reading that still waits for a broker is shared by all requests.
         if self._reading is None or self._reading.done():
             self._reading = self._begin()
+        patience = FIRST_SECONDS if self._last is None else PATIENCE_SECONDS
         try:
             reading = asyncio.shield(asyncio.wrap_future(self._reading))
-            self._last = await asyncio.wait_for(reading, PATIENCE_SECONDS)
+            self._last = await asyncio.wait_for(reading, patience)
         except TimeoutError:
-            return self._old(f"log or database did not answer within {PATIENCE_SECONDS:g} s")
+            return self._old(f"log or database did not answer within {patience:g} s")
         except KintsugiError as error:
             return self._old(str(error))
         self._at = time.monotonic()
