@@ -17,7 +17,7 @@ from consumers.reads.planning import PatternWeight, UnusableFailures
 from daemon.core.task_kinds import find_kinds
 from daemon.cycle.cost import minutes_between
 from daemon.cycle.scheduler import Due, NotDue, decide, not_due_without_environment
-from daemon.cycle.views import read_facts, read_step
+from daemon.cycle.views import find_environment, read_facts, read_step
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ def read_outlook(
 def _read_outlook(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> Outlook:
+    environment = find_environment(settings, pair.alias)
+    kinds = None if environment is None else find_kinds(settings, environment)
     facts = read_facts(connection, settings, pair, now)
-    kinds = None if facts is None else find_kinds(settings, facts.environment)
     if facts is None:
         decision: Due | NotDue = not_due_without_environment(pair.alias)
     else:
@@ -96,13 +97,13 @@ def _read_outlook(
     return Outlook(
         alias=pair.alias,
         base=pair.base,
-        environment=None if facts is None else facts.environment,
+        environment=environment,
         due=isinstance(decision, Due),
         missing=() if isinstance(decision, Due) else decision.missing,
         cycle=None if cycle is None else cycle.cycle,
         step=None if cycle is None else read_step(connection, settings, cycle),
         rollouts=None if facts is None else facts.rollouts,
-        failures=None if facts is None else facts.failures,
+        failures=None if facts is None else facts.failed,
         patterns=tuple(planning.heaviest_patterns(connection, pair.alias, pair.base, kinds)),
         unusable=()
         if kinds is None

@@ -23,7 +23,6 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.core.task_kinds import find_kinds
 from daemon.cycle.methods import find_chooser_obstacle
-from daemon.cycle.scheduler import Facts
 from daemon.cycle.state_machine import (
     AdapterView,
     BranchEnd,
@@ -36,7 +35,6 @@ from daemon.cycle.state_machine import (
     list_due_steps,
     next_step,
 )
-from events.envelope import parse_timestamp
 from events.gate import SIBLING
 
 if TYPE_CHECKING:
@@ -142,35 +140,13 @@ def find_environment(settings: "Settings", alias: str) -> str | None:
 
 def read_facts(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
-) -> Facts | None:
+) -> Scheduling | None:
     """What the scheduler decides on; None for an agent whose tasks cannot be played."""
     environment = find_environment(settings, pair.alias)
     if environment is None:
         return None
     kinds = find_kinds(settings, environment)
-    unread = scheduling(connection, pair.alias, pair.base, now, kinds)
-    return build_facts(unread, pair, environment)
-
-
-def build_facts(unread: Scheduling, pair: Pair, environment: str) -> Facts:
-    """What the scheduler decides on."""
-    return Facts(
-        alias=pair.alias,
-        base=pair.base,
-        environment=environment,
-        position=unread.position,
-        number=unread.number,
-        is_open=unread.open_cycle is not None,
-        rollouts=unread.rollouts,
-        failures=unread.failed,
-        priority=unread.priority,
-        first_seen=_parse_moment(unread.first_seen),
-        last_started=_parse_moment(unread.last_started),
-        last_ended=_parse_moment(unread.last_ended),
-        fruitless=unread.fruitless,
-        minutes_today=unread.job_seconds / 60,
-        asked=unread.asked,
-    )
+    return scheduling(connection, pair.alias, pair.base, now, kinds)
 
 
 def build_view(state: CycleState, settings: "Settings", pair: Pair) -> View:
@@ -257,7 +233,3 @@ def _explain_stale_gate(state: CycleState) -> str:
         f"{adapter.adapter} passed the gate against {adapter.incumbent or adapter.base}, and "
         f"{incumbent or adapter.base} is the incumbent now"
     )
-
-
-def _parse_moment(text: str | None) -> datetime | None:
-    return None if text is None else parse_timestamp(text)
