@@ -30,10 +30,11 @@ from daemon.core.span_contexts import Contexts
 from daemon.core.task_kinds import list_agent_kinds
 from daemon.cycle.job_spec import NotTrainable
 from daemon.cycle.methods import find_free_request, list_late_versions
+from daemon.cycle.outlook import read_facts
 from daemon.cycle.proposal import Proposal, RetryLater, Skip, Study
 from daemon.cycle.scheduler import Due, NotDue, decide
 from daemon.cycle.state_machine import OWNER, CycleEnd, Step
-from daemon.cycle.views import find_environment, read_facts, read_next_step
+from daemon.cycle.views import find_environment, read_next_step
 from events.envelope import derive_id, utc_now
 from events.jobs import CHOOSER
 from events.learning import (

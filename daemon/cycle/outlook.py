@@ -1,6 +1,7 @@
-"""What the next cycle of each agent waits for, for display.
+"""What the next cycle of each agent waits for.
 
-    read_outlooks(connection, settings, now)   one for each agent, with what the scheduler would say
+    read_facts(connection, settings, pair, now)   what `scheduler.decide` decides on
+    read_outlooks(connection, settings, now)      the outlook of each agent, for display
 
 Asks the same pure functions as the leader (scheduler.py, state_machine.py) of the same tables, and
 decides nothing.
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning, planning
 from consumers.reads.planning import PatternWeight, UnusableFailures
+from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.core.task_kinds import find_kinds
 from daemon.cycle.cost import minutes_between
 from daemon.cycle.scheduler import Due, NotDue, decide, not_due_without_environment
-from daemon.cycle.views import find_environment, read_facts, read_step
+from daemon.cycle.views import find_environment, read_step
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
@@ -63,6 +65,17 @@ def describe_unusable(lines: Iterable[UnusableFailures]) -> str:
     """Return the failures that no task can follow in words. Empty where there are none."""
     counts = ", ".join(line.describe() for line in lines)
     return counts and f"failures that no written task can follow: {counts}"
+
+
+def read_facts(
+    connection: "Connection", settings: "Settings", pair: Pair, now: datetime
+) -> Scheduling | None:
+    """What the scheduler decides on; None for an agent whose tasks cannot be played."""
+    environment = find_environment(settings, pair.alias)
+    if environment is None:
+        return None
+    kinds = find_kinds(settings, environment)
+    return scheduling(connection, pair.alias, pair.base, now, kinds)
 
 
 def read_outlooks(connection: "Connection", settings: "Settings", now: datetime) -> list[Outlook]:

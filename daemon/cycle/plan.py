@@ -32,10 +32,9 @@ from daemon.core.task_kinds import list_agent_kinds
 from daemon.cycle.cost import count_gpus
 from daemon.cycle.estimate import Estimate, History, estimate, read_history
 from daemon.cycle.methods import bind_rule_parts
-from daemon.cycle.outlook import read_outlook
+from daemon.cycle.outlook import read_facts, read_outlook
 from daemon.cycle.planner import CyclePlanner
 from daemon.cycle.proposal import Proposal, RetryLater
-from daemon.cycle.views import read_facts
 from daemon.proposer.candidate import CannotSample
 from daemon.proposer.probe import Engine
 from envs.endpoint import EndpointUnavailable

@@ -1,8 +1,7 @@
-"""What an open cycle needs next, and what the scheduler decides on, read from the tables.
+"""What an open cycle needs next, read from the tables.
 
     read_next_step(connection, settings, cycle, pair)   how far a cycle is, and its next step
     read_due_steps(connection, settings, cycle, pair)   the same, with the next step of each branch
-    read_facts(connection, settings, pair, now)         what `scheduler.decide` decides on
     read_step(connection, settings, cycle)              the next step as text, for who only looks
     find_agent(settings, alias)                         what the settings say of an agent
 
@@ -12,15 +11,12 @@ The leader, the worker, the status document, the metrics and doctor all ask here
 """
 
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
 from consumers.reads.cycle_state import BranchState, CycleState, read_cycle_state
 from consumers.reads.learning import CycleRow
-from consumers.reads.scheduling import Scheduling, scheduling
-from daemon.core.task_kinds import find_kinds
 from daemon.cycle.methods import find_chooser_obstacle
 from daemon.cycle.state_machine import (
     BranchEnd,
@@ -118,17 +114,6 @@ def find_environment(settings: "Settings", alias: str) -> str | None:
     """The environment in which the tasks of an agent are played; None without one."""
     agent = find_agent(settings, alias)
     return None if agent is None else agent.environment
-
-
-def read_facts(
-    connection: "Connection", settings: "Settings", pair: Pair, now: datetime
-) -> Scheduling | None:
-    """What the scheduler decides on; None for an agent whose tasks cannot be played."""
-    environment = find_environment(settings, pair.alias)
-    if environment is None:
-        return None
-    kinds = find_kinds(settings, environment)
-    return scheduling(connection, pair.alias, pair.base, now, kinds)
 
 
 def has_passed(branch: BranchState) -> bool:

@@ -20,11 +20,11 @@ from consumers.reads import agents, gateways, learning, serving
 from consumers.reads import counts as figures
 from consumers.reads.outcomes.canary import read_live_verdicts
 from consumers.reads.scheduling import job_seconds
+from daemon.cycle.outlook import read_facts
 from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step
 from daemon.cycle.views import (
     ENDING,
-    read_facts,
     read_next_step,
     step_name,
     step_start,
