@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 from consumers.reads import learning, serving
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Adapter, LifecycleStep, OperatorAction
+from consumers.tables import LifecycleStep, OperatorAction
 from events.gate import SIBLING, GateReport
 from events.jobs import CHOOSER
 from events.lifecycle import State
@@ -89,7 +89,7 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
     if states:
         adapter = None if cycle.version is None else serving.adapter_row(connection, cycle.version)
     else:
-        adapter = None if cycle.job is None else read_job_adapter(connection, cycle.job)
+        adapter = None if cycle.job is None else serving.read_job_adapter(connection, cycle.job)
     return CycleState(
         cycle=cycle,
         job=job,
@@ -105,7 +105,7 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
 
 def read_branch(connection: Connection, job: JobRow) -> BranchState:
     """Return how far a branch, or the job that teaches a chooser, has come."""
-    adapter = read_job_adapter(connection, job.job)
+    adapter = serving.read_job_adapter(connection, job.job)
     been = {} if adapter is None else _been(connection, adapter)
     return BranchState(job, adapter, been)
 
@@ -125,13 +125,6 @@ def find_job_cancellations(connection: Connection) -> dict[str, str]:
         if why is not None:
             reasons[job.job] = why
     return reasons
-
-
-def read_job_adapter(connection: Connection, job: str) -> AdapterRow | None:
-    """The adapter that a job left; None without one."""
-    adapters = Adapter.table().c
-    name = connection.execute(select(adapters.adapter).where(adapters.job == job)).scalar()
-    return None if name is None else serving.adapter_row(connection, name)
 
 
 def _been(connection: Connection, adapter: AdapterRow) -> dict[State, str]:
