@@ -93,20 +93,6 @@ def scheduling(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """What lies behind a place in the log, where a cycle that never was would have begun."""
-
-    rollouts: int
-    """Rollouts of the agent's own traffic; the next two count these."""
-    judged: int
-    failed: int
-    """Deduplicated."""
-    priority: float
-    first_seen: datetime | None
-    asked: str | None
-
-
 def unread_since(
     connection: Connection,
     alias: str,
@@ -114,13 +100,23 @@ def unread_since(
     read: Position,
     decided: int,
     kinds: Collection[str] | None = None,
-) -> Unread:
+) -> Scheduling:
     """Return what `scheduling` would count if the last cycle had read up to `read` and begun at the
-    offset `decided` of `learning` (-1: there was no cycle)."""
-    return Unread(
+    offset `decided` of `learning` (-1: there was no cycle). What follows from the cycles themselves
+    is that of an agent without any; the caller knows which there would have been."""
+    return Scheduling(
+        alias=alias,
+        base=base,
+        position=read,
+        number=1,
+        is_open=False,
         **_count_rollouts(connection, alias, base, kinds, ~_within(read)),
         priority=_priority(connection, alias, base, kinds),
         first_seen=_parse_moment(read_oldest_rollout_time(connection, alias, base)),
+        last_started=None,
+        last_ended=None,
+        fruitless=0,
+        job_seconds=0.0,
         asked=_find_start_request_since(connection, alias, decided),
     )
 

@@ -16,7 +16,7 @@ priorities move where the log's own rounds closed.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from statistics import median
@@ -28,7 +28,7 @@ from consumers import database
 from consumers.diagnosis.round_counts import Pair
 from consumers.position import position
 from consumers.reads import agents
-from consumers.reads.scheduling import Scheduling, Unread, unread_since
+from consumers.reads.scheduling import Scheduling, unread_since
 from consumers.runner import Runner
 from daemon.cycle.scheduler import (
     Due,
@@ -217,28 +217,20 @@ class _Walk:
     def _wait(self, pair: Pair, decided: NotDue) -> None:
         self.result.waiting[pair.alias] = decided.missing
 
-    def _unread(self, connection: Connection, course: _Course) -> Unread:
+    def _unread(self, connection: Connection, course: _Course) -> Scheduling:
         kinds = self._kinds.get(course.pair.alias)
         return unread_since(connection, *course.pair, course.read, course.decided, kinds)
 
-    def _facts(self, course: _Course, unread: Unread, now: datetime) -> Scheduling:
+    def _facts(self, course: _Course, unread: Scheduling, now: datetime) -> Scheduling:
         last = course.cycles[-1] if course.cycles else None
-        return Scheduling(
-            alias=course.pair.alias,
-            base=course.pair.base,
-            position=course.read,
+        return replace(
+            unread,
             number=len(course.cycles) + 1,
             is_open=any(cycle.ends > now for cycle in self._of_alias(course.pair.alias)),
-            rollouts=unread.rollouts,
-            judged=unread.judged,
-            failed=unread.failed,
-            priority=unread.priority,
-            first_seen=unread.first_seen,
             last_started=None if last is None else last.at,
             last_ended=None if last is None or last.ends > now else last.ends,
             fruitless=_fruitless(course.cycles, now),
             job_seconds=self._job_seconds(now),
-            asked=unread.asked,
         )
 
     def _of_alias(self, alias: str) -> Iterator[Would]:
