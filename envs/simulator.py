@@ -16,7 +16,7 @@ would be a way out of every failure.
 
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -402,15 +402,22 @@ class ModelUser:
         ]
 
 
-async def check_user(endpoint: Endpoint) -> None:
-    """Check that the endpoint of a user's model can be reached. Raises EndpointRefusal, and
-    EndpointUnavailable in words by which a job or a trial is tried again."""
+async def open_user(
+    stack: AsyncExitStack, user: EndpointUser, key: str | None, concurrency: int
+) -> Endpoint:
+    """Return the endpoint of a user's model, seen to be there; `stack` closes it. Raises
+    EndpointRefusal, and EndpointUnavailable in words by which a job or a trial is tried again."""
+    endpoint = Endpoint(
+        user.url, user.model, api_key=key, concurrency=concurrency, timeout=user.timeout
+    )
+    await stack.enter_async_context(endpoint)
     try:
         await endpoint.check()
     except EndpointUnavailable as error:
         raise EndpointUnavailable(
             f"the user's model: {error}; then run the same command to go on"
         ) from error
+    return endpoint
 
 
 def make_user(

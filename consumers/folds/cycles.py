@@ -248,7 +248,7 @@ def _awaits_job(data: JobRequested, cycle: Row, batch: Batch) -> bool:
 
 def fold_job_end(folding: FoldInput, data: JobEnded, batch: Batch) -> None:
     """A job is over."""
-    row = _row(batch, Job, Job.table().c.job == data.job)
+    row = find_row(batch, Job, Job.table().c.job == data.job)
     if row is not None and row["outcome"] is None:
         batch.stage(Job, {**row, **data.model_dump(), "ended": folding.time})
 
@@ -285,15 +285,16 @@ def _epoch(batch: Batch) -> int:
 def find_open_cycle(batch: Batch, cycle: str) -> Row | None:
     """Return a cycle that is not over; None where it is, or is not known."""
     cycles = Cycle.table().c
-    return _row(batch, Cycle, (cycles.cycle == cycle) & cycles.outcome.is_(None))
+    return find_row(batch, Cycle, (cycles.cycle == cycle) & cycles.outcome.is_(None))
 
 
 def find_cycle(batch: Batch, cycle: str) -> Row | None:
     """Return a cycle; None where it is not known."""
-    return _row(batch, Cycle, Cycle.table().c.cycle == cycle)
+    return find_row(batch, Cycle, Cycle.table().c.cycle == cycle)
 
 
-def _row(batch: Batch, table: type[ProjectionTable], where: Any) -> Row | None:
+def find_row(batch: Batch, table: type[ProjectionTable], where: Any) -> Row | None:
+    """Return the row of a table for which a condition holds; None without one."""
     row = batch.connection.execute(select(table.table()).where(where)).mappings().first()
     return None if row is None else dict(row)
 
@@ -303,8 +304,8 @@ def _job_round(batch: Batch, name: JobRoundName | None) -> Row | None:
     if name is None:
         return None
     rounds = JobRound.table().c
-    return _row(batch, JobRound, (rounds.job == name.job) & (rounds.number == name.number))
+    return find_row(batch, JobRound, (rounds.job == name.job) & (rounds.number == name.number))
 
 
 def _exists(batch: Batch, table: type[ProjectionTable], where: Any) -> bool:
-    return _row(batch, table, where) is not None
+    return find_row(batch, table, where) is not None

@@ -1,6 +1,6 @@
 """How far an open cycle has come: everything that its next step depends on, in one read.
 
-Rows of several tables in one place, for the process manager (daemon/cycle/state_machine.py);
+Rows of several tables in one place, for the process manager (daemon/cycle/state_machine.py),
 within one `database.read_transaction`, which is one moment of the tables.
 """
 
@@ -13,7 +13,8 @@ from sqlalchemy import Connection, select
 from consumers.reads import learning, serving
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Adapter, LifecycleStep, OperatorAction
+from consumers.tables import LifecycleStep, OperatorAction
+from events.gate import SIBLING, GateReport
 from events.jobs import CHOOSER
 from events.lifecycle import State
 
@@ -46,7 +47,7 @@ class CycleState:
     """Adapter that the job left; of a cycle with branches, the version that they became."""
     been: Mapping[State, str]
     """Every state that the adapter ever was in -> the reason of the step that first brought it
-    there; empty for a step without one, as the gate's."""
+    there. A step without one has the gate's."""
     gates: int
     """Number of gates that the adapter has passed."""
     incumbent: str | None
@@ -58,11 +59,26 @@ class CycleState:
     for everything."""
     chooser: BranchState | None = None
     """Its job that teaches the chooser of the version; None before it is requested."""
+    trains_chooser: bool = False
+    """Whether the chooser of its version is an adapter of its own. It is a setting, so
+    `read_cycle_state` leaves it out."""
 
     @property
     def all_branches(self) -> tuple[BranchState, ...]:
         """Return its branches, and that of the chooser last."""
         return self.branches if self.chooser is None else (*self.branches, self.chooser)
+
+    @property
+    def stale_gate(self) -> str:
+        """Return why the gate that its adapter passed counts no more: the incumbent changed after
+        it. Empty where it counts."""
+        adapter, incumbent = self.adapter, self.incumbent
+        if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:
+            return ""
+        return (
+            f"{adapter.adapter} passed the gate against {adapter.incumbent or adapter.base}, and "
+            f"{incumbent or adapter.base} is the incumbent now"
+        )
 
 
 def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
@@ -73,12 +89,12 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
     if states:
         adapter = None if cycle.version is None else serving.adapter_row(connection, cycle.version)
     else:
-        adapter = None if cycle.job is None else read_job_adapter(connection, cycle.job)
+        adapter = None if cycle.job is None else serving.read_job_adapter(connection, cycle.job)
     return CycleState(
         cycle=cycle,
         job=job,
         adapter=adapter,
-        been={} if adapter is None else _been(connection, adapter.adapter),
+        been={} if adapter is None else _been(connection, adapter),
         gates=0 if adapter is None else serving.count_gate_passes(connection, adapter.adapter),
         incumbent=_incumbent(connection, cycle.alias),
         cancelled=find_cycle_cancellation(connection, cycle.cycle),
@@ -89,8 +105,8 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
 
 def read_branch(connection: Connection, job: JobRow) -> BranchState:
     """Return how far a branch, or the job that teaches a chooser, has come."""
-    adapter = read_job_adapter(connection, job.job)
-    been = {} if adapter is None else _been(connection, adapter.adapter)
+    adapter = serving.read_job_adapter(connection, job.job)
+    been = {} if adapter is None else _been(connection, adapter)
     return BranchState(job, adapter, been)
 
 
@@ -111,22 +127,31 @@ def find_job_cancellations(connection: Connection) -> dict[str, str]:
     return reasons
 
 
-def read_job_adapter(connection: Connection, job: str) -> AdapterRow | None:
-    """The adapter that a job left; None without one."""
-    adapters = Adapter.table().c
-    name = connection.execute(select(adapters.adapter).where(adapters.job == job)).scalar()
-    return None if name is None else serving.adapter_row(connection, name)
-
-
-def _been(connection: Connection, adapter: str) -> dict[State, str]:
+def _been(connection: Connection, adapter: AdapterRow) -> dict[State, str]:
     steps = LifecycleStep.table().c
     query = select(steps.state, steps.reason).where(
-        steps.kind == "adapter", steps.subject == adapter, steps.state.is_not(None)
+        steps.kind == "adapter", steps.subject == adapter.adapter, steps.state.is_not(None)
     )
     been: dict[State, str] = {}
     for state, reason in connection.execute(query.order_by(steps.number)):
-        been.setdefault(State(state), reason)
+        been.setdefault(State(state), reason or _explain_gate(adapter.gate))
     return been
+
+
+def _explain_gate(report: GateReport | None) -> str:
+    """Return why the gate said no, in words; without the checks that decide nothing."""
+    if report is None:
+        return ""
+    failed = [
+        check
+        for check in report.checks
+        if check.verdict != "PASS" and not check.name.startswith(SIBLING)
+    ]
+    details = "; ".join(
+        f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
+        for check in failed
+    )
+    return f"gate {report.decision}: {details or 'every check passed'}"
 
 
 def _incumbent(connection: Connection, alias: str) -> str | None:

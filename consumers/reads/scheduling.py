@@ -2,7 +2,7 @@
 
 Counted in SQL over the agent's own traffic, within one `database.read_transaction`, which is one
 moment of the tables. It is asked with every tick, so it reads what no cycle has read out of
-indexes, and of what one has read nothing. Times are texts as the events say them (RFC 3339, UTC).
+indexes, and of what one has read nothing.
 Not covered: what follows from the numbers and the clock (daemon/cycle/scheduler.py).
 """
 
@@ -24,6 +24,7 @@ from consumers.reads.agents import read_oldest_rollout_time
 from consumers.reads.learning import open_cycle
 from consumers.reads.planning import list_open_patterns
 from consumers.tables import Cycle, Job, OperatorAction, Rollout
+from events.envelope import parse_timestamp
 from events.position import Position, entries
 from events.streams import ROLLOUTS
 
@@ -35,12 +36,14 @@ CYCLE_START: Final = "cycle start"
 class Scheduling:
     """What makes a cycle of one agent on one base due, and what holds it back."""
 
+    alias: str
+    base: str
     position: Position
     """Position in `rollouts` up to which the numbers count."""
     number: int
     """Number of the next cycle."""
-    open_cycle: str | None
-    """Open cycle of the agent, on any base; None where there is none."""
+    is_open: bool
+    """Whether a cycle of the agent runs, on any base."""
     rollouts: int
     """Rollouts of the agent's own traffic that none of its cycles has read, without those on tasks
     that its environment does not write; the next two count these."""
@@ -50,15 +53,15 @@ class Scheduling:
     a round would count."""
     priority: float
     """Sum over the patterns that are not resolved and have such a failure, as of the last round."""
-    first_seen: str | None
-    """Time of its oldest rollout."""
-    last_started: str | None
-    last_ended: str | None
+    first_seen: datetime | None
+    """Time of its oldest rollout; None without one."""
+    last_started: datetime | None
+    last_ended: datetime | None
     fruitless: int
     """Cycles since the last one that was promoted; those that a person called off do not count."""
     job_seconds: float
     """How long the jobs ran that ended on the day, of all agents."""
-    asked: str | None
+    asked: str | None = None
     """The event by which a person last asked for a cycle, where none has started since."""
 
 
@@ -74,31 +77,20 @@ def scheduling(
     None: rollouts on any task count."""
     newest = _newest(connection, alias, base)
     return Scheduling(
+        alias=alias,
+        base=base,
         position={ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})},
         number=1 if newest is None else newest.number + 1,
-        open_cycle=_open_cycle(connection, alias),
+        is_open=open_cycle(connection, alias) is not None,
         **_unread(connection, alias, base, kinds),
         priority=_priority(connection, alias, base, kinds),
-        first_seen=read_oldest_rollout_time(connection, alias, base),
-        last_started=None if newest is None else newest.started,
-        last_ended=None if newest is None else newest.ended,
+        first_seen=_parse_moment(read_oldest_rollout_time(connection, alias, base)),
+        last_started=None if newest is None else _parse_moment(newest.started),
+        last_ended=None if newest is None else _parse_moment(newest.ended),
         fruitless=_fruitless(connection, alias, base),
         job_seconds=job_seconds(connection, now),
         asked=_find_start_request(connection, alias),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """What lies behind a place in the log, where a cycle that never was would have begun."""
-
-    rollouts: int
-    """Rollouts of the agent's own traffic; the next counts these."""
-    failed: int
-    """Deduplicated."""
-    priority: float
-    first_seen: str | None
-    asked: str | None
 
 
 def unread_since(
@@ -108,15 +100,23 @@ def unread_since(
     read: Position,
     decided: int,
     kinds: Collection[str] | None = None,
-) -> Unread:
+) -> Scheduling:
     """Return what `scheduling` would count if the last cycle had read up to `read` and begun at the
-    offset `decided` of `learning` (-1: there was no cycle)."""
-    counted = _count_rollouts(connection, alias, base, kinds, ~_within(read))
-    return Unread(
-        rollouts=counted["rollouts"],
-        failed=counted["failed"],
+    offset `decided` of `learning` (-1: there was no cycle). What follows from the cycles themselves
+    is that of an agent without any; the caller knows which there would have been."""
+    return Scheduling(
+        alias=alias,
+        base=base,
+        position=read,
+        number=1,
+        is_open=False,
+        **_count_rollouts(connection, alias, base, kinds, ~_within(read)),
         priority=_priority(connection, alias, base, kinds),
-        first_seen=read_oldest_rollout_time(connection, alias, base),
+        first_seen=_parse_moment(read_oldest_rollout_time(connection, alias, base)),
+        last_started=None,
+        last_ended=None,
+        fruitless=0,
+        job_seconds=0.0,
         asked=_find_start_request_since(connection, alias, decided),
     )
 
@@ -158,9 +158,8 @@ def _newest(connection: Connection, alias: str, base: str) -> Any:
     return connection.execute(query.order_by(table.c.number.desc()).limit(1)).first()
 
 
-def _open_cycle(connection: Connection, alias: str) -> str | None:
-    cycle = open_cycle(connection, alias)
-    return None if cycle is None else cycle.cycle
+def _parse_moment(text: str | None) -> datetime | None:
+    return None if text is None else parse_timestamp(text)
 
 
 def _unread(

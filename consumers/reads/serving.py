@@ -315,6 +315,13 @@ def adapter_row(connection: Connection, name: str) -> AdapterRow | None:
     return None if row is None else parse_adapter(row)
 
 
+def read_job_adapter(connection: Connection, job: str) -> AdapterRow | None:
+    """Return the adapter that a job left; None without one."""
+    adapters = Adapter.table().c
+    name = connection.execute(select(adapters.adapter).where(adapters.job == job)).scalar()
+    return None if name is None else adapter_row(connection, name)
+
+
 def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
     """Return the adapters that play the users of an agent, or played or were to, on any base, in
     the order in which they came into their states."""

@@ -54,7 +54,7 @@ def find_last_candidate(
     )
     newest = query.order_by(jobs.offset.desc(), jobs.job).limit(1)
     name = connection.execute(newest).scalar()
-    return None if name is None else find_adapter_of_job(connection, name)
+    return None if name is None else serving.read_job_adapter(connection, name)
 
 
 def has_served(connection: Connection, adapter: str) -> bool:
@@ -66,13 +66,6 @@ def has_served(connection: Connection, adapter: str) -> bool:
         steps.state.in_([state.value for state in SERVING]),
     )
     return connection.execute(query.limit(1)).first() is not None
-
-
-def find_adapter_of_job(connection: Connection, job: str) -> AdapterRow | None:
-    """The adapter that a job left."""
-    adapters = Adapter.table().c
-    name = connection.execute(select(adapters.adapter).where(adapters.job == job)).scalar()
-    return None if name is None else serving.adapter_row(connection, name)
 
 
 def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:

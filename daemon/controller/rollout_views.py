@@ -57,7 +57,7 @@ class RolloutView:
             "passed": self.seen.category is None,
             "task": self.task,
             "expected_calls": gold,
-            "messages": [_format_message(message) for message in self.conversation.messages],
+            "messages": [format_message(message) for message in self.conversation.messages],
             "messages_left_out": self.conversation.left_out,
         }
 
@@ -86,7 +86,8 @@ def build_view(
     )
 
 
-def _format_message(message: Message) -> dict[str, Any]:
+def format_message(message: Message) -> dict[str, Any]:
+    """Return a message as a model reads it: its role, its text and its calls."""
     calls = [[call.name, call.arguments] for call in message.tool_calls]
     document: dict[str, Any] = {"role": message.role, "text": message.text}
     return {**document, "calls": calls} if calls else document

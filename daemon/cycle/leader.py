@@ -22,6 +22,7 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
+from consumers.reads.scheduling import Scheduling
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
@@ -29,10 +30,11 @@ from daemon.core.span_contexts import Contexts
 from daemon.core.task_kinds import list_agent_kinds
 from daemon.cycle.job_spec import NotTrainable
 from daemon.cycle.methods import find_free_request, list_late_versions
+from daemon.cycle.outlook import read_facts
 from daemon.cycle.proposal import Proposal, RetryLater, Skip, Study
-from daemon.cycle.scheduler import Due, Facts, NotDue, decide
+from daemon.cycle.scheduler import Due, NotDue, decide
 from daemon.cycle.state_machine import OWNER, CycleEnd, Step
-from daemon.cycle.views import read_facts, read_next_step
+from daemon.cycle.views import find_environment, read_next_step
 from events.envelope import derive_id, utc_now
 from events.jobs import CHOOSER
 from events.learning import (
@@ -178,13 +180,15 @@ class Leader:
             yield from self._take_step(decisions, cycle, step)
             last_step = step
 
-    def _begin(self, decisions: Decisions, facts: Facts, due: Due) -> str:
+    def _begin(self, decisions: Decisions, facts: Scheduling, due: Due) -> str:
         """Begin a cycle, and say so in a sentence. The event names the position at which the facts
         of the decision were read."""
+        environment = find_environment(self._app.settings, facts.alias)
+        assert environment is not None, "an agent whose tasks cannot be played has no facts"
         name = derive_id("cycle", facts.alias, facts.base, str(facts.number))
         started = CycleStarted(
             cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
-            environment=facts.environment, trigger=due.trigger, reason=clip_reason(due.reason),
+            environment=environment, trigger=due.trigger, reason=clip_reason(due.reason),
             position=facts.position, slot=due.slot, acted=due.acted,
         )  # fmt: skip
         with self._app.reading() as connection:

@@ -1,6 +1,7 @@
-"""What the next cycle of each agent waits for, for display.
+"""What the next cycle of each agent waits for.
 
-    read_outlooks(connection, settings, now)   one for each agent, with what the scheduler would say
+    read_facts(connection, settings, pair, now)   what `scheduler.decide` decides on
+    read_outlooks(connection, settings, now)      the outlook of each agent, for display
 
 Asks the same pure functions as the leader (scheduler.py, state_machine.py) of the same tables, and
 decides nothing.
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning, planning
 from consumers.reads.planning import PatternWeight, UnusableFailures
+from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.core.task_kinds import find_kinds
 from daemon.cycle.cost import minutes_between
 from daemon.cycle.scheduler import Due, NotDue, decide, not_due_without_environment
-from daemon.cycle.views import read_facts, read_step
+from daemon.cycle.views import find_environment, read_step
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
@@ -65,6 +67,17 @@ def describe_unusable(lines: Iterable[UnusableFailures]) -> str:
     return counts and f"failures that no written task can follow: {counts}"
 
 
+def read_facts(
+    connection: "Connection", settings: "Settings", pair: Pair, now: datetime
+) -> Scheduling | None:
+    """What the scheduler decides on; None for an agent whose tasks cannot be played."""
+    environment = find_environment(settings, pair.alias)
+    if environment is None:
+        return None
+    kinds = find_kinds(settings, environment)
+    return scheduling(connection, pair.alias, pair.base, now, kinds)
+
+
 def read_outlooks(connection: "Connection", settings: "Settings", now: datetime) -> list[Outlook]:
     """Every agent that was seen or is in the settings, by alias."""
     seen = agents.present(connection)
@@ -86,8 +99,9 @@ def read_outlook(
 def _read_outlook(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> Outlook:
+    environment = find_environment(settings, pair.alias)
+    kinds = None if environment is None else find_kinds(settings, environment)
     facts = read_facts(connection, settings, pair, now)
-    kinds = None if facts is None else find_kinds(settings, facts.environment)
     if facts is None:
         decision: Due | NotDue = not_due_without_environment(pair.alias)
     else:
@@ -96,13 +110,13 @@ def _read_outlook(
     return Outlook(
         alias=pair.alias,
         base=pair.base,
-        environment=None if facts is None else facts.environment,
+        environment=environment,
         due=isinstance(decision, Due),
         missing=() if isinstance(decision, Due) else decision.missing,
         cycle=None if cycle is None else cycle.cycle,
         step=None if cycle is None else read_step(connection, settings, cycle),
         rollouts=None if facts is None else facts.rollouts,
-        failures=None if facts is None else facts.failures,
+        failures=None if facts is None else facts.failed,
         patterns=tuple(planning.heaviest_patterns(connection, pair.alias, pair.base, kinds)),
         unusable=()
         if kinds is None

@@ -25,17 +25,16 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, rollouts
 from consumers.reads.learning import CycleRow
 from consumers.reads.rollouts import PatternLine
-from consumers.reads.scheduling import Scheduling, scheduling
+from consumers.reads.scheduling import Scheduling
 from daemon.config.settings import ConfigurationError
 from daemon.core.app import App, explain_errors
-from daemon.core.task_kinds import find_kinds, list_agent_kinds
+from daemon.core.task_kinds import list_agent_kinds
 from daemon.cycle.cost import count_gpus
 from daemon.cycle.estimate import Estimate, History, estimate, read_history
 from daemon.cycle.methods import bind_rule_parts
-from daemon.cycle.outlook import read_outlook
+from daemon.cycle.outlook import read_facts, read_outlook
 from daemon.cycle.planner import CyclePlanner
 from daemon.cycle.proposal import Proposal, RetryLater
-from daemon.cycle.views import build_facts, find_environment
 from daemon.proposer.candidate import CannotSample
 from daemon.proposer.probe import Engine
 from envs.endpoint import EndpointUnavailable
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.cycle.outlook import Outlook
-    from daemon.cycle.scheduler import Facts
     from events.bodies import FindKey
     from events.log import Entry, EventLog
 
@@ -157,17 +155,13 @@ def plan_cycle(app: App, alias: str, engines: Sequence[Engine] = ()) -> CyclePla
     now = utc_now()
     with app.reading() as connection:
         pair = _find_pair(connection, app, alias)
-        environment = find_environment(app.settings, alias)
         outlook = read_outlook(connection, app.settings, alias, now)
         assert outlook is not None, "the agent is among those that were seen"
-        if environment is None:
+        unread = read_facts(connection, app.settings, pair, now)
+        if unread is None or outlook.environment is None:
             raise ConfigurationError(f"no cycle of {alias} can begin: {outlook.missing[0]}")
-        unread = scheduling(
-            connection, pair.alias, pair.base, now, find_kinds(app.settings, environment)
-        )
         history = read_history(connection, app.settings, pair.alias, pair.base)
-    facts = build_facts(unread, pair, environment)
-    row = _build_row(facts)
+    row = _build_row(unread, outlook.environment)
     draft = _draft(app, row, engines)
     return _assemble(app, row, outlook, unread, draft, history, bool(engines), began)
 
@@ -187,12 +181,12 @@ def _find_pair(connection: "Connection", app: App, alias: str) -> Pair:
     )
 
 
-def _build_row(facts: "Facts") -> CycleRow:
+def _build_row(facts: Scheduling, environment: str) -> CycleRow:
     """The row that the next cycle would have when it has just begun."""
     name = derive_id("cycle", facts.alias, facts.base, str(facts.number))
     return CycleRow(
         cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
-        environment=facts.environment, trigger="operator", reason="planned",
+        environment=environment, trigger="operator", reason="planned",
         position=facts.position, slot=None, acted=None, round=None, directive=None, findings=(),
         summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None,
         outcome=None, ended_because=None, event=name, started=None, diagnosed=None, directed=None,

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from consumers.reads.scheduling import Scheduling
 from daemon.config.crontab import list_next_times, read_crontab
 from events.envelope import timestamp
 from events.learning import Trigger
-from events.position import Position
 
 if TYPE_CHECKING:
     from daemon.config.settings import Scheduler
@@ -41,37 +41,6 @@ _MOST_SECONDS: Final = 3e9
 """Longest cool-down: a hundred years, which every date holds."""
 MOST_BACKOFFS: Final = 4
 """Cycles in a row that changed nothing which are counted: the waiting has an end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the tables say of one agent on one base, at one position."""
-
-    alias: str
-    base: str
-    environment: str
-    """Environment in which its tasks are played."""
-    position: Position
-    number: int
-    """Number of the next cycle."""
-    is_open: bool
-    """Whether a cycle of the agent runs."""
-    rollouts: int
-    """Rollouts of its own traffic that no cycle has read."""
-    failures: int
-    """Failures among `rollouts`, deduplicated."""
-    priority: float
-    """Sum over the patterns that are not resolved, as of the last round."""
-    first_seen: datetime | None
-    """When its oldest rollout was; None for none."""
-    last_started: datetime | None
-    last_ended: datetime | None
-    fruitless: int
-    """Cycles in a row, up to the last, that changed nothing."""
-    minutes_today: float
-    """Minutes that jobs of this home ran since midnight UTC."""
-    asked: str | None = None
-    """The event by which a person asked for a cycle that has not been started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +62,7 @@ class NotDue:
     missing: tuple[str, ...]
 
 
-def decide(facts: Facts, settings: "Scheduler", now: datetime) -> Due | NotDue:
+def decide(facts: Scheduling, settings: "Scheduler", now: datetime) -> Due | NotDue:
     """Whether a cycle of this agent is due."""
     if held := tuple(_list_obstacles(facts, settings)):
         return NotDue(held)
@@ -115,18 +84,19 @@ def not_due_without_environment(alias: str) -> NotDue:
     return NotDue((missing,))
 
 
-def _list_obstacles(facts: Facts, settings: "Scheduler") -> Iterator[str]:
+def _list_obstacles(facts: Scheduling, settings: "Scheduler") -> Iterator[str]:
     """What no person can wish away."""
     if facts.is_open:
         yield f"a cycle of {facts.alias} is running"
-    if facts.minutes_today >= settings.budget_minutes:
+    minutes = facts.job_seconds / 60
+    if minutes >= settings.budget_minutes:
         yield (
-            f"jobs ran {facts.minutes_today:.0f} minutes today, and scheduler.budget_minutes is "
+            f"jobs ran {minutes:.0f} minutes today, and scheduler.budget_minutes is "
             f"{settings.budget_minutes:g}"
         )
 
 
-def _list_holds(facts: Facts, settings: "Scheduler", now: datetime) -> Iterator[str]:
+def _list_holds(facts: Scheduling, settings: "Scheduler", now: datetime) -> Iterator[str]:
     """What a trigger has to wait for."""
     growth = _growth(facts, settings)
     if facts.last_ended is not None:
@@ -136,12 +106,12 @@ def _list_holds(facts: Facts, settings: "Scheduler", now: datetime) -> Iterator[
         if facts.last_ended - cooldown < now < free:
             yield f"{(free - now).total_seconds():.0f} s of cool-down{_because(facts)}"
     needed = round(settings.min_failures * growth)
-    if facts.failures < needed:
-        yield f"{needed - facts.failures} more failures, of {needed}{_because(facts)}"
+    if facts.failed < needed:
+        yield f"{needed - facts.failed} more failures, of {needed}{_because(facts)}"
 
 
 def _find_trigger(
-    facts: Facts, settings: "Scheduler", now: datetime
+    facts: Scheduling, settings: "Scheduler", now: datetime
 ) -> tuple[Due | None, tuple[str, ...]]:
     """The first trigger that tripped; else what each would need."""
     slot = find_last_slot(settings.cron, facts.last_started or facts.first_seen, now)
@@ -168,7 +138,7 @@ def _find_trigger(
     )
 
 
-def list_change_times(facts: Facts, settings: "Scheduler", now: datetime) -> list[datetime]:
+def list_change_times(facts: Scheduling, settings: "Scheduler", now: datetime) -> list[datetime]:
     """When after `now` time alone may change what `decide` says of these facts, in order."""
     since = facts.last_started or facts.first_seen
     moments = [datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)]
@@ -213,7 +183,7 @@ def _next_slot(trigger: Any, after: datetime, until: datetime) -> datetime | Non
     return None if slot is None or slot > until else slot
 
 
-def _growth(facts: Facts, settings: "Scheduler") -> float:
+def _growth(facts: Scheduling, settings: "Scheduler") -> float:
     return float(settings.backoff ** min(facts.fruitless, MOST_BACKOFFS))
 
 
@@ -221,7 +191,7 @@ def _cooldown(settings: "Scheduler", growth: float) -> timedelta:
     return timedelta(seconds=min(settings.cooldown_seconds * growth, _MOST_SECONDS))
 
 
-def _because(facts: Facts) -> str:
+def _because(facts: Scheduling) -> str:
     if not facts.fruitless:
         return ""
     cycles = "cycle" if facts.fruitless == 1 else "cycles"

@@ -1,7 +1,7 @@
 """A cycle as a process manager: what comes next, as a pure function of what the log says.
 
-    next_step(view)         the next step of a cycle, or how it ended
-    list_due_steps(view)    the same, and of a cycle with several jobs each one's
+    next_step(state)        the next step of a cycle, or how it ended
+    list_due_steps(state)   the same, and of a cycle with several jobs each one's
 
     step        role       who takes it
     DIAGNOSE    schedule   leader.py appends the end of the round
@@ -35,10 +35,13 @@ is a duplicate), and by two processes at once.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
+from consumers.reads.cycle_state import BranchState, CycleState
+from consumers.reads.learning import JobRow
+from consumers.reads.serving import AdapterRow
 from events.jobs import CHOOSER
-from events.learning import CycleOutcome, JobOutcome
+from events.learning import CycleOutcome
 from events.lifecycle import State
 
 Role = Literal["schedule", "work"]
@@ -99,66 +102,12 @@ class CycleEnd:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """The cycle's job, as far as it goes."""
-
-    outcome: JobOutcome | None
-    """None while it is open."""
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterView:
-    """The adapter that the job left."""
-
-    state: State
-    been: Mapping[State, str]
-    """Every state that it ever was in -> the reason of the step that first brought it there."""
-    outdated: str = ""
-    """Why the gate that it passed does not let it be routed any more; empty where it does."""
-    gates: int = 0
-    """Number of gates that it has passed."""
-
-
-@dataclass(frozen=True, slots=True)
-class BranchView:
-    """One of the jobs of a cycle with branches, and the adapter that it left."""
-
-    name: str | None
-    """None: the job teaches the chooser."""
-    job: JobView
-    adapter: AdapterView | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the tables say of one open cycle."""
-
-    cycle: str
-    diagnosed: bool
-    directed: bool
-    job: JobView | None = None
-    """None before one is requested, and of a cycle with branches."""
-    adapter: AdapterView | None = None
-    """Adapter that the job left; of a cycle with branches, the version that they became."""
-    cancelled: str | None = None
-    """Reason for which a person cancelled it; None where it was not cancelled."""
-    branches: tuple[BranchView, ...] = ()
-    """Empty of a cycle with one job."""
-    chooser: BranchView | None = None
-    """The job that teaches the chooser; None before it is requested."""
-    trains_chooser: bool = False
-    """Whether the chooser of a version is an adapter of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class DueStep:
+class DueStep(NamedTuple):
     """A step that can be taken now."""
 
     step: Step
-    branch: BranchView | None = None
-    """Whose; None: the cycle's."""
+    branch: BranchState | None = None
+    """The branch that needs it; None for a step of the whole cycle."""
 
 
 BranchOutcome = Literal["passed", "rejected", "failed", "competence_gap", "cancelled"]
@@ -172,50 +121,50 @@ class BranchEnd:
     reason: str = ""
 
 
-def next_step(view: View) -> Step | CycleEnd:
+def next_step(state: CycleState) -> Step | CycleEnd:
     """What an open cycle needs next; of several branches, what the one that is furthest behind
     needs."""
-    if view.adapter is None and view.branches:
-        due = _list_branch_steps(view)
+    if state.adapter is None and state.branches:
+        due = _list_branch_steps(state)
         return due if isinstance(due, CycleEnd) else min(due, key=_rank_step).step
-    if view.adapter is not None:
-        step = _step_after_adapter(view.adapter)
-        called_off = view.cancelled is not None and step in _BEFORE_TRAFFIC
-        return CycleEnd("cancelled", view.cancelled or "") if called_off else step
-    if view.job is not None and view.job.outcome is not None:
-        return _step_after_job(view.job)
-    if view.cancelled is not None and view.job is None:
-        return CycleEnd("cancelled", view.cancelled)
-    if view.job is not None:
+    if state.adapter is not None:
+        step = _step_after_adapter(state, state.adapter)
+        called_off = state.cancelled is not None and step in _BEFORE_TRAFFIC
+        return CycleEnd("cancelled", state.cancelled or "") if called_off else step
+    if state.job is not None and state.job.outcome is not None:
+        return _step_after_job(state.job)
+    if state.cancelled is not None and state.job is None:
+        return CycleEnd("cancelled", state.cancelled)
+    if state.job is not None:
         return Step.TRAIN
-    if not view.diagnosed:
+    if state.cycle.round is None:
         return Step.DIAGNOSE
-    return Step.PROPOSE if view.directed else Step.DIRECT
+    return Step.DIRECT if state.cycle.directive is None else Step.PROPOSE
 
 
-def list_due_steps(view: View) -> tuple[DueStep, ...] | CycleEnd:
+def list_due_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
     """Everything that an open cycle needs now: one step, or where it has branches that are not
     settled, the next one of each."""
-    if view.adapter is None and view.branches:
-        return _list_branch_steps(view)
-    step = next_step(view)
+    if state.adapter is None and state.branches:
+        return _list_branch_steps(state)
+    step = next_step(state)
     return step if isinstance(step, CycleEnd) else (DueStep(step),)
 
 
-def find_branch_step(branch: BranchView) -> Step | BranchEnd:
+def find_branch_step(branch: BranchState) -> Step | BranchEnd:
     """What a branch needs next, or how it came out."""
     adapter, job = branch.adapter, branch.job
     if adapter is None:
         if job.outcome is None or job.outcome == "trained":
             # The role `work` writes of the adapter after it wrote of the job.
             return Step.TRAIN
-        return BranchEnd(job.outcome, job.reason)
+        return BranchEnd(job.outcome, job.reason or "")
     for state in _OUT:
-        if state in adapter.been:
-            return BranchEnd("rejected", adapter.been[state] or f"it is {state}")
+        if state in branch.been:
+            return BranchEnd("rejected", branch.been[state] or f"it is {state}")
     if adapter.state is State.PRODUCED:
         return Step.STAGE
-    if branch.name is None or adapter.state in _PASSED:
+    if job.branch is None or adapter.state in _PASSED:
         return BranchEnd("passed")
     return Step.EVALUATE
 
@@ -229,22 +178,21 @@ def _rank_step(due: DueStep) -> int:
     return list(Step).index(due.step)
 
 
-def _list_branch_steps(view: View) -> tuple[DueStep, ...] | CycleEnd:
+def _list_branch_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
     """The steps of a cycle's branches; when they are settled, the way to the version."""
-    branches = view.branches if view.chooser is None else (*view.branches, view.chooser)
-    states = [(branch, find_branch_step(branch)) for branch in branches]
-    due = tuple(DueStep(step, branch) for branch, step in states if isinstance(step, Step))
-    if view.cancelled is not None:
+    steps = [(branch, find_branch_step(branch)) for branch in state.all_branches]
+    due = tuple(DueStep(step, branch) for branch, step in steps if isinstance(step, Step))
+    if state.cancelled is not None:
         running = tuple(item for item in due if item.step is Step.TRAIN)
-        return running or CycleEnd("cancelled", view.cancelled)
+        return running or CycleEnd("cancelled", state.cancelled)
     if due:
         return due
-    ends = [(branch, end) for branch, end in states if isinstance(end, BranchEnd)]
-    members = [(branch, end) for branch, end in ends if branch.name is not None]
+    ends = [(branch, end) for branch, end in steps if isinstance(end, BranchEnd)]
+    members = [(branch, end) for branch, end in ends if branch.job.branch is not None]
     if all(end.outcome != "passed" for _, end in members):
         return _end_without_members(members)
     # A chooser that learnt nothing costs the members nothing: the base chooses among them.
-    asks = view.trains_chooser and view.chooser is None
+    asks = state.trains_chooser and state.chooser is None
     return (DueStep(Step.CHOOSER if asks else Step.COMPOSE),)
 
 
@@ -257,21 +205,21 @@ _CYCLE_OUTCOMES: Final[Mapping[BranchOutcome, CycleOutcome]] = {
 """How a branch came out -> how its cycle does where none passed; the first that occurs."""
 
 
-def _end_without_members(ends: Sequence[tuple[BranchView, BranchEnd]]) -> CycleEnd:
+def _end_without_members(ends: Sequence[tuple[BranchState, BranchEnd]]) -> CycleEnd:
     """The end of a cycle of whose branches none passed, with each one's reason."""
     seen = {end.outcome for _, end in ends}
     outcome = next(cycle for branch, cycle in _CYCLE_OUTCOMES.items() if branch in seen)
-    reasons = (f"{branch.name} {end.outcome}: {end.reason}" for branch, end in ends)
+    reasons = (f"{branch.job.branch} {end.outcome}: {end.reason}" for branch, end in ends)
     return CycleEnd(outcome, "; ".join(reasons).replace("competence_gap", "not learnable"))
 
 
-def _step_after_job(job: JobView) -> Step | CycleEnd:
+def _step_after_job(job: JobRow) -> Step | CycleEnd:
     if job.outcome == "trained":
         # The role `work` writes of the adapter after it wrote of the job.
         return Step.TRAIN
     if job.outcome == "competence_gap":
-        return CycleEnd("nothing_learnable", job.reason)
-    return CycleEnd("cancelled" if job.outcome == "cancelled" else "failed", job.reason)
+        return CycleEnd("nothing_learnable", job.reason or "")
+    return CycleEnd("cancelled" if job.outcome == "cancelled" else "failed", job.reason or "")
 
 
 _STEPS: Final[Mapping[State, Step]] = {
@@ -298,26 +246,26 @@ may look late, when the adapter has gone on and was unloaded for a reason of its
 that a person takes back a week later was one all the same."""
 
 
-def _step_after_adapter(adapter: AdapterView) -> Step | CycleEnd:
-    for state, outcome in _ENDS:
-        if state in adapter.been:
-            return CycleEnd(outcome, adapter.been[state])
-    taken_back = adapter.been.get(State.DRAINING, "")
-    if State.CANARY in adapter.been and adapter.state is not State.CANARY:
+def _step_after_adapter(state: CycleState, adapter: AdapterRow) -> Step | CycleEnd:
+    for reached, outcome in _ENDS:
+        if reached in state.been:
+            return CycleEnd(outcome, state.been[reached])
+    taken_back = state.been.get(State.DRAINING, "")
+    if State.CANARY in state.been and adapter.state is not State.CANARY:
         return CycleEnd("inconclusive", taken_back)
-    if adapter.state is State.GATED and adapter.outdated:
-        return _step_after_stale_gate(adapter)
+    if adapter.state is State.GATED and state.stale_gate:
+        return _step_after_stale_gate(state)
     if adapter.state in _STEPS:
         return _STEPS[adapter.state]
     return CycleEnd("cancelled", taken_back or f"the adapter is {adapter.state}")
 
 
-def _step_after_stale_gate(adapter: AdapterView) -> Step | CycleEnd:
+def _step_after_stale_gate(state: CycleState) -> Step | CycleEnd:
     """Return another evaluation, or the end of the cycle after `MOST_GATES` passed gates. A gate
     compares with one incumbent, and says nothing of its successor."""
-    if adapter.gates < MOST_GATES:
+    if state.gates < MOST_GATES:
         return Step.EVALUATE
     return CycleEnd(
         "cancelled",
-        f"{adapter.outdated}; it has passed {adapter.gates} gates, and no more are tried",
+        f"{state.stale_gate}; it has passed {state.gates} gates, and no more are tried",
     )

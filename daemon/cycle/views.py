@@ -1,8 +1,7 @@
-"""What an open cycle needs next, and what the scheduler decides on, read from the tables.
+"""What an open cycle needs next, read from the tables.
 
     read_next_step(connection, settings, cycle, pair)   how far a cycle is, and its next step
     read_due_steps(connection, settings, cycle, pair)   the same, with the next step of each branch
-    read_facts(connection, settings, pair, now)         what `scheduler.decide` decides on
     read_step(connection, settings, cycle)              the next step as text, for who only looks
     find_agent(settings, alias)                         what the settings say of an agent
 
@@ -11,41 +10,29 @@ The leader, the worker, the status document, the metrics and doctor all ask here
 (state_machine.py).
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
 from consumers.reads.cycle_state import BranchState, CycleState, read_cycle_state
 from consumers.reads.learning import CycleRow
-from consumers.reads.scheduling import Scheduling, scheduling
-from daemon.core.task_kinds import find_kinds
 from daemon.cycle.methods import find_chooser_obstacle
-from daemon.cycle.scheduler import Facts
 from daemon.cycle.state_machine import (
-    AdapterView,
     BranchEnd,
-    BranchView,
     CycleEnd,
-    JobView,
+    DueStep,
     Step,
-    View,
     find_branch_step,
     list_due_steps,
     next_step,
 )
-from events.envelope import parse_timestamp
-from events.gate import SIBLING
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Agent, Settings
-    from events.gate import GateReport
-    from events.lifecycle import State
 
 ENDING: Final = "end"
 """The step of a cycle that is over but for the leader's event."""
@@ -59,47 +46,36 @@ class NextStep(NamedTuple):
     """What it needs next, or how it ended."""
 
 
-class DueBranch(NamedTuple):
-    """A step that can be taken now."""
-
-    step: Step
-    branch: BranchState | None
-    """Whose; None: the cycle's."""
-
-
 def read_next_step(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> NextStep:
     """What an open cycle needs next; `pair` names the base on which the agent runs now."""
-    state, view = _read_view(connection, settings, cycle, pair)
-    return NextStep(state, next_step(view))
+    state = _read_state(connection, settings, cycle, pair)
+    return NextStep(state, next_step(state))
 
 
 def read_due_steps(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
-) -> tuple[CycleState, list[DueBranch]]:
+) -> tuple[CycleState, tuple[DueStep, ...]]:
     """Everything that an open cycle needs now; nothing of one that is over but for its end."""
-    state, view = _read_view(connection, settings, cycle, pair)
-    due = list_due_steps(view)
-    if isinstance(due, CycleEnd):
-        return state, []
-    branches = {branch.job.branch: branch for branch in state.all_branches}
-    return state, [
-        DueBranch(item.step, None if item.branch is None else branches[item.branch.name])
-        for item in due
-    ]
+    state = _read_state(connection, settings, cycle, pair)
+    due = list_due_steps(state)
+    return state, () if isinstance(due, CycleEnd) else due
 
 
-def _read_view(
+def _read_state(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
-) -> tuple[CycleState, View]:
-    """Return a cycle, and how the process manager sees it. A chooser that nothing can teach is
-    none."""
+) -> CycleState:
+    """Return a cycle as the process manager sees it: on another base than `pair` names it is called
+    off, and a chooser that nothing can teach is none."""
     state = read_cycle_state(connection, cycle)
-    view = build_view(state, settings, pair)
-    if next_step(view) is Step.CHOOSER and find_chooser_obstacle(connection, state) is not None:
-        view = replace(view, trains_chooser=False)
-    return state, view
+    if state.cancelled is None and cycle.base != pair.base:
+        reason = f"{cycle.alias} runs on {pair.base} now, and not on {cycle.base}"
+        state = replace(state, cancelled=reason)
+    state = replace(state, trains_chooser=settings.improve.trains_chooser)
+    if next_step(state) is Step.CHOOSER and find_chooser_obstacle(connection, state) is not None:
+        state = replace(state, trains_chooser=False)
+    return state
 
 
 def read_step(connection: "Connection", settings: "Settings", cycle: CycleRow) -> str | None:
@@ -140,80 +116,9 @@ def find_environment(settings: "Settings", alias: str) -> str | None:
     return None if agent is None else agent.environment
 
 
-def read_facts(
-    connection: "Connection", settings: "Settings", pair: Pair, now: datetime
-) -> Facts | None:
-    """What the scheduler decides on; None for an agent whose tasks cannot be played."""
-    environment = find_environment(settings, pair.alias)
-    if environment is None:
-        return None
-    kinds = find_kinds(settings, environment)
-    unread = scheduling(connection, pair.alias, pair.base, now, kinds)
-    return build_facts(unread, pair, environment)
-
-
-def build_facts(unread: Scheduling, pair: Pair, environment: str) -> Facts:
-    """What the scheduler decides on."""
-    return Facts(
-        alias=pair.alias,
-        base=pair.base,
-        environment=environment,
-        position=unread.position,
-        number=unread.number,
-        is_open=unread.open_cycle is not None,
-        rollouts=unread.rollouts,
-        failures=unread.failed,
-        priority=unread.priority,
-        first_seen=_parse_moment(unread.first_seen),
-        last_started=_parse_moment(unread.last_started),
-        last_ended=_parse_moment(unread.last_ended),
-        fruitless=unread.fruitless,
-        minutes_today=unread.job_seconds / 60,
-        asked=unread.asked,
-    )
-
-
-def build_view(state: CycleState, settings: "Settings", pair: Pair) -> View:
-    """A cycle as the process manager sees it; `pair` says on which base the agent runs now."""
-    cycle, job, adapter = state.cycle, state.job, state.adapter
-    cancelled = state.cancelled
-    if cancelled is None and cycle.base != pair.base:
-        cancelled = f"{cycle.alias} runs on {pair.base} now, and not on {cycle.base}"
-    return View(
-        cycle=cycle.cycle,
-        diagnosed=cycle.round is not None,
-        directed=cycle.directive is not None,
-        job=None if job is None or state.branches else JobView(job.outcome, job.reason or ""),
-        adapter=None
-        if adapter is None
-        else AdapterView(
-            adapter.state,
-            _explain_states(adapter, state.been),
-            _explain_stale_gate(state),
-            state.gates,
-        ),
-        cancelled=cancelled,
-        branches=tuple(build_branch_view(branch) for branch in state.branches),
-        chooser=None if state.chooser is None else build_branch_view(state.chooser),
-        trains_chooser=settings.improve.trains_chooser,
-    )
-
-
-def build_branch_view(branch: BranchState) -> BranchView:
-    """Return a branch of a cycle as the process manager sees it."""
-    job, adapter = branch.job, branch.adapter
-    return BranchView(
-        job.branch,
-        JobView(job.outcome, job.reason or ""),
-        None
-        if adapter is None
-        else AdapterView(adapter.state, _explain_states(adapter, branch.been)),
-    )
-
-
 def has_passed(branch: BranchState) -> bool:
     """Return whether the adapter of a branch passed its gate, or that of a chooser is staged."""
-    end = find_branch_step(build_branch_view(branch))
+    end = find_branch_step(branch)
     return isinstance(end, BranchEnd) and end.outcome == "passed"
 
 
@@ -224,40 +129,3 @@ def list_passed_adapters(state: CycleState) -> "list[AdapterRow]":
         for branch in state.branches
         if branch.adapter is not None and has_passed(branch)
     ]
-
-
-def _explain_states(adapter: "AdapterRow", been: "Mapping[State, str]") -> "dict[State, str]":
-    """Return each state that an adapter was in with the reason in words: where a gate decided, its
-    checks."""
-    return {step: reason or _explain_gate(adapter.gate) for step, reason in been.items()}
-
-
-def _explain_gate(report: "GateReport | None") -> str:
-    """Return why the gate said no, in words; without the checks that decide nothing."""
-    if report is None:
-        return ""
-    failed = [
-        check
-        for check in report.checks
-        if check.verdict != "PASS" and not check.name.startswith(SIBLING)
-    ]
-    details = "; ".join(
-        f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
-        for check in failed
-    )
-    return f"gate {report.decision}: {details or 'every check passed'}"
-
-
-def _explain_stale_gate(state: CycleState) -> str:
-    """Why the gate of a cycle's adapter counts no more: the incumbent changed after it."""
-    adapter, incumbent = state.adapter, state.incumbent
-    if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:
-        return ""
-    return (
-        f"{adapter.adapter} passed the gate against {adapter.incumbent or adapter.base}, and "
-        f"{incumbent or adapter.base} is the incumbent now"
-    )
-
-
-def _parse_moment(text: str | None) -> datetime | None:
-    return None if text is None else parse_timestamp(text)

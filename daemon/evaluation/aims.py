@@ -7,7 +7,7 @@ list_aims(connection, jobs)      pattern and task, which targets.py makes target
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from consumers.reads import learning, succession
+from consumers.reads import learning, serving, succession
 from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
 
@@ -23,7 +23,7 @@ def list_jobs(connection: "Connection", row: AdapterRow) -> list[JobRow]:
         return [] if job is None else [job]
     cycle = learning.find_version_cycle(connection, row.adapter)
     jobs = [] if cycle is None else learning.list_cycle_jobs(connection, cycle)
-    left = [(job, succession.find_adapter_of_job(connection, job.job)) for job in jobs]
+    left = [(job, serving.read_job_adapter(connection, job.job)) for job in jobs]
     members = row.members.items()
     return [job for job, made in left if made is not None and (job.branch, made.adapter) in members]
 

@@ -416,9 +416,9 @@ async def _play_async(
     EnvironmentFailure."""
     from daemon.engine.generation import Engine
     from daemon.engine.thread import EngineThread
-    from envs.endpoint import Endpoint, read_key
+    from envs.endpoint import read_key
     from envs.evaluation import Setup, play_all
-    from envs.simulator import check_user, make_user
+    from envs.simulator import make_user, open_user
 
     user, player = plan.user, chunk[0][0]
     assert isinstance(user, EndpointUser), "other users are played by the engine"
@@ -426,16 +426,8 @@ async def _play_async(
     agents = _make_agents(plan, environment, policies, chat, player, thread)
     played: _Played = {}
     async with AsyncExitStack() as stack:
-        simulator = await stack.enter_async_context(
-            Endpoint(
-                user.url,
-                user.model,
-                api_key=read_key(user.url, user.api_key_variable),
-                concurrency=plan.episodes,
-                timeout=user.timeout,
-            )
-        )
-        await check_user(simulator)
+        key = read_key(user.url, user.api_key_variable)
+        simulator = await open_user(stack, user, key, plan.episodes)
         thread.start()
         stack.push_async_callback(thread.stop)
         setup = Setup(

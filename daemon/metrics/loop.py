@@ -19,14 +19,12 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, gateways, learning, serving
 from consumers.reads import counts as figures
 from consumers.reads.outcomes.canary import read_live_verdicts
-from consumers.reads.scheduling import job_seconds, scheduling
-from daemon.core.task_kinds import find_kinds
+from consumers.reads.scheduling import job_seconds
+from daemon.cycle.outlook import read_facts
 from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step
 from daemon.cycle.views import (
     ENDING,
-    build_facts,
-    find_environment,
     read_next_step,
     step_name,
     step_start,
@@ -220,17 +218,15 @@ def _agent(
     connection: "Connection", settings: "Settings", sheet: Sheet, pair: Pair, now: datetime
 ) -> None:
     """Report how far the open cycle is, or what the next one would begin with."""
-    environment = find_environment(settings, pair.alias)
     cycle = learning.open_cycle(connection, pair.alias)
     number = None if cycle is None else cycle.number
     due = False
-    if environment is not None:
-        kinds = find_kinds(settings, environment)
-        facts = scheduling(connection, pair.alias, pair.base, now, kinds)
+    facts = read_facts(connection, settings, pair, now)
+    if facts is not None:
         unread = {"failed": facts.failed, "judged": facts.judged, "all": facts.rollouts}
         for counted, count in unread.items():
             sheet.say("kintsugi_unread_rollouts", count, pair.alias, counted)
-        decision = decide(build_facts(facts, pair, environment), settings.scheduler, now)
+        decision = decide(facts, settings.scheduler, now)
         due = isinstance(decision, Due)
         number = facts.number if number is None else number
     # Written for every agent: the boards list agents by this metric.

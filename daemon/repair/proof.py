@@ -5,17 +5,31 @@ environment's task of this id gives the state in which it begins. A rollout is s
 the replay is the rollout: the tools accept and refuse the same writes, and the state is wrong
 exactly where the grader said so. Where the state is right and nothing but a required output is
 missing, no call can mend it: that is an `information_error`, proven as well.
+
+Each edit proves a category:
+
+    drop        policy_violation
+    arguments   wrong_entity on another record; wrong_item_selection where an argument that selects
+                differs; else, and for a write that the tool refused, incorrect_arguments
+    tool        wrong_tool
+    insert      over_cautious where the agent handed over or refused; premature_termination where
+                it was cut off or broke off; else missing_write_action
+
+Of several edits the category is the first in the order of the rules (detectors.py), and the pivot
+the tool of the first gold write that the edits make, `*` where they make none. Where the agent
+tried nothing at all because it never reached the user's record, `user_id_failure` stays.
 """
 
 from collections.abc import Sequence
 from typing import Final, cast, get_args
 
-from consumers.diagnosis.detectors import diagnose
+from consumers.diagnosis.detectors import CATEGORIES, USER_ID, diagnose
 from consumers.diagnosis.facts import Facts
+from consumers.diagnosis.matching import GoldWrite
+from consumers.diagnosis.rules import find_early_end, find_refusals
 from consumers.reads.repairs import REPAIR_RULES
-from daemon.repair.category import ANY_TOOL, categorize
 from daemon.repair.search import Operation, RepairSearch, SearchResult, WriteEdit
-from envs.catalog import catalog
+from envs.catalog import ToolCatalog, catalog
 from envs.environment import Environment
 from envs.episode import REGULAR, Termination
 from envs.grading import grade
@@ -23,6 +37,8 @@ from envs.task import Basis, TaskDefinition
 from events.learning import RepairEdit, RepairOutcome, RepairSearched
 from events.rollouts import RolloutEnded, Task, clip_reason
 
+ANY_TOOL: Final = "*"
+"""The pivot of a failure that is at no gold write."""
 _NAMES: Final = 100
 """Most names of arguments that an edit lists."""
 
@@ -57,7 +73,7 @@ def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -
         data,
         result,
         "repaired",
-        *categorize(search, result.edits, facts, rule),
+        *_categorize(search, result.edits, facts, rule),
         edits=[_describe(environment, search, edit, facts) for edit in result.edits],
     )
 
@@ -122,6 +138,50 @@ def _lacks_only_outputs(environment: Environment, task: TaskDefinition, data: Ro
     spoken = [message for message in messages if message.role not in ("system", "developer")]
     parts = grade(environment, task, spoken, Termination.USER_STOP).parts
     return {name for name, value in parts.items() if value == 0.0} == {"COMMUNICATE"}
+
+
+def _categorize(
+    search: RepairSearch, edits: Sequence[WriteEdit], facts: Facts, rule: str | None
+) -> tuple[str, str]:
+    """Category and pivot of a repair; `rule` is the primary category by the rules."""
+    names = [_categorize_edit(search, edit, facts) for edit in edits]
+    category = USER_ID if rule == USER_ID else min(names, key=CATEGORIES.index)
+    gold = [edit.gold for edit in edits if edit.gold is not None]
+    pivot = search.gold[min(gold)].action.name if gold else ANY_TOOL
+    return category, pivot
+
+
+def _categorize_edit(search: RepairSearch, edit: WriteEdit, facts: Facts) -> str:
+    if edit.operation is Operation.DROP:
+        return "policy_violation"
+    if edit.operation is Operation.TOOL:
+        return "wrong_tool"
+    if edit.operation is Operation.ARGUMENTS:
+        return _categorize_arguments(search, edit, facts.catalog)
+    if find_refusals(facts, [_find_gold(search, edit)]):
+        return "over_cautious"
+    return "premature_termination" if find_early_end(facts) else "missing_write_action"
+
+
+def _categorize_arguments(search: RepairSearch, edit: WriteEdit, catalog: ToolCatalog) -> str:
+    arguments = search.writes[edit.place].call.arguments
+    if search.refused[edit.place] or isinstance(arguments, str):
+        return "incorrect_arguments"
+    if catalog.record(arguments) != _find_gold(search, edit).record:
+        return "wrong_entity"
+    if catalog.selection_arguments.intersection(_find_differences(search, edit)):
+        return "wrong_item_selection"
+    return "incorrect_arguments"
+
+
+def _find_differences(search: RepairSearch, edit: WriteEdit) -> tuple[str, ...]:
+    assert edit.gold is not None, "only a drop has no gold write"
+    return search.find_differences(edit.place, edit.gold)
+
+
+def _find_gold(search: RepairSearch, edit: WriteEdit) -> GoldWrite:
+    assert edit.gold is not None, "only a drop has no gold write"
+    return search.gold[edit.gold]
 
 
 def _describe(

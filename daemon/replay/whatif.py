@@ -16,7 +16,7 @@ priorities move where the log's own rounds closed.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from statistics import median
@@ -28,11 +28,10 @@ from consumers import database
 from consumers.diagnosis.round_counts import Pair
 from consumers.position import position
 from consumers.reads import agents
-from consumers.reads.scheduling import Unread, unread_since
+from consumers.reads.scheduling import Scheduling, unread_since
 from consumers.runner import Runner
 from daemon.cycle.scheduler import (
     Due,
-    Facts,
     NotDue,
     decide,
     list_change_times,
@@ -199,12 +198,12 @@ class _Walk:
             moment: datetime | None = now
             unread = self._unread(connection, course)
             while moment is not None:
-                facts = self._facts(course, environment, unread, moment)
+                facts = self._facts(course, unread, moment)
                 decided = decide(facts, self._settings, moment)
                 if isinstance(decided, Due):
                     self._begin(connection, course, facts, decided, cut, moment)
                     unread = self._unread(connection, course)
-                    facts = self._facts(course, environment, unread, moment)
+                    facts = self._facts(course, unread, moment)
                 else:
                     self._wait(pair, decided)
                 moment = self._next(course, facts, moment, until)
@@ -218,28 +217,20 @@ class _Walk:
     def _wait(self, pair: Pair, decided: NotDue) -> None:
         self.result.waiting[pair.alias] = decided.missing
 
-    def _unread(self, connection: Connection, course: _Course) -> Unread:
+    def _unread(self, connection: Connection, course: _Course) -> Scheduling:
         kinds = self._kinds.get(course.pair.alias)
         return unread_since(connection, *course.pair, course.read, course.decided, kinds)
 
-    def _facts(self, course: _Course, environment: str, unread: Unread, now: datetime) -> Facts:
+    def _facts(self, course: _Course, unread: Scheduling, now: datetime) -> Scheduling:
         last = course.cycles[-1] if course.cycles else None
-        return Facts(
-            alias=course.pair.alias,
-            base=course.pair.base,
-            environment=environment,
-            position=course.read,
+        return replace(
+            unread,
             number=len(course.cycles) + 1,
             is_open=any(cycle.ends > now for cycle in self._of_alias(course.pair.alias)),
-            rollouts=unread.rollouts,
-            failures=unread.failed,
-            priority=unread.priority,
-            first_seen=None if unread.first_seen is None else parse_timestamp(unread.first_seen),
             last_started=None if last is None else last.at,
             last_ended=None if last is None or last.ends > now else last.ends,
             fruitless=_fruitless(course.cycles, now),
-            minutes_today=self._minutes(now),
-            asked=unread.asked,
+            job_seconds=self._job_seconds(now),
         )
 
     def _of_alias(self, alias: str) -> Iterator[Would]:
@@ -248,15 +239,15 @@ class _Walk:
     def _iter_cycles(self) -> Iterator[Would]:
         return chain(self._before, self.result.cycles)
 
-    def _minutes(self, now: datetime) -> float:
+    def _job_seconds(self, now: datetime) -> float:
         ended = (cycle for cycle in self._iter_cycles() if cycle.ends <= now)
-        return sum(cycle.job_seconds for cycle in ended if cycle.ends.date() == now.date()) / 60
+        return sum(cycle.job_seconds for cycle in ended if cycle.ends.date() == now.date())
 
     def _begin(
         self,
         connection: Connection,
         course: _Course,
-        facts: Facts,
+        facts: Scheduling,
         due: Due,
         cut: Cut,
         now: datetime,
@@ -272,7 +263,7 @@ class _Walk:
             trigger=due.trigger,
             reason=due.reason,
             rollouts=facts.rollouts,
-            failures=facts.failures,
+            failures=facts.failed,
             priority=facts.priority,
             position=course.read,
             ends=now + timedelta(seconds=seconds),
@@ -283,7 +274,7 @@ class _Walk:
         self.result.cycles.append(begun)
 
     def _next(
-        self, course: _Course, facts: Facts, now: datetime, until: datetime
+        self, course: _Course, facts: Scheduling, now: datetime, until: datetime
     ) -> datetime | None:
         """Return the next moment before `until` at which the answer may change."""
         ends = [cycle.ends for cycle in self._of_alias(course.pair.alias) if cycle.ends > now]

@@ -16,9 +16,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from consumers.reads import learning
-from consumers.reads.cycle_state import read_job_adapter
 from consumers.reads.learning import CycleRow, JobRow
-from consumers.reads.serving import AdapterRow
+from consumers.reads.serving import AdapterRow, read_job_adapter
 from ops.demo import heldout
 from ops.demo.heldout import Outcomes
 from ops.demo.watch import followed_cycles

@@ -25,8 +25,8 @@ from consumers.reads.serving import AdapterRow, RouteLine
 from consumers.tables import Rollout
 from daemon.core.app import App
 from daemon.core.health import events_in
+from daemon.cycle.outlook import read_facts
 from daemon.cycle.scheduler import NotDue, decide
-from daemon.cycle.views import read_facts
 from daemon.evaluation.trial import CHUNK, Plan
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
 from daemon.proposer.buffer import REPLAY, SIBLINGS, TRAFFIC

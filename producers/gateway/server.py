@@ -15,9 +15,10 @@ context. The second column is served by ingest_routes.py, the rest here.
 """
 
 import asyncio
+import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,9 +42,8 @@ from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http.connections import HttpClient
 from producers.gateway.http.control_strings import ControlStrings, ControlText, ControlTokens
 from producers.gateway.http.errors import as_json, handlers, unavailable
-from producers.gateway.http.models import with_aliases
 from producers.gateway.http.request_guard import TRACES, RequestGuard
-from producers.gateway.http.wire import Endpoint, bad_request, encode_json, parse_request
+from producers.gateway.http.wire import Endpoint, Json, bad_request, encode_json, parse_request
 from producers.gateway.ingest_routes import IngestRoutes
 from producers.gateway.large_work import measure_work, run_in_thread_if_large
 from producers.gateway.metrics.registry import Metrics
@@ -344,3 +344,34 @@ async def _openapi(_: Request) -> Response:
 
 def _json_response(body: bytes, status: int) -> Response:
     return Response(body, status, media_type="application/json")
+
+
+def with_aliases(
+    listed: bytes, aliases: Mapping[str, str | None], hidden: Collection[str] = ()
+) -> bytes:
+    """Return an engine's list of models with `aliases` (alias -> name of its base, None where no
+    route says) and without the adapters in `hidden`, which clients cannot name.
+
+    An alias has the card of its base: `id` is the alias, `root` and `parent` the base. Which
+    adapter answers it changes without notice and is not said here. A name that the list has is not
+    added, nor is an alias without a base. What is no list of models is returned as it is.
+    """
+    try:
+        document = json.loads(listed)
+        cards = [card for card in document["data"] if card["id"].partition("~")[0] not in hidden]
+        bases = {card["id"]: card for card in cards if not card.get("parent")}
+        taken = {card["id"] for card in cards}
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return listed
+    added = [
+        _make_card(alias, bases.get(base) or next(iter(bases.values())))
+        for alias, base in aliases.items()
+        if alias not in taken and bases
+    ]
+    if not added and len(cards) == len(document["data"]):
+        return listed
+    return encode_json({**document, "data": [*cards, *added]})
+
+
+def _make_card(alias: str, base: Json) -> Json:
+    return {**base, "id": alias, "root": base["id"], "parent": base["id"]}

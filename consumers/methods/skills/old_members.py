@@ -20,7 +20,7 @@ from consumers.reads import learning, serving
 from consumers.reads.cycle_state import find_cycle_cancellation
 from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
-from consumers.reads.succession import find_adapter_at, find_adapter_of_job, has_served
+from consumers.reads.succession import find_adapter_at, has_served
 from consumers.tables import Adapter, Cycle, Job, LifecycleStep, Rollout
 from events.lifecycle import State
 from events.serving import Panel
@@ -36,7 +36,8 @@ def list_skill_jobs(
     query = select(jobs.job).where(jobs.alias == alias, jobs.base == base, jobs.skill == skill)
     names = connection.execute(query.order_by(jobs.offset.desc(), jobs.job)).scalars().all()
     rows = [
-        (learning.job(connection, name), find_adapter_of_job(connection, name)) for name in names
+        (learning.job(connection, name), serving.read_job_adapter(connection, name))
+        for name in names
     ]
     return [(job, adapter) for job, adapter in rows if job is not None]
 

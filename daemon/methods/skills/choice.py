@@ -22,7 +22,6 @@ from consumers.reads import learning, rollouts, serving
 from consumers.reads.cycle_state import CycleState, read_branch
 from daemon.cycle.branches import Branch, BranchChoice
 from daemon.cycle.state_machine import BranchEnd, find_branch_step
-from daemon.cycle.views import build_branch_view
 from daemon.methods.skills.panel_parts import find_router_obstacle
 from daemon.methods.skills.retraining import read_retraining
 
@@ -160,7 +159,7 @@ def _is_under_way(connection: "Connection", job: "JobRow") -> bool:
 def _describe_job(connection: "Connection", job: "JobRow") -> tuple[str, str]:
     """The outcome of a job that left nothing, or the state of its adapter; and why."""
     branch = read_branch(connection, job)
-    row, end = branch.adapter, find_branch_step(build_branch_view(branch))
+    row, end = branch.adapter, find_branch_step(branch)
     if row is None:
         return job.outcome or TRAINING, job.reason or ""
     # A rejected adapter is unloaded soon, for a reason of its own.
@@ -186,7 +185,7 @@ def describe_jobs(
     jobs = []
     for branch in state.all_branches:
         row = branch.adapter
-        end = find_branch_step(build_branch_view(branch))
+        end = find_branch_step(branch)
         jobs.append(
             {
                 "skill": branch.job.skill,
@@ -209,7 +208,7 @@ def _explain_router_lack(
 ) -> str | None:
     """Why a cycle whose members are settled has no job for its router; None where it has or awaits
     one, or wants none."""
-    ends = [find_branch_step(build_branch_view(branch)) for branch in state.branches]
+    ends = [find_branch_step(branch) for branch in state.branches]
     settled = all(isinstance(end, BranchEnd) for end in ends) and any(
         isinstance(end, BranchEnd) and end.outcome == "passed" for end in ends
     )

@@ -33,8 +33,6 @@ from daemon.methods.synthesis.planner import (
     measure_overlap,
 )
 from daemon.methods.synthesis.protocols import (
-    Examination,
-    Examiner,
     Failure,
     NoPlans,
     PlanDrafts,
@@ -43,9 +41,7 @@ from daemon.methods.synthesis.protocols import (
     PlanRequest,
     Reviser,
     RevisionDraft,
-    Roller,
     TaskWriter,
-    Trajectory,
 )
 from daemon.methods.synthesis.reflection import (
     Arm,
@@ -59,49 +55,21 @@ from daemon.methods.synthesis.reflection import (
     is_hopeless,
     measure_gain,
 )
-from daemon.methods.synthesis.stages import Event, Stages, SynthesisRequest
+from daemon.methods.synthesis.stages import (
+    Event,
+    OracleRoller,
+    RuleExaminer,
+    Stages,
+    SynthesisRequest,
+)
 from daemon.methods.synthesis.template_writer import TemplateWriter
 from daemon.proposer.candidate import CandidateFacts
 from daemon.proposer.verification import Verdict, verify
-from envs.attribution.examination import NoVerdict, examine
 from envs.environment import Environment
-from envs.grading import grade
-from envs.task import TaskDefinition
 from events.envelope import derive_id
 from events.learning import PlanName, TaskRejected
 from events.rollouts import clip_reason
 from events.synthesis.plans import Plan, PlanRevision, PlansRevised, PlansWritten
-
-
-class OracleRoller:
-    """The roller that needs no engine (protocols.Roller)."""
-
-    def roll(self, examined: CandidateFacts, place: str) -> Sequence[Trajectory]:
-        """Return the episode of the perfect agent with the scripted user."""
-        episode = examined.oracle
-        rollout = derive_id("synthesis", "oracle", place)
-        return (Trajectory(rollout, episode.messages, episode.termination, is_oracle=True),)
-
-
-class RuleExaminer:
-    """The examiner that needs no model (protocols.Examiner)."""
-
-    def examine(
-        self, environment: Environment, task: TaskDefinition, trajectory: Trajectory, plan: Plan
-    ) -> Examination:
-        """Return whose fault a failure is, by rule; a rollout that only a judge can tell is of no
-        fault, and `trouble` says so."""
-        messages, termination = trajectory.messages, trajectory.termination
-        verdict = grade(environment, task, messages, termination)
-        try:
-            fault = examine(
-                environment, task, messages, termination, verdict, exact_user=trajectory.is_oracle
-            )
-        except NoVerdict as error:
-            return Examination(trouble=str(error))
-        if fault is None:
-            return Examination()
-        return Examination(fault.fault, fault.rule, fault.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +78,8 @@ class Parts:
 
     planner: Planner
     writer: TaskWriter
-    roller: Roller
-    examiner: Examiner
+    roller: OracleRoller
+    examiner: RuleExaminer
     reviser: Reviser
     check: Callable[[CandidateFacts], Verdict] = verify
     """The ten checks."""

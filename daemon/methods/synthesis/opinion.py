@@ -17,7 +17,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,7 +30,9 @@ from daemon.controller.model_answers import (
     build_object_schema,
     open_endpoint,
 )
+from daemon.controller.rollout_views import format_message
 from daemon.controller.sampling import shorten
+from daemon.methods.synthesis.models.texts import clean_line
 from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable
 from envs.evidence.words import collect_user_text
 from events.canonical import exact_json
@@ -98,9 +100,9 @@ def ask_opinion(
     try:
         answer = asyncio.run(_ask(settings, shown, budget))
     except (ModelFailure, AnswerFailure, EndpointRefusal, EndpointUnavailable) as error:
-        return OpinionAnswer(None, clip_reason(redact(_clean(str(error)))))
+        return OpinionAnswer(None, clip_reason(redact(clean_line(str(error)))))
     fault = None if answer.fault == "none" else answer.fault
-    reason = clip_reason(redact(_clean(answer.reason)))
+    reason = clip_reason(redact(clean_line(answer.reason)))
     return OpinionAnswer(FaultOpinion(model=settings.model, fault=fault, reason=reason))
 
 
@@ -127,16 +129,10 @@ def _describe(
             if gold is None
             else [[action.requestor, action.name, action.arguments] for action in gold],
             "expected_outputs": list(task.criteria.outputs),
-            "messages": [_format_message(message) for message in excerpt.messages],
+            "messages": [format_message(message) for message in excerpt.messages],
             "messages_left_out": excerpt.left_out,
         }
     )
-
-
-def _format_message(message: Message) -> dict[str, Any]:
-    calls = [[call.name, call.arguments] for call in message.tool_calls]
-    document: dict[str, Any] = {"role": message.role, "text": message.text}
-    return {**document, "calls": calls} if calls else document
 
 
 def _parse(text: str) -> _Answer:
@@ -147,11 +143,6 @@ def _parse(text: str) -> _Answer:
         raise ValueError(first_problem(error)) from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def _clean(text: str) -> str:
-    """Return a text on one line, without characters that no table holds."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 _FORMAT: Final = build_format(

@@ -2,11 +2,10 @@
 
     Planner      lays out how tasks are to be written
     TaskWriter   writes one task by a plan
-    Roller       plays a written task
-    Examiner     says whose fault the failure of a rollout is
     Reviser      changes a plan by its failures
 
-Each has an implementation by rule in this package. None of them appends an event: engine.py makes
+Each has an implementation by rule in this package. What plays a written task and what examines its
+rollout is always by rule (stages.py). None of them appends an event: engine.py makes
 the events of what they return.
 """
 
@@ -14,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from daemon.proposer.candidate import CandidateFacts
 from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
@@ -104,16 +102,6 @@ class Trajectory:
     """Whether the environment's perfect agent played it, with the scripted user."""
 
 
-class Roller(Protocol):
-    """Plays written tasks."""
-
-    def roll(self, examined: CandidateFacts, place: str) -> Sequence[Trajectory]:
-        """Return at least one rollout of a task that passed its checks; `place` is the id of the
-        try, of which the ids of rollouts that nothing else records are made. Raises
-        daemon.proposer.candidate.CannotSample."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Examination:
     """Whose fault the failure of a rollout is; as in events/synthesis/faults.TrajectoryVerified."""
@@ -126,16 +114,6 @@ class Examination:
     opinion: FaultOpinion | None = None
     trouble: str = ""
     """Why a model that was to be asked gave no opinion."""
-
-
-class Examiner(Protocol):
-    """Examines rollouts."""
-
-    def examine(
-        self, environment: Environment, task: TaskDefinition, trajectory: Trajectory, plan: Plan
-    ) -> Examination:
-        """Return whose fault the failure is, if it is one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,9 @@ from typing import Final
 from daemon.methods.synthesis.protocols import (
     Draft,
     Examination,
-    Examiner,
     Failure,
     NoTask,
     PlanHistory,
-    Roller,
     TaskWriter,
     Trajectory,
 )
@@ -39,7 +37,9 @@ from daemon.proposer.candidate import (
     Sampler,
 )
 from daemon.proposer.verification import Verdict, verify
+from envs.attribution.examination import NoVerdict, examine
 from envs.environment import Environment
+from envs.grading import grade
 from envs.task import TaskDefinition, write_body
 from events.envelope import derive_id
 from events.learning import Check, Decision, PlanName, TaskProposed, TaskRejected, Verified
@@ -130,6 +130,38 @@ class Attempt:
     failures: tuple[Failure, ...]
 
 
+class OracleRoller:
+    """Plays written tasks with the perfect agent, without an engine."""
+
+    def roll(self, examined: CandidateFacts, place: str) -> Sequence[Trajectory]:
+        """Return the episode of the perfect agent with the scripted user; `place` is the id of the
+        try, of which its id is made. Raises CannotSample."""
+        episode = examined.oracle
+        rollout = derive_id("synthesis", "oracle", place)
+        return (Trajectory(rollout, episode.messages, episode.termination, is_oracle=True),)
+
+
+class RuleExaminer:
+    """Examines rollouts without a model."""
+
+    def examine(
+        self, environment: Environment, task: TaskDefinition, trajectory: Trajectory
+    ) -> Examination:
+        """Return whose fault a failure is, by rule; a rollout that only a judge can tell is of no
+        fault, and `trouble` says so."""
+        messages, termination = trajectory.messages, trajectory.termination
+        verdict = grade(environment, task, messages, termination)
+        try:
+            fault = examine(
+                environment, task, messages, termination, verdict, exact_user=trajectory.is_oracle
+            )
+        except NoVerdict as error:
+            return Examination(trouble=str(error))
+        if fault is None:
+            return Examination()
+        return Examination(fault.fault, fault.rule, fault.reason)
+
+
 class Stages:
     """Takes tries through the four stages."""
 
@@ -138,8 +170,8 @@ class Stages:
         environment: Environment,
         request: SynthesisRequest,
         writer: TaskWriter,
-        roller: Roller,
-        examiner: Examiner,
+        roller: OracleRoller,
+        examiner: RuleExaminer,
         check: Callable[[CandidateFacts], Verdict] = verify,
     ) -> None:
         """`check` runs the ten checks."""
@@ -169,9 +201,7 @@ class Stages:
         events, failures = [], []
         for trajectory in self._roller.roll(examined, event):
             try:
-                examination = self._examiner.examine(
-                    self._environment, draft.task, trajectory, plan
-                )
+                examination = self._examiner.examine(self._environment, draft.task, trajectory)
             except Exception as error:  # an environment's own code, which may raise anything
                 raised = f"the examination raised {type(error).__name__}: {error}"
                 return self._reject(name, event, "trajectory", raised, draft.task)

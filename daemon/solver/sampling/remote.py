@@ -53,7 +53,7 @@ from envs.environment import Environment
 from envs.episode import Termination
 from envs.evaluation import Attempt, Setup, make_environment_user, play_mixed
 from envs.players import Offer
-from envs.simulator import TokenMeter, check_user, make_user
+from envs.simulator import TokenMeter, make_user, open_user
 from envs.task import TaskDefinition
 from events.jobs import AdapterUser, EndpointSource, EndpointUser, JobSpec, ModelUser
 from events.messages import Message
@@ -228,15 +228,7 @@ class RemoteSource:
     ) -> Callable[[Environment, TaskDefinition, int], TokenAgent]:
         """Return what makes the agent of an episode and keeps it in `agents` by its seed."""
         pace = Pace(self._place.max_requests_per_second)
-        place = await stack.enter_async_context(
-            Endpoint(
-                self._place.url,
-                self._served,
-                api_key=self._key,
-                concurrency=self._place.concurrency,
-                timeout=self._place.timeout,
-            )
-        )
+        place = await stack.enter_async_context(self._make_endpoint(self._served))
 
         def make(environment: Environment, task: TaskDefinition, seed: int) -> TokenAgent:
             offer = partial(environment.select_schemas, task)
@@ -250,25 +242,20 @@ class RemoteSource:
         to be there. Raises EndpointRefusal, EndpointUnavailable."""
         endpoints: dict[ModelUser, Endpoint] = {}
         for player, name in self._players.items():
-            own = Endpoint(
-                self._place.url,
-                name,
-                api_key=self._key,
-                concurrency=self._place.concurrency,
-                timeout=self._place.timeout,
-            )
-            endpoints[player] = await stack.enter_async_context(own)
+            endpoints[player] = await stack.enter_async_context(self._make_endpoint(name))
         for user, key in self._users.items():
-            client = Endpoint(
-                user.url,
-                user.model,
-                api_key=key,
-                concurrency=self._place.concurrency,
-                timeout=user.timeout,
-            )
-            endpoints[user] = await stack.enter_async_context(client)
-            await check_user(client)
+            endpoints[user] = await open_user(stack, user, key, self._place.concurrency)
         return endpoints
+
+    def _make_endpoint(self, model: str) -> Endpoint:
+        """Return the endpoint of a model on this server."""
+        return Endpoint(
+            self._place.url,
+            model,
+            api_key=self._key,
+            concurrency=self._place.concurrency,
+            timeout=self._place.timeout,
+        )
 
     def _choose_setup(
         self,

@@ -11,11 +11,13 @@ sent. Not covered: load; sessions are spread by their names alone.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from statistics import median
 from typing import Final
 
 from events.errors import KintsugiError
@@ -24,7 +26,6 @@ from producers.gateway.http.connections import BadAnswer, ExchangeFailure, HttpC
 from producers.gateway.http.stream_usage import StreamUsage
 from producers.gateway.http.wire import DIALECTS, PATHS, Dialect, Json, Refused, encode_json
 from producers.gateway.routing.engine_proof import SECONDS, parse_json, run_probes
-from producers.gateway.routing.first_token_times import FirstTokenTimes
 
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
@@ -32,6 +33,8 @@ _CHECK_SECONDS: Final = 5.0
 _MAX_CARDS_BYTES: Final = 4 << 20
 """Largest list of models, in bytes: room for thousands."""
 _CONNECT_SECONDS: Final = 5.0
+MOST_TIMES: Final = 64
+"""Times to the first token that are remembered of an engine, the last ones."""
 
 _NOT_YET: Final = "the engine was not asked for proof yet"
 
@@ -62,6 +65,22 @@ class UpstreamBadAnswer(UpstreamFailure):
         return Refused(
             502, "the engine's answer is no proper answer of HTTP; the gateway's log says why"
         )
+
+
+class FirstTokenTimes:
+    """The last times to the first token of one engine, in seconds."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=MOST_TIMES)
+
+    def add(self, seconds: float) -> None:
+        """Remember how long an answer took to its first token."""
+        self._seconds.append(seconds)
+
+    @property
+    def median(self) -> float | None:
+        """Return the median in seconds; None before the first answer."""
+        return median(self._seconds) if self._seconds else None
 
 
 @dataclass(frozen=True, slots=True)

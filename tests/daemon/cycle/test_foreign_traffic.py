@@ -22,10 +22,9 @@ from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
-from daemon.cycle.outlook import Outlook, read_outlook
+from daemon.cycle.outlook import Outlook, read_facts, read_outlook
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
-from daemon.cycle.views import read_facts
 from daemon.status.snapshot import situation
 from envs.airline.environment import Airline
 from envs.retail.environment import Retail

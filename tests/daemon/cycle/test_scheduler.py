@@ -9,11 +9,11 @@ from apscheduler.triggers.cron import CronTrigger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumers.reads.scheduling import Scheduling
 from daemon.config.crontab import read_crontab
 from daemon.config.settings import Scheduler
 from daemon.cycle.scheduler import (
     Due,
-    Facts,
     NotDue,
     decide,
     find_last_slot,
@@ -25,10 +25,10 @@ SETTINGS = Scheduler(
     min_rollouts=100, min_priority=2.0, max_age_seconds=86400, min_failures=5, cooldown_seconds=60,
     backoff=2, budget_minutes=30,
 )  # fmt: skip
-QUIET = Facts(
-    alias="agent", base="base-1", environment="shop", position={}, number=1, is_open=False,
-    rollouts=10, failures=9, priority=0.5, first_seen=NOW - timedelta(hours=1), last_started=None,
-    last_ended=None, fruitless=0, minutes_today=0.0,
+QUIET = Scheduling(
+    alias="agent", base="base-1", position={}, number=1, is_open=False, rollouts=10, judged=10,
+    failed=9, priority=0.5, first_seen=NOW - timedelta(hours=1), last_started=None,
+    last_ended=None, fruitless=0, job_seconds=0.0,
 )  # fmt: skip
 
 
@@ -79,8 +79,8 @@ def test_a_point_of_the_schedule_that_passed_makes_one_due_once() -> None:
     ("change", "said"),
     [
         ({"is_open": True}, "a cycle of agent is running"),
-        ({"minutes_today": 30.0}, "scheduler.budget_minutes is 30"),
-        ({"failures": 4}, "1 more failures, of 5"),
+        ({"job_seconds": 1800.0}, "scheduler.budget_minutes is 30"),
+        ({"failed": 4}, "1 more failures, of 5"),
         ({"last_ended": NOW - timedelta(seconds=20)}, "40 s of cool-down"),
     ],
 )
@@ -91,24 +91,24 @@ def test_what_holds_back_is_said_alone(change: dict[str, object], said: str) -> 
     assert said in found.missing[0]
 
 
-@pytest.mark.parametrize("change", [{"is_open": True}, {"minutes_today": 30.0}])
+@pytest.mark.parametrize("change", [{"is_open": True}, {"job_seconds": 1800.0}])
 def test_a_person_cannot_wish_away_what_cannot_run(change: dict[str, object]) -> None:
     asked = replace(QUIET, asked="event-1", **change)  # type: ignore[arg-type]
     assert isinstance(decide(asked, SETTINGS, NOW), NotDue)
 
 
 def test_a_person_passes_over_cool_down_and_too_few_failures() -> None:
-    asked = replace(QUIET, asked="event-1", failures=0, last_ended=NOW)
+    asked = replace(QUIET, asked="event-1", failed=0, last_ended=NOW)
     assert isinstance(decide(asked, SETTINGS, NOW), Due)
 
 
 def test_cycles_that_changed_nothing_are_followed_by_longer_waits() -> None:
-    enough = replace(QUIET, rollouts=150, failures=50)
+    enough = replace(QUIET, rollouts=150, failed=50)
     assert isinstance(decide(enough, SETTINGS, NOW), Due)
     again = decide(replace(enough, fruitless=1), SETTINGS, NOW)
     assert isinstance(again, NotDue)
     assert again.missing[0].startswith("50 more rollouts, of 200")
-    few = decide(replace(enough, fruitless=1, failures=7), SETTINGS, NOW)
+    few = decide(replace(enough, fruitless=1, failed=7), SETTINGS, NOW)
     assert isinstance(few, NotDue)
     assert few.missing[0] == "3 more failures, of 10 (1 cycle in a row changed nothing)"
 
@@ -120,8 +120,8 @@ def test_cycles_that_changed_nothing_are_followed_by_longer_waits() -> None:
 def test_more_rollouts_never_make_a_cycle_less_due(
     rollouts: int, failures: int, fruitless: int, more: int
 ) -> None:
-    facts = replace(QUIET, rollouts=rollouts, failures=failures, fruitless=fruitless)
-    after = replace(facts, rollouts=rollouts + more, failures=failures + more)
+    facts = replace(QUIET, rollouts=rollouts, failed=failures, fruitless=fruitless)
+    after = replace(facts, rollouts=rollouts + more, failed=failures + more)
     if isinstance(decide(facts, SETTINGS, NOW), Due):
         assert isinstance(decide(after, SETTINGS, NOW), Due)
 
@@ -130,9 +130,9 @@ def test_more_rollouts_never_make_a_cycle_less_due(
 def test_waiting_grows_with_fruitless_cycles_and_has_an_end(fewer: int, more: int) -> None:
     if fewer > more:
         fewer, more = more, fewer
-    ready = replace(QUIET, rollouts=100 * 2**4, failures=5 * 2**4)
+    ready = replace(QUIET, rollouts=100 * 2**4, failed=5 * 2**4)
     assert isinstance(decide(replace(ready, fruitless=more), SETTINGS, NOW), Due)
-    less = replace(QUIET, rollouts=100 * 2**fewer - 1, failures=1000, fruitless=more)
+    less = replace(QUIET, rollouts=100 * 2**fewer - 1, failed=1000, fruitless=more)
     assert isinstance(decide(less, SETTINGS, NOW), NotDue) or fewer > 4
 
 
@@ -196,7 +196,7 @@ def test_the_schedule_is_in_utc_whatever_the_zone_of_the_moments() -> None:
 
 def test_a_clock_that_was_set_back_far_holds_back_no_cycle() -> None:
     """What ended in the future did so by another clock."""
-    enough = replace(QUIET, rollouts=150, failures=50)
+    enough = replace(QUIET, rollouts=150, failed=50)
     ahead = replace(enough, last_ended=NOW + timedelta(days=30))
     assert isinstance(decide(ahead, SETTINGS, NOW), Due)
     skewed = replace(enough, last_ended=NOW + timedelta(seconds=5))

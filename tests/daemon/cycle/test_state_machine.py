@@ -7,44 +7,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.reads.cycle_state import BranchState, CycleState
+from consumers.reads.learning import JobRow
 from daemon.cycle.state_machine import (
     MOST_GATES,
     OWNER,
-    AdapterView,
     BranchEnd,
-    BranchView,
     CycleEnd,
-    JobView,
     Step,
-    View,
     find_branch_step,
     list_due_steps,
     next_step,
 )
-from events.learning import JobOutcome
+from events.jobs import TaskPool
+from events.learning import Directive, JobOutcome
 from events.lifecycle import NEXT, State
+from tests.daemon.cycle.test_account import candidate, cycle, job
+from tests.daemon.serving.test_desired_state import adapter
 
-BEGUN: Final = View(cycle="c", diagnosed=False, directed=False)
-DIRECTED: Final = replace(BEGUN, diagnosed=True, directed=True)
-TRAINED: Final = replace(DIRECTED, job=JobView("trained"))
+POOLS: Final = (TaskPool(name="p", share=1.0, tasks=("t",)),)
+
+
+def job_of(outcome: JobOutcome | None, reason: str = "", name: str | None = None) -> JobRow:
+    return replace(job("trained", POOLS), outcome=outcome, reason=reason, skill=name)
+
+
+BEGUN: Final = CycleState(
+    cycle=replace(cycle("promoted", None), round=None, outcome=None, ended_because=None),
+    job=None, adapter=None, been={}, gates=0, incumbent=None, cancelled=None,
+)  # fmt: skip
+DIAGNOSED: Final = replace(BEGUN, cycle=replace(BEGUN.cycle, round=0))
+DIRECTED: Final = replace(BEGUN, cycle=replace(DIAGNOSED.cycle, directive=Directive(quotas=())))
+TRAINED: Final = replace(DIRECTED, job=job_of("trained"))
 CALLED_OFF: Final = "ada called it off"
 
 
-def after(*states: State) -> View:
+def after(*states: State) -> CycleState:
     """A cycle whose adapter went this way; the reason of each step is `why` and its state."""
     been = {state: f"why {state}" for state in states}
-    return replace(TRAINED, adapter=AdapterView(states[-1], been))
+    return replace(TRAINED, adapter=adapter("a", states[-1]), been=been)
 
 
 def test_the_leader_goes_from_a_round_over_a_directive_to_tasks() -> None:
     assert next_step(BEGUN) is Step.DIAGNOSE
-    assert next_step(replace(BEGUN, diagnosed=True)) is Step.DIRECT
+    assert next_step(DIAGNOSED) is Step.DIRECT
     assert next_step(DIRECTED) is Step.PROPOSE
     assert {OWNER[step] for step in (Step.DIAGNOSE, Step.DIRECT, Step.PROPOSE)} == {"schedule"}
 
 
 def test_an_open_job_is_run_and_a_trained_one_waits_for_its_adapter() -> None:
-    assert next_step(replace(DIRECTED, job=JobView(None))) is Step.TRAIN
+    assert next_step(replace(DIRECTED, job=job_of(None))) is Step.TRAIN
     assert next_step(TRAINED) is Step.TRAIN
 
 
@@ -57,8 +69,8 @@ def test_an_open_job_is_run_and_a_trained_one_waits_for_its_adapter() -> None:
     ],
 )
 def test_a_job_that_left_nothing_ends_the_cycle(outcome: str, cycle: str) -> None:
-    job = JobView(outcome, "its words")  # type: ignore[arg-type]
-    assert next_step(replace(DIRECTED, job=job)) == CycleEnd(cycle, "its words")  # type: ignore[arg-type]
+    ended = job_of(outcome, "its words")  # type: ignore[arg-type]
+    assert next_step(replace(DIRECTED, job=ended)) == CycleEnd(cycle, "its words")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +120,9 @@ def test_how_an_adapter_came_out_is_how_its_cycle_ends(
         (
             MOST_GATES,
             CycleEnd(
-                "cancelled", f"another one; it has passed {MOST_GATES} gates, and no more are tried"
+                "cancelled",
+                "a passed the gate against former, and other is the incumbent now; it has passed "
+                f"{MOST_GATES} gates, and no more are tried",
             ),
         ),
     ],
@@ -116,26 +130,27 @@ def test_how_an_adapter_came_out_is_how_its_cycle_ends(
 def test_a_gate_against_a_former_incumbent_sends_back_to_evaluation_a_few_times(
     gates: int, expected: Step | CycleEnd
 ) -> None:
-    gated = AdapterView(State.GATED, {State.GATED: ""}, outdated="another one", gates=gates)
-    assert next_step(replace(TRAINED, adapter=gated)) == expected
-    called_off = replace(TRAINED, adapter=gated, cancelled=CALLED_OFF)
-    assert isinstance(next_step(called_off), CycleEnd)
-    routed = replace(gated, state=State.CANARY)
-    assert next_step(replace(TRAINED, adapter=routed)) is Step.WATCH
+    passed = adapter("a", State.GATED, gate=candidate().gate, incumbent="former")
+    gated = replace(TRAINED, adapter=passed, been={State.GATED: ""}, gates=gates, incumbent="other")
+    assert next_step(gated) == expected
+    assert isinstance(next_step(replace(gated, cancelled=CALLED_OFF)), CycleEnd)
+    routed = replace(gated, adapter=replace(passed, state=State.CANARY))
+    assert next_step(routed) is Step.WATCH
+    assert next_step(replace(gated, incumbent="former")) is Step.ROUTE
 
 
 @pytest.mark.parametrize(
-    "view",
+    "state",
     [BEGUN, DIRECTED, after(State.PRODUCED), after(State.STAGED), after(State.GATED)],
 )
-def test_what_was_called_off_before_it_answered_anybody_ends(view: View) -> None:
-    assert next_step(replace(view, cancelled=CALLED_OFF)) == CycleEnd("cancelled", CALLED_OFF)
+def test_what_was_called_off_before_it_answered_anybody_ends(state: CycleState) -> None:
+    assert next_step(replace(state, cancelled=CALLED_OFF)) == CycleEnd("cancelled", CALLED_OFF)
 
 
 def test_what_was_called_off_waits_for_its_job_to_stop() -> None:
-    running = replace(DIRECTED, job=JobView(None), cancelled=CALLED_OFF)
+    running = replace(DIRECTED, job=job_of(None), cancelled=CALLED_OFF)
     assert next_step(running) is Step.TRAIN
-    stopped = replace(running, job=JobView("cancelled", CALLED_OFF))
+    stopped = replace(running, job=job_of("cancelled", CALLED_OFF))
     assert next_step(stopped) == CycleEnd("cancelled", CALLED_OFF)
 
 
@@ -172,10 +187,10 @@ def test_an_end_is_final_once_live_traffic_or_the_gate_has_spoken(
         assert found is Step.WATCH or cancelled is None
 
 
-def branch(name: str | None, *states: State, outcome: JobOutcome | None = "trained") -> BranchView:
+def branch(name: str | None, *states: State, outcome: JobOutcome | None = "trained") -> BranchState:
     been = {state: f"why {state}" for state in states}
-    adapter = AdapterView(states[-1], been) if states else None
-    return BranchView(name, JobView(outcome, f"{name} is {outcome}"), adapter)
+    left = adapter("a", states[-1]) if states else None
+    return BranchState(job_of(outcome, f"{name} is {outcome}", name), left, been)
 
 
 PASSED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
@@ -183,18 +198,18 @@ REFUSED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.REJECTED)
 
 
 def test_a_rejected_branch_costs_the_others_nothing() -> None:
-    view = replace(
+    state = replace(
         DIRECTED,
         branches=(branch("a", *REFUSED), branch("b", outcome=None), branch("c", State.PRODUCED)),
     )
-    due = list_due_steps(view)
+    due = list_due_steps(state)
     assert not isinstance(due, CycleEnd)
-    assert [(item.step, item.branch and item.branch.name) for item in due] == [
+    assert [(item.step, item.branch and item.branch.job.branch) for item in due] == [
         (Step.TRAIN, "b"), (Step.STAGE, "c"),
     ]  # fmt: skip
     settled = (branch("a", *REFUSED), branch("b", *PASSED), branch("c", outcome="failed"))
-    assert next_step(replace(view, branches=settled)) is Step.COMPOSE
-    by_chooser = replace(view, branches=settled, trains_chooser=True)
+    assert next_step(replace(state, branches=settled)) is Step.COMPOSE
+    by_chooser = replace(state, branches=settled, trains_chooser=True)
     assert next_step(by_chooser) is Step.CHOOSER
     for chooser, step in (
         (branch(None, outcome=None), Step.TRAIN),
@@ -204,8 +219,8 @@ def test_a_rejected_branch_costs_the_others_nothing() -> None:
         assert next_step(replace(by_chooser, chooser=chooser)) is step
     for lost in (branch(None, outcome="failed"), branch(None, State.PRODUCED, State.REJECTED)):
         assert next_step(replace(by_chooser, chooser=lost)) is Step.COMPOSE, "the base chooses"
-    version = AdapterView(State.GATED, {State.GATED: ""})
-    assert next_step(replace(by_chooser, adapter=version)) is Step.ROUTE
+    version = adapter("a", State.GATED)
+    assert next_step(replace(by_chooser, adapter=version, been={State.GATED: ""})) is Step.ROUTE
 
 
 @pytest.mark.parametrize(
@@ -218,7 +233,7 @@ def test_a_rejected_branch_costs_the_others_nothing() -> None:
     ],
 )
 def test_without_a_member_the_cycle_ends_with_each_reason(
-    branches: tuple[BranchView, ...], outcome: str, reason: str
+    branches: tuple[BranchState, ...], outcome: str, reason: str
 ) -> None:
     end = next_step(replace(DIRECTED, branches=branches))
     assert isinstance(end, CycleEnd)
@@ -230,7 +245,7 @@ _OUTCOMES: Final[tuple[JobOutcome | None, ...]] = (None, *get_args(JobOutcome))
 
 
 @st.composite
-def _branches(draw: st.DrawFn, name: str | None) -> BranchView:
+def _branches(draw: st.DrawFn, name: str | None) -> BranchState:
     if draw(st.booleans()):
         return branch(name, outcome=draw(st.sampled_from(_OUTCOMES)))
     return branch(name, *draw(_ways()))
@@ -243,19 +258,19 @@ def _branches(draw: st.DrawFn, name: str | None) -> BranchView:
     st.sampled_from([None, CALLED_OFF]),
 )
 def test_branches_in_any_state_have_steps_or_an_end_and_no_step_twice(
-    branches: tuple[BranchView, ...],
-    chooser: BranchView | None,
+    branches: tuple[BranchState, ...],
+    chooser: BranchState | None,
     trains_chooser: bool,
     cancelled: str | None,
 ) -> None:
-    view = replace(
+    state = replace(
         DIRECTED,
         branches=branches,
         chooser=chooser,
         trains_chooser=trains_chooser,
         cancelled=cancelled,
     )
-    due, first = list_due_steps(view), next_step(view)
+    due, first = list_due_steps(state), next_step(state)
     if isinstance(due, CycleEnd):
         assert first == due
         assert due.reason

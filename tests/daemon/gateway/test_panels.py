@@ -33,7 +33,7 @@ from events.envelope import utc_now
 from events.rollouts import CallStarted, MemberChoice, RolloutEnded
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from producers.gateway.routing.first_token_times import MOST
+from producers.gateway.routing.upstreams import MOST_TIMES
 from producers.gateway.skills.member_choice import RouterBound
 from tests.daemon.conftest import clean, home
 from tests.daemon.engine.conftest import Live, adapter, listening, other_adapter
@@ -307,7 +307,7 @@ def test_no_call_waits_longer_than_its_bound_and_a_later_one_asks_once_more(
         waits = RouterBound(0.06, 600).find_seconds(front.upstreams.all[0])
         assert waits > 2 * 0.06, "the next ones are waited for"
         # What waits for the machine itself must not run out of time.
-        for _ in range(MOST):
+        for _ in range(MOST_TIMES):
             times.add(600.0)
         said.append({"role": "user", "content": "A refund, please."})
         assert answered(front, messages=said) == ("p", "one")

@@ -11,7 +11,12 @@ from daemon.methods.synthesis.protocols import (
     NoTask,
     Trajectory,
 )
-from daemon.methods.synthesis.stages import Event, SynthesisRequest
+from daemon.methods.synthesis.stages import (
+    Event,
+    OracleRoller,
+    RuleExaminer,
+    SynthesisRequest,
+)
 from daemon.methods.synthesis.template_writer import TemplateWriter
 from daemon.proposer.candidate import CandidateFacts
 from envs.environment import Environment
@@ -75,21 +80,21 @@ class FailingWriter:
 
 
 @dataclass
-class FixedExaminer:
+class FixedExaminer(RuleExaminer):
     """Says the same of every rollout."""
 
     examination: Examination
     asked: list[Trajectory] = field(default_factory=list)
 
     def examine(
-        self, environment: Environment, task: TaskDefinition, trajectory: Trajectory, plan: Plan
+        self, environment: Environment, task: TaskDefinition, trajectory: Trajectory
     ) -> Examination:
         self.asked.append(trajectory)
         return self.examination
 
 
 @dataclass
-class TwiceRoller:
+class TwiceRoller(OracleRoller):
     """Gives the oracle's episode twice, as if a policy had played it."""
 
     def roll(self, examined: CandidateFacts, place: str) -> Sequence[Trajectory]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from daemon.methods.synthesis.engine import Parts, RuleExaminer, make_parts
+from daemon.methods.synthesis.engine import Parts, make_parts
 from daemon.methods.synthesis.planner import plan_by_rule
 from daemon.methods.synthesis.protocols import Draft, Examination, PlanRequest
-from daemon.methods.synthesis.stages import Attempt, Stages, SynthesisRequest
+from daemon.methods.synthesis.stages import Attempt, RuleExaminer, Stages, SynthesisRequest
 from daemon.methods.synthesis.template_writer import TemplateWriter
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED, Evaluation
 from envs.shop.environment import Shop

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from consumers.reads.scheduling import Scheduling
 from daemon.config.settings import Settings
-from daemon.cycle.scheduler import Due, Facts, NotDue, decide
+from daemon.cycle.scheduler import Due, NotDue, decide
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
 from ops.demo import crowd, general, heldout
@@ -153,11 +154,11 @@ def test_the_scheduler_goes_on_after_cycles_that_changed_nothing(tmp_path: Path)
     size = replace(SIZES["whole"], cycles=8)
     settings = make(tmp_path / "home", size).settings().scheduler
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    facts = Facts(
-        alias="agent", base="reference", environment="shop", position={}, number=8, is_open=False,
-        rollouts=size.min_rollouts, failures=size.min_failures, priority=3.0,
-        first_seen=now - timedelta(hours=1), last_started=now - timedelta(minutes=9),
-        last_ended=now - timedelta(seconds=21), fruitless=7, minutes_today=60.0,
+    facts = Scheduling(
+        alias="agent", base="reference", position={}, number=8, is_open=False,
+        rollouts=size.min_rollouts, judged=size.min_rollouts, failed=size.min_failures,
+        priority=3.0, first_seen=now - timedelta(hours=1), last_started=now - timedelta(minutes=9),
+        last_ended=now - timedelta(seconds=21), fruitless=7, job_seconds=3600.0,
     )  # fmt: skip
     assert isinstance(decide(facts, settings, now), Due)
     early = replace(facts, last_ended=now - timedelta(seconds=5))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consumers.reads import learning, serving
-from consumers.reads.cycle_state import read_job_adapter
 from daemon.methods.synthesis.users.dialogues import count_dialogues
 from daemon.methods.synthesis.users.players import (
     find_agent,
@@ -104,7 +103,7 @@ def _read_last(connection: "Connection", jobs: "Sequence[JobRow]") -> LastAttemp
     if not jobs or jobs[-1].outcome is None:
         return None
     job = jobs[-1]
-    row = read_job_adapter(connection, job.job)
+    row = serving.read_job_adapter(connection, job.job)
     if row is not None and row.state in WAITING:
         return None
     # By the spec, and not by times: a clock may have been set back since.

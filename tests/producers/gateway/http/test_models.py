@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from producers.gateway.http.models import with_aliases
 from producers.gateway.http.wire import ModelRequest, set_model
+from producers.gateway.server import with_aliases
 
 BASE = {"id": "tiny", "parent": None, "root": "a checkpoint", "max_model_len": 64}
 ADAPTER = {"id": "one", "parent": "tiny", "root": "/one"}
