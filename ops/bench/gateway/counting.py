@@ -6,8 +6,8 @@ Method. Each method of `Metrics` that a call passes, `calls` times over, less th
 cheapest of `rounds`, since what else the machine does only adds. `us` is each, `call_us` their sum.
 `scan_us` is the look for control tokens in bodies of agents' calls, by their size in KiB, and
 `read_us` their parsing. No request is answered: set it beside `cpu_ms` of `python -m
-ops.bench.gateway.watched`, which measures whole gateways and needs many rounds to see a hundredth.
-`asked_ms` is one answer to Prometheus. The counts are checked afterwards.
+ops.bench.gateway`, which measures whole gateways. `asked_ms` is one answer to Prometheus. The
+counts are checked afterwards.
 """
 
 import argparse

@@ -174,17 +174,6 @@ def run_gateway(
 
 
 @contextmanager
-def role(
-    name: str, folder: Path, home: Home, environment: Mapping[str, str]
-) -> Iterator["subprocess.Popen[str]"]:
-    """Another role of our home, such as `consume`."""
-    command = [sys.executable, "-m", "daemon", name]
-    variables = {**environment, "KINTSUGI_HOME": str(home.folder)}
-    with _run_process(name, command, variables, folder) as process:
-        yield process
-
-
-@contextmanager
 def public(folder: Path, upstream: Side) -> Iterator[Side]:
     """LiteLLM's proxy: no database, nothing logged. Raises InstallError."""
     python = isolated.interpreter(_PUBLIC_EXTRA)
