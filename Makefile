@@ -71,20 +71,16 @@ faults: components ## Every fault driver at its full count (hours); resumes wher
 soak: components $(LEARNER) ## Two hours of everything at once, with kills and restarts: what grows, and whether anything is lost.
 	$(BIN)/python -m ops.soak $(SOAK)
 
-bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine and learner here, as ratios; what a call takes on disk; errors of guard and lift. One JSON each.
+bench: $(LEARNER) ## Speed of log, folds, gateway and a step here, as ratios; what a call takes on disk; errors of guard and lift. One JSON each.
 	$(BIN)/python -m ops.bench.append
 	$(BIN)/python -m ops.bench.fold
 	$(BIN)/python -m ops.bench.replay
-	$(BIN)/python -m ops.bench.environments
 	$(BIN)/python -m ops.bench.gateway
-	$(BIN)/python -m ops.bench.gateway.watched
-	$(BIN)/python -m ops.bench.gateway.tracing
-	$(BIN)/python -m ops.bench.engine
+	$(BIN)/python -m ops.bench.gateway.counting
 	$(BIN)/python -m ops.bench.sizing
 	$(BIN)/python -m ops.bench.guard --table
 	$(BIN)/python -m ops.bench.lift
 	$(BIN)/python -m ops.bench.step
-	$(BIN)/python -m ops.bench.learner
 
 constraints: $(READY) ## Pin the newest versions that pyproject.toml allows.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \

@@ -9,6 +9,7 @@ import random
 from array import array
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from events.codec import WireEvent, encode
@@ -28,7 +29,9 @@ from events.rollouts import (
     RolloutEnded,
     Task,
 )
+from events.sqlite.log import SqliteLog
 
+_APPENDED: Final = 2_000
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 PERIOD: Final = ("start", "end") * 8 + ("feedback",) + ("rollout",) * 3
@@ -55,6 +58,14 @@ def event(number: int, seed: int = 0) -> WireEvent:
     )
     recorded = int(START.timestamp() * 1000) + 100 * number
     return encode(envelope, data, recorded, arrays)
+
+
+def write_log(path: Path, events: int) -> SqliteLog:
+    """Return a log of the first `events` of the mix, which no fsync holds up."""
+    log = SqliteLog(path, durability="process")
+    for start in range(0, events, _APPENDED):
+        log.append(list(mix(min(_APPENDED, events - start), start=start)))
+    return log
 
 
 def make_round(position: Position, number: int, seed: int = 0) -> Entry:

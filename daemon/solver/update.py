@@ -59,7 +59,7 @@ def adamw(
 
 
 _CACHED: Final = 2048
-"""Most padded tokens of a micro-batch on a CPU: measured by ops/bench/learner."""
+"""Most padded tokens of a micro-batch on a CPU; docs/LOG.md has the measurements."""
 
 
 @dataclass(slots=True)

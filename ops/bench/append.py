@@ -1,6 +1,6 @@
-"""How fast events are appended, against what stores or carries them.
+"""How fast events are appended, against what stores them.
 
-    python -m ops.bench.append --rounds 5 --seconds 3 [--kafka HOST:PORT]
+    python -m ops.bench.append --rounds 5 --seconds 3
 
 Method. Values are random bytes, so nothing compresses; everything runs in one process, in turn in
 every round, and the medians of the rounds' own ratios are reported (above 1: we are faster).
@@ -10,14 +10,10 @@ every round, and the medians of the rounds' own ratios are reported (above 1: we
                SQLite's own checkpoints), one table, `executemany` of finished rows in transactions
                of as many rows as the log reached per commit in the same round; no append
                waits for another: this is what the storage allows and not what 32 callers could have
-    sender     the window of 200 records that the shipper sends, to a real broker
-    producer   kafka-python alone with the same settings and the same window
 
 Durability "power" makes an fsync of every group: the figures are the disk's as much as ours.
 """
 
-import argparse
-import json
 import os
 import sqlite3
 import statistics
@@ -25,21 +21,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 from events.log import Entry, Headers, now_ms
 from events.sqlite.file import pack_headers
 from events.sqlite.log import SqliteLog
-from events.streams import ROLLOUTS, STREAMS
+from events.streams import ROLLOUTS
+from ops.command_line import run_command
 
 WRITERS: Final = 32
 VALUE_BYTES: Final = 20_000
-WINDOW: Final = 200
 
 _VALUES: Final = [os.urandom(VALUE_BYTES) for _ in range(64)]
 _HEADERS: Final[Headers] = (
@@ -108,98 +101,25 @@ def bare_rate(folder: Path, seconds: float, group: int) -> float:
         return done / (time.perf_counter() - began)
 
 
-def window_rate(send: Callable[[int], Any], wait: Callable[[Any], Any], seconds: float) -> float:
-    """Records per second with at most WINDOW of them unacknowledged."""
-    pending: deque[Any] = deque()
-    began = time.perf_counter()
-    done = 0
-    while time.perf_counter() < began + seconds:
-        pending.append(send(done))
-        done += 1
-        if len(pending) >= WINDOW:
-            wait(pending.popleft())
-    while pending:
-        wait(pending.popleft())
-    return done / (time.perf_counter() - began)
-
-
-def kafka_rates(bootstrap: str, seconds: float) -> tuple[float, float]:
-    """Records per second of our sender, and of kafka-python's producer alone."""
-    from kafka import KafkaProducer
-
-    from events.kafka.log import KafkaLog
-    from events.kafka.sender import OutboundRecord
-
-    topics = {name: f"kintsugi.bench.{uuid4().hex[:8]}.{name}" for name in STREAMS}
-    with closing(KafkaLog(bootstrap, topics=topics, replication=1)) as log:
-        log.ensure_topics()
-        sender = log.sender()
-
-        def send(number: int) -> Any:
-            entry = _entry(number)
-            return sender.send(
-                OutboundRecord(
-                    entry.stream, entry.partition, "bench", number, entry.key, entry.headers,
-                    entry.value, entry.recorded_ms,
-                )
-            )  # fmt: skip
-
-        ours = window_rate(send, lambda pending: pending.offset(60), seconds)
-        sender.close()
-    producer = KafkaProducer(
-        bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=10,
-        max_in_flight_requests_per_connection=5, batch_size=512 << 10, max_request_size=1_048_000,
-    )  # fmt: skip
-
-    def send_bare(number: int) -> Any:
-        value = _VALUES[number % len(_VALUES)]
-        return producer.send(
-            topics["rollouts"], key=b"session-1", value=value, headers=list(_HEADERS),
-            partition=number % 8, timestamp_ms=now_ms(),
-        )  # fmt: skip
-
-    theirs = window_rate(send_bare, lambda future: future.get(60), seconds)
-    producer.close()
-    return ours, theirs
-
-
-def measure(rounds: int, seconds: float, kafka: str | None) -> dict[str, Any]:
+def measure(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
     """The whole benchmark as one document."""
     figures: list[dict[str, float]] = []
     for number in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as name:
+        with tempfile.TemporaryDirectory(dir=folder) as name:
             log, group = log_rate(Path(name), seconds)
             rates = {"log": log, "events_per_commit": group}
             rates["bare"] = bare_rate(Path(name), seconds, max(1, round(group)))
-        if kafka is not None:
-            rates["sender"], rates["producer"] = kafka_rates(kafka, seconds)
         figures.append(rates)
         print(f"round {number + 1}: {rates}", file=sys.stderr)
     document: dict[str, Any] = {
         "benchmark": "append", "writers": WRITERS, "value_bytes": VALUE_BYTES, "rounds": rounds,
-        "seconds": seconds, "log_over_bare": _ratio(figures, "log", "bare"),
+        "seconds": seconds,
+        "log_over_bare": round(statistics.median(row["log"] / row["bare"] for row in figures), 3),
     }  # fmt: skip
-    if kafka is not None:
-        document["sender_over_producer"] = _ratio(figures, "sender", "producer")
     for name in figures[0]:
         document[f"median_{name}"] = round(statistics.median(row[name] for row in figures), 1)
     return document
 
 
-def _ratio(figures: list[dict[str, float]], ours: str, theirs: str) -> float:
-    return round(statistics.median(row[ours] / row[theirs] for row in figures), 3)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="per side and round")
-    parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker to measure as well")
-    options = parser.parse_args()
-    print(json.dumps(measure(options.rounds, options.seconds, options.kafka)))
-
-
 if __name__ == "__main__":
-    main()
+    run_command(__doc__, measure, indent=2, rounds=5, seconds=3.0)

@@ -25,15 +25,14 @@ above it (below it, where it is the power). Exit code 1 where a row is not met. 
 their number: the figures are the same on every machine.
 """
 
-import argparse
 import heapq
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from math import inf
+from math import inf, sqrt
 from random import Random
 from statistics import median
 from typing import Any, Final, Protocol
@@ -52,12 +51,13 @@ from daemon.serving.sequential_test import (
 from events.envelope import timestamp
 from events.lifecycle import State
 from events.serving import RouteChanged, RouteShare, Why
-from ops.bench.intervals import wilson
+from ops.command_line import build_parser
 
 _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _LATE_MINUTES: Final = 240.0
 _BURST_MINUTES: Final = 10
 _MOST: Final = 0.99
+_Z: Final = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +229,14 @@ def measure(traffic: Traffic, runs: int) -> dict[str, Any]:
     }
 
 
+def wilson(passed: int, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson)."""
+    share, square = passed / count, _Z**2 / count
+    middle = (share + square / 2) / (1 + square)
+    half = _Z * sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
+    return middle - half, middle + half
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A kind of traffic, and how often something may come of it."""
@@ -327,15 +335,12 @@ def _of_both(text: str) -> tuple[float, float]:
     return parts[0], parts[-1]
 
 
-def _traffic(options: argparse.Namespace) -> Traffic:
-    names = (
-        "rate", "incumbent", "canary", "minutes_pass", "minutes_fail", "harder_after",
-        "risk_ratio", "judged", "late", "burst", "slow_canary", "kinds", "harmed",
-    )  # fmt: skip
-    changes = {name: getattr(options, name) for name in names}
-    if options.share is not None:
-        changes["shares"] = (options.share,)
-    return Traffic(**changes)
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "harder_after": _drift,
+    "judged": _of_both,
+    "kinds": int,
+}
+"""How a flag is read; others are numbers."""
 
 
 class Measurable(Protocol):
@@ -364,30 +369,21 @@ def print_rows(benchmark: str, rows: Sequence[Measurable], text: str, runs: int)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one JSON document."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    default = Traffic()
+    parser = build_parser(__doc__)
     parser.add_argument("--runs", type=int, default=400)
-    parser.add_argument("--rate", type=float, default=default.rate)
     parser.add_argument("--share", type=float)
-    parser.add_argument("--incumbent", type=float, default=default.incumbent)
-    parser.add_argument("--canary", type=float, default=default.canary)
-    parser.add_argument("--minutes-pass", type=float, default=default.minutes_pass)
-    parser.add_argument("--minutes-fail", type=float, default=default.minutes_fail)
-    parser.add_argument("--harder-after", type=_drift, metavar="MIN:P_FACTOR")
-    parser.add_argument("--risk-ratio", type=float)
-    parser.add_argument("--judged", type=_of_both, default=default.judged, metavar="P|I:C")
-    parser.add_argument("--late", type=float, default=default.late)
-    parser.add_argument("--burst", type=float, default=default.burst)
-    parser.add_argument("--slow-canary", type=float, default=default.slow_canary)
-    parser.add_argument("--kinds", type=int, default=default.kinds)
-    parser.add_argument("--harmed", type=float)
+    own = [item for item in fields(Traffic) if item.name != "shares"]
+    for item in own:
+        flag, read = f"--{item.name.replace('_', '-')}", _READERS.get(item.name, float)
+        parser.add_argument(flag, type=read, default=item.default)
     parser.add_argument("--table", action="store_true", help="measure every row of ROWS")
     parser.add_argument("--rows", default="", help="of the table, those whose name has this")
     options = parser.parse_args(arguments)
     if not options.table:
-        print(json.dumps(measure(_traffic(options), options.runs)))
+        changes = {item.name: getattr(options, item.name) for item in own}
+        if options.share is not None:
+            changes["shares"] = (options.share,)
+        print(json.dumps(measure(Traffic(**changes), options.runs)))
         return 0
     return print_rows("guard", ROWS, options.rows, options.runs)
 

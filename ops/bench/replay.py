@@ -17,7 +17,6 @@ one more event. Then, once each:
                 the middle, in seconds: the event
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -42,26 +41,15 @@ from events.archive.restore_sqlite import restore
 from events.blobs import BlobStore
 from events.sqlite.log import SqliteLog, columns_of
 from migrations.upgrade import upgrade
-from ops.mix import PERIOD, event, mix
+from ops.command_line import run_command
+from ops.mix import PERIOD, event, mix, write_log
 
-_APPENDED: Final = 2_000
 _WRONG_FROM: Final = 6
-
-
-def main() -> None:
-    """Measure and print one JSON document."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--events", type=int, default=20_000)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder:
-        print(json.dumps(measure(Path(folder), options.events), indent=2))
 
 
 def measure(folder: Path, events: int) -> dict[str, Any]:
     """All figures of one run."""
-    log, tenth = (_log(folder / f"{count}.db", count) for count in (events, events // 10))
+    log, tenth = (write_log(folder / f"{count}.db", count) for count in (events, events // 10))
     blobs = BlobStore(folder / "blobs")
     export(log, blobs, folder / "kept")
     restore(Archive(folder / "kept"), folder / "longer.db", blobs)
@@ -95,13 +83,6 @@ def _time_work(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def _log(path: Path, events: int) -> SqliteLog:
-    log = SqliteLog(path, durability="process")
-    for start in range(0, events, _APPENDED):
-        log.append(list(mix(min(_APPENDED, events - start), start=start)))
-    return log
 
 
 def _time_replay(log: SqliteLog, path: Path, every: int | None = None) -> float:
@@ -215,4 +196,4 @@ def _find_divergence(folder: Path, name: str) -> First:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(__doc__, measure, indent=2, events=20_000)

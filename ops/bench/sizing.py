@@ -17,11 +17,8 @@ of 1, 10 and 100 a second. Then the sessions are ended and made into rollouts, a
 Linux only; needs a C compiler.
 """
 
-import argparse
 import asyncio
-import json
 import sqlite3
-import tempfile
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,6 +32,7 @@ from events.archive.export import export
 from events.envelope import utc_now
 from ops.bench.gateway.load import Load, Target
 from ops.bench.gateway.sides import Home, Syncs, engine, ours
+from ops.command_line import run_command
 
 RATES: Final = (1.0, 10.0, 100.0)
 _DAY_SECONDS: Final = 86_400
@@ -58,16 +56,6 @@ class Size:
             "log_bytes": round(self.log / count), "archive_bytes": round(self.archive / count),
             "sql_bytes": round(self.sql / count),
         }  # fmt: skip
-
-
-def main() -> None:
-    """Measure and print one JSON document."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--calls", type=int, default=2000)
-    with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder:
-        print(json.dumps(measure(Path(folder), parser.parse_args().calls), indent=2))
 
 
 def measure(folder: Path, calls: int) -> dict[str, Any]:
@@ -141,4 +129,4 @@ def _a_day(rate: float, size: Size, calls: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(__doc__, measure, indent=2, calls=2000)

@@ -1,16 +1,13 @@
 """A whole GRPO step on the reference policy, split into its rollouts and its update.
 
-    python -m ops.bench.step [--steps 12] [--threads 1] [--checkpoint DIR]
+    python -m ops.bench.step [--steps 12] [--threads 1]
 
 Method. A job as the daemon runs it (daemon/solver/job.py), rollouts in its own process, on the
 kinds that the policy is weak at: 8 tasks, 8 rollouts each, per step. All groups are trained on, so
 every step costs an update. The first step, which warms up, is left out; medians of the others.
 """
 
-import argparse
-import json
 import statistics
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,19 +19,18 @@ from daemon.solver.reference.evaluate import ANSWER
 from daemon.solver.telemetry.progress import Progress
 from events.algorithm import Algorithm, FilterConfig
 from events.jobs import JobSpec, Limits, Sampler, TaskPool
+from ops.command_line import run_command
 
 FIRST: Final = 1_000
 """Seed of the first task."""
 
 
-def main() -> None:
-    """Print one JSON document."""
-    options = _parser().parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        spec = _spec(options.checkpoint, options.steps + 1, options.threads)
-        with Job(spec, Path(name)) as job:
-            _, *measured = list(job)
-    print(json.dumps(_summary(spec, measured), indent=2))
+def measure(folder: Path, steps: int, threads: int) -> dict[str, Any]:
+    """Return the figures of one job."""
+    spec = _spec(CHECKPOINT, steps + 1, threads)
+    with Job(spec, folder / "job") as job:
+        _, *measured = list(job)
+    return _summary(spec, measured)
 
 
 def _spec(checkpoint: Path, steps: int, threads: int) -> JobSpec:
@@ -74,13 +70,5 @@ def _summary(spec: JobSpec, measured: Sequence[Progress]) -> dict[str, Any]:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
-    return parser
-
-
 if __name__ == "__main__":
-    main()
+    run_command(__doc__, measure, indent=2, steps=12, threads=1)

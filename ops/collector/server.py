@@ -9,34 +9,27 @@ The Collector's own builder makes the program of its core's modules (builder.yam
 is not on PATH. Not covered: anything between receiver and exporter, such as sampling.
 """
 
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import yaml
 
-from ops.answering import answers, last_words
+from ops.command_line import print_path
 from ops.golang import ProgramUnavailable, install, program, step
+from ops.processes import Server, find_ports
 
 VERSION: Final = "v0.160.0"
 """Version of the builder, and of every module in builder.yaml."""
 BUILDER: Final = f"go.opentelemetry.io/collector/cmd/builder@{VERSION}"
 MANIFEST: Final = Path(__file__).with_name("builder.yaml")
-READY_SECONDS: Final = 60
-STOP_SECONDS: Final = 30
-_NOT_WITH_GET: Final = 405
 
 
-class CollectorError(Exception):
-    """It did not start; the text holds the end of what it said."""
-
-
-class Collector:
+class Collector(Server):
     """One Collector and its folder."""
+
+    READY_STATUS = 405
+    """It takes no GET."""
 
     def __init__(
         self,
@@ -46,10 +39,8 @@ class Collector:
         most: int | None = None,
     ) -> None:
         """What it takes goes on to a URL, with headers; `most`: bytes of a body that it reads."""
-        self._folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            place = f"127.0.0.1:{free.getsockname()[1]}"
-        self.url = f"http://{place}/v1/traces"
+        place = f"127.0.0.1:{find_ports(1)[0]}"
+        super().__init__(folder, f"http://{place}/v1/traces", ready="")
         # Without its own limit it reads 20 MiB.
         http = {"endpoint": place} | ({"max_request_body_size": most} if most else {})
         # Without a queue what it has taken is what went on.
@@ -65,38 +56,12 @@ class Collector:
                 "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["otlp_http"]}},
             },
         }
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        """Raises ProgramUnavailable, CollectorError, OSError."""
-        binary = otelcol()
-        configuration = self._folder / "collector.yaml"
+    def build_command(self) -> Sequence[str]:
+        """Raises ProgramUnavailable."""
+        configuration = self.folder / "collector.yaml"
         configuration.write_text(yaml.safe_dump(self._configuration))
-        with (self._folder / "collector.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [str(binary), "--config", str(configuration)], stdout=log, stderr=log
-            )
-        try:
-            self._wait_ready()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process is not None, "it was started"
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _wait_ready(self) -> None:
-        assert self._process is not None, "it was started"
-        if not answers(self._process, self.url, READY_SECONDS, status=_NOT_WITH_GET):
-            log_end = last_words(self._folder / "collector.log")
-            raise CollectorError(f"it was not ready in {READY_SECONDS} s:\n{log_end}")
+        return [str(otelcol()), "--config", str(configuration)]
 
 
 def otelcol() -> Path:
@@ -110,8 +75,4 @@ def _build(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        print(otelcol())
-    except ProgramUnavailable as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)
+    print_path(otelcol, ProgramUnavailable)

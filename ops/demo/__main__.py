@@ -25,6 +25,7 @@ from rich.console import Console
 
 from daemon.core.app import App
 from events.errors import KintsugiError
+from ops.command_line import build_parser
 from ops.demo import fruitless, progress_chart, report, view
 from ops.demo.children import PROGRAMS, Children, end_jobs
 from ops.demo.crowd import write
@@ -116,10 +117,7 @@ def _page_hint(app: App, place: Place) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m ops.demo", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = build_parser(__doc__)
     parser.add_argument("--home", type=Path, default=Path(".local/demo"), metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="of the reports")
     parser.add_argument("--fresh", action="store_true", help="begin anew")

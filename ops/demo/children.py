@@ -10,17 +10,16 @@ outlive them, and end by `end_jobs`.
 """
 
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import Active
 from events.errors import KintsugiError
-from ops.demo.place import ROOT, Place
+from ops.demo.owned_process import launch, let_go
+from ops.demo.place import Place
 
 if TYPE_CHECKING:
     from daemon.config.settings import Settings
@@ -63,12 +62,7 @@ class Children:
             self._children[name] = _Child(self._start(name), time.monotonic())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """The last one first: customers would wait for a gateway that does not come back."""
         for child in reversed(self._children.values()):
             process = child.process
@@ -78,7 +72,7 @@ class Children:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            _let_go(process)
+            let_go(process)
 
     def look_after(self) -> list[str]:
         """Restart the programs that have ended; return their names. Raises WillNotRun."""
@@ -93,7 +87,7 @@ class Children:
                     f"{name} ended {child.in_a_row} times in a row; see "
                     f"{self._place.home / name}.log, or begin anew with --fresh"
                 )
-            _let_go(child.process)
+            let_go(child.process)
             time.sleep(_PAUSE_SECONDS)
             child.process, child.since = self._start(name), time.monotonic()
             ended.append(name)
@@ -103,16 +97,7 @@ class Children:
         arguments = [argument.format(home=self._place.home) for argument in self._programs[name]]
         with (self._place.home / f"{name}.log").open("ab") as output:
             # A group of its own: an interrupt at the terminal is this process's to pass on.
-            return subprocess.Popen(
-                [sys.executable, "-m", "daemon.roles.parent_watch", *arguments],
-                cwd=ROOT, env=self._place.variables, stdin=subprocess.PIPE, stdout=output,
-                stderr=output, process_group=0,
-            )  # fmt: skip
-
-
-def _let_go(process: "subprocess.Popen[bytes]") -> None:
-    assert process.stdin is not None, "it was given one"
-    process.stdin.close()
+            return launch(arguments, self._place, output, output, process_group=0)
 
 
 def end_jobs(settings: "Settings") -> int:

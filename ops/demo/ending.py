@@ -6,8 +6,6 @@ tell(console, document, story)
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -23,14 +21,15 @@ from consumers.reads.serving import AdapterRow
 from daemon.cli.explain import tree
 from daemon.core.app import App
 from daemon.evaluation.players import Adapter
+from daemon.serving.lift import read_lifts
 from events.errors import KintsugiError
 from ops.demo import general, heldout, progress
 from ops.demo.heldout import Outcomes
-from ops.demo.lift import read_lift
-from ops.demo.place import ROOT, Place
+from ops.demo.place import Place
 from ops.demo.progress import CycleResult
 from ops.demo.report import PolicyResult, Story, gate_words
 from ops.demo.watch import Point, curve, tallies
+from ops.processes import run_kintsugi
 
 _EXAMPLES: Final = {"rollout": 2, "task": 1, "pattern": 2}
 """How many of a kind the terminal names below one node; of others all."""
@@ -78,7 +77,9 @@ def build_story(
             rebuild_equal=is_rebuild_equal(place),
             mix=place.mix,
             cycles=progress.build_entries(results, measured, place.mix),
-            lift=read_lift(connection, subject.cycle.alias),
+            lift=next(
+                (lift for lift in read_lifts(connection) if lift.alias == subject.cycle.alias), None
+            ),
         )
 
 
@@ -116,10 +117,7 @@ def measure(
 def is_rebuild_equal(place: Place) -> bool:
     """Whether the log, folded again from the start, gives the very same tables. Raises
     RebuildError."""
-    done = subprocess.run(
-        [sys.executable, "-m", "daemon", "rebuild", "--json"],
-        cwd=ROOT, env=place.variables, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_kintsugi(["rebuild", "--json"], place.variables)
     if not done.stdout.strip():
         raise RebuildError(f"kintsugi rebuild: {done.stderr.strip()}")
     return json.loads(done.stdout)["equal"] is True

@@ -39,14 +39,12 @@ def folder_of(place: Place) -> Path:
     return place.home / "general"
 
 
-def spec_of(
-    job: JobRow, mix: Mapping[str, float], rollouts: int, first_task: int = FIRST_TASK
-) -> JobSpec:
+def spec_of(job: JobRow, mix: Mapping[str, float], rollouts: int) -> JobSpec:
     """The cycle's spec from the base and with so many rollouts, over a pool of tasks as customers
-    bring them, a new one for every group; `first_task` is the seed of the first."""
+    bring them, a new one for every group."""
     sampler = job.spec.sampler.model_copy(update={"rollouts": rollouts})
     count = max(sampler.groups, sampler.rollouts // sampler.size)
-    tasks = tuple(task.id for task in islice(Shop().mixture(mix, 1, first_task), count))
+    tasks = tuple(task.id for task in islice(Shop().mixture(mix, 1, FIRST_TASK), count))
     return job.spec.model_copy(
         update={
             "job": derive_id(job.job, "general"),
@@ -61,21 +59,9 @@ def spec_of(
 def train(
     place: Place, job: JobRow, rollouts: int, on_progress: Callable[[list[Point]], None]
 ) -> Adapter:
-    """Its adapter, of a job like `job` with so many rollouts; `on_progress` takes the curve. Raises
-    TrainingError."""
-    spec = spec_of(job, place.mix, rollouts)
-    return run_learner(place, folder_of(place), spec, "general", on_progress)
-
-
-def run_learner(
-    place: Place,
-    folder: Path,
-    spec: JobSpec,
-    kind: str,
-    on_progress: Callable[[list[Point]], None],
-) -> Adapter:
-    """Run a job in `folder`, laid out as the daemon's jobs are; return its adapter, whose name
-    begins with `kind`. Raises TrainingError."""
+    """Run a job like `job` with so many rollouts, laid out as the daemon's jobs are; return its
+    adapter. `on_progress` takes the curve. Raises TrainingError."""
+    folder, spec = folder_of(place), spec_of(job, place.mix, rollouts)
     attempts = folder / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)
     (folder / "job.json").write_text(spec.model_dump_json(indent=1))
@@ -90,8 +76,8 @@ def run_learner(
             on_progress(list(curve(folder)))
             time.sleep(_LOOK_SECONDS)
     if process.returncode != 0:
-        raise TrainingError(f"{kind} left no adapter; see {attempts / f'{number}.err'}")
+        raise TrainingError(f"the general job left no adapter; see {attempts / f'{number}.err'}")
     adapter = adopt(
-        folder / "out" / "adapter", folder / "adapters", Path(spec.checkpoint), kind=kind
+        folder / "out" / "adapter", folder / "adapters", Path(spec.checkpoint), kind="general"
     )
     return Adapter(name=adapter.name, folder=str(adapter.folder), sha256=adapter.sha256)

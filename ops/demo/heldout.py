@@ -26,6 +26,7 @@ from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from ops.demo.owned_process import owned_process
 from ops.demo.place import ALIAS, Place
+from ops.reproduce.figures import measure_difference
 
 FIRST_TASK: Final = 1 << 27
 """Seed of the first held-out task of each kind."""
@@ -143,12 +144,8 @@ def pass_interval(outcomes: Outcomes, kind: str) -> Interval:
 
 def gain(before: Outcomes, after: Outcomes, kind: str) -> Interval:
     """The difference of pass^1 on the same tasks."""
-    differences = [
-        fmean(after[kind][task]) - fmean(trials) for task, trials in before[kind].items()
-    ]
-    # The interval is for values in [0, 1]; a difference lies in [-1, 1].
-    interval = mean([(1 + difference) / 2 for difference in differences])
-    return Interval(2 * interval.value - 1, 2 * interval.low - 1, 2 * interval.high - 1)
+    own = [fmean(after[kind][task]) for task in before[kind]]
+    return measure_difference(own, [fmean(trials) for trials in before[kind].values()])
 
 
 def overall(outcomes: Outcomes, mix: Mapping[str, float]) -> float:

@@ -1,6 +1,6 @@
 """Which kinds of task the demo's customers ask for, and how often.
 
-    shares = read_mixture(WEAK_FILE)      kind -> share
+    shares = read_mixture(Path("weak.json"))    kind -> share
 
 A mixture is a JSON object `{kind: share}` of kinds of the environment `shop`. Shares are positive
 numbers that sum to 1; they are not scaled, so that a kind that was forgotten is noticed.
@@ -75,7 +75,5 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-WEAK_FILE: Final = Path(__file__).with_name("weak.json")
-"""A mixture in which the reference policy is weak in four kinds."""
 MIX: Final[Mapping[str, float]] = read_mixture(Path(__file__).with_name("mix.json"))
 """The mixture of a home that was made without another one."""

@@ -13,9 +13,25 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ops.demo.place import ROOT, Place
+
+
+def launch(
+    arguments: Sequence[str], place: Place, stdout: BinaryIO, stderr: BinaryIO, **options: Any
+) -> "subprocess.Popen[bytes]":
+    """Start `python -m` with these arguments; it ends with this process. `options` are of Popen."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "daemon.roles.parent_watch", *arguments], cwd=ROOT,
+        env=place.variables, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, **options,
+    )  # fmt: skip
+
+
+def let_go(process: "subprocess.Popen[bytes]") -> None:
+    """Close the pipe by which a process that has ended watched this one."""
+    assert process.stdin is not None, "it was given one"
+    process.stdin.close()
 
 
 @contextmanager
@@ -26,15 +42,10 @@ def owned_process(
     with lock.open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         # The process has the lock's file too, so the lock lasts as long as either of the two.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "daemon.roles.parent_watch", *arguments],
-            cwd=ROOT, env=place.variables, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr,
-            pass_fds=(held.fileno(),),
-        )  # fmt: skip
+        process = launch(arguments, place, stdout, stderr, pass_fds=(held.fileno(),))
         try:
             yield process
         finally:
             process.terminate()
             process.wait()
-            assert process.stdin is not None, "it was given one"
-            process.stdin.close()
+            let_go(process)

@@ -11,7 +11,6 @@ A home that is there stays as it is, so that what was killed goes on.
 import json
 import os
 import shutil
-import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from events import private
 from events.errors import KintsugiError
 from events.files import replace_file
 from ops.demo.mixture import MIX, read_mixture
+from ops.processes import find_ports
 from producers.gateway.privacy.keys import hash_key, mint_key
 
 ALIAS: Final = "agent"
@@ -177,7 +177,7 @@ def make(
     customers, watcher = _write_key(home / "customers.key"), _write_key(home / "watcher.key")
     (home / _SIZE).write_text(json.dumps(asdict(size)))
     (home / _MIXTURE).write_text(json.dumps(dict(mix), indent=1))
-    gateway, engine, kafka, postgres = _free_ports(4)
+    gateway, engine, kafka, postgres = find_ports(4)
     # Keys outside any table come first in TOML, and only services have them.
     text = Template(services.read_text() + (_HERE / "kintsugi.toml").read_text()).substitute(
         asdict(size) | asdict(size.pace), checkpoint=CHECKPOINT, traffic=_inline(mix),
@@ -236,18 +236,6 @@ def _clear(place: Place) -> None:
 
 def _inline(shares: Mapping[str, float]) -> str:
     return "{ " + ", ".join(f"{kind} = {share}" for kind, share in shares.items()) + " }"
-
-
-def _free_ports(count: int) -> list[int]:
-    """All different, for they are held together."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
 
 
 def _is_ours(name: str) -> bool:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from ops.demo.html_table import build_table
-
 TRAFFIC: Final = "all traffic"
 _SIZE: Final = (860, 460)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 190, 46, 40
@@ -152,6 +150,19 @@ def _spread(wanted: Sequence[float]) -> list[float]:
 
 
 # Tables
+
+
+def build_table(names: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table of HTML; every column but the first is set as numbers are."""
+
+    def cells(tag: str, values: Sequence[object]) -> str:
+        return "".join(
+            f"<{tag}{' class=n' if place else ''}>{escape(str(value))}</{tag}>"
+            for place, value in enumerate(values)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><tr>{cells('th', names)}</tr>{body}</table>"
 
 
 def _outcomes_table(entries: Entries) -> str:

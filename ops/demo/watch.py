@@ -167,8 +167,7 @@ def _past_cycles(
 
 def first_cycle(connection: Connection) -> CycleRow | None:
     """The first cycle of the home; None before it."""
-    rows = learning.cycles(connection, ALIAS)
-    return rows[-1] if rows else None
+    return next(iter(followed_cycles(connection, 1)), None)
 
 
 def tallies(connection: Connection) -> Iterator[Tally]:

@@ -6,7 +6,6 @@ one write: the file is what a caller was told. The audit compares it with the lo
     python -m ops.faults.appender LOG ACKNOWLEDGED [--seed N] [--batches N]
 """
 
-import argparse
 import os
 import random
 import subprocess
@@ -25,6 +24,7 @@ from events.sqlite import file as sqlite_file
 from events.sqlite.file import Durability
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
+from ops.command_line import build_parser
 
 _BATCH = "x-batch"
 """Header: id of the batch and how many events it has."""
@@ -117,9 +117,7 @@ def audit(log: SqliteLog, acknowledged: set[str]) -> Audit:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("log", type=Path)
     parser.add_argument("acknowledged", type=Path)
     parser.add_argument("--seed", type=int, default=0)

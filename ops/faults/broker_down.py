@@ -5,17 +5,16 @@ minutes of its return, and what a fold accepts equals the spool.
 """
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
+from ops.command_line import run_command
 from ops.faults.scene import (
     Child,
     build_figures,
     compare_logs,
     count_spool_backlog,
-    report,
     scene,
     wait_for_drain,
 )
@@ -53,4 +52,4 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(report("broker_down", run, 600))
+    run_command(__doc__, run, count=600)

@@ -7,34 +7,15 @@ a leader that moves, which needs a second node.
 """
 
 import random
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.scene import Child, Scene, Writer, build_figures, compare_logs, report, scene
+from ops.command_line import run_command
+from ops.faults.scene import Scene, Writer, build_figures, compare_logs, scene
+from ops.waits import repeat
 
 LIMIT_BYTES: Final = 256 << 20
-
-
-class _Peak(threading.Thread):
-    """The most memory a process took, looked at ten times a second."""
-
-    def __init__(self, child: Child) -> None:
-        super().__init__(daemon=True)
-        self.bytes = 0
-        self._child = child
-        self._done = threading.Event()
-
-    def run(self) -> None:
-        while not self._done.wait(0.1):
-            self.bytes = max(self.bytes, self._child.resident_bytes())
-
-    def finish(self) -> int:
-        self._done.set()
-        self.join()
-        return self.bytes
 
 
 def flap(stage: Scene, count: int, kill_only: bool) -> None:
@@ -57,21 +38,23 @@ def run(count: int, folder: Path, kill_only: bool = False) -> dict[str, Any]:
         child.line()
         time.sleep(1)
         baseline = child.resident_bytes()
-        peak = _Peak(child)
-        peak.start()
+        sizes: list[int] = []
         writer = Writer(stage.spool, per_second=300, value_bytes=20_000)
-        writer.start()
-        flap(stage, count, kill_only)
-        appended = writer.finish()
-        alive = child.runs()
-        over = peak.finish() - baseline
+        with repeat(lambda: sizes.append(child.resident_bytes()), every=0.1):
+            writer.start()
+            flap(stage, count, kill_only)
+            writer.finish()
+            alive = child.runs()
+        over = max(sizes) - baseline
         child.stop()
         stage.ship_the_rest()
-        figures = build_figures(compare_logs(stage.spool, stage.kafka), appended=appended)
+        figures = build_figures(
+            compare_logs(stage.spool, stage.kafka), appended=writer.acknowledged
+        )
     figures["over_baseline_mb"] = round(over / 1e6, 1)
     figures["passed"] = figures["passed"] and alive and over < LIMIT_BYTES
     return figures
 
 
 if __name__ == "__main__":
-    sys.exit(report("broker_flap", run, 20))
+    run_command(__doc__, run, count=20)

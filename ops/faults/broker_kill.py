@@ -4,13 +4,12 @@ Passes as ops/faults/broker_flap.py. A kill loses nothing that was acknowledged:
 belongs to the machine. What the projections make of it is another driver's.
 """
 
-import sys
 from functools import partial
 
+from ops.command_line import run_command
 from ops.faults import broker_flap
-from ops.faults.scene import report
 
 run = partial(broker_flap.run, kill_only=True)
 
 if __name__ == "__main__":
-    sys.exit(report("broker_kill", run, 20))
+    run_command(__doc__, run, count=20)

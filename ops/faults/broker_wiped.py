@@ -4,14 +4,15 @@ Passes when every read says AheadOfLog, with the topics missing and with empty o
 the reader that was connected all along and in a fresh one, and when nothing was written meanwhile.
 """
 
-import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from events.errors import AheadOfLog, KintsugiError
+from events.errors import AheadOfLog
 from events.kafka.log import KafkaLog
 from events.streams import STREAMS
-from ops.faults.scene import Scene, entries, report, scene
+from ops.command_line import run_command
+from ops.faults.scene import Scene, describe_read, entries, scene
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
@@ -33,19 +34,9 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 def _read_both(stage: Scene, at: int) -> list[str]:
-    fresh = KafkaLog(stage.broker.bootstrap, replication=1)
-    try:
-        return [_outcome(log, at) for log in (stage.kafka, fresh)]
-    finally:
-        fresh.close()
-
-
-def _outcome(log: KafkaLog, at: int) -> str:
-    try:
-        return f"{len(log.read('rollouts', 1, at))} records"
-    except KintsugiError as error:
-        return type(error).__name__
+    with closing(KafkaLog(stage.broker.bootstrap, replication=1)) as fresh:
+        return [describe_read(log, at) for log in (stage.kafka, fresh)]
 
 
 if __name__ == "__main__":
-    sys.exit(report("broker_wiped", run, 10))
+    run_command(__doc__, run, count=10)

@@ -7,9 +7,6 @@ and each that is over ran for as long as it did.
 """
 
 import os
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -17,7 +14,8 @@ from typing import Any, Final
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import Active, Exit, Job
 from events.messages import StrictModel
-from ops.faults.scene import report
+from ops.command_line import run_command
+from ops.waits import until
 
 _STEPS: Final = 4
 _DAY: Final = 86_400.0
@@ -56,7 +54,7 @@ def _job(runner: LocalRunner, name: str, chance: Random) -> list[str]:
     """What was wrong about one."""
     runner.start(Job(name, _Spec(name=name)))
     output = runner.folder(name) / "attempts" / "1.out"
-    _until(lambda: output.exists() and bool(output.read_bytes()))
+    until(lambda: output.exists() and output.read_bytes(), "a job speaks", _PATIENCE)
     wrong: list[str] = []
     for _ in range(_STEPS):
         step = chance.uniform(-_DAY, _DAY)
@@ -65,7 +63,7 @@ def _job(runner: LocalRunner, name: str, chance: Random) -> list[str]:
         if not isinstance(state, Active) or not _plausible(state.silent, state.seconds):
             wrong.append(f"after {step:+.0f} s: {state}")
     runner.cancel(name, "it was long enough")
-    _until(lambda: isinstance(runner.state(name), Exit))
+    until(lambda: isinstance(runner.state(name), Exit), "a job ends", _PATIENCE)
     state = runner.state(name)
     if not isinstance(state, Exit) or not _plausible(state.seconds):
         wrong.append(f"in the end: {state}")
@@ -86,16 +84,8 @@ def _set(folder: Path, forward: float) -> None:
 def _end(runner: LocalRunner, name: str) -> None:
     if isinstance(runner.state(name), Active):
         runner.cancel(name, "the driver ends")
-        _until(lambda: isinstance(runner.state(name), Exit))
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError("a job of the driver neither spoke nor ended")
-        time.sleep(0.02)
+        until(lambda: isinstance(runner.state(name), Exit), "a job ends", _PATIENCE)
 
 
 if __name__ == "__main__":
-    sys.exit(report("clock_steps", run, 100))
+    run_command(__doc__, run, count=100)

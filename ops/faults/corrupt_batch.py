@@ -15,14 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from events.errors import LogCorrupt
 from events.kafka.log import KafkaLog
 from events.streams import ROLLOUTS
-from ops.faults.scene import ROOT, Scene, entries, report, scene
+from ops.command_line import run_command
+from ops.faults.scene import Scene, entries, scene
+from ops.processes import ROOT
 
 PLACE: Final = 1
 APPENDS: Final = 6
@@ -125,10 +127,9 @@ def _read(stage: Scene) -> dict[str, Any]:
 
 def _reader(bootstrap: str) -> int:
     """Read every partition to its end; 3 when one is corrupt, after reading the others."""
-    log = KafkaLog(bootstrap, replication=1)
     read: list[int] = []
     error = ""
-    try:
+    with closing(KafkaLog(bootstrap, replication=1)) as log:
         for place, end in enumerate(log.end("rollouts")):
             at = 0
             try:
@@ -137,8 +138,6 @@ def _reader(bootstrap: str) -> int:
             except LogCorrupt as corruption:
                 error = str(corruption)
             read.append(at)
-    finally:
-        log.close()
     print(json.dumps({"read": read, "error": error, "processor_seconds": time.process_time()}))
     return 3 if error else 0
 
@@ -146,4 +145,4 @@ def _reader(bootstrap: str) -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--read"]:
         sys.exit(_reader(sys.argv[2]))
-    sys.exit(report("corrupt_batch", run, 10))
+    run_command(__doc__, run, count=10)

@@ -6,7 +6,6 @@
 nothing became a dead letter and live equals rebuild.
 """
 
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from consumers import database
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.folding import Scene, open_scene, postgres, stop
+from ops.waits import repeat, until
 
 ADVERSARY_SECONDS = 8.0
 
@@ -27,7 +27,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         stage.grow(2_000)
         process = stage.start(batch=20)
         try:
-            _wait_for_work(stage)
+            until(stage.count_fold_events, "an event is folded")
             server.kill()
             time.sleep(count)
             server.start()
@@ -48,36 +48,26 @@ def run(count: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def _wait_for_work(stage: Scene) -> None:
-    while not stage.count_fold_events():
-        time.sleep(0.02)
-
-
 def _disturb(stage: Scene) -> int:
     """Lock the fold's rows in the opposite order while the log grows; how often that failed."""
-    done = threading.Event()
     failures: list[str] = []
-    adversary = threading.Thread(target=_lock_backwards, args=(stage.engine, done, failures))
-    adversary.start()
     deadline = time.monotonic() + ADVERSARY_SECONDS
-    while time.monotonic() < deadline:
-        stage.grow(100)
-        time.sleep(0.1)
-    done.set()
-    adversary.join()
+    with repeat(lambda: _lock_backwards(stage.engine, failures), every=0):
+        while time.monotonic() < deadline:
+            stage.grow(100)
+            time.sleep(0.1)
     return len(failures)
 
 
-def _lock_backwards(engine: Engine, done: threading.Event, failures: list[str]) -> None:
-    while not done.is_set():
-        try:
-            with database.write_transaction(engine) as connection:
-                connection.execute(text("SELECT * FROM sources FOR UPDATE"))
-                time.sleep(0.05)
-                connection.execute(text("SELECT * FROM positions FOR UPDATE"))
-        except DBAPIError as error:
-            failures.append(str(error.orig))
+def _lock_backwards(engine: Engine, failures: list[str]) -> None:
+    try:
+        with database.write_transaction(engine) as connection:
+            connection.execute(text("SELECT * FROM sources FOR UPDATE"))
+            time.sleep(0.05)
+            connection.execute(text("SELECT * FROM positions FOR UPDATE"))
+    except DBAPIError as error:
+        failures.append(str(error.orig))
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -13,7 +13,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,10 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from daemon.core.app import App
+from ops.command_line import run_command
 from ops.demo.place import ROOT, Place
-from ops.faults.command import command
 from ops.faults.loop_audit import outcome, wrong
 from ops.faults.loop_scene import CustomerLedger, settings_of
+from ops.processes import list_descendants, read_end
 
 KILLS: Final = 4
 """Most kills of each demo: it may end before."""
@@ -33,7 +33,6 @@ PAUSE_SECONDS: Final = (5.0, 60.0)
 DEMO_SECONDS: Final = 1800.0
 """After which a demo that has not ended counts as one that never will."""
 _ENDS: Final = (0, 3)
-_LOOK_SECONDS: Final = 0.2
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -67,60 +66,46 @@ def _kill_midway(place: Place, chance: random.Random) -> Iterator[str]:
         process.wait(chance.uniform(*PAUSE_SECONDS))
     except subprocess.TimeoutExpired:
         alone = chance.random() < 0.5
-        for pid in [process.pid] if alone else [process.pid, *below(process.pid)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
+        _kill(process, alone=alone)
         yield "demo" if alone else "everything"
 
 
 def _run_to_end(place: Place) -> Iterator[str]:
     """Left alone, it ends; what is wrong with that."""
-    process, until_when = _launch(place), time.monotonic() + DEMO_SECONDS
-    while process.poll() is None and time.monotonic() < until_when:
-        time.sleep(_LOOK_SECONDS)
-    if process.poll() is None:
-        for pid in [process.pid, *below(process.pid)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
-        yield f"the demo has not ended within {DEMO_SECONDS:g} s: {_read_output_tail(place)}"
-    elif process.returncode not in _ENDS:
-        yield f"the demo ended with {process.returncode}: {_read_output_tail(place)}"
+    process = _launch(place)
+    try:
+        code = process.wait(DEMO_SECONDS)
+    except subprocess.TimeoutExpired:
+        _kill(process, alone=False)
+        yield f"the demo has not ended within {DEMO_SECONDS:g} s: {read_end(_log(place))}"
+        return
+    if code not in _ENDS:
+        yield f"the demo ended with {code}: {read_end(_log(place))}"
     elif not (place.home.parent / "demo-report.json").exists():
         yield "the demo ended without a report"
+
+
+def _kill(process: "subprocess.Popen[bytes]", *, alone: bool) -> None:
+    """SIGKILL to it, and unless `alone` to every process below it, found before the first dies."""
+    for pid in [process.pid] if alone else [process.pid, *list_descendants(process.pid)]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
 
 
 def _launch(place: Place) -> "subprocess.Popen[bytes]":
     folder = place.home.parent
     flags = ("--small", "--home", str(place.home), "--out", str(folder))
-    with (folder / "demo.log").open("ab") as output:
+    with _log(place).open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "ops.demo", *flags], cwd=ROOT, stdin=subprocess.DEVNULL,
             stdout=output, stderr=output, process_group=0,
         )  # fmt: skip
 
 
-def _read_output_tail(place: Place) -> str:
-    return (place.home.parent / "demo.log").read_text(errors="replace")[-1500:]
-
-
-def below(root: int) -> list[int]:
-    """Every process that this one started, directly or not, and that still has a parent there."""
-    parents = dict(_parents())
-    pids, layer = list[int](), {root}
-    while layer := {pid for pid, parent in parents.items() if parent in layer}:
-        pids += layer
-    return pids
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    """Each process and its parent."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        # It may end while it is looked at.
-        with suppress(FileNotFoundError, ProcessLookupError):
-            yield int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])
+def _log(place: Place) -> Path:
+    return place.home.parent / "demo.log"
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

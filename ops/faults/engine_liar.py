@@ -27,14 +27,10 @@ from typing import Any, Final
 
 import httpx2
 
-from consumers.database import sqlite_url
-from events.blobs import BlobStore
-from events.bodies import Bodies
-from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded
-from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from ops.faults.command import command
+from ops.command_line import run_command
+from ops.faults.gateway_audit import list_records, open_log
 from ops.faults.gateway_engine import Engine, Json
 from ops.faults.gateway_scene import Gateway
 
@@ -228,28 +224,27 @@ class Liar(Engine):
             return await super()._answer(path, body, reader, writer)
         lie, streamed = body["metadata"]["lie"], bool(body.get("stream"))
         with suppress(ConnectionError):
-            if lie in HABITS:
-                writer.write(_encode_stream(*HABITS[lie].chunks()))
+            async for piece in _tell(lie, streamed):
+                writer.write(piece)
                 await writer.drain()
-            elif lie == ABORTED:
-                writer.write(_abort())
-                await writer.drain()
-            elif lie in ENDLESS:
-                async for piece in _endless(lie):
-                    writer.write(piece)
-                    await writer.drain()
-            elif lie in STATUSES:
-                writer.write(answer(_TRUTH, streamed).replace(b"200 OK", lie.encode()))
-                await writer.drain()
-            elif isinstance(lie, int):
-                kept = answer(_TRUTH, streamed).replace(b"connection: close\r\n", b"")
-                writer.write(kept + SPLICED[lie])
-                await writer.drain()
-                return True
-            else:
-                writer.write(answer(lie, streamed))
-                await writer.drain()
-        return False
+        return isinstance(lie, int)
+
+
+async def _tell(lie: str | int, streamed: bool) -> AsyncIterator[bytes]:
+    """Yield the bytes of an answer."""
+    if isinstance(lie, int):
+        yield answer(_TRUTH, streamed).replace(b"connection: close\r\n", b"") + SPLICED[lie]
+    elif lie in HABITS:
+        yield _encode_stream(*HABITS[lie].chunks())
+    elif lie == ABORTED:
+        yield _abort()
+    elif lie in ENDLESS:
+        async for piece in _endless(lie):
+            yield piece
+    elif lie in STATUSES:
+        yield answer(_TRUTH, streamed).replace(b"200 OK", lie.encode())
+    else:
+        yield answer(lie, streamed)
 
 
 def document(lie: str, streamed: bool) -> Json:
@@ -490,28 +485,18 @@ def _check_habits(ended: Mapping[str, CallEnded], habits: Mapping[str, str]) -> 
 
 def _read_log(home: Path) -> tuple[dict[str, CallEnded], list[str]]:
     """Return call -> its end, and what is wrong with the numbers of calls."""
-    log = SqliteLog(home / "log.db", read_only=True)
-    keys = KeyStore(sqlite_url(home / "keys.db"))
-    bodies = Bodies(BlobStore(home / "blobs"), keys.find)
     ended, wrong = dict[str, CallEnded](), list[str]()
-    try:
-        for partition in range(ROLLOUTS.partitions):
-            at, end = log.start(ROLLOUTS.name)[partition], log.end(ROLLOUTS.name)[partition]
-            while at < end:
-                for record in log.read(ROLLOUTS.name, partition, at):
-                    at = record.offset + 1
-                    whole = bodies.whole(record)
-                    event, arrays = whole.event, whole.arrays
-                    if not isinstance(event.data, CallEnded):
-                        continue
-                    ended[event.data.call] = event.data
-                    if not event.data.trainable and arrays:
-                        wrong.append(f"{event.data.call} is untrainable and has arrays")
-                    if not all(map(_is_finite, arrays.values())):
-                        wrong.append(f"{event.data.call} holds what is no number")
-    finally:
-        log.close()
-        keys.close()
+    with open_log(home) as (log, bodies):
+        for record in list_records(log, ROLLOUTS.name):
+            whole = bodies.whole(record)
+            event, arrays = whole.event, whole.arrays
+            if not isinstance(event.data, CallEnded):
+                continue
+            ended[event.data.call] = event.data
+            if not event.data.trainable and arrays:
+                wrong.append(f"{event.data.call} is untrainable and has arrays")
+            if not all(map(_is_finite, arrays.values())):
+                wrong.append(f"{event.data.call} holds what is no number")
     return ended, wrong
 
 
@@ -520,4 +505,4 @@ def _is_finite(values: "array[Any]") -> bool:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

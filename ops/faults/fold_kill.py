@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.folding import DATABASES, Scene, scene, stop
 
 EVENTS_PER_LIFE = 400
@@ -54,4 +54,4 @@ def _one_life(stage: Scene, chance: random.Random) -> bool:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

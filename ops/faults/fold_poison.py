@@ -9,7 +9,6 @@ letters and the same hash, each equals its rebuild, every good record is there, 
 exactly the records that no table can hold became dead letters: one bad event costs one event.
 """
 
-import json
 import random
 import time
 from collections import Counter
@@ -30,7 +29,7 @@ from consumers.tables import DeadLetter, Rollout
 from events.codec import encode
 from events.envelope import Envelope, derive_id
 from events.learning import CycleStarted, LeaderClaimed, TaskProposed
-from events.log import Entry, Record
+from events.log import Entry
 from events.memory import MemoryLog
 from events.messages import Action, Message, ToolCall
 from events.privacy.sealing import Key
@@ -46,7 +45,7 @@ from events.rollouts import (
     Task,
 )
 from events.serving import OperatorActed, RouteChanged, RouteShare
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.folding import DATABASES, scene
 
 LONG: Final = 6_000
@@ -193,11 +192,6 @@ def _entry(data: EventData, name: str, owner: Key | None = None, event: str | No
 
 def _with_header(entry: Entry, name: str, value: bytes) -> Entry:
     return replace(entry, headers=tuple((n, value if n == name else v) for n, v in entry.headers))
-
-
-def _plain(entry: Entry, **changes: Any) -> Entry:
-    """A decision with other values than its type allows."""
-    return replace(entry, value=json.dumps(json.loads(entry.value) | changes).encode())
 
 
 def _type(entry: Entry) -> str:
@@ -406,11 +400,5 @@ KINDS: Final[Mapping[str, Make]] = dict(_kinds())
 """Name of a kind -> what makes its record."""
 
 
-def records(topic: Topic) -> Iterator[Record]:
-    """Everything that a log holds."""
-    for held in topic._records.values():
-        yield from held
-
-
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

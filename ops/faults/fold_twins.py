@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.folding import DATABASES, scene, stop
 
 GROWTH = 25
@@ -57,4 +57,4 @@ def _run(kind: str, seconds: int, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

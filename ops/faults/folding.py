@@ -13,9 +13,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,9 +32,9 @@ from events.streams import ROLLOUTS
 from migrations.upgrade import upgrade
 from ops.mix import make_round, mix
 from ops.postgres.server import Postgres
+from ops.processes import ROOT
+from ops.waits import until
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-CATCH_UP_SECONDS: Final = 120.0
 READY: Final = "ready\n"
 DATABASES: Final = ("sqlite", "postgres")
 
@@ -83,16 +82,13 @@ class Scene:
 
     def wait_for_fold(self) -> None:
         """Until everything appended so far is folded; raises TimeoutError."""
-        deadline = time.monotonic() + CATCH_UP_SECONDS
-        while (
-            self.count_fold_events() < sum(self.log.end(ROLLOUTS.name))
-            or self._rounds() < self.rounds
-        ):
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"only {self.count_fold_events()} of {self.appended} events were folded"
-                )
-            time.sleep(0.02)
+        until(
+            lambda: (
+                self.count_fold_events() >= sum(self.log.end(ROLLOUTS.name))
+                and self._rounds() >= self.rounds
+            ),
+            f"{self.appended} events are folded",
+        )
 
     def _rounds(self) -> int:
         with database.read_transaction(self.engine) as connection:
@@ -152,12 +148,10 @@ def open_scene(url: str, folder: Path) -> Iterator[Scene]:
     folder.mkdir(parents=True, exist_ok=True)
     engine = database.open_database(url)
     upgrade(engine)
-    log = SqliteLog(folder / "log.db")
-    try:
+    with ExitStack() as stack:
+        stack.callback(engine.dispose)
+        log = stack.enter_context(closing(SqliteLog(folder / "log.db")))
         yield Scene(log, folder / "log.db", url, engine)
-    finally:
-        log.close()
-        engine.dispose()
 
 
 def main() -> None:

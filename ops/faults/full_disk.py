@@ -15,8 +15,8 @@ from typing import Any, Final
 from events.blobs import BlobStore
 from events.errors import LogFull
 from events.sqlite.log import SqliteLog
+from ops.command_line import run_command
 from ops.faults.appender import audit, batch, ids_of
-from ops.faults.command import command
 from ops.faults.small_disk import BALLAST, small_disk
 
 DISK_BYTES: Final = 12 << 20
@@ -110,4 +110,4 @@ def _files(store: BlobStore) -> list[Path]:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -12,15 +12,14 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.gateway_audit import read
 from ops.faults.gateway_load import CallAttempt, Client, ask_until_answer
 from ops.faults.gateway_scene import Scene, scene
+from ops.waits import run_threads
 
 AT_ONCE: Final = 10
 TURNS: Final = ("Hello", "Yes, please", "I am customer {}", "Bye")
@@ -36,13 +35,13 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     with scene(folder) as stage:
         for first in range(0, count, AT_ONCE):
             names = range(first, min(first + AT_ONCE, count))
-            with _run_customers(stage, names, seed) as threads:
+            threads = [threading.Thread(target=_converse, args=(stage, n, seed)) for n in names]
+            with run_threads(threads):
                 for _ in range(KILLS):
                     time.sleep(random.Random(seed + kills).uniform(0, LIFE_SECONDS))
                     if not any(thread.is_alive() for thread in threads):
                         break
-                    stage.gateway.kill()
-                    stage.gateway.start(ready=False)
+                    stage.gateway.relaunch()
                     kills += 1
         result = stage.stop_and_audit()
         sessions = _customers(stage)
@@ -55,26 +54,10 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@contextmanager
-def _run_customers(stage: Scene, names: range, seed: int) -> Iterator[list[threading.Thread]]:
-    threads = [
-        threading.Thread(target=_converse, args=(stage, name, seed), name=f"customer-{name}")
-        for name in names
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield threads
-    finally:
-        for thread in threads:
-            thread.join()
-
-
 def _converse(stage: Scene, name: int, seed: int) -> None:
     chance = random.Random(1_000_003 * seed + name)
-    client = Client(stage.gateway.url, stage.ledger)
     messages: list[dict[str, Any]] = []
-    try:
+    with stage.client() as client:
         for turn, words in enumerate(TURNS):
             messages.append({"role": "user", "content": words.format(name)})
             seen = _turn(client, messages, f"{seed}.{name}.{turn}", chance)
@@ -82,8 +65,6 @@ def _converse(stage: Scene, name: int, seed: int) -> None:
                 return
             messages.append({"role": "assistant", "content": seen.answers[0].text})
             time.sleep(chance.uniform(0, 0.2))
-    finally:
-        client.close()
 
 
 def _turn(
@@ -108,4 +89,4 @@ def _customers(stage: Scene) -> dict[str, set[str]]:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

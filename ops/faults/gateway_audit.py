@@ -9,6 +9,7 @@ word by word.
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.errors import BadRecord
 from events.json_text.guard import parse_arguments
+from events.log import Record
 from events.messages import Message
 from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived
@@ -118,19 +120,29 @@ class Audit:
 def read(home: Path) -> Book:
     """All of a home's log."""
     book = Book()
-    log = SqliteLog(home / "log.db", read_only=True)
-    keys = KeyStore(sqlite_url(home / "keys.db"))
-    bodies = Bodies(BlobStore(home / "blobs"), keys.find)
-    try:
+    with open_log(home) as (log, bodies):
         book.problems = log.check()
-        for stream, partition, end in _partitions(log):
-            for offset in range(0, end, _PORTION):
-                for record in log.read(stream, partition, offset, _PORTION, 1 << 40):
-                    _enter(book, bodies, record)
-    finally:
-        keys.close()
-        log.close()
+        for stream in STREAMS:
+            for record in list_records(log, stream):
+                _enter(book, bodies, record)
     return book
+
+
+@contextmanager
+def open_log(home: Path) -> Iterator[tuple[SqliteLog, Bodies]]:
+    """Open a home's log, and what makes its records whole."""
+    with (
+        closing(SqliteLog(home / "log.db", read_only=True)) as log,
+        closing(KeyStore(sqlite_url(home / "keys.db"))) as keys,
+    ):
+        yield log, Bodies(BlobStore(home / "blobs"), keys.find)
+
+
+def list_records(log: SqliteLog, stream: str) -> Iterator[Record]:
+    """Yield the records of a stream, partition by partition."""
+    for partition, end in enumerate(log.end(stream)):
+        for offset in range(0, end, _PORTION):
+            yield from log.read(stream, partition, offset, _PORTION, 1 << 40)
 
 
 def audit(home: Path, ledger: Ledger) -> Audit:
@@ -149,13 +161,7 @@ def audit(home: Path, ledger: Ledger) -> Audit:
     return result
 
 
-def _partitions(log: SqliteLog) -> Iterator[tuple[str, int, int]]:
-    for stream in STREAMS:
-        for partition, end in enumerate(log.end(stream)):
-            yield stream, partition, end
-
-
-def _enter(book: Book, bodies: Bodies, record: Any) -> None:
+def _enter(book: Book, bodies: Bodies, record: Record) -> None:
     try:
         event = bodies.whole(record).event
     except BadRecord:

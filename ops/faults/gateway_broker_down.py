@@ -8,18 +8,20 @@ more, the gateway's memory stayed within 128 MB of what it was, the backlog is o
 2 minutes of its return, and what a fold accepts from it is the spool, in order.
 """
 
-import sys
-import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
-from ops.faults.gateway_scene import Program, scene
-from ops.faults.scene import compare_logs, count_spool_backlog, report, wait_for_drain
+from ops.command_line import run_command
+from ops.faults.gateway_scene import scene
+from ops.faults.scene import compare_logs, count_spool_backlog, wait_for_drain
 from ops.kafka.broker import Broker
+from ops.processes import Program
+from ops.waits import repeat, until
 from producers.shipper import Shipper
 
 EVENTS_PER_SECOND: Final = 100
@@ -47,11 +49,17 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         stack.callback(spool.close)
         # Two events a call; half of what is praised ends a tenth more.
         options = {"per_second": EVENTS_PER_SECOND / 2 / CLIENTS, "pace_ms": 0}
-        with stage.run_talkers(CLIENTS, seed, **options), _Memory(stage.gateway) as memory:
-            _wait_for_shipper(spool, 1, DRAIN_SECONDS)
+        sizes: list[int] = []
+
+        def look() -> None:
+            sizes.append(stage.gateway.resident_bytes())
+
+        with stage.run_talkers(CLIENTS, seed, **options), repeat(look, every=1):
+            shipped = partial(spool.read_ship_offsets, "rollouts")
+            until(lambda: any(shipped()), "something is shipped; see ship.log", DRAIN_SECONDS)
             stage.wait_for(EVENTS_PER_SECOND)
             usual = _count_new_events(spool, BEFORE_SECONDS) / BEFORE_SECONDS
-            before = memory.now()
+            before = stage.gateway.resident_bytes()
             broker.stop()
             recorded = _count_new_events(spool, count)
             backlog = count_spool_backlog(spool)
@@ -71,41 +79,13 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         "refused": refused,
         "drain_seconds": round(drain_seconds, 1),
         "resident_before_bytes": before,
-        "resident_most_bytes": memory.most,
+        "resident_most_bytes": max(sizes),
         "first_difference": same.first_difference,
     }
     kept_up = recorded >= 0.5 * usual * count
-    calm = memory.most - before < GROWTH_BYTES and drain_seconds < DRAIN_SECONDS
+    calm = max(sizes) - before < GROWTH_BYTES and drain_seconds < DRAIN_SECONDS
     passed = result.sound and same.equal and not refused and kept_up and calm
     return {**result.report(), **figures, "passed": passed}
-
-
-class _Memory:
-    """Watches how much memory a process takes."""
-
-    def __init__(self, program: Program) -> None:
-        self.most = 0
-        self._program = program
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
-
-    def __enter__(self) -> "_Memory":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def now(self) -> int:
-        """Bytes."""
-        size = self._program.resident_bytes()
-        self.most = max(self.most, size)
-        return size
-
-    def _watch(self) -> None:
-        while not self._stop.wait(1):
-            self.now()
 
 
 def _count_new_events(spool: SqliteLog, seconds: float) -> int:
@@ -115,13 +95,5 @@ def _count_new_events(spool: SqliteLog, seconds: float) -> int:
     return sum(spool.end("rollouts")) - first
 
 
-def _wait_for_shipper(spool: SqliteLog, least: int, patience: float) -> None:
-    deadline = time.monotonic() + patience
-    while sum(spool.read_ship_offsets("rollouts")) < least:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"nothing was shipped in {patience:g} seconds; see ship.log")
-        time.sleep(0.1)
-
-
 if __name__ == "__main__":
-    sys.exit(report("gateway_broker_down", run, 600))
+    run_command(__doc__, run, count=600)

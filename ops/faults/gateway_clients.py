@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from events.rollouts import CallEnded
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.gateway_audit import Book, read
 from ops.faults.gateway_engine import answer_to
 from ops.faults.gateway_scene import Scene, scene
+from ops.waits import until
 
 AT_ONCE: Final = 100
 SLOW_AT_ONCE: Final = 20
@@ -63,7 +64,10 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             _slow(stage, range(first, min(count, first + SLOW_AT_ONCE)), results)
         for kind in (_hang_up, _half, _vanish):
             _each(stage, kind, count, chance, results)
-        _until_calm(stage)
+        until(
+            lambda: stage.gateway.metric("kintsugi_gateway_calls_in_flight") == 0,
+            "no call is in flight",
+        )
         with stage.client() as client:
             message = {"role": "user", "content": "last"}
             seen = client.ask([message], {"mark": "last", "words": 3}, stream=True)
@@ -189,14 +193,6 @@ def _connect(stage: Scene, small: bool = False) -> socket.socket:
     return connection
 
 
-def _until_calm(stage: Scene) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (left := stage.gateway.metric("kintsugi_gateway_calls_in_flight")) > 0:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{left:g} calls are still in flight")
-        time.sleep(0.1)
-
-
 def _compare_accounts(stage: Scene, book: Book, results: ClientResults) -> dict[str, int]:
     """The log against the engine's own account."""
     figures = dict.fromkeys(("completed", "aborted", "cancelled"), 0)
@@ -232,4 +228,4 @@ def _check(mark: str, ended: CallEnded, cancelled: int, results: ClientResults) 
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any, Final, Self
 
 Json = dict[str, Any]
@@ -71,12 +70,7 @@ class Engine:
         self._ready.wait()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -126,7 +120,7 @@ class Engine:
             error = {"message": f"the model {body['model']!r} does not exist"}
             return await _whole(writer, {"error": error}, "404 Not Found")
         if path == "/v1/completions":
-            return await _whole(writer, _proof(body))
+            return await _whole(writer, answer_proof(body))
         if "structured_outputs" in body:
             error = {"message": "this engine has no grammars"}
             return await _whole(writer, {"error": error}, "400 Bad Request")
@@ -314,7 +308,7 @@ def _common(body: Json, kind: str) -> Json:
     return common | ({"prompt_token_ids": _PROMPT} if body.get("return_token_ids") else {})
 
 
-def _proof(body: Json) -> Json:
+def answer_proof(body: Json) -> Json:
     """What the gateway asks of an engine before it believes its numbers."""
     drawn = 0.0 if body.get("top_k") == 1 else -0.5
     logprobs = {

@@ -16,13 +16,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count as count_up
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.gateway_load import CallAttempt, Client
 from ops.faults.gateway_scene import Scene, scene
 from ops.faults.small_disk import small_disk
+from ops.waits import run_threads, until
 
 DISK_BYTES: Final = 24 << 20
 STREAMS: Final = 3
@@ -75,13 +77,13 @@ def _fill_and_free(stage: Scene, disk: Path, name: str, chance: random.Random) -
             fill(disk / FILLER)
             _ask_until_refusal(client, name, chance)
         (disk / FILLER).unlink()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        again = 0
-        while not _ask(client, f"{name}.after.{again}", chance).has_ack:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"there is space again and still nothing is recorded: {name}")
-            again += 1
-            time.sleep(0.1)
+        numbers = count_up()
+        until(
+            lambda: _ask(client, f"{name}.after.{next(numbers)}", chance).has_ack,
+            f"there is space again, and {name} is recorded",
+            PATIENCE_SECONDS,
+            every=0.1,
+        )
 
 
 def _ask_until_refusal(client: Client, name: str, chance: random.Random) -> None:
@@ -110,16 +112,17 @@ def _under_way(stage: Scene, name: str) -> Iterator[None]:
     stage.engine.released.clear()
     marks = [f"{name}.stream.{number}" for number in range(STREAMS)]
     threads = [threading.Thread(target=_stream, args=(stage, mark)) for mark in marks]
-    for thread in threads:
-        thread.start()
-    while not all(seen.recorded for mark in marks for seen in stage.ledger.of(mark) or [_NOBODY]):
-        time.sleep(0.01)
-    try:
-        yield
-    finally:
-        stage.engine.released.set()
-        for thread in threads:
-            thread.join()
+    with run_threads(threads):
+        try:
+            until(
+                lambda: all(
+                    seen.recorded for m in marks for seen in stage.ledger.of(m) or [_NOBODY]
+                ),
+                "the streams are under way",
+            )
+            yield
+        finally:
+            stage.engine.released.set()
 
 
 def _stream(stage: Scene, mark: str) -> None:
@@ -142,4 +145,4 @@ def fill(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.gateway_scene import scene
 
 CLIENTS: Final = 6
@@ -28,8 +28,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             stage.wait_for(acknowledged=1)
             for _ in range(count):
                 time.sleep(moments.uniform(0, LIFE_SECONDS))
-                stage.gateway.kill()
-                stage.gateway.start(ready=False)
+                stage.gateway.relaunch()
             time.sleep(LIFE_SECONDS)
         result = stage.stop_and_audit()
     passed = result.sound and result.acknowledged > 0
@@ -40,4 +39,4 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

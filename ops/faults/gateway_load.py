@@ -16,6 +16,8 @@ import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
 
+from ops.waits import Worker
+
 Json = dict[str, Any]
 
 TOOL: Final[Json] = {
@@ -231,7 +233,7 @@ class Client:
         return True
 
 
-class Talker(threading.Thread):
+class Talker(Worker):
     """A client that talks until it is told to stop: all kinds of calls in turn, by chance.
 
     Conversations grow by what was answered. Every third has a session's name, every second call an
@@ -254,12 +256,10 @@ class Talker(threading.Thread):
     ) -> None:
         """`per_second`: calls at this rate; else one follows the other. `extra_body`: in
         the place of scripts. `headers`: of every call. `client`: its key and model."""
-        super().__init__(name=f"talker-{seed}", daemon=True)
-        self.error: Exception | None = None
+        super().__init__(f"talker-{seed}", stop)
         self._client = Client(url, ledger, timeout_seconds, **client)
         self._random = random.Random(seed)
         self._name = f"{seed}"
-        self._stop_asked = stop
         self._words = words
         self._pace_ms = pace_ms
         self._per_second = per_second
@@ -268,22 +268,14 @@ class Talker(threading.Thread):
         self._asked = 0
         self._began = 0.0
 
-    def run(self) -> None:
-        """Until the stop."""
+    def work(self) -> None:
+        """Talk until the stop."""
         self._began = time.monotonic()
         try:
-            while not self._stop_asked.is_set():
+            while not self.stop_asked.is_set():
                 self._converse()
-        except Exception as error:  # handed over to the joining thread
-            self.error = error
         finally:
             self._client.close()
-
-    def finish(self) -> None:
-        """Wait for its end, and raise what stopped it before."""
-        self.join()
-        if self.error is not None:
-            raise self.error
 
     def _converse(self) -> None:
         headers = dict(self._headers)
@@ -293,13 +285,13 @@ class Talker(threading.Thread):
             headers["x-kintsugi-user"] = f"user-{self._name}"
         messages: list[Json] = [{"role": "system", "content": "Be brief."}]
         for _ in range(_TURNS):
-            if self._stop_asked.is_set():
+            if self.stop_asked.is_set():
                 return
             messages.append({"role": "user", "content": f"Question {self._name}.{self._asked}"})
             seen = self._turn(messages, headers)
             if not seen.has_answer:
                 # As an agent would: it gives this conversation up.
-                self._stop_asked.wait(_RETRY_SECONDS)
+                self.stop_asked.wait(_RETRY_SECONDS)
                 return
             messages += _build_history(seen)
 
@@ -307,7 +299,7 @@ class Talker(threading.Thread):
         self._asked += 1
         if self._per_second is not None:
             due = self._began + self._asked / self._per_second
-            self._stop_asked.wait(max(0.0, due - time.monotonic()))
+            self.stop_asked.wait(max(0.0, due - time.monotonic()))
         mark = f"{self._name}.{self._asked}"
         script: Json = {"mark": mark, "words": self._random.randint(1, self._words)}
         script["pace_ms"] = self._pace_ms
@@ -325,14 +317,14 @@ class Talker(threading.Thread):
             history = list(messages)
             return self._client.ask(history, script, stream=stream, headers=headers, **fields)
 
-        seen = ask_until_answer(ask, self._stop_asked) if keyed else ask()
+        seen = ask_until_answer(ask, self.stop_asked) if keyed else ask()
         if seen.has_ack and seen.call is not None and self._random.random() < 0.3:
             self._praise(seen.call)
         return seen
 
     def _praise(self, call: str) -> None:
-        while not self._client.praise(call, f"k-{call}") and not self._stop_asked.is_set():
-            self._stop_asked.wait(_RETRY_SECONDS)
+        while not self._client.praise(call, f"k-{call}") and not self.stop_asked.is_set():
+            self.stop_asked.wait(_RETRY_SECONDS)
 
 
 def ask_until_answer(

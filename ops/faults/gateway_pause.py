@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.gateway_scene import scene
 
 CLIENTS: Final = 6
@@ -44,4 +44,4 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -26,7 +26,7 @@ from daemon.sessions.closing import close_sessions
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from events.rollouts import NOBODY
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.gateway_audit import read
 from ops.faults.gateway_engine import MODEL
 from ops.faults.gateway_scene import Scene, scene
@@ -101,4 +101,4 @@ def _count_rollouts(home: Path) -> tuple[set[tuple[str, str]], int, int]:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.gateway_engine import answer_to, build_tool_call
 from ops.faults.gateway_load import TOOL, CallAttempt, Client, ask_until_answer
 from ops.faults.gateway_scene import Scene, scene
@@ -50,7 +50,7 @@ def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str,
     stream = chance.random() < 0.5
     fields: dict[str, Any] = {"n": chance.choice((1, 1, 2)), "tools": [TOOL]}
     headers = {"idempotency-key": f"key-{mark}", "connection": "close"}
-    lossy = Lossy(stage.gateway.port, _restart(stage) if way == WAYS[1] else None)
+    lossy = Lossy(stage.gateway.port, stage.gateway.relaunch if way == WAYS[1] else None)
     url = stage.gateway.url if way == WAYS[2] else lossy.url
     try:
         first, second = (Client(at, stage.ledger) for at in (url, stage.gateway.url))
@@ -86,14 +86,6 @@ def _is_engines(seen: CallAttempt, script: dict[str, Any], choices: int) -> bool
         elif answer.text != answer_to(seen.messages, number, script["words"]) or calls:
             return False
     return True
-
-
-def _restart(stage: Scene) -> Callable[[], None]:
-    def restart() -> None:
-        stage.gateway.kill()
-        stage.gateway.start(ready=False)
-
-    return restart
 
 
 class _Watch(threading.Thread):
@@ -158,4 +150,4 @@ def _pump(client: socket.socket, gateway: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -8,14 +8,9 @@
 The gateway keeps its port over restarts, as the base URL of an agent would.
 """
 
-import os
 import random
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -27,77 +22,10 @@ import httpx2
 from ops.faults.gateway_audit import Audit, audit
 from ops.faults.gateway_engine import Engine
 from ops.faults.gateway_load import Client, Ledger, Talker
+from ops.processes import Program, read_end
+from ops.waits import run_threads, until
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 START_SECONDS: Final = 120.0
-STOP_SECONDS: Final = 60.0
-
-
-class Program:
-    """A process of ours whose output goes to a file; it can be started again and again."""
-
-    def __init__(self, output: Path, *arguments: str, **variables: str) -> None:
-        self.output = output
-        self._arguments = arguments
-        clean = {n: v for n, v in os.environ.items() if not n.startswith("KINTSUGI_")}
-        self._environment = {**clean, "PYTHONPATH": str(ROOT), **variables}
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def launch(self) -> None:
-        """Start it, without waiting for anything."""
-        with self.output.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *self._arguments],
-                env=self._environment,
-                cwd=self.output.parent,
-                stdout=output,
-                stderr=output,
-            )
-
-    @property
-    def _active_process(self) -> "subprocess.Popen[bytes]":
-        assert self._process is not None, "start it first"
-        return self._process
-
-    def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self._process is not None and self._process.poll() is None
-
-    def kill(self) -> None:
-        """SIGKILL, also for one that is paused."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def stop(self) -> int:
-        """SIGTERM; returns its exit status."""
-        self._active_process.terminate()
-        return self._active_process.wait(STOP_SECONDS)
-
-    def pause(self) -> None:
-        """SIGSTOP."""
-        self._active_process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self._active_process.send_signal(signal.SIGCONT)
-
-    def read_output_tail(self) -> str:
-        """The end of its output."""
-        return self.output.read_text(errors="replace")[-2000:]
-
-    def resident_bytes(self) -> int:
-        """Its memory now."""
-        return self._memory("VmRSS")
-
-    def peak_bytes(self) -> int:
-        """The most memory that it ever had."""
-        return self._memory("VmHWM")
-
-    def _memory(self, row: str) -> int:
-        status = Path(f"/proc/{self._active_process.pid}/status").read_text()
-        (entry,) = [line for line in status.splitlines() if line.startswith(row)]
-        return int(entry.split()[1]) * 1024
 
 
 class Gateway(Program):
@@ -117,27 +45,20 @@ class Gateway(Program):
         self.launch()
         self.wait_until("readyz" if ready else "livez", 200)
 
+    def relaunch(self) -> None:
+        """Kill it, and start it again; returns when it answers."""
+        self.kill()
+        self.start(ready=False)
+
     def wait_until(self, path: str, status: int) -> None:
         """Until one of its own paths answers so. Raises RuntimeError."""
-        deadline = time.monotonic() + START_SECONDS
-        while self._status(path) != status:
-            if not self.runs() or time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"the gateway does not serve; see {self.output}:\n{self.read_output_tail()}"
-                )
-            time.sleep(0.02)
+        self.wait_for_answer(f"http://127.0.0.1:{self.port}/{path}", START_SECONDS, status)
 
     def metric(self, name: str) -> float:
         """A counter or gauge of its /metrics."""
         text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics", timeout=30).text
         (value,) = [row.split()[1] for row in text.splitlines() if row.startswith(f"{name} ")]
         return float(value)
-
-    def _status(self, path: str) -> int | None:
-        try:
-            return httpx2.get(f"http://127.0.0.1:{self.port}/{path}", timeout=10).status_code
-        except httpx2.TransportError:
-            return None
 
 
 @dataclass
@@ -157,14 +78,11 @@ class Scene:
             Talker(self.gateway.url, self.ledger, 1_000 * seed + number, stop, **options)
             for number in range(clients)
         ]
-        for talker in talkers:
-            talker.start()
-        try:
-            yield talkers
-        finally:
-            stop.set()
-            for talker in talkers:
-                talker.join()
+        with run_threads(talkers):
+            try:
+                yield talkers
+            finally:
+                stop.set()
         for talker in talkers:
             talker.finish()
 
@@ -179,12 +97,11 @@ class Scene:
 
     def wait_for(self, acknowledged: int) -> None:
         """Until the clients were told so often that a call is safe."""
-        deadline = time.monotonic() + START_SECONDS
-        while len(self.ledger.list_acks()) < acknowledged:
-            if time.monotonic() > deadline:
-                output = self.gateway.read_output_tail()
-                raise RuntimeError(f"fewer than {acknowledged} calls were acknowledged:\n{output}")
-            time.sleep(0.05)
+        until(
+            lambda: len(self.ledger.list_acks()) >= acknowledged,
+            f"{acknowledged} calls are acknowledged; see {self.gateway.output}",
+            every=0.05,
+        )
 
     def stop_and_audit(self) -> Audit:
         """Stop the gateway, then compare its log with what its clients saw."""
@@ -192,7 +109,7 @@ class Scene:
             status = self.gateway.stop()
             if status != 0:
                 raise RuntimeError(
-                    f"the gateway ended with {status}:\n{self.gateway.read_output_tail()}"
+                    f"the gateway ended with {status}:\n{read_end(self.gateway.output)}"
                 )
         return audit(self.gateway.home, self.ledger)
 

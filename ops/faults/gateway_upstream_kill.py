@@ -20,13 +20,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
-
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.gateway_audit import Book, read
 from ops.faults.gateway_engine import FAULTS
 from ops.faults.gateway_load import Ledger
-from ops.faults.gateway_scene import ROOT, START_SECONDS, Program, Scene, free_port, scene
+from ops.faults.gateway_scene import START_SECONDS, Scene, free_port, scene
+from ops.processes import ROOT, Program
+from ops.waits import run_threads, until
 from producers.gateway.routing.upstreams import Upstream, Upstreams
 
 CHECKPOINT: Final = ROOT / "daemon" / "engine" / "reference" / "checkpoint"
@@ -61,20 +61,7 @@ class RealEngine(Program):
     def start(self) -> None:
         """Returns when it answers. Raises RuntimeError."""
         self.launch()
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if not self.runs() or time.monotonic() > deadline:
-                what = "takes too long to start" if self.runs() else "ended"
-                raise RuntimeError(
-                    f"the engine {what}; see {self.output}:\n{self.read_output_tail()}"
-                )
-            time.sleep(0.1)
-
-    def _answers(self) -> bool:
-        try:
-            return httpx2.get(f"{self.url}/models", timeout=5).status_code == 200
-        except httpx2.TransportError:
-            return False
+        self.wait_for_answer(f"{self.url}/models", START_SECONDS)
 
 
 def _kill_engines(count: int, folder: Path, chance: random.Random) -> dict[str, Any]:
@@ -141,18 +128,14 @@ def _open_streams(stage: Scene, name: str, session: str) -> Iterator[None]:
     """Long streams in a session that have said something when the body begins."""
     marks = [f"{name}.{number}" for number in range(STREAMS)]
     threads = [threading.Thread(target=_stream, args=(stage, mark, session)) for mark in marks]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not all(any(attempt.answers for attempt in stage.ledger.of(mark)) for mark in marks):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the streams {', '.join(marks)} do not begin")
-        time.sleep(0.005)
-    try:
+    with run_threads(threads):
+        until(
+            lambda: all(any(seen.answers for seen in stage.ledger.of(mark)) for mark in marks),
+            f"the streams {', '.join(marks)} begin",
+            PATIENCE_SECONDS,
+            every=0.005,
+        )
         yield
-    finally:
-        for thread in threads:
-            thread.join()
 
 
 def _stream(stage: Scene, mark: str, session: str) -> None:
@@ -184,13 +167,14 @@ def _find_engine(stage: Scene, mark: str, session: str) -> str | None:
 
 def _returns(stage: Scene, mark: str, session: str, url: str) -> bool:
     """Whether the session is answered by this engine again after a while."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    attempt = 0
-    while _find_engine(stage, f"{mark}.back.{attempt}", session) != url:
-        if time.monotonic() > deadline:
-            return False
-        attempt += 1
-        time.sleep(0.5)
+    names = (f"{mark}.back.{attempt}" for attempt in count_up())
+    try:
+        until(
+            lambda: _find_engine(stage, next(names), session) == url,
+            f"{session} is back", PATIENCE_SECONDS, every=0.5,
+        )  # fmt: skip
+    except TimeoutError:
+        return False
     return True
 
 
@@ -203,4 +187,4 @@ def _unsaid(ledger: Ledger, book: Book) -> int:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -15,7 +15,7 @@ from daemon.jobs.attempts import last_lines
 from daemon.jobs.runner import result_of
 from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.job_scene import PLAIN, run_job
 from ops.reciting_model import HOSTILE_ANSWERS, reciting, with_token
 
@@ -45,4 +45,4 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

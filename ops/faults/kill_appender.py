@@ -8,13 +8,13 @@ are dense. Several processes append at once, each killed by itself while the oth
 
 import random
 import subprocess
-import time
 from pathlib import Path
 from typing import Any, Final
 
 from events.sqlite.log import SqliteLog
+from ops.command_line import run_command
 from ops.faults.appender import audit, read_ack_ids, start
-from ops.faults.command import command
+from ops.waits import until
 
 START_SECONDS: Final = 60.0
 """Deadline for a process to have its first append acknowledged."""
@@ -50,11 +50,10 @@ def run(count: int, folder: Path, processes: int = 4, seed: int = 0) -> dict[str
 
 
 def _wait_for_first(process: "subprocess.Popen[bytes]", ack_file: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not (ack_file.exists() and ack_file.stat().st_size):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"appender {process.pid} acknowledged nothing; see its output above")
-        time.sleep(0.005)
+    until(
+        lambda: (ack_file.exists() and ack_file.stat().st_size) or process.poll() is not None,
+        f"appender {process.pid} acknowledges something; see its output above", START_SECONDS,
+    )  # fmt: skip
 
 
 def _kill_later(process: "subprocess.Popen[bytes]", seconds: float) -> None:
@@ -68,4 +67,4 @@ def _kill_later(process: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

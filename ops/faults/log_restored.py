@@ -9,8 +9,6 @@ folded; and when the tables equal a fold from the start once a rebuild was confi
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Container
@@ -29,8 +27,9 @@ from events.log import Cursor, EventLog
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from migrations.upgrade import upgrade
-from ops.faults.scene import ROOT, report
+from ops.command_line import run_command
 from ops.mix import mix
+from ops.processes import run_kintsugi
 
 _MOST: Final = 60
 """Events that are appended at once; few, so that some partitions get none."""
@@ -86,12 +85,9 @@ class _Home:
 
     def list_dead_letters(self) -> str:
         """Return what `kintsugi dlq list` says of the fold."""
-        command = [sys.executable, "-m", "daemon", "--home", str(self.folder), "dlq", "list"]
         tables = {"KINTSUGI_DATABASE_URL": f"sqlite:///{self.folder / 'projection.db'}"}
-        done = subprocess.run(
-            command, cwd=ROOT, env=os.environ | tables, capture_output=True, text=True, check=False
-        )
-        return done.stderr
+        command = ["--home", str(self.folder), "dlq", "list"]
+        return run_kintsugi(command, os.environ | tables).stderr
 
     def close(self) -> None:
         self.log.close()
@@ -104,11 +100,9 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     tables = _empty(folder)
     for number in range(count):
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            home = _Home(Path(place), tables, Random(f"log restored {seed} {number}"))
-            try:
+            chance = Random(f"log restored {seed} {number}")
+            with closing(_Home(Path(place), tables, chance)) as home:
                 outcomes[_outcome(home, Random(f"outcome {seed} {number}"), outcomes)] += 1
-            finally:
-                home.close()
     wrong = {name: times for name, times in outcomes.items() if name not in _RIGHT}
     return {"passed": not wrong, "restored": count, **{n: outcomes[n] for n in _RIGHT}, **wrong}
 
@@ -174,4 +168,4 @@ def _matches_rebuild(home: _Home, lost: bool) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(report("log_restored", run, 200))
+    run_command(__doc__, run, count=200)

@@ -4,13 +4,13 @@ Passes when every read from there says LogTruncated instead of going on at the n
 reader that was connected all along and in a fresh one, and when reading from the start works.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
-from events.errors import KintsugiError, LogTruncated
+from events.errors import LogTruncated
 from events.kafka.log import KafkaLog
-from ops.faults.scene import entries, report, scene
+from ops.command_line import run_command
+from ops.faults.scene import describe_read, entries, scene
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
@@ -25,8 +25,8 @@ def run(count: int, folder: Path) -> dict[str, Any]:
             stage.kafka.read("rollouts", 1, at, limit=2)
             operator.trim("rollouts", 1, end - 3)
             fresh = KafkaLog(stage.broker.bootstrap, replication=1)
-            outcomes += [_outcome(log, at) for log in (stage.kafka, fresh)]
-            outcomes.append(_outcome(fresh, end - 3))
+            outcomes += [describe_read(log, at) for log in (stage.kafka, fresh)]
+            outcomes.append(describe_read(fresh, end - 3))
             fresh.close()
             at = end - 3
         operator.close()
@@ -35,12 +35,5 @@ def run(count: int, folder: Path) -> dict[str, Any]:
     return {"passed": not wrong, "wrong": wrong[:3]}
 
 
-def _outcome(log: KafkaLog, at: int) -> str:
-    try:
-        return f"{len(log.read('rollouts', 1, at))} records"
-    except KintsugiError as error:
-        return type(error).__name__
-
-
 if __name__ == "__main__":
-    sys.exit(report("log_trimmed", run, 20))
+    run_command(__doc__, run, count=20)

@@ -7,10 +7,8 @@ it and is still open has its job and its round at most once as well.
 """
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,16 +26,15 @@ from events.learning import (
 )
 from events.rollouts import RolloutEnded
 from events.serving import AdapterProduced, AdapterStaged, GateDecided, RouteChanged
-from events.sqlite.log import SqliteLog
-from events.streams import LEARNING, STREAMS
-from ops.demo.place import ALIAS, ROOT, Place
-from ops.faults.gateway_audit import Book
+from events.streams import LEARNING, ROLLOUTS
+from ops.demo.place import ALIAS, Place
+from ops.faults.gateway_audit import Book, list_records
 from ops.faults.gateway_audit import read as read_calls
 from ops.faults.loop_scene import CustomerLedger
 from ops.faults.scene import compare_logs
+from ops.processes import run_kintsugi
 
 _BASE: Final = "reference"
-_PORTION: Final = 500
 _SHOWN: Final = 5
 
 
@@ -156,10 +153,11 @@ def _check_calls(book: Book, heard: CustomerLedger) -> Iterator[str]:
 def _check_rollouts(app: App) -> Iterator[str]:
     """No rollout is there twice, and no call belongs to two."""
     rollouts, calls = Counter[str](), Counter[str]()
-    for event in _events(app.spool, "rollouts"):
-        if isinstance(event.data, RolloutEnded):
-            rollouts[event.data.rollout] += 1
-            calls.update([*event.data.calls, *event.data.forks])
+    for record in list_records(app.spool, ROLLOUTS.name):
+        data = decode(record, content=False).data
+        if isinstance(data, RolloutEnded):
+            rollouts[data.rollout] += 1
+            calls.update([*data.calls, *data.forks])
     yield from _twice(rollouts, "rollouts")
     yield from _twice(calls, "rollouts with the call")
 
@@ -194,7 +192,9 @@ def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Ite
     yield from facts.problems
     with app.reading() as connection:
         row = serving.route_row(connection, ALIAS)
-    live = {None: 1.0} if row is None else dict(_shares(row.standing.shares))
+    live = (
+        {None: 1.0} if row is None else {part.adapter: part.share for part in row.standing.shares}
+    )
     if live != facts.last_route:
         yield f"the tables route {live}, the log said {facts.last_route} last"
     if strangers := set(heard.by) - facts.routed - {_BASE}:
@@ -213,26 +213,12 @@ def _check_tables(app: App, place: Place) -> Iterator[str]:
     """A rebuild gives the same rows, and the same hash as the live tables."""
     with app.reading() as connection:
         live = digest(connection)
-    done = subprocess.run(
-        [sys.executable, "-m", "daemon", "rebuild", "--json"],
-        cwd=ROOT, env=place.variables, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_kintsugi(["rebuild", "--json"], place.variables)
     report: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
     if report.get("equal") is not True:
         yield f"the rebuild is not equal: {done.stdout}{done.stderr}"[:600]
     elif report["hash"] != live:
         yield f"the live hash is {live}, the rebuild's {report['hash']}"
-
-
-def _shares(parts: Iterable[Any]) -> Iterator[tuple[str | None, float]]:
-    return ((part.adapter, part.share) for part in parts)
-
-
-def _events(log: SqliteLog, stream: str) -> Iterator[Event]:
-    for partition in range(STREAMS[stream].partitions):
-        for offset in range(0, log.end(stream)[partition], _PORTION):
-            for record in log.read(stream, partition, offset, _PORTION, 1 << 40):
-                yield decode(record, content=False)
 
 
 def _twice(counts: Counter[str], what: str) -> Iterator[str]:

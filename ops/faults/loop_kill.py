@@ -9,12 +9,10 @@ roles back, and is killed as well, alone and together with all of them. Passes w
 and everything that loop_audit.py asks holds. The first loop that does not ends the run.
 """
 
-import argparse
 import json
 import random
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,6 +23,7 @@ from typing import Any, Final, Literal
 
 from consumers.database import open_database
 from migrations.upgrade import upgrade
+from ops.command_line import add_folder, build_parser, open_folder
 from ops.faults.folding import postgres
 from ops.faults.loop_audit import outcome, wrong
 from ops.faults.loop_scene import Backends, Scene, scene
@@ -193,17 +192,14 @@ def _sum_loops(loops: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--count", type=int, default=20, help="loops on each kind of log")
     parser.add_argument("--log", choices=LOGS, help="only on this kind")
     parser.add_argument("--seed", type=int, default=0, help="of the first loop")
-    parser.add_argument("--folder", type=Path, help="where to work, kept; else a temporary one")
+    add_folder(parser)
     options = parser.parse_args()
     logs = LOGS if options.log is None else (options.log,)
-    with tempfile.TemporaryDirectory(prefix="kintsugi-loop-") as temporary:
-        folder = options.folder or Path(temporary)
+    with open_folder(options.folder) as folder:
         figures = run(options.count, folder, options.seed, logs)
     print(json.dumps(figures))
     return 0 if figures["passed"] else 1

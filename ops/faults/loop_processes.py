@@ -12,7 +12,6 @@ running job, or trial, does not stay a child process for long: it is found as th
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +22,9 @@ from daemon.config.settings import Settings
 from daemon.jobs.runner import Active, JobRunner
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.roles.supervisor import Program, programs
-from ops.demo.place import ROOT, Place
+from ops.demo.owned_process import launch, let_go
+from ops.demo.place import Place
+from ops.processes import list_children
 
 UP: Final = "up"
 """`kintsugi up` alone: its roles see that it is gone, and end."""
@@ -95,7 +96,7 @@ class Processes:
                 continue
             if code != -signal.SIGKILL:
                 self.ended[f"{name}: {code}"] += 1
-            _let_go(process)
+            let_go(process)
             self._launch(name)
 
     def stop(self) -> dict[str, int]:
@@ -105,7 +106,7 @@ class Processes:
             process = self._started[name]
             process.terminate()
             codes[name] = process.wait(_STOP_SECONDS)
-            _let_go(process)
+            let_go(process)
         return codes
 
     def kill(self) -> None:
@@ -114,18 +115,12 @@ class Processes:
         for process in self._started.values():
             process.kill()
             process.wait()
-            _let_go(process)
+            let_go(process)
 
     def _launch(self, name: str) -> None:
         with (self._place.home.parent / f"{name}.log").open("ab") as output:
-            self._started[name] = subprocess.Popen(
-                [
-                    sys.executable, "-m", "daemon.roles.parent_watch",
-                    *self._programs[name].arguments,
-                ],
-                cwd=ROOT, env=self._place.variables, stdin=subprocess.PIPE, stdout=output,
-                stderr=output, process_group=0,
-            )  # fmt: skip
+            arguments = self._programs[name].arguments
+            self._started[name] = launch(arguments, self._place, output, output, process_group=0)
 
     def _victims(self, name: str) -> Iterator[int]:
         if name == JOB:
@@ -135,7 +130,7 @@ class Processes:
             for role in (UP, *self._roles):
                 yield from self._victims(role)
         elif self._whole and name != UP:
-            yield from _children(self._started[UP].pid, name)
+            yield from _list_role_processes(self._started[UP].pid, name)
         elif name in self._started and self._started[name].poll() is None:
             yield self._started[name].pid
 
@@ -151,16 +146,13 @@ def _find_job_groups(runner: JobRunner) -> Iterator[int]:
                 yield int(number)
 
 
-def _children(parent: int, role: str) -> Iterator[int]:
-    """The processes in which a supervisor runs a role."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            after_name = stat.read_text().rpartition(")")[2].split()
-            words = stat.with_name("cmdline").read_bytes().decode().split("\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # It ended while it was looked at.
-        if int(after_name[1]) == parent and role_of(words) == role:
-            yield int(stat.parent.name)
+def _list_role_processes(parent: int, role: str) -> Iterator[int]:
+    """Yield the processes in which a supervisor runs a role."""
+    for pid in list_children(parent):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is looked at
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            if role_of(words) == role:
+                yield pid
 
 
 def role_of(words: list[str]) -> str | None:
@@ -170,8 +162,3 @@ def role_of(words: list[str]) -> str | None:
         return None
     module, role = (*words[words.index("daemon.roles.parent_watch") + 1 :], "", "")[:2]
     return "engine" if module == "daemon.engine" else role
-
-
-def _let_go(process: "subprocess.Popen[bytes]") -> None:
-    assert process.stdin is not None, "it was given one"
-    process.stdin.close()

@@ -11,7 +11,6 @@ an even seed and hard for an odd one.
 import asyncio
 import json
 import threading
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -33,11 +32,11 @@ from ops.demo.place import SIZES, Place
 from ops.demo.watch import first_cycle
 from ops.faults.gateway_scene import free_port
 from ops.faults.loop_processes import Processes
+from ops.waits import until
 from producers.gateway.privacy.keys import hash_key, mint_key
 
 _AT_ONCE: Final = 4
 _PER_MINUTE: Final = 150.0
-_LOOK_SECONDS: Final = 0.1
 LOOP: Final = Path(__file__).parent / "loop.toml"
 _GATES: Final[Mapping[str, str]] = {
     "easy": "alpha = 0.49\nmin_gain = 0.0\noverall_margin = 1.0\nslice_margin = 1.0\n"
@@ -127,11 +126,7 @@ class Scene:
 
     def wait_for_an_answer(self, seconds: float) -> None:
         """Until a customer was answered. Raises TimeoutError."""
-        until_when = time.monotonic() + seconds
-        while not self.customers.heard.acknowledged:
-            if time.monotonic() > until_when:
-                raise TimeoutError(f"nobody was answered within {seconds:g} s")
-            time.sleep(_LOOK_SECONDS)
+        until(lambda: self.customers.heard.acknowledged, "a customer is answered", seconds)
 
     def read_engine_adapters(self) -> set[str] | None:
         """The adapters that the engine names; None while it does not answer."""

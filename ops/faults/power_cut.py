@@ -15,7 +15,6 @@ Not covered: a disk that lies about fsync, and damage to bytes that were durable
 import random
 import shutil
 import struct
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +22,9 @@ from typing import Any, Final
 
 from events.sqlite.file import Durability
 from events.sqlite.log import SqliteLog
+from ops.command_line import run_command
 from ops.faults.appender import Audit, audit, read_ack_ids, start
-from ops.faults.command import command
+from ops.processes import compile_library
 
 BATCHES: Final = 400
 """Some 12 MB with their pages."""
@@ -84,12 +84,7 @@ def run(
 
 def _record_requests(folder: Path, durability: Durability, seed: int) -> list[Request]:
     library = folder / "recorder.so"
-    compiled = subprocess.run(
-        ["cc", "-shared", "-fPIC", "-O1", "-o", library, Path(__file__).with_name("recorder.c")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if compiled.returncode:
-        raise RuntimeError(f"recorder.c does not compile, is a C compiler there? {compiled.stderr}")
+    compile_library(Path(__file__).with_name("recorder.c"), library)
     disk = folder / "disk"
     disk.mkdir()
     SqliteLog(disk / "log.db").close()
@@ -192,4 +187,4 @@ def _audit_cut(files: dict[Path, File], cut: Path, source: random.Random) -> Aud
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -5,17 +5,16 @@ timestamps: the batch that holds one fails while those sent behind it arrive. Pa
 fold accepts equals the spool, and when records did arrive beyond a gap (else nothing was tested).
 """
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from events.streams import STREAMS
-from ops.faults.scene import Writer, build_figures, compare_logs, report, scene
+from ops.command_line import run_command
+from ops.faults.scene import Writer, build_figures, compare_logs, scene
 
 HOUR_MS: Final = 3_600_000
 ANY_MS: Final = 2**63 - 1
@@ -30,28 +29,19 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         child.line()
         writer = Writer(stage.spool, per_second=500, ahead_every=77)
         writer.start()
-        with _administration(stage.broker.bootstrap) as admin:
+        with closing(KafkaAdminClient(bootstrap_servers=stage.broker.bootstrap)) as admin:
             for _ in range(count):
                 _take_timestamps_up_to(admin, HOUR_MS)
                 time.sleep(REFUSED_SECONDS)
                 _take_timestamps_up_to(admin, ANY_MS)
                 time.sleep(TAKEN_SECONDS)
-        appended = writer.finish()
+        writer.finish()
         child.stop()
         stage.ship_the_rest()
         result = compare_logs(stage.spool, stage.kafka)
-    figures = build_figures(result, appended=appended)
+    figures = build_figures(result, appended=writer.acknowledged)
     figures["passed"] = figures["passed"] and result.beyond_gap > 0
     return figures
-
-
-@contextmanager
-def _administration(bootstrap: str) -> Iterator[Any]:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        yield admin
-    finally:
-        admin.close()
 
 
 def _take_timestamps_up_to(admin: Any, ahead_ms: int) -> None:
@@ -63,4 +53,4 @@ def _take_timestamps_up_to(admin: Any, ahead_ms: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(report("reordered", run, 200))
+    run_command(__doc__, run, count=200)

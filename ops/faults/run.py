@@ -8,7 +8,6 @@ driver: counts are sums over its pieces, times the longest. Exit code 1 if a pie
 after the defect is mended, remove its line from the checkpoint.
 """
 
-import argparse
 import importlib
 import inspect
 import json
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ops.faults
+from ops.command_line import build_parser
 
 PLAN: Final = {
     "broker_down": (600, 600),
@@ -66,8 +66,6 @@ PLAN: Final = {
 """Driver -> (full count, count of one piece). broker_down, database_down, fold_twins and
 gateway_broker_down count the seconds of one absence, which cannot be cut into pieces."""
 
-UNPLANNED: Final = (100, 20)
-
 
 @dataclass(frozen=True, slots=True)
 class Driver:
@@ -91,8 +89,7 @@ def drivers() -> Iterator[Driver]:
             continue
         run = getattr(importlib.import_module(f"ops.faults.{module.name}"), "run", None)
         if run is not None:
-            full, piece = PLAN.get(module.name, UNPLANNED)
-            yield Driver(module.name, run, full, piece)
+            yield Driver(module.name, run, *PLAN[module.name])
 
 
 def strike(driver: Driver, count: int, seed: int) -> dict[str, Any]:
@@ -132,8 +129,7 @@ def sum_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m ops.faults.run", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = build_parser(__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full counts")
     parser.add_argument("--only", nargs="*", metavar="DRIVER")
     default = Path(".local/faults/checkpoint.jsonl")

@@ -15,25 +15,25 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any
 
 from events.envelope import derive_id
+from events.errors import KintsugiError
 from events.kafka.log import KafkaLog
 from events.log import Entry, EventLog, now_ms
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS, STREAMS
 from ops.kafka.broker import Broker
+from ops.processes import ROOT, Program
+from ops.waits import Worker
 from producers.shipper import Shipper, count_backlog
-
-ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -111,41 +111,29 @@ def _facts(record: Any) -> tuple[object, ...]:
     )
 
 
-class Writer(threading.Thread):
+class Writer(Worker):
     """Appends at a rate until it is stopped; `acknowledged` counts what the spool confirmed."""
 
     def __init__(
         self, spool: EventLog, per_second: int, value_bytes: int = 500, ahead_every: int = 0
     ) -> None:
-        super().__init__(name="writer", daemon=True)
+        super().__init__("writer")
         self.acknowledged = 0
         self.longest_seconds = 0.0
-        self.error: Exception | None = None
         self._spool = spool
         self._per_second = per_second
         self._make = partial(entries, value_bytes=value_bytes, ahead_every=ahead_every)
-        self._stop_asked = threading.Event()
 
-    def run(self) -> None:
+    def work(self) -> None:
+        """Append until the stop."""
         started = time.monotonic()
-        try:
-            while not self._stop_asked.wait(0.02):
-                due = int((time.monotonic() - started) * self._per_second) - self.acknowledged
-                if due > 0:
-                    begun = time.monotonic()
-                    self._spool.append(self._make(self.acknowledged, due))
-                    self.longest_seconds = max(self.longest_seconds, time.monotonic() - begun)
-                    self.acknowledged += due
-        except Exception as error:  # handed over to the thread that stops it
-            self.error = error
-
-    def finish(self) -> int:
-        """Stop, and raise what stopped it before."""
-        self._stop_asked.set()
-        self.join()
-        if self.error is not None:
-            raise self.error
-        return self.acknowledged
+        while not self.stop_asked.wait(0.02):
+            due = int((time.monotonic() - started) * self._per_second) - self.acknowledged
+            if due > 0:
+                begun = time.monotonic()
+                self._spool.append(self._make(self.acknowledged, due))
+                self.longest_seconds = max(self.longest_seconds, time.monotonic() - begun)
+                self.acknowledged += due
 
 
 @dataclass
@@ -170,64 +158,56 @@ class Scene:
 def scene(folder: Path) -> Iterator[Scene]:
     """Everything started, and stopped again whatever happens."""
     folder.mkdir(parents=True, exist_ok=True)
-    with Broker(folder / "broker") as broker:
-        kafka = KafkaLog(broker.bootstrap, replication=1)
-        spool = SqliteLog(folder / "spool.db", durability="process")
-        try:
-            kafka.ensure_topics()
-            yield Scene(broker, spool, kafka)
-        finally:
-            spool.close()
-            kafka.close()
+    with (
+        Broker(folder / "broker") as broker,
+        closing(KafkaLog(broker.bootstrap, replication=1)) as kafka,
+        closing(SqliteLog(folder / "spool.db", durability="process")) as spool,
+    ):
+        kafka.ensure_topics()
+        yield Scene(broker, spool, kafka)
 
 
-class Child:
-    """One of this module's processes."""
+class Child(Program):
+    """One of this module's processes; it prints a line for each thing that a driver waits for."""
 
     def __init__(self, *arguments: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        super().__init__(Path(os.devnull), "ops.faults.scene", *arguments)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ops.faults.scene", *arguments],
+            [sys.executable, "-m", *self._arguments], env=self._environment, cwd=ROOT,
             stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=ROOT,
-        )
+        )  # fmt: skip
 
     def line(self) -> str:
         """Wait for the next line that it prints."""
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def resident_bytes(self) -> int:
-        """Its memory now."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        (entry,) = [row for row in status.splitlines() if row.startswith("VmRSS")]
-        return int(entry.split()[1]) * 1024
-
-    def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._process.kill()
-        self._reap()
+        return self._pipe.readline().decode().strip()
 
     def request_stop(self) -> None:
         """SIGTERM, without waiting: it may have something to say yet."""
-        self._process.terminate()
+        self._active_process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        super().kill()
+        self._pipe.close()
 
     def stop(self) -> int:
         """SIGTERM; returns its exit status."""
-        self._process.terminate()
-        return self._reap()
-
-    def _reap(self) -> int:
-        status = self._process.wait(60)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        status = super().stop()
+        self._pipe.close()
         return status
+
+    @property
+    def _pipe(self) -> IO[bytes]:
+        assert self._active_process.stdout is not None, "it was opened"
+        return self._active_process.stdout
+
+
+def describe_read(log: EventLog, offset: int) -> str:
+    """Return how many records a read of a partition gives, or the class of its error."""
+    try:
+        return f"{len(log.read('rollouts', 1, offset))} records"
+    except KintsugiError as error:
+        return type(error).__name__
 
 
 def count_spool_backlog(spool: SqliteLog) -> int:
@@ -241,23 +221,6 @@ def wait_for_drain(spool: SqliteLog, per_second: int, most_seconds: float) -> fl
     while count_spool_backlog(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
         time.sleep(0.1)
     return time.monotonic() - began
-
-
-def report(name: str, run: Callable[[int, Path], dict[str, Any]], default: int) -> int:
-    """The command line of a driver: one JSON line, exit 0 when the fault was survived."""
-    parser = argparse.ArgumentParser(prog=f"python -m ops.faults.{name}")
-    parser.add_argument("--count", type=int, default=default)
-    parser.add_argument("--folder", type=Path, default=None, help="kept; a temporary one if absent")
-    chosen = parser.parse_args()
-    started = time.monotonic()
-    if chosen.folder is not None:
-        figures = run(chosen.count, chosen.folder)
-    else:
-        with tempfile.TemporaryDirectory(prefix=f"kintsugi-{name}-") as folder:
-            figures = run(chosen.count, Path(folder))
-    seconds = round(time.monotonic() - started, 1)
-    print(json.dumps({"fault": name, "count": chosen.count, "seconds": seconds, **figures}))
-    return 0 if figures["passed"] else 1
 
 
 def build_figures(result: Comparison, **more: Any) -> dict[str, Any]:
@@ -285,8 +248,11 @@ def _append(spool: Path, per_second: int, stop: threading.Event) -> None:
     writer.start()
     print("ready", flush=True)
     stop.wait()
-    acknowledged = writer.finish()
-    print(json.dumps({"acknowledged": acknowledged, "longest": writer.longest_seconds}), flush=True)
+    writer.finish()
+    print(
+        json.dumps({"acknowledged": writer.acknowledged, "longest": writer.longest_seconds}),
+        flush=True,
+    )
     log.close()
 
 

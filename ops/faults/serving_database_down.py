@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from consumers.database import open_database
 from migrations.upgrade import upgrade
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.folding import postgres
-from ops.faults.serving_scene import Scene, promotion, scene, until
+from ops.faults.serving_scene import Scene, promotion, scene
 from ops.postgres.server import Postgres
+from ops.waits import until
 
 LONGEST_SECONDS: Final = 3.0
 """A promotion takes no longer."""
@@ -39,9 +40,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         upgrade(engine)
         engine.dispose()
         with scene(folder, KINTSUGI_DATABASE_URL=url) as stage:
-            first = stage.push(stage.version())
-            stage.promote(first)
-            stage.wait_for(first)
+            stage.serve_new_version()
             for number in range(count):
                 problems = _strike(stage, server, chance, codes, number % 2 == 1)
                 wrong += [f"{number}: {problem}" for problem in problems]
@@ -84,4 +83,4 @@ def _strike(
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

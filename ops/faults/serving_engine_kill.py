@@ -11,16 +11,14 @@ and nothing was decided: the stream `learning` ends where it did.
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, Final
 
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.desired_state import PROBATION
 from events.streams import LEARNING
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.serving_scene import (
     BASE,
     Engine,
@@ -28,9 +26,9 @@ from ops.faults.serving_scene import (
     copy_store_with_other_files,
     point_view,
     scene,
-    until,
 )
 from ops.vllm.server import Vllm
+from ops.waits import repeat, until
 
 RECONCILED_SECONDS: Final = 30.0
 REFUSED_SECONDS: Final = 6.0
@@ -94,7 +92,8 @@ def _strike(stage: Scene, name: str, lie: Path | None, wrong: list[str]) -> floa
     engine.kill()
     if lie is not None:
         point_view(view, lie)
-    with _watch_engine(stage, engine) as seen:
+    seen: list[set[str]] = []
+    with repeat(lambda: seen.append(stage.read_engine_adapters(engine)), every=0.005):
         engine.start()
         if lie is not None:
             tried = name + PROBATION
@@ -113,26 +112,6 @@ def _strike(stage: Scene, name: str, lie: Path | None, wrong: list[str]) -> floa
     return round(took, 2)
 
 
-@contextmanager
-def _watch_engine(stage: Scene, engine: Engine) -> Iterator[list[set[str]]]:
-    """What the engine names meanwhile, look by look."""
-    seen: list[set[str]] = []
-    over = Event()
-
-    def look() -> None:
-        while not over.is_set():
-            seen.append(stage.read_engine_adapters(engine))
-            over.wait(0.005)
-
-    thread = Thread(target=look)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-
-
 def vllm(folder: Path) -> Sequence[Engine]:
     """A real vLLM, not started."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -140,4 +119,4 @@ def vllm(folder: Path) -> Sequence[Engine]:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

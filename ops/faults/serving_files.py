@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from daemon.adapters.directory import CONFIG, WEIGHTS
 from ops.adapter_damages import DAMAGES
-from ops.faults.command import command
-from ops.faults.serving_scene import Scene, promotion, scene, until
+from ops.command_line import run_command
+from ops.faults.serving_scene import Scene, promotion, scene
+from ops.waits import until
 
 WATCHED_SECONDS: Final = 5.0
 """Seconds for which an engine that must not get an adapter back is watched."""
@@ -58,9 +59,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     chance, wrong = random.Random(seed), list[str]()
     moments = cycle((_before, _before, _before, _after, _after, _after))
     with scene(folder) as stage:
-        first = stage.push(stage.version())
-        stage.promote(first)
-        stage.wait_for(first)
+        stage.serve_new_version()
         worker = stage.worker()
         worker.launch()
         try:
@@ -131,4 +130,4 @@ def _damage_files(folder: Path, damage: Damage, chance: random.Random) -> Iterat
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.gateway_full_disk import FILLER, fill
 from ops.faults.serving_scene import Scene, promotion, scene
 from ops.faults.small_disk import small_disk
@@ -35,9 +35,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         small_disk(folder / "disk", DISK_BYTES) as disk,
         scene(folder, home=disk / "home", KINTSUGI_SERVING__GRACE_SECONDS="0") as stage,
     ):
-        first = stage.push(stage.version())
-        stage.promote(first)
-        stage.wait_for(first)
+        stage.serve_new_version()
         for number in range(count):
             problems = _strike(stage, disk, chance, refused)
             wrong += [f"{number}: {problem}" for problem in problems]
@@ -58,12 +56,12 @@ def _strike(
 ) -> Iterator[str]:
     (engine,) = stage.engines
     name, fresh = stage.push(stage.version()), stage.version()
-    incumbent, folders = stage.read_incumbent(), _folders(stage)
+    incumbent, folders = stage.read_incumbent(), stage.list_folders()
     with stage.run_callers() as calls:
         _fill_up(disk, chance)
         pushed = stage.command("adapters", "push", str(fresh))
         promoted = stage.command(*promotion(name))
-        held, left = stage.read_engine_adapters(engine), _folders(stage) - folders
+        held, left = stage.read_engine_adapters(engine), stage.list_folders() - folders
         (disk / FILLER).unlink()
         staged = stage.state(name) == "staged"
         for what, ended in (("push", pushed), ("promote", promoted)):
@@ -87,10 +85,6 @@ def _strike(
     yield from calls.silent
 
 
-def _folders(stage: Scene) -> set[str]:
-    return {folder.name for folder in stage.store.iterdir() if folder.is_dir()}
-
-
 def _fill_up(disk: Path, chance: random.Random) -> None:
     """All of it but a few bytes."""
     filler = disk / FILLER
@@ -100,4 +94,4 @@ def _fill_up(disk: Path, chance: random.Random) -> None:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

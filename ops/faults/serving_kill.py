@@ -16,8 +16,9 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any, Final
 
-from ops.faults.command import command
-from ops.faults.serving_scene import Scene, promotion, scene, until
+from ops.command_line import run_command
+from ops.faults.serving_scene import Scene, promotion, scene
+from ops.waits import until
 
 LONGEST_SECONDS: Final = 3.0
 """A command ends within, so it is killed before, and sometimes not."""
@@ -80,10 +81,9 @@ def _wrong(stage: Scene, names: list[str]) -> Iterator[str]:
         yield f"the route turned {stage.flips_to(name)} times to {name}"
     if stage.read_engine_adapters(engine) != set(names[-2:]):
         yield f"the engine holds {sorted(stage.read_engine_adapters(engine))}, not {names[-2:]}"
-    left = {folder.name for folder in stage.store.iterdir() if folder.is_dir()}
-    if left != set(names[-2:]):
+    if (left := stage.list_folders()) != set(names[-2:]):
         yield f"the folders {sorted(left)} are there, not {names[-2:]}"
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

@@ -9,17 +9,17 @@ nothing gets the adapter from the new home and answers with it.
 """
 
 import json
+import os
 import random
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from daemon.adapters.directory import WEIGHTS
-from ops.faults.command import command
-from ops.faults.gateway_scene import ROOT
-from ops.faults.serving_scene import Scene, kintsugi, scene
+from ops.command_line import run_command
+from ops.faults.serving_scene import Scene, scene
+from ops.processes import run_kintsugi
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -29,9 +29,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         place = folder / str(number)
         before, home = place / "before", place / f"home-{chance.randrange(10**9)}"
         with scene(before) as stage:
-            name = stage.push(stage.version())
-            stage.promote(name)
-            stage.wait_for(name)
+            name = stage.serve_new_version()
             digest = stage.run_json("rebuild")["hash"]
             stage.run_json("log", "export", str(place / "log"))
             shutil.copytree(stage.store, place / "adapters")
@@ -51,8 +49,7 @@ def _restore(place: Path, old: Path, home: Path) -> None:
     shutil.copytree(place / "adapters", home / "adapters")
     archive = str(place / "log")
     for arguments in (["log", "import", archive], ["db", "upgrade"], ["rebuild", "--yes"]):
-        words = kintsugi(["--home", str(home), *arguments])
-        subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+        run_kintsugi(["--home", str(home), *arguments], os.environ).check_returncode()
 
 
 def _move(_: Path, old: Path, home: Path) -> None:
@@ -85,4 +82,4 @@ def _says_whole(stage: Scene) -> bool:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

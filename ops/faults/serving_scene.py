@@ -11,15 +11,13 @@ log. An engine sees the adapters of the home through a link, so that it can be s
 """
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,17 +34,17 @@ from daemon.engine.reference.weights import CHECKPOINT
 from events.codec import Event, decode
 from events.serving import RouteChanged
 from events.streams import LEARNING
-from ops.faults.gateway_scene import ROOT, Gateway, Program
+from ops.faults.gateway_scene import Gateway
 from ops.faults.gateway_upstream_kill import RealEngine
+from ops.processes import Program, build_environment, run_kintsugi
 from ops.random_adapters import SPREAD, Maker
+from ops.waits import PATIENCE_SECONDS, run_threads, until
 
 ALIAS: Final = "agent"
 BASE: Final = "reference"
-PATIENCE_SECONDS: Final = 120.0
 TOKENS: Final = 24
 """Number of tokens of an answer."""
 
-_LOOK_SECONDS: Final = 0.02
 _SHOWN: Final = 5
 
 
@@ -159,6 +157,10 @@ class Scene:
         """The adapters of the home."""
         return self.app.settings.adapters
 
+    def list_folders(self) -> set[str]:
+        """Return the names of the adapters' folders in the home."""
+        return {folder.name for folder in self.store.iterdir() if folder.is_dir()}
+
     def version(self) -> Path:
         """A directory of an adapter that no other is like."""
         self.made += 1
@@ -170,22 +172,16 @@ class Scene:
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """`kintsugi ARGUMENTS` until it ends."""
-        return subprocess.run(
-            kintsugi(arguments), cwd=self.folder, env=self._environment(), text=True,
-            capture_output=True, timeout=PATIENCE_SECONDS, check=False,
-        )  # fmt: skip
+        environment = build_environment(**self.variables)
+        return run_kintsugi(("--json", *arguments), environment, PATIENCE_SECONDS)
 
     def launch_command(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """The same, to be killed."""
         with (self.folder / "commands.log").open("ab") as output:
             return subprocess.Popen(
-                kintsugi(arguments), cwd=self.folder, env=self._environment(), stdout=output,
-                stderr=output,
+                [sys.executable, "-m", "daemon", "--json", *arguments], cwd=self.folder,
+                env=build_environment(**self.variables), stdout=output, stderr=output,
             )  # fmt: skip
-
-    def _environment(self) -> dict[str, str]:
-        clean = {n: v for n, v in os.environ.items() if not n.startswith("KINTSUGI_")}
-        return {**clean, "PYTHONPATH": str(ROOT), **self.variables}
 
     def run_json(self, *arguments: str) -> Any:
         """What a command printed. Raises RuntimeError unless it ended well."""
@@ -241,6 +237,13 @@ class Scene:
         answer = httpx2.post(f"{self.gateway.url}/completions", json=body, timeout=60)
         return answer.headers.get("x-kintsugi-adapter", "nobody") if answer.is_success else "nobody"
 
+    def serve_new_version(self) -> str:
+        """Push and promote an adapter; return its name once it answers."""
+        name = self.push(self.version())
+        self.promote(name)
+        self.wait_for(name)
+        return name
+
     def wait_for(self, name: str) -> None:
         """Until it answers. Raises TimeoutError."""
         until(lambda: self.answerer() == name, f"{name} answers")
@@ -250,33 +253,16 @@ class Scene:
         """Clients that call meanwhile."""
         calls, stop = Calls(), threading.Event()
         callers = [Caller(self.gateway.url, calls, stop) for _ in range(clients)]
-        for caller in callers:
-            caller.start()
-        try:
-            yield calls
-        finally:
-            stop.set()
-            for caller in callers:
-                caller.join()
-
-
-def kintsugi(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "daemon", "--json", *arguments]
+        with run_threads(callers):
+            try:
+                yield calls
+            finally:
+                stop.set()
 
 
 def promotion(name: str) -> tuple[str, ...]:
     """The command that has an adapter answer alone."""
     return "adapters", "promote", name, "--override", "--reason", "a fault is tried"
-
-
-def until(true: Callable[[], bool], what: str, patience: float = PATIENCE_SECONDS) -> float:
-    """Wait until something is so; seconds. Raises TimeoutError."""
-    began = time.monotonic()
-    while not true():
-        if time.monotonic() > began + patience:
-            raise TimeoutError(f"{what}: not within {patience:g} s")
-        time.sleep(_LOOK_SECONDS)
-    return time.monotonic() - began
 
 
 def point_view(view: Path, folder: Path) -> None:

@@ -15,7 +15,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from ops.faults.command import command
+from ops.command_line import run_command
 from ops.faults.serving_scene import (
     Scene,
     copy_store_with_other_files,
@@ -23,8 +23,8 @@ from ops.faults.serving_scene import (
     point_view,
     promotion,
     scene,
-    until,
 )
+from ops.waits import until
 
 REFUSALS = ("nothing", "lie", "killed")
 
@@ -34,9 +34,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     chance, wrong = random.Random(seed), list[str]()
     outrun = 0
     with scene(folder, embedded(folder, 2)) as stage:
-        first = stage.push(stage.version())
-        stage.promote(first)
-        stage.wait_for(first)
+        stage.serve_new_version()
         for number, refusal in zip(range(count), cycle(REFUSALS), strict=False):
             problems = list(_strike(stage, refusal, chance))
             outrun += problems == [_OUTRUN]
@@ -110,4 +108,4 @@ def _undo_refusal(stage: Scene, refusal: str) -> None:
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    run_command(__doc__, run, count=100)

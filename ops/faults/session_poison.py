@@ -7,7 +7,6 @@ retry` makes rollouts of those that lacked them, and of no other.
 """
 
 import sqlite3
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -34,7 +33,7 @@ from events.rollouts import (
     EventData,
     SessionEnded,
 )
-from ops.faults.scene import report
+from ops.command_line import run_command
 
 START: Final = utc_now() - timedelta(days=2)
 LARGE: Final = 1_000_000
@@ -230,4 +229,4 @@ def _events(count: int, poisoned: list[Any]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(report("session_poison", run, 120))
+    run_command(__doc__, run, count=120)

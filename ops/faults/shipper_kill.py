@@ -4,12 +4,12 @@ Passes when, per partition, what a fold accepts from the broker is the spool, re
 """
 
 import random
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from ops.faults.scene import Writer, build_figures, compare_logs, report, scene
+from ops.command_line import run_command
+from ops.faults.scene import Writer, build_figures, compare_logs, scene
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
@@ -24,10 +24,10 @@ def run(count: int, folder: Path) -> dict[str, Any]:
             # A shipper connects in about 0.2 s and then ships what came meanwhile.
             time.sleep(chance.uniform(0.05, 1.0))
             child.kill()
-        appended = writer.finish()
+        writer.finish()
         stage.ship_the_rest()
-        return build_figures(compare_logs(stage.spool, stage.kafka), appended=appended)
+        return build_figures(compare_logs(stage.spool, stage.kafka), appended=writer.acknowledged)
 
 
 if __name__ == "__main__":
-    sys.exit(report("shipper_kill", run, 100))
+    run_command(__doc__, run, count=100)

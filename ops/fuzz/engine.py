@@ -9,12 +9,9 @@ text of the first one. Prints one line of JSON with the statuses that came back 
 exit code 1 if anything was.
 """
 
-import argparse
 import json
 import random
 import shutil
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,9 +23,11 @@ from typing import Any, Final
 import httpx2
 
 from ops.adapter_damages import DAMAGES, change_anything
+from ops.command_line import run_command
 from ops.faults.gateway_upstream_kill import RealEngine
 from ops.fuzz.requests import BODIES, Json, change_values, write_request
 from ops.fuzz.sockets import send_all
+from ops.processes import read_end
 
 _BATCH: Final = 49
 """Requests before each adapter."""
@@ -240,7 +239,7 @@ class Fuzzer:
     def check_end(self) -> None:
         """Make sure that the engine runs, has said nothing of a fault of its own, and stops."""
         if not self._engine.runs():
-            self.outcome.wrong.append(f"the engine ended: {self._engine.read_output_tail()}")
+            self.outcome.wrong.append(f"the engine ended: {read_end(self._engine.output)}")
             return
         if (status := self._engine.stop()) != 0:
             self.outcome.wrong.append(f"the engine ended with {status}")
@@ -277,20 +276,10 @@ def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
     return fuzzer.outcome.to_document()
 
 
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where to work, kept; else a temporary one")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kintsugi-fuzz-") as temporary:
-        outcome = run(options.requests, options.seed, options.folder or Path(temporary))
-    print(json.dumps(outcome))
-    return 1 if outcome["wrong_count"] else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(
+        __doc__,
+        lambda requests, seed, folder: run(requests, seed, folder),
+        requests=10_000,
+        seed=0,
+    )

@@ -9,11 +9,8 @@ that still runs after a second update, or after a minute, is told to stop. Print
 with what became of them and what was wrong; exit code 1 if anything was.
 """
 
-import argparse
 import json
 import random
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +35,7 @@ from daemon.solver.spec import (
     parse_spec,
 )
 from events.jobs import JobSpec
+from ops.command_line import run_command
 from ops.faults.job_scene import PLAIN, POOL, name_tasks, run_job
 
 Json = dict[str, Any]
@@ -259,31 +257,17 @@ def _is_accepted(content: bytes) -> bool:
         return False
 
 
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--specs", type=int, default=2_000)
-    parser.add_argument("--jobs", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where to work, kept; else a temporary one")
-    options = parser.parse_args()
-    results, wrong, slowest = check_specs(options.seed, options.specs)
-    with tempfile.TemporaryDirectory(prefix="kintsugi-specs-") as temporary:
-        jobs, failures = run_jobs(options.seed, options.jobs, options.folder or Path(temporary))
-    print(
-        json.dumps(
-            {
-                "specs": dict(sorted(results.items())),
-                "slowest": round(slowest, 2),
-                "jobs": dict(sorted(jobs.items())),
-                "wrong": wrong + failures,
-            }
-        )
-    )
-    return 1 if wrong or failures else 0
+def run(specs: int, jobs: int, seed: int, folder: Path) -> dict[str, Any]:
+    """Check specs and run jobs; return what became of them."""
+    results, wrong, slowest = check_specs(seed, specs)
+    outcomes, failures = run_jobs(seed, jobs, folder)
+    return {
+        "specs": dict(sorted(results.items())),
+        "slowest": round(slowest, 2),
+        "jobs": dict(sorted(outcomes.items())),
+        "wrong": wrong + failures,
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(__doc__, run, specs=2_000, jobs=0, seed=0)

@@ -6,20 +6,19 @@ with stage(folder) as fuzzed:
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, Final
 
 import httpx2
 
-from ops.faults.gateway_scene import ROOT, Gateway, Program, free_port
+from ops.faults.gateway_scene import Gateway
+from ops.faults.gateway_upstream_kill import RealEngine
+from ops.processes import build_environment, run_kintsugi
 
-REFERENCE: Final = ROOT / "daemon" / "engine" / "reference" / "checkpoint"
 CLIENT_SECONDS: Final = 0.5
 
 _SETTINGS: Final = {
@@ -69,16 +68,10 @@ class FuzzTarget:
         letters: list[Any] = json.loads(self._kintsugi("dlq", "list", "--json").stdout)
         return complaints + [f"a dead letter: {letter}" for letter in letters]
 
-    def _kintsugi(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        clean = {n: v for n, v in os.environ.items() if not n.startswith("KINTSUGI_")}
-        home = {"KINTSUGI_HOME": str(self.gateway.home), "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            [sys.executable, "-m", "daemon", *arguments],
-            env=clean | home | {"KINTSUGI_SESSIONS__IDLE_SECONDS": "1"},
-            cwd=self.gateway.output.parent,
-            capture_output=True,
-            text=True,
-            check=False,
+    def _kintsugi(self, *arguments: str) -> "CompletedProcess[str]":
+        home = str(self.gateway.home)
+        return run_kintsugi(
+            arguments, build_environment(KINTSUGI_HOME=home, KINTSUGI_SESSIONS__IDLE_SECONDS="1")
         )
 
 
@@ -86,10 +79,8 @@ class FuzzTarget:
 def stage(folder: Path) -> Iterator[FuzzTarget]:
     """An engine and a gateway, until the end of the block."""
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    flags = ("--port", str(port), "--length", str(_LENGTH), "--threads", "1")
-    engine = Program(folder / "engine.log", "daemon.engine", "--model", str(REFERENCE), *flags)
-    gateway = Gateway(folder, [f"http://127.0.0.1:{port}/v1"], _SETTINGS)
+    engine = RealEngine(folder / "engine.log", "checkpoint", "--length", str(_LENGTH))
+    gateway = Gateway(folder, [engine.url], _SETTINGS)
     with ExitStack() as stack:
         stack.callback(engine.kill)
         engine.launch()

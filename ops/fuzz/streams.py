@@ -9,20 +9,20 @@ come to, must be the same. What is known of an engine is what its proof shows. P
 JSON with the number of streams of each dialect and the first differences; exit code 1 if any.
 """
 
-import argparse
 import asyncio
 import json
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 import openai
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
+from ops.command_line import run_command
 from producers.gateway.capture.answer import make_capture
 from producers.gateway.http import sse
 from producers.gateway.http.wire import Dialect, ModelRequest, encode_json
@@ -291,18 +291,11 @@ def check(seed: int, count: int) -> tuple[Counter[str], list[str]]:
     return streams, differences
 
 
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    streams, differences = check(options.seed, options.count)
-    print(json.dumps({"streams": dict(streams), "differences": differences}))
-    return 1 if differences else 0
+def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
+    """Check streams; return the number of each dialect, and the first differences."""
+    streams, differences = check(seed, count)
+    return {"streams": dict(streams), "differences": differences, "passed": not differences}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(__doc__, run, count=10_000, seed=0)

@@ -9,7 +9,6 @@ Times below a floor are too short to compare. Prints one line of JSON with the s
 what was wrong; exit code 1 if anything was.
 """
 
-import argparse
 import json
 import math
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import thread_time
 from typing import Any, Final
 
+from ops.command_line import build_parser
 from ops.fuzz.readers import Reader, list_readers
 
 SIZES: Final = (1_000, 2_000, 20_000)
@@ -143,9 +143,7 @@ def _time(read: Reader, beginning: str, piece: str, size: int, runs: int) -> flo
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     readers = list_readers()
     parser.add_argument("--reader", action="append", choices=sorted(readers), help="default: all")
     parser.add_argument("--runs", type=int, default=2, help="runs of each text")

@@ -12,23 +12,23 @@ more than on the idle gateway, or the ratio is above RATIO. `--rules` has the bu
 redaction read everything. Linux only.
 """
 
-import argparse
 import json
-import socket
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import cache
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.gateway_scene import Gateway, Program, free_port
+from ops.command_line import add_folder, build_parser, open_folder
+from ops.faults.gateway_scene import Gateway, free_port
 from ops.fuzz.shapes import Shape, make_shapes, text_shape
+from ops.processes import Program
+from ops.waits import repeat
 
 SECONDS: Final = 0.25
 """Longest time in which others may be answered."""
@@ -39,8 +39,12 @@ _GAP_SECONDS: Final = 0.005
 _SETTLE_SECONDS: Final = 0.5
 _PATIENCE_SECONDS: Final = 300.0
 _RULES: Final = '["email", "card", "iban", "phone", "secret"]'
-_LIVEZ: Final = b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
-_ASK: Final = b'{"user":"short","messages":[{"role":"user","content":"Hello"}]}'
+_LIVEZ: Final = ("GET", "/livez", None)
+_ASK: Final = (
+    "POST",
+    "/v1/chat/completions",
+    b'{"user":"short","messages":[{"role":"user","content":"Hello"}]}',
+)
 
 
 Json = dict[str, Any]
@@ -50,31 +54,23 @@ Json = dict[str, Any]
 class Asker:
     """Asks the same again and again; knows the longest time that an answer took."""
 
-    request: bytes
+    request: tuple[str, str, bytes | None]
     port: int
     slowest: float = 0.0
     """In seconds."""
-    _over: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Ask until the end of the block."""
-        thread = threading.Thread(target=self._ask)
-        thread.start()
-        try:
+        connection = HTTPConnection("127.0.0.1", self.port)
+        with closing(connection), repeat(lambda: self._ask(connection), _GAP_SECONDS):
             yield
-        finally:
-            self._over.set()
-            thread.join()
 
-    def _ask(self) -> None:
-        with socket.create_connection(("127.0.0.1", self.port)) as connection:
-            while not self._over.is_set():
-                began = time.monotonic()
-                connection.sendall(self.request)
-                read_answer(connection)
-                self.slowest = max(self.slowest, time.monotonic() - began)
-                time.sleep(_GAP_SECONDS)
+    def _ask(self, connection: HTTPConnection) -> None:
+        began = time.monotonic()
+        connection.request(*self.request)
+        connection.getresponse().read()
+        self.slowest = max(self.slowest, time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,39 +84,6 @@ class Measurement:
     idle_seconds: float
     """Longest time that such a call took on the idle gateway meanwhile."""
     peak_bytes: int
-
-
-def read_answer(connection: socket.socket) -> int:
-    """Read an answer to its end; returns its status."""
-    data = bytearray()
-    while b"\r\n\r\n" not in data:
-        data += _receive(connection)
-    head, _, rest = bytes(data).partition(b"\r\n\r\n")
-    length = next(
-        (
-            int(line.split(b":")[1])
-            for line in head.lower().split(b"\r\n")
-            if b"content-length" in line
-        ),
-        None,
-    )
-    received, end = len(rest), rest[-5:]
-    while received < length if length is not None else end != b"0\r\n\r\n":
-        piece = _receive(connection)
-        received, end = received + len(piece), (end + piece)[-5:]
-    return int(head.split()[1])
-
-
-def _receive(connection: socket.socket) -> bytes:
-    if data := connection.recv(1 << 20):
-        return data
-    raise ConnectionError("the gateway closed the connection")
-
-
-def _post(path: str, body: bytes, **headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "host: 127.0.0.1", f"content-length: {len(body)}"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +125,7 @@ def measure(shape: Shape, at: Stage) -> Measurement:
     gateway = at.start(shape.name)
     try:
         livez = Asker(_LIVEZ, gateway.port)
-        call = _post("/v1/chat/completions", _ASK)
-        calls, idle = Asker(call, gateway.port), Asker(call, at.idle.port)
+        calls, idle = Asker(_ASK, gateway.port), Asker(_ASK, at.idle.port)
         with livez.asking(), calls.asking(), idle.asking():
             time.sleep(_SETTLE_SECONDS)
             livez.slowest = calls.slowest = idle.slowest = 0.0
@@ -182,13 +144,19 @@ def measure(shape: Shape, at: Stage) -> Measurement:
 
 def send(shape: Shape, port: int, number: int) -> int:
     """Send a shape in a session of its own; return the status of the answer."""
-    named = {"x_kintsugi_session": f"s{number}", "idempotency_key": f"k{number}"}
+    headers = {
+        "x-kintsugi-session": f"s{number}",
+        "idempotency-key": f"k{number}",
+        "content-type": "application/json",
+    }
     if not shape.path.endswith("traces"):
-        named["x_kintsugi_user"] = "rosa"
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.settimeout(_PATIENCE_SECONDS)
-        connection.sendall(_post(shape.path, shape.body, content_type="application/json", **named))
-        return read_answer(connection)
+        headers["x-kintsugi-user"] = "rosa"
+    connection = HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_SECONDS)
+    with closing(connection):
+        connection.request("POST", shape.path, shape.body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
 
 
 def run(shapes: list[Shape], settings: dict[str, str], folder: Path, clients: int) -> Json:
@@ -231,18 +199,16 @@ def _judge(shape: Shape, measured: Measurement, text_peak: Callable[[int, str], 
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--shapes", nargs="*", help="names of shapes; else all of them")
     parser.add_argument("--at-once", type=int, default=1, help="clients that send each shape")
     parser.add_argument("--rules", action="store_true", help="with rules of redaction")
-    parser.add_argument("--folder", type=Path, help="where to work, kept; else a temporary one")
+    add_folder(parser)
     options = parser.parse_args()
     settings = {"KINTSUGI_REDACTION__RULES": _RULES} if options.rules else {}
     shapes = [s for s in make_shapes() if not options.shapes or s.name in options.shapes]
-    with tempfile.TemporaryDirectory(prefix="kintsugi-work-") as temporary:
-        result = run(shapes, settings, options.folder or Path(temporary), options.at_once)
+    with open_folder(options.folder) as folder:
+        result = run(shapes, settings, folder, options.at_once)
     print(json.dumps(result))
     return 1 if result["wrong"] else 0
 

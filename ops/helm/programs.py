@@ -6,10 +6,10 @@
 it has with it: neither needs a cluster.
 """
 
-import sys
 from pathlib import Path
 from typing import Final
 
+from ops.command_line import print_path
 from ops.golang import ProgramUnavailable, install, program
 
 MODULES: Final = {
@@ -24,16 +24,5 @@ def checker(name: str) -> Path:
     return program(name, module.rpartition("/")[2], lambda folder: install(module, folder))
 
 
-def main() -> int:
-    """The command line: 0 and where they are, or 1 and the remedy."""
-    try:
-        for name in MODULES:
-            print(checker(name))
-    except ProgramUnavailable as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print_path(lambda: "\n".join(str(checker(name)) for name in MODULES), ProgramUnavailable)

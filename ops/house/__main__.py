@@ -42,11 +42,7 @@ GOALS: Final = {
 LISTS: Final = ("participles", "vague", "long", "circles", *METHODS, "entries")
 """Measures whose occurrences can be listed."""
 
-DECLARATIONS: Final = frozenset(
-    {
-        "producers/gateway/metrics/registry.py:__init__",
-    }
-)
+DECLARATIONS: Final = frozenset({"producers/gateway/metrics/registry.py:__init__"})
 """Functions that only declare tables or metrics; they may be as long as what they declare."""
 
 

@@ -14,7 +14,6 @@ process that started it; from the command line it stays:
 (security.py). Not covered: more than one node.
 """
 
-import argparse
 import base64
 import json
 import os
@@ -26,20 +25,19 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from ops.command_line import build_parser
 from ops.kafka.jars import BrokerUnavailable, cache, jars, java
+from ops.processes import Server, ServerError, find_ports
 
 if TYPE_CHECKING:
     from ops.kafka.security import SecureListeners
-
-READY_SECONDS: Final = 60
-"""A start takes 3 to 10 s on two idle cores; the rest is for cores that are not idle."""
-STOP_SECONDS: Final = 30
 
 _PROPERTIES: Final = """\
 process.roles=broker,controller
@@ -63,12 +61,15 @@ log.segment.bytes=16777216
 """
 
 
-class BrokerError(Exception):
+class BrokerError(ServerError):
     """The broker did not start or stop; the text holds the end of its log."""
 
 
-class Broker:
+class Broker(Server):
     """One broker and its folder. Not for use from several threads."""
+
+    ERROR = BrokerError
+    LOG = "broker.log"
 
     def __init__(
         self,
@@ -79,13 +80,13 @@ class Broker:
         follow_parent: bool = True,
         secured: bool = False,
     ) -> None:
-        self.folder = folder.resolve()
+        super().__init__(folder, url="")
         self.data = self.folder / "data"
         self._config = self.folder / "server.properties"
         self._state = self.folder / "broker.json"
         self._follow_parent = follow_parent
-        self._process: subprocess.Popen[bytes] | None = None
         self.port, self._controller = self._ports(port)
+        self.url = self.bootstrap
         self._properties = dict(properties or {})
         self.secured = _make_listeners(self.folder / "security") if secured else None
 
@@ -103,12 +104,17 @@ class Broker:
         return pid if pid and _runs(pid, self._config) else None
 
     def start(self) -> Self:
-        """Start on the data that is there (format it first if there is none); returns when an
-        admin client got an answer."""
-        if self.pid is not None:
-            return self
+        """Start on the data that is there, made first if there are none; returns when an admin
+        client got an answer. Raises BrokerUnavailable, BrokerError."""
+        if self.pid is None:
+            super().start()
+            state = {"pid": self.pid, "port": self.port, "controller": self._controller}
+            self._state.write_text(json.dumps(state))
+        return self
+
+    def build_command(self) -> list[str]:
+        """Write the configuration, and format the data where there are none."""
         libs, virtual_machine = jars(), java()
-        self.folder.mkdir(parents=True, exist_ok=True)
         settings = {"data": self.data, "port": self.port, "controller": self._controller}
         more = dict(self._properties)
         if self.secured is not None:
@@ -118,52 +124,51 @@ class Broker:
         self._config.write_text(_PROPERTIES.format(**settings) + extra)
         if not (self.data / "meta.properties").exists():
             self._format(virtual_machine, libs)
-        self._process = self._launch(virtual_machine, libs)
-        self._save()
+        # The serial collector and C1 alone start twice as fast and leave a core to the tests.
+        command = [virtual_machine, "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC"]
+        command += ["-XX:TieredStopAtLevel=1", f"-Dkafka.logs.dir={self.folder}"]
+        command += ["-cp", f"{libs}/*", "kafka.Kafka", str(self._config)]
+        setpriv = shutil.which("setpriv")
+        # Linux kills it with us, even after a SIGKILL that ran no clean-up here.
+        follow = [setpriv, "--pdeathsig", "KILL"] if self._follow_parent and setpriv else []
+        return [*follow, *command]
+
+    def answers(self) -> bool:
+        """Whether an admin client gets an answer; asked only where something listens."""
+        if not _listens(self.port):
+            return False
         try:
-            self._wait_ready()
-        except BaseException:
-            self.kill()
-            raise
-        return self
+            admin = KafkaAdminClient(
+                bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=5_000,
+                request_timeout_ms=5_000,
+            )  # fmt: skip
+            with closing(admin):
+                admin.describe_cluster()
+        except KafkaError:
+            return False
+        return True
 
     def stop(self) -> None:
         """Ask it to shut down cleanly and wait; SIGKILL when it does not in time."""
-        self._signal(signal.SIGTERM, STOP_SECONDS)
+        self._signal(signal.SIGTERM, self.STOP_SECONDS)
         if self.pid is not None:
             self.kill()
 
     def kill(self) -> None:
         """SIGKILL: what it had not written to the page cache is gone."""
-        self._signal(signal.SIGKILL, STOP_SECONDS)
-
-    def restart(self) -> Self:
-        """Stop and start on the same data."""
-        self.stop()
-        return self.start()
+        self._signal(signal.SIGKILL, self.STOP_SECONDS)
 
     def wipe(self) -> None:
         """Stop it and lose its data: the next start is another, empty cluster at this address."""
         self.stop()
         shutil.rmtree(self.data, ignore_errors=True)
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def _ports(self, wanted: int | None) -> tuple[int, int]:
         state = _read(self._state)
         if "port" in state and wanted in (None, state["port"]):
             return state["port"], state["controller"]
-        first, second = _free_ports(2)
+        first, second = find_ports(2)
         return wanted or first, second
-
-    def _save(self) -> None:
-        assert self._process is not None
-        state = {"pid": self._process.pid, "port": self.port, "controller": self._controller}
-        self._state.write_text(json.dumps(state))
 
     def _format(self, virtual_machine: str, libs: Path) -> None:
         # A first byte of zero: one in 64 random ids starts with "-", which is read as an option.
@@ -179,41 +184,6 @@ class Broker:
                 f"formatting {self.data} failed (exit {done.returncode}):\n"
                 f"{(done.stdout + done.stderr).strip()[-1500:]}"
             )
-
-    def _launch(self, virtual_machine: str, libs: Path) -> subprocess.Popen[bytes]:
-        # The serial collector and C1 alone start twice as fast and leave a core to the tests.
-        command = [virtual_machine, "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC"]
-        command += ["-XX:TieredStopAtLevel=1", f"-Dkafka.logs.dir={self.folder}"]
-        command += ["-cp", f"{libs}/*", "kafka.Kafka", str(self._config)]
-        setpriv = shutil.which("setpriv")
-        if self._follow_parent and setpriv:
-            # Linux kills it with us, even after a SIGKILL that ran no clean-up here.
-            command = [setpriv, "--pdeathsig", "KILL", *command]
-        with (self.folder / "broker.log").open("ab") as log:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                start_new_session=True,
-            )
-
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        last: Exception | None = None
-        while time.monotonic() < deadline:
-            if self.pid is None:
-                raise BrokerError(f"the broker exited while starting:\n{self._log_end()}")
-            if _listens(self.port):
-                try:
-                    return _describe(self.bootstrap)
-                except KafkaError as error:
-                    last = error
-            time.sleep(0.1)
-        raise BrokerError(
-            f"no answer from {self.bootstrap} in {READY_SECONDS} s ({last!r}):\n{self._log_end()}"
-        )
 
     def _signal(self, number: signal.Signals, seconds: float) -> None:
         pid = self.pid
@@ -231,27 +201,12 @@ class Broker:
         while _runs(pid, self._config) and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    def _log_end(self) -> str:
-        log = self.folder / "broker.log"
-        return log.read_text(errors="replace")[-2000:] if log.exists() else "(it wrote no log)"
-
 
 def _make_listeners(folder: Path) -> "SecureListeners":
     # What makes certificates is wanted here alone.
     from ops.kafka.security import SecureListeners
 
-    return SecureListeners(folder, *_free_ports(2))
-
-
-def _describe(bootstrap: str) -> None:
-    """Returns when the broker answers; raises KafkaError when it does not."""
-    admin = KafkaAdminClient(
-        bootstrap_servers=bootstrap, bootstrap_timeout_ms=5_000, request_timeout_ms=5_000
-    )
-    try:
-        admin.describe_cluster()
-    finally:
-        admin.close()
+    return SecureListeners(folder, *find_ports(2))
 
 
 def _listens(port: int) -> bool:
@@ -259,17 +214,6 @@ def _listens(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [int(opened.getsockname()[1]) for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
 
 
 def _read(state: Path) -> dict[str, int]:
@@ -290,8 +234,7 @@ def _runs(pid: int, config: Path) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: 0 when it runs (or was stopped), 1 when it does not."""
-    parser = argparse.ArgumentParser(prog="python -m ops.kafka.broker", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = build_parser(__doc__)
     parser.add_argument("action", choices=("start", "stop", "status"))
     parser.add_argument("--folder", type=Path, default=cache() / "run")
     parser.add_argument("--port", type=int, help="the clients' port; a free one by default")

@@ -11,11 +11,12 @@ import fcntl
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+
+from ops.command_line import print_path
 
 POM: Final = Path(__file__).with_name("pom.xml")
 CACHE_VARIABLE: Final = "KINTSUGI_KAFKA_CACHE"
@@ -82,15 +83,5 @@ def _resolve(maven: str, folder: Path) -> None:
         libs.rename(folder)
 
 
-def main() -> int:
-    """The command line: 0 and the folder, or 1 and the remedy."""
-    try:
-        print(jars())
-    except BrokerUnavailable as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print_path(jars, BrokerUnavailable)

@@ -14,19 +14,17 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 from uuid import uuid4
 
 import psycopg
 
-from ops.processes import is_alive
+from ops.processes import Server, ServerError, find_ports, is_alive, list_children
 
-READY_SECONDS: Final = 60
-STOP_SECONDS: Final = 30
 INSTALLED: Final = Path("/usr/lib/postgresql")
 USER: Final = "postgres"
 
@@ -35,7 +33,7 @@ class PostgresUnavailable(Exception):
     """The server is not installed; the text names the package."""
 
 
-class PostgresError(Exception):
+class PostgresError(ServerError):
     """The server did not start or stop; the text holds the end of its log."""
 
 
@@ -53,71 +51,60 @@ def binaries() -> Path:
     return Path(on_path).resolve().parent
 
 
-class Postgres:
+class Postgres(Server):
     """One server and its folder. Not for use from several threads."""
 
+    ERROR = PostgresError
+    STOP_SIGNAL = signal.SIGINT
+    """Break connections off, write a checkpoint (PostgreSQL's `fast`)."""
+
     def __init__(self, folder: Path, *, port: int | None = None, fsync: bool = True) -> None:
-        self.folder = folder.resolve()
+        self.port = port or find_ports(1)[0]
+        super().__init__(folder, self._url("postgres"))
         self.data = self.folder / "data"
-        self.port = port or _free_port()
         self._fsync = fsync
-        self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def url(self) -> str:
-        """SQLAlchemy URL of the maintenance database."""
-        return self._url("postgres")
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process while it runs."""
-        running = self._process is not None and self._process.poll() is None
-        return self._process.pid if running and self._process else None
-
-    def start(self) -> Self:
-        """Start on the data that is there (initdb if there is none); returns when it answers."""
-        if self.pid is not None:
-            return self
+    def build_command(self) -> list[str]:
+        """Make its data where there are none. Raises PostgresUnavailable, PostgresError."""
         installed = binaries()
         if not (self.data / "PG_VERSION").exists():
             self._initialise(installed)
-        self._process = self._launch(installed)
-        try:
-            self._wait_ready()
-        except BaseException:
-            self.kill()
-            raise
-        return self
+        command = [str(installed / "postgres"), "-D", str(self.data), "-p", str(self.port)]
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            # A socket's path may have 107 bytes only, a test's folder is longer: TCP alone.
+            "unix_socket_directories": "",
+            "fsync": "on" if self._fsync else "off",
+            "synchronous_commit": "on" if self._fsync else "off",
+            "max_connections": "100",
+            "shared_buffers": "64MB",
+        }
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        return _as_user(command, follow_parent=True)
 
-    def stop(self) -> None:
-        """Shut down: break connections off, write a checkpoint (PostgreSQL's `fast`)."""
-        if self._process is None:
-            return
-        self._process.send_signal(signal.SIGINT)
+    def answers(self) -> bool:
+        """Whether it takes connections."""
         try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._process = None
+            self._connect().close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def kill(self) -> None:
         """SIGKILL to the server and its children; the next start recovers from its log."""
         if self._process is None:
             return
-        pids = [self._process.pid, *_children(self._process.pid)]
+        pids = [self._process.pid, *list_children(self._process.pid)]
         for pid in pids:
-            _kill(pid)
-        self._process.wait(STOP_SECONDS)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(self.STOP_SECONDS)
         # A child may outlive its parent by a moment and would refuse the next start.
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + self.STOP_SECONDS
         while any(is_alive(pid) for pid in pids[1:]) and time.monotonic() < deadline:
             time.sleep(0.02)
         self._process = None
-
-    def restart(self) -> Self:
-        """Stop and start on the same data."""
-        self.stop()
-        return self.start()
 
     def create_database(self, name: str | None = None, template: str = "template1") -> str:
         """A new database, which is empty or a copy of another to which nobody is connected, and its
@@ -136,12 +123,6 @@ class Postgres:
             known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
             there = known.fetchone() is not None
         return self._url(name) if there else self.create_database(name)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def _url(self, database: str) -> str:
         return f"postgresql+psycopg://{USER}@127.0.0.1:{self.port}/{database}"
@@ -178,49 +159,6 @@ class Postgres:
                 f"able to enter every parent folder:\n{(done.stdout + done.stderr)[-1500:]}"
             )
 
-    def _launch(self, installed: Path) -> subprocess.Popen[bytes]:
-        command = [str(installed / "postgres"), "-D", str(self.data), "-p", str(self.port)]
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            # A socket's path may have 107 bytes only, a test's folder is longer: TCP alone.
-            "unix_socket_directories": "",
-            "fsync": "on" if self._fsync else "off",
-            "synchronous_commit": "on" if self._fsync else "off",
-            "max_connections": "100",
-            "shared_buffers": "64MB",
-        }
-        for name, value in settings.items():
-            command += ["-c", f"{name}={value}"]
-        with (self.folder / "server.log").open("ab") as log:
-            return subprocess.Popen(
-                _as_user(command, follow_parent=True),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                start_new_session=True,
-            )
-
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        last: Exception | None = None
-        while time.monotonic() < deadline:
-            if self.pid is None:
-                raise PostgresError(f"the server exited while starting:\n{self._log_end()}")
-            try:
-                with self._connect() as connection:
-                    connection.execute("SELECT 1")
-            except psycopg.OperationalError as error:
-                last = error
-                time.sleep(0.05)
-            else:
-                return
-        raise PostgresError(f"no answer in {READY_SECONDS} s ({last}):\n{self._log_end()}")
-
-    def _log_end(self) -> str:
-        log = self.folder / "server.log"
-        return log.read_text(errors="replace")[-2000:] if log.exists() else "(it wrote no log)"
-
 
 def _owner() -> pwd.struct_passwd:
     try:
@@ -246,20 +184,3 @@ def _as_user(command: list[str], follow_parent: bool = False) -> list[str]:
         owner = _owner()
         options += [f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
     return [setpriv, *options, *command] if options else command
-
-
-def _children(parent: int) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])

@@ -8,17 +8,13 @@ covered: TLS, remote storage.
 """
 
 import shutil
-import socket
-import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any
 
 import httpx2
 
-from ops.answering import answers, last_words
-
-READY_SECONDS: Final = 60
-STOP_SECONDS: Final = 30
+from ops.processes import Server, find_ports
 
 
 class PrometheusUnavailable(Exception):
@@ -26,7 +22,7 @@ class PrometheusUnavailable(Exception):
 
 
 class PrometheusError(Exception):
-    """It did not start, or refused a query; the text says why."""
+    """It refused a query; the text says why."""
 
 
 def program(name: str) -> str:
@@ -37,39 +33,21 @@ def program(name: str) -> str:
     return path
 
 
-class Prometheus:
+class Prometheus(Server):
     """One server and its folder."""
 
     def __init__(self, folder: Path, config: Path) -> None:
-        self._folder = folder
+        (self._port,) = find_ports(1)
+        super().__init__(folder, f"http://127.0.0.1:{self._port}", ready="/-/ready")
         self._config = config
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        command = [
+    def build_command(self) -> Sequence[str]:
+        """Raises PrometheusUnavailable."""
+        return [
             program("prometheus"), f"--config.file={self._config}",
-            f"--storage.tsdb.path={self._folder / 'data'}",
-            f"--web.listen-address={self.url.removeprefix('http://')}", "--log.level=warn",
+            f"--storage.tsdb.path={self.folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self._port}", "--log.level=warn",
         ]  # fmt: skip
-        with (self._folder / "server.log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
-        try:
-            self._wait_ready()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process is not None, "it was started"
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     def ask(self, query: str) -> list[tuple[dict[str, str], float]]:
         """Every sample of a query now. Raises PrometheusError for one that it refuses."""
@@ -86,9 +64,3 @@ class Prometheus:
         if document["status"] != "success":
             raise PrometheusError(f"{parameters}: {document['error']}")
         return document["data"]
-
-    def _wait_ready(self) -> None:
-        assert self._process is not None, "it was started"
-        if not answers(self._process, f"{self.url}/-/ready", READY_SECONDS):
-            log_end = last_words(self._folder / "server.log")
-            raise PrometheusError(f"it was not ready in {READY_SECONDS} s:\n{log_end}")

@@ -31,6 +31,7 @@ from pydantic import ValidationError
 from envs.endpoint import EndpointUnavailable
 from events.errors import KintsugiError
 from events.registry import first_problem
+from ops.command_line import build_parser
 from ops.reproduce.areal_sea import options as areal_sea
 from ops.reproduce.commands import Document, EndpointAway, Folder, write_model
 from ops.reproduce.options import WrongUsage, check_unused, set_defaults
@@ -73,7 +74,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     if options.plan:
         if plan != stored:
             stages = [replace(stages[0], command=_build_first(arguments, stages[0])), *stages[1:]]
-        tokens = table.find_tokens(plan)
+        tokens = table.environments[plan.env].tokens
         print(describe(plan, folder, stages, tasks, tokens, options.tokens_per_second))
         return DONE
     if plan != stored:
@@ -170,23 +171,12 @@ def _claim(folder: Folder, plan: Served) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m ops.reproduce",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = build_parser(__doc__)
     tables = parser.add_subparsers(required=True)
-    sentinel.add_options(
-        tables.add_parser("sentinel", help="base, general and targeted at equal rollouts")
-    )
-    reflection.add_options(
-        tables.add_parser("reflection", help="repairs before and after training on lessons")
-    )
-    areal_sea.add_options(
-        tables.add_parser(
-            "areal-sea", help="synthesized tasks, and users before and after training"
-        )
-    )
+    add = tables.add_parser
+    sentinel.add_options(add("sentinel", help="base, general and targeted at equal rollouts"))
+    reflection.add_options(add("reflection", help="repairs before and after training on lessons"))
+    areal_sea.add_options(add("areal-sea", help="synthesized tasks, and users, trained or not"))
     return parser
 
 

@@ -128,6 +128,21 @@ def build_user_options(plan: Served) -> list[str]:
     return ["--user-model", plan.user_model, *own, *moved]
 
 
+def build_eval_command(
+    plan: Served, folder: Folder, model: str, selection: Sequence[str], trials: int,
+    temperature: float, *more: str,
+) -> list[str]:  # fmt: skip
+    """Return the command that evaluates a policy, under its name at the endpoint, on the tasks that
+    the options `selection` say; `more` are further options."""
+    return [
+        "kintsugi", "eval", "--env", plan.env, *selection, "--trials", str(trials),
+        *build_agent_options(plan), "--model", model, "--base", plan.model,
+        "--temperature", f"{temperature:g}", "--max-tokens", str(plan.max_tokens),
+        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *build_user_options(plan),
+        *more, "--home", str(folder.evaluation), "--json",
+    ]  # fmt: skip
+
+
 def run_command(folder: Folder, command: Sequence[str]) -> Document:
     """Run a command of a stage; return the JSON object that its stdout ends with. Raises
     EndpointAway, StageFailure."""

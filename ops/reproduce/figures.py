@@ -4,7 +4,8 @@ Intervals are over tasks. One run has one seed of training, so the spread betwee
 none of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,18 @@ def measure_difference(own: Sequence[float], other: Sequence[float]) -> Interval
     scaled = statistics.mean([(gain + 1) / 2 for gain in gains])
     value, low, high = (2 * part - 1 for part in (scaled.value, scaled.low, scaled.high))
     return Interval(value, low, high)
+
+
+def compare_tasks(
+    own: Mapping[str, Sequence[bool]], other: Mapping[str, Sequence[bool]]
+) -> tuple[int, Interval] | None:
+    """Return the number of tasks that both have verdicts of, and the mean difference of their
+    rates; None for no task."""
+    common = sorted(set(own) & set(other))
+    if not common:
+        return None
+    values = [[fmean(part[task]) for task in common] for part in (own, other)]
+    return len(common), measure_difference(*values)
 
 
 def measure_ratio(own: Sequence[float], other: Sequence[float], base: Sequence[float]) -> Interval:

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from daemon.adapters.compatibility import count_parameters
+from daemon.config.presets import preset
 from daemon.config.settings import Training
 from daemon.cycle.job_spec import build_job_spec
 from daemon.solver import journal
 from daemon.solver.job import ADAPTER, JOURNAL, OUTCOME
 from daemon.solver.journal import DEFINITIONS, write_definitions
 from daemon.solver.spec import digest, list_tasks, read_spec
-from events.jobs import EndpointSource, EndpointUser, JobSpec, TaskPool
+from events.jobs import EndpointSource, EndpointUser, JobSpec, Probe, TaskPool
 from ops.reproduce.commands import Folder, write_model
 from ops.reproduce.homes import ALIAS, build_settings, build_source
 from ops.reproduce.settings import Served
@@ -52,6 +53,22 @@ def change_spec(
     sampler = spec.sampler.model_copy(update={"rollouts": rollouts})
     changes |= {"job": f"{name}-{plan.digest[:8]}", "sampler": sampler}
     return JobSpec.model_validate(spec.model_copy(update=changes).model_dump())
+
+
+def reinforce(
+    plan: Served, whole: JobSpec, name: str, rollouts: int, parent: Path, algorithm: str,
+    **changes: object,
+) -> JobSpec:  # fmt: skip
+    """Return the spec that goes on from the adapter `parent` by a preset and shows nothing; the
+    changes are those of its one pool."""
+    (pool,) = whole.pools
+    return change_spec(
+        plan, whole, name, rollouts,
+        pools=(pool.model_copy(update={"references": (), **changes}),),
+        warm_start=None, parent=str(parent), algorithm=preset(algorithm),
+        # Whatever the first groups look like: the arms have the same rollouts.
+        probe=Probe(below=0.0),
+    )  # fmt: skip
 
 
 def write_job(folder: Folder, name: str, spec: JobSpec, bodies: Mapping[str, str]) -> None:

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from daemon.evaluation.run import Selection
+from envs.environment import UnknownTask
+from envs.task import GENERATED
 from events.errors import KintsugiError
+from ops.reproduce.homes import open_plan_environment
+from ops.reproduce.settings import EnvironmentDefaults, Served
 
 BENCHMARKS: Final = "KINTSUGI_BENCHMARKS"
 _TOKENS_PER_SECOND: Final = 2500.0
@@ -133,18 +138,25 @@ def set_defaults(options: argparse.Namespace) -> None:
             setattr(options, name, value)
 
 
+def count_tasks(plan: Served, selection: Selection) -> int:
+    """Return the number of selected tasks. Raises WrongUsage where the real ones are missing."""
+    try:
+        return sum(1 for _ in selection.tasks(open_plan_environment(plan), plan.seed))
+    except UnknownTask as error:
+        raise WrongUsage(f"{error}; {BENCHMARKS} names {plan.benchmarks}") from error
+
+
 def read_common_options(
-    options: argparse.Namespace, split: str, generated: bool, max_tokens: int
+    options: argparse.Namespace, defaults: EnvironmentDefaults
 ) -> dict[str, Any]:
-    """Return the fields of `Served`; `split`, whether it is generated, and `max_tokens` are the
-    environment's. Raises WrongUsage."""
+    """Return the fields of `Served`, with the environment's defaults. Raises WrongUsage."""
     checkpoint = options.checkpoint.absolute()
     if not (checkpoint / "config.json").is_file():
         raise WrongUsage(f"{checkpoint} holds no checkpoint (no config.json); correct --checkpoint")
     if options.base_url is None:
         raise WrongUsage("--base-url is missing; name the endpoint, up to /v1")
     benchmarks = os.environ.get(BENCHMARKS)
-    if not generated and not benchmarks:
+    if defaults.split != GENERATED and not benchmarks:
         raise WrongUsage(
             f"{options.env} is evaluated on real tasks, and {BENCHMARKS} names no folder of them; "
             "set it to one that has tau2, or give --env shop"
@@ -157,9 +169,9 @@ def read_common_options(
         "model": options.model or checkpoint.name,
         "checkpoint": checkpoint,
         "env": options.env,
-        "split": split,
+        "split": defaults.split,
         "benchmarks": Path(benchmarks).absolute() if benchmarks else None,
-        "max_tokens": options.max_tokens or max_tokens,
+        "max_tokens": options.max_tokens or defaults.max_tokens,
         "user_model": options.user_model,
         "user_base_url": options.user_base_url,
         "source": options.source,

@@ -51,8 +51,8 @@ class Served(StrictModel):
     """A model behind an endpoint, and the environment that it is evaluated in. Paths are
     absolute."""
 
-    format: Literal[1, 2] = 1
-    """1: of a folder without this field, whose adapters are named after the first address, too."""
+    format: Literal[2] = 2
+    """Of the file that holds the plan."""
     before: tuple[Addresses, ...] = ()
     """Where the endpoints were before, oldest first; empty: where they are now."""
     base_url: str
@@ -91,15 +91,9 @@ class Served(StrictModel):
 
     @property
     def digest(self) -> str:
-        """sha256 of all of it but the addresses; adapters are named after it. Of format 1, with the
-        first ones."""
-        document = self._dump()
-        for name in _ADDRESSES:
-            if name in document:
-                del document[name]
-                if self.format == 1:
-                    document[name] = getattr(self.first, name)
-        return sha256(exact_json(document))
+        """sha256 of all of it but the addresses; adapters are named after it."""
+        excluded = {*_HISTORY, *_ADDRESSES}
+        return sha256(exact_json(self.model_dump(mode="json", exclude=excluded)))
 
     def find_difference(self, other: Self) -> list[str]:
         """Return the fields in which another plan is of another run."""

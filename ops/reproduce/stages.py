@@ -7,12 +7,12 @@ run every time. Within a stage, evaluations go on from their log and jobs from t
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ops.reproduce.commands import Document, Folder, StageFailure, run_command
-from ops.reproduce.settings import Served
+from ops.reproduce.settings import EnvironmentDefaults, Served
 
 P = TypeVar("P", bound=Served)
 
@@ -43,14 +43,13 @@ class Table(Generic[P]):
 
     name: str
     plan: type[P]
+    environments: Mapping[str, EnvironmentDefaults]
     build_plan: Callable[[argparse.Namespace], P]
     """Raises WrongUsage."""
     count_evaluated: Callable[[P], int]
     """Returns the number of evaluated tasks. Raises WrongUsage where the real ones are missing."""
     build_stages: Callable[[P, Folder, int], list[Stage]]
     """Takes that number."""
-    find_tokens: Callable[[P], int]
-    """Returns the tokens that an agent writes in one episode, an assumption for estimates."""
 
 
 def describe(

@@ -11,33 +11,28 @@ what that means, verdict.py how much), when something that was acknowledged is n
 when the tables are not what the log makes of them.
 """
 
-import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ops.command_line import build_parser, open_folder
 from ops.faults.loop_kill import LOGS
 from ops.soak.run import soak
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m ops.soak", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = build_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", choices=LOGS, default="kafka")
     parser.add_argument("--home", type=Path, help="where to work, kept; else a temporary one")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kintsugi-soak-") as temporary:
-        folder = options.home or Path(temporary)
+    with open_folder(options.home) as folder:
         figures = soak(options.minutes, folder, options.seed, options.log)
     show(figures, Console(stderr=True))
     print(json.dumps(figures))

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,15 +52,6 @@ DECISIVE_MINUTES: Final = 60.0
 _LOOK_SECONDS: Final = 0.5
 
 
-@dataclass(slots=True)
-class FaultCounts:
-    """What was done to the stack."""
-
-    kills: Counter[str] = field(default_factory=Counter)
-    servers: Counter[str] = field(default_factory=Counter)
-    away_seconds: float = 0.0
-
-
 def soak(minutes: float, folder: Path, seed: int = 0, kind: LogKind = "sqlite") -> dict[str, Any]:
     """The figures of a run; `wrong` is empty and `grows` as well where all is as it should be."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +79,9 @@ class _Run:
         self._servers = servers
         self._traffic = traffic
         self._samples = folder / "samples.jsonl"
-        self._struck = FaultCounts()
+        self._kills: Counter[str] = Counter()
+        self._outages: Counter[str] = Counter()
+        self._away_seconds = 0.0
 
     def whole(self, seconds: float, seed: int, kind: LogKind) -> dict[str, Any]:
         """Run the soak from the first answer to the audit; return its report."""
@@ -131,7 +123,7 @@ class _Run:
 
     def _strike(self, trouble: Trouble) -> None:
         if trouble.kind == "kill":
-            self._struck.kills.update(self._stage.processes.strike(trouble.target))
+            self._kills.update(self._stage.processes.strike(trouble.target))
             return
         assert self._servers is not None, "they are in the plan only where they are there"
         what, how = trouble.kind.split()
@@ -139,8 +131,8 @@ class _Run:
         server.kill() if how == "killed" else server.stop()
         self._until(time.monotonic() + trouble.away)
         server.start()
-        self._struck.servers[trouble.kind] += 1
-        self._struck.away_seconds += trouble.away
+        self._outages[trouble.kind] += 1
+        self._away_seconds += trouble.away
 
     def _rest(self) -> dict[str, Any]:
         """Until nothing happens any more, and what is left then."""
@@ -206,9 +198,9 @@ class _Run:
         base = heard.by["reference"]
         statuses = Counter(str(seen.status) for seen in traffic.ledger.seen)
         return {
-            "kills": dict(sorted(self._struck.kills.items())),
-            "servers": dict(sorted(self._struck.servers.items())),
-            "away_seconds": round(self._struck.away_seconds, 1),
+            "kills": dict(sorted(self._kills.items())),
+            "servers": dict(sorted(self._outages.items())),
+            "away_seconds": round(self._away_seconds, 1),
             "ended_by_themselves": dict(self._stage.processes.ended),
             "acknowledged": {
                 "customers": len(heard.acknowledged),

@@ -12,13 +12,11 @@ away. Each sample is a line of the file, so a run that is cut off has left what 
 
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 import httpx2
@@ -27,6 +25,7 @@ from sqlalchemy import text
 
 from consumers.database import DatabaseError
 from daemon.metrics.exposition import port_of
+from ops.waits import Worker
 
 if TYPE_CHECKING:
     from ops.faults.loop_scene import Scene
@@ -106,47 +105,34 @@ def read_metrics(url: str) -> dict[str, float]:
     return totals
 
 
-class Sampler(threading.Thread):
+class Sampler(Worker):
     """Looks at a stage until it is told to stop."""
 
     def __init__(self, stage: "Scene", seconds: float, file: Path, broker: Path | None) -> None:
         """`broker`: where Kafka keeps its log."""
-        super().__init__(name="sampler", daemon=True)
+        super().__init__("sampler")
         self.samples: list[Sample] = []
         self._stage = stage
         self._seconds = seconds
         self._file = file
         self._broker = broker
-        self._stop_asked = threading.Event()
         self._began = time.monotonic()
-        self._error: Exception | None = None
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop_asked.set()
-        self.join()
-        if self._error is not None and error is None:
-            raise self._error
+    def __exit__(self, *_: object) -> None:
+        self.finish()
 
-    def run(self) -> None:
-        """Until the stop."""
-        try:
-            with self._file.open("a") as file:
-                while not self._stop_asked.wait(self._until_next()):
-                    sample = self._sample()
-                    self.samples.append(sample)
-                    file.write(json.dumps(asdict(sample)) + "\n")
-                    file.flush()
-        except Exception as error:  # handed over to the thread that leaves the context
-            self._error = error
+    def work(self) -> None:
+        """Take samples until the stop."""
+        with self._file.open("a") as file:
+            while not self.stop_asked.wait(self._until_next()):
+                sample = self._sample()
+                self.samples.append(sample)
+                file.write(json.dumps(asdict(sample)) + "\n")
+                file.flush()
 
     def _until_next(self) -> float:
         """Never two at once for one that came late."""

@@ -18,6 +18,7 @@ import httpx2
 
 from ops.demo.place import ALIAS
 from ops.faults.gateway_load import CallAttempt, Ledger, Talker
+from ops.waits import Worker
 
 TALKERS: Final = 2
 _PER_SECOND: Final = 0.5
@@ -44,42 +45,31 @@ BAD: Final[dict[str, tuple[int, str, bytes]]] = {
 """What is asked wrongly -> the status it deserves, where, and the body."""
 
 
-class Stray(threading.Thread):
+class Stray(Worker):
     """A client that hangs up, and asks for what it should not."""
 
     def __init__(self, url: str, key: str, ledger: Ledger, seed: int) -> None:
-        super().__init__(name="stray", daemon=True)
+        super().__init__("stray")
         self.statuses: Counter[str] = Counter()
         """What was asked wrongly and the status it got."""
         self.wrong: list[str] = []
-        self.error: Exception | None = None
         self._ledger = ledger
         self._key = key
         self._random = random.Random(seed)
         self._name = f"stray-{seed}"
         self._asked = 0
-        self._stop_asked = threading.Event()
         self._client = httpx2.Client(base_url=url, trust_env=False, timeout=_TIMEOUT_SECONDS)
 
-    def run(self) -> None:
-        """Until the stop."""
+    def work(self) -> None:
+        """Stray until the stop."""
         try:
-            while not self._stop_asked.wait(self._random.expovariate(1 / _STRAY_SECONDS)):
+            while not self.stop_asked.wait(self._random.expovariate(1 / _STRAY_SECONDS)):
                 try:
                     self._stray()
                 except httpx2.TransportError:
                     self.statuses["away"] += 1
-        except Exception as error:  # handed over to the joining thread
-            self.error = error
         finally:
             self._client.close()
-
-    def leave(self) -> None:
-        """Wait for its end, and raise what stopped it before."""
-        self._stop_asked.set()
-        self.join()
-        if self.error is not None:
-            raise self.error
 
     def _stray(self) -> None:
         if self._random.random() < _HUNG_UP:
@@ -144,9 +134,8 @@ class Traffic:
     def leave(self) -> None:
         """They go. Raises what stopped one before."""
         self._stop.set()
-        self.stray.leave()
-        for talker in self._talkers:
-            talker.finish()
+        for client in (self.stray, *self._talkers):
+            client.finish()
 
     def wrong(self) -> list[str]:
         """What should not have been answered so."""

@@ -28,6 +28,7 @@ from daemon.cli.explain import tree
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from events.errors import KintsugiError
+from ops.command_line import build_parser
 from ops.demo import view
 from ops.demo.children import Children, end_jobs
 from ops.demo.ending import is_rebuild_equal, short
@@ -35,8 +36,7 @@ from ops.demo.follow import Clock, follow
 from ops.demo.place import ALIAS, SEEDS, SIZES, Place, make
 from ops.demo.watch import look
 from ops.stack.proof import RouteProof, proof
-from ops.stack.roles import ROLES
-from ops.stack.services import Addresses, Services
+from ops.stack.services import ROLES, Addresses, Services
 
 SERVICES: Final = Path(__file__).with_name("services.toml")
 PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
@@ -132,10 +132,7 @@ def _keep(app: App, place: Place, console: Console, children: Children) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m ops.stack", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = build_parser(__doc__)
     parser.add_argument("--home", type=Path, default=Path(".local/stack"), metavar="FOLDER")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
     parser.add_argument(

@@ -6,7 +6,6 @@ A name proves nothing, so the engine is asked the probes of each adapter that th
 answers must be those that were computed from the adapter's files (daemon/adapters/fingerprint.py).
 """
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,11 +20,11 @@ from daemon.core.app import App
 from daemon.serving.fleet import open_fleet
 from events.errors import KintsugiError
 from ops.demo.place import ALIAS, Place
+from ops.processes import answers
+from ops.waits import until
 
 CALLS: Final = 16
 """Each in a session of its own, so that a share shows."""
-_PATIENCE_SECONDS: Final = 120.0
-_LOOK_SECONDS: Final = 0.2
 
 
 class NoGatewayAnswer(KintsugiError):
@@ -46,29 +45,18 @@ class RouteProof:
 
 def proof(app: App, place: Place) -> RouteProof:
     """Ask. Raises NoGatewayAnswer, NotProven, ReplicaError, NoFingerprint, BadAdapter."""
-    _await_gateway(app)
-    answers = [_ask(app, place) for _ in range(CALLS)]
+    # Where the cycle was over before, it has only just been started.
+    url = f"http://127.0.0.1:{app.settings.gateway.port}/readyz"
+    try:
+        until(lambda: answers(url), f"{url} is ready; see gateway.log")
+    except TimeoutError as error:
+        raise NoGatewayAnswer(str(error)) from None
+    replies = [_ask(app, place) for _ in range(CALLS)]
     return RouteProof(
-        calls=Counter(answer.headers["x-kintsugi-adapter"] for answer in answers),
-        recorded=sum(answer.headers["x-kintsugi-recorded"] == "yes" for answer in answers),
+        calls=Counter(answer.headers["x-kintsugi-adapter"] for answer in replies),
+        recorded=sum(answer.headers["x-kintsugi-recorded"] == "yes" for answer in replies),
         proofs=_proofs(app),
     )
-
-
-def _await_gateway(app: App) -> None:
-    """Until it is ready: where the cycle was over before, it has only just been started."""
-    url = f"http://127.0.0.1:{app.settings.gateway.port}/readyz"
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        try:
-            if httpx2.get(url, timeout=5, trust_env=False).is_success:
-                return
-            why = "it is not ready"
-        except httpx2.HTTPError as error:
-            why = f"{error or type(error).__name__}"
-        if time.monotonic() >= until:
-            raise NoGatewayAnswer(f"{url}: {why} after {_PATIENCE_SECONDS:g} s; see gateway.log")
-        time.sleep(_LOOK_SECONDS)
 
 
 def _ask(app: App, place: Place) -> httpx2.Response:

@@ -7,28 +7,38 @@ of the place, so that a place that was stopped goes on with them. All of them en
 also after SIGKILL.
 """
 
-import subprocess
-import sys
 import tomllib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from events.errors import KintsugiError
-from ops.demo.place import ROOT, Place, PlaceConflict
+from ops.demo.children import CROWD, Programs
+from ops.demo.place import Place, PlaceConflict
 from ops.isolated import InstallError
 from ops.kafka.broker import Broker, BrokerError
 from ops.kafka.jars import BrokerUnavailable
 from ops.postgres.server import Postgres, PostgresError, PostgresUnavailable
+from ops.processes import run_kintsugi
 from ops.vllm.server import Vllm
 
 BASE: Final = "reference"
 """What vLLM calls the reference policy."""
 LENGTH: Final = 1024
 """Tokens of a conversation: all that the reference policy takes."""
+
+
+ROLES: Final[Programs] = {
+    "consume": ("daemon", "consume"),
+    "ship": ("daemon", "ship"),
+    "gateway": ("daemon", "gateway"),
+    "schedule": ("daemon", "schedule"),
+    "work": ("daemon", "work"),
+    "crowd": CROWD,
+}
+"""The last ends first: the gateway before the shipper that copies what it recorded."""
 
 
 class ServiceError(KintsugiError):
@@ -42,6 +52,8 @@ class Addresses:
     kafka: str
     database: str
     engine: str
+    checkpoint: Path
+    """What the engine serves."""
 
     @classmethod
     def of(cls, place: Place) -> Self:
@@ -52,8 +64,9 @@ class Addresses:
                 f"{place.home} is a home without services, as make demo has; name another with "
                 "--home"
             )
-        engine = document["upstreams"][0]["url"]
-        return cls(document["kafka_bootstrap_servers"], document["database_url"], engine)
+        kafka, database = document["kafka_bootstrap_servers"], document["database_url"]
+        (engine,) = document["upstreams"]
+        return cls(kafka, database, engine["url"], Path(engine["checkpoint"]))
 
 
 class Services:
@@ -69,7 +82,7 @@ class Services:
         self.postgres = Postgres(place.home / "postgres", port=_port(at.database))
         self._database = urlsplit(at.database).path.removeprefix("/")
         self.engine = Vllm(
-            _checkpoint(place), BASE, place.home / "vllm", port=_port(at.engine),
+            at.checkpoint, BASE, place.home / "vllm", port=_port(at.engine),
             flags=(f"--max-model-len={LENGTH}",), mended=True,
         )  # fmt: skip
 
@@ -90,20 +103,12 @@ class Services:
             self._started = started.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._started.close()
 
     def _migrate(self) -> None:
         """Bring the tables to this version, as an operator does."""
-        done = subprocess.run(
-            [sys.executable, "-m", "daemon", "db", "upgrade"],
-            cwd=ROOT, env=self._place.variables, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = run_kintsugi(["db", "upgrade"], self._place.variables)
         if done.returncode != 0:
             raise ServiceError(done.stderr.strip())
 
@@ -112,8 +117,3 @@ def _port(address: str) -> int:
     port = urlsplit(address if "://" in address else f"//{address}").port
     assert port is not None, "the place was made with one"
     return port
-
-
-def _checkpoint(place: Place) -> Path:
-    document: dict[str, Any] = tomllib.loads(place.config.read_text())
-    return Path(document["upstreams"][0]["checkpoint"])

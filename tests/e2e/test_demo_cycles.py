@@ -29,7 +29,7 @@ from daemon.config.settings import Settings
 from daemon.core.app import App
 from ops.demo.crowd import FIRST_TASK, PER_SEED
 from ops.demo.place import ROOT, SIZES, make
-from ops.faults.demo_kill import below
+from ops.processes import list_descendants
 
 pytestmark = [pytest.mark.learning, pytest.mark.long, pytest.mark.timeout(2400)]
 
@@ -88,7 +88,7 @@ def kill_children_until_end(folder: Path) -> "subprocess.Popen[bytes]":
     deadline = time.monotonic() + 2 * PATIENCE
     for _ in range(4):
         time.sleep(chance.uniform(2, 12))
-        children = below(process.pid)
+        children = list_descendants(process.pid)
         if process.poll() is not None or not children:
             break
         kill([chance.choice(children)])
@@ -103,13 +103,13 @@ def test_each_cycle_ends_and_the_next_one_begins_whatever_is_killed(tmp_path: Pa
         kill_and_go_on(tmp_path)
     finally:
         running = [process.pid for process in STARTED if process.poll() is None]
-        kill([pid for root in running for pid in (*below(root), root)])
+        kill([pid for root in running for pid in (*list_descendants(root), root)])
 
 
 def kill_and_go_on(tmp_path: Path) -> None:
     make(tmp_path / "home", replace(SIZES["least"], cycles=CYCLES, seed=SEED), mix=MIX)
     kill_at(tmp_path, f"1/{CYCLES}  cycle ", lambda pid: [])
-    kill_at(tmp_path, f"2/{CYCLES}  ", below)
+    kill_at(tmp_path, f"2/{CYCLES}  ", list_descendants)
     process = kill_children_until_end(tmp_path)
     assert process.returncode in (0, 3), (tmp_path / "lines").read_text()
     check(tmp_path, process.returncode)

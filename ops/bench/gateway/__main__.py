@@ -1,6 +1,6 @@
 """What the gateway costs a call, beside direct access and LiteLLM's proxy.
 
-    python -m ops.bench.gateway [--rounds 5] [--seconds 3] [--calls 5000] [--folder DIR]
+    python -m ops.bench.gateway [--rounds 5] [--seconds 3] [--folder DIR]
 
 Method. One engine (upstream.py): 20 ms to the first token, 15 more at 2 ms each, whole or streamed.
 Three ways to it: direct; our gateway as a process of its own, with everything it does by default
@@ -20,15 +20,11 @@ alone, which other programs disturb less than time. `bare_ms` is one append and 
 same folder and round, of the bytes of the event that an answer waits for. `syncs` counts calls of
 fsync and fdatasync by a library preloaded into our gateway, `events` what its log holds more
 afterwards; every call must have two, and those looked at must hold tokens, or the bench ends.
-
-Memory: `calls` more calls by 64 clients, half of them streamed, in sessions of eight; what was
-resident every twentieth, and the slope over the second half. It says something from 65,536 calls
-on: before, what the gateway remembers on purpose still grows. Linux only.
+Linux only.
 """
 
-import argparse
 import asyncio
-import json
+import os
 import statistics
 import sys
 import tempfile
@@ -42,23 +38,14 @@ from typing import Any, Final
 from events.codec import decode
 from events.rollouts import CallEnded
 from events.streams import ROLLOUTS
-from ops.bench.gateway import disk
 from ops.bench.gateway.load import Load, Sample
 from ops.bench.gateway.sides import PUBLIC, Home, Side, Syncs, engine, ours, public
-from producers.gateway.capture.sessions import MAX_KNOWN
+from ops.command_line import run_command
 
 CLIENTS: Final = (1, 16, 64)
 RATE: Final = 50.0
-ALLOWED_MS: Final = 1.5
-"""Milliseconds that the gateway may add to the median beyond a bare append and fdatasync."""
-WANTED_RATIO: Final = 3.0
-"""Calls per second over the public gateway's."""
-FLAT_BYTES: Final = 50.0
-"""Per call, in the second half: what a gateway that forgets nothing would exceed many times."""
 _BARE_APPENDS: Final = 60
 _BARE_GAP_SECONDS: Final = 0.02
-_MEMORY_CLIENTS: Final = 64
-_MEMORY_SAMPLES: Final = 20
 _SETTLE_SECONDS: Final = 0.2
 
 Json = dict[str, Any]
@@ -117,7 +104,7 @@ class Bench:
 
     def _bare(self) -> list[float]:
         values = read_call_values(self.home, _BARE_APPENDS // len(_cells()) + 1)
-        return disk.time_appends(self.bare, values, _BARE_GAP_SECONDS)
+        return time_appends(self.bare, values)
 
     def _run(self, side: Side, cell: Cell, seed: int) -> Run:
         time.sleep(_SETTLE_SECONDS)
@@ -136,22 +123,6 @@ class Bench:
             syncs=self.syncs.count - syncs,
             events=added,
         )
-
-    def memory(self, side: Side, calls: int) -> list[tuple[int, int]]:
-        """Calls so far and bytes resident, over `calls` calls."""
-        points = [(0, side.resident_bytes())]
-        every = max(1, calls // _MEMORY_SAMPLES)
-
-        def until(done: int) -> bool:
-            if done % every == 0:
-                points.append((done, side.resident_bytes()))
-            return done >= calls
-
-        async def load() -> None:
-            await Load(side.target, None).run_clients(_MEMORY_CLIENTS, until)
-
-        asyncio.run(load())
-        return points
 
 
 def _cells() -> list[Cell]:
@@ -197,12 +168,6 @@ def read_call_values(home: Home, number: int) -> list[bytes]:
     return [values[place % len(values)] for place in range(number)]
 
 
-def slope(points: Sequence[tuple[int, int]]) -> float:
-    """Bytes per call, by least squares over the second half."""
-    half = points[len(points) // 2 :]
-    return statistics.linear_regression(*zip(*half, strict=True)).slope
-
-
 def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
     """One load, from all rounds."""
 
@@ -239,27 +204,29 @@ def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
     return document
 
 
-def list_goals(cells: Sequence[Json], bare_p50: float, memory: Json) -> list[Json]:
-    """What was wanted, and what was found."""
-    rows: list[Json] = []
-    for cell in cells:
-        name, over = cell["load"], cell.get("requests_over_public")
-        if name.endswith((" 1", f"rate {RATE:g}")):
-            value = cell["added_ms"]["ours"]["last_p50"]
-            limit = round(bare_p50 + ALLOWED_MS, 2)
-            rows.append(_goal(f"added p50, {name}, ms", value, limit, value <= limit))
-        if over is not None and not name.endswith(" 1"):
-            # One client waits for the engine, whatever stands between: no gateway is 3 times it.
-            what = f"requests over the public gateway's, {name}"
-            rows.append(_goal(what, over, WANTED_RATIO, over >= WANTED_RATIO))
-    if memory["calls"] >= MAX_KNOWN:
-        growth = memory["bytes_per_call"]
-        rows.append(_goal("memory, bytes per call", growth, FLAT_BYTES, growth <= FLAT_BYTES))
-    return rows
+@contextmanager
+def open_bare(folder: Path) -> Iterator[int]:
+    """Open an empty file to append to; its descriptor."""
+    path = folder / "bare"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+        path.unlink()
 
 
-def _goal(what: str, value: float, limit: float, met: bool) -> Json:
-    return {"goal": what, "value": value, "limit": limit, "met": met}
+def time_appends(descriptor: int, values: Sequence[bytes]) -> list[float]:
+    """Return the seconds of each append and fdatasync. They are paced like calls, for a disk that
+    rests between two syncs answers differently from a busy one."""
+    seconds: list[float] = []
+    for value in values:
+        time.sleep(_BARE_GAP_SECONDS)
+        begin = time.perf_counter()
+        os.write(descriptor, value)
+        os.fdatasync(descriptor)
+        seconds.append(time.perf_counter() - begin)
+    return seconds
 
 
 @contextmanager
@@ -273,54 +240,34 @@ def open_bench(folder: Path, seconds: float) -> Iterator[Bench]:
             stack.enter_context(ours(folder, home, syncs, direct)),
             stack.enter_context(public(folder, direct)),
         ]
-        bare = stack.enter_context(disk.bare(folder))
+        bare = stack.enter_context(open_bare(folder))
         for side in sides:
             for stream in (False, True):
                 asyncio.run(_run_load(side, Cell(stream, 4), 1.0, 0))
         yield Bench(sides, home, syncs, bare, seconds)
 
 
-def measure(options: argparse.Namespace) -> Json:
+def measure(folder: Path, rounds: int, seconds: float) -> Json:
     """The whole benchmark as one document."""
     bare: list[float] = []
-    rounds: list[dict[Cell, dict[str, Run]]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=options.folder) as name,
-        open_bench(Path(name), options.seconds) as bench,
-    ):
-        for number in range(options.rounds):
+    results: list[dict[Cell, dict[str, Run]]] = []
+    with tempfile.TemporaryDirectory(dir=folder) as name, open_bench(Path(name), seconds) as bench:
+        for number in range(rounds):
             appends, runs = bench.round(number)
             bare += appends
-            rounds.append(runs)
-            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
-        points = bench.memory(bench.sides[1], options.calls)
+            results.append(runs)
+            print(f"round {number + 1} of {rounds}", file=sys.stderr)
     bare.sort()
     bare_p50 = round(statistics.median(bare) * 1000, 2)
-    cells = [cell_document(cell, [runs[cell] for runs in rounds]) for cell in _cells()]
-    memory = {
-        "calls": options.calls,
-        "megabytes": [round(held / 1e6, 1) for _, held in points],
-        "bytes_per_call": round(slope(points), 1),
-    }
+    cells = [cell_document(cell, [runs[cell] for runs in results]) for cell in _cells()]
     return {
-        "benchmark": "gateway", "public": PUBLIC, "rounds": options.rounds,
-        "seconds": options.seconds, "bare_ms": {
+        "benchmark": "gateway", "public": PUBLIC, "rounds": rounds,
+        "seconds": seconds, "bare_ms": {
             "p50": bare_p50, "p99": round(bare[len(bare) * 99 // 100] * 1000, 2),
         },
-        "loads": cells, "memory": memory, "goals": list_goals(cells, bare_p50, memory),
+        "loads": cells,
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="per load, way and round")
-    parser.add_argument("--calls", type=int, default=5000, help="while memory is watched")
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured; default: TMPDIR")
-    print(json.dumps(measure(parser.parse_args()), indent=2))
-
-
 if __name__ == "__main__":
-    main()
+    run_command(__doc__, measure, indent=2, rounds=5, seconds=3.0)

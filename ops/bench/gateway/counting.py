@@ -6,17 +6,18 @@ Method. Each method of `Metrics` that a call passes, `calls` times over, less th
 cheapest of `rounds`, since what else the machine does only adds. `us` is each, `call_us` their sum.
 `scan_us` is the look for control tokens in bodies of agents' calls, by their size in KiB, and
 `read_us` their parsing. No request is answered: set it beside `cpu_ms` of `python -m
-ops.bench.gateway.watched`, which measures whole gateways and needs many rounds to see a hundredth.
-`asked_ms` is one answer to Prometheus. The counts are checked afterwards.
+ops.bench.gateway`, which measures whole gateways. `asked_ms` is one answer to Prometheus. The
+counts are checked afterwards.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from events.rollouts import CallEnded, CallStarted
+from ops.command_line import run_command
 from producers.gateway.http.control_strings import FAMILIES, ControlStrings, list_control_strings
 from producers.gateway.http.wire import parse_request
 from producers.gateway.metrics.registry import Metrics
@@ -86,7 +87,7 @@ def _processor_seconds(what: Callable[[], object], times: int) -> float:
     return time.process_time() - began
 
 
-def measure(calls: int, rounds: int) -> dict[str, Any]:
+def measure(folder: Path, calls: int, rounds: int) -> dict[str, Any]:
     """The benchmark as one document."""
     metrics = Metrics()
     parts = steps(metrics)
@@ -109,15 +110,5 @@ def measure(calls: int, rounds: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--calls", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
-    print(json.dumps(measure(options.calls, options.rounds), indent=2))
-
-
 if __name__ == "__main__":
-    main()
+    run_command(__doc__, measure, indent=2, calls=20_000, rounds=9)

@@ -4,15 +4,10 @@ Each gateway is one process with one worker that knows one client's key and keep
 requests. Ours writes to a home in the given folder with fsync, as by default.
 """
 
-import http.client
 import json
 import mmap
-import os
-import re
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,17 +19,23 @@ from events.streams import ROLLOUTS
 from ops import isolated
 from ops.bench.gateway.load import KEY, Target
 from ops.bench.gateway.upstream import MODEL
+from ops.processes import (
+    answers,
+    build_environment,
+    compile_library,
+    find_ports,
+    read_cpu_seconds,
+    read_end,
+)
+from ops.waits import until
 from producers.gateway.privacy.keys import hash_key
 
 PUBLIC: Final = "litellm==1.106.2"
 _PUBLIC_EXTRA: Final = "litellm[proxy]==1.106.2"
 
-_LOOK_SECONDS: Final = 0.1
-"""Between two looks at a server that starts."""
 _ROOT: Final = Path(__file__).parents[3]
 _SYNCS: Final = Path(__file__).with_name("syncs.c")
 _START_SECONDS: Final = 120
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 _CONFIG: Final = """
 model_list:
@@ -65,15 +66,7 @@ class Side:
 
     def cpu_seconds(self) -> float:
         """Processor time that it took so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
-
-    def resident_bytes(self) -> int:
-        """Memory that it holds now."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        match = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert match is not None, "Linux says it of every process that lives"
-        return int(match[1]) * 1024
+        return read_cpu_seconds(self.process.pid)
 
 
 class Syncs:
@@ -82,14 +75,7 @@ class Syncs:
     def __init__(self, folder: Path) -> None:
         self._library = folder / "syncs.so"
         self._file = folder / "syncs"
-        compiled = subprocess.run(
-            ["cc", "-shared", "-fPIC", "-O1", "-o", self._library, _SYNCS],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if compiled.returncode:
-            raise RuntimeError(
-                f"syncs.c does not compile, is a C compiler there? {compiled.stderr}"
-            )
+        compile_library(_SYNCS, self._library)
         self._file.write_bytes(bytes(8))
         with self._file.open("rb") as file:
             self._mapped = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
@@ -142,53 +128,28 @@ def engine(folder: Path) -> Iterator[Side]:
 
 @contextmanager
 def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Side]:
-    """Our gateway, which has proven the engine."""
-    with run_gateway("ours", "daemon", folder, home, upstream, syncs.environment) as side:
-        yield side
-
-
-@contextmanager
-def run_gateway(
-    name: str,
-    program: str,
-    folder: Path,
-    home: Home,
-    upstream: Side,
-    more: Mapping[str, str] | None = None,
-) -> Iterator[Side]:
-    """A gateway that records: `program` takes the arguments of `kintsugi`, `more` is of its
-    environment."""
-    port = _free_port()
+    """Our gateway, which has proven the engine and records."""
+    port = find_ports(1)[0]
     command = [
-        sys.executable, "-m", program, "gateway", "--port", str(port), "--upstream", _url(upstream),
+        sys.executable, "-m", "daemon", "gateway", "--port", str(port), "--upstream",
+        _url(upstream),
     ]  # fmt: skip
     environment = {
-        **(more or {}),
+        **syncs.environment,
         "KINTSUGI_HOME": str(home.folder),
         "KINTSUGI_GATEWAY__KEYS": _KEYS,
     }
-    with _run_process(name, command, environment, folder) as process:
-        _wait(process, port, "/readyz", folder / f"{name}.log")
-        yield Side(name, Target(port, recorded=True), process)
+    with _run_process("ours", command, environment, folder) as process:
+        _wait(process, port, "/readyz", folder / "ours.log")
+        yield Side("ours", Target(port, recorded=True), process)
         home.close()
-
-
-@contextmanager
-def role(
-    name: str, folder: Path, home: Home, environment: Mapping[str, str]
-) -> Iterator["subprocess.Popen[str]"]:
-    """Another role of our home, such as `consume`."""
-    command = [sys.executable, "-m", "daemon", name]
-    variables = {**environment, "KINTSUGI_HOME": str(home.folder)}
-    with _run_process(name, command, variables, folder) as process:
-        yield process
 
 
 @contextmanager
 def public(folder: Path, upstream: Side) -> Iterator[Side]:
     """LiteLLM's proxy: no database, nothing logged. Raises InstallError."""
     python = isolated.interpreter(_PUBLIC_EXTRA)
-    port = _free_port()
+    port = find_ports(1)[0]
     config, quiet = folder / "litellm.yaml", folder / "quiet.json"
     config.write_text(_CONFIG.format(model=MODEL, url=_url(upstream)))
     quiet.write_text(_QUIET)
@@ -205,13 +166,14 @@ def public(folder: Path, upstream: Side) -> Iterator[Side]:
 def _run_process(
     name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path
 ) -> Iterator["subprocess.Popen[str]"]:
+    own = {n: v for n, v in build_environment().items() if not n.startswith("LITELLM_")}
     with ExitStack() as stack:
         log = stack.enter_context((folder / f"{name}.log").open("w"))
         process = stack.enter_context(
             subprocess.Popen(
                 command,
                 cwd=_ROOT,
-                env={**_clean_environment(), **environment},
+                env={**own, **environment},
                 stdout=subprocess.PIPE if name == "direct" else log,
                 stderr=log,
                 text=True,
@@ -221,35 +183,12 @@ def _run_process(
         yield process
 
 
-def _clean_environment() -> dict[str, str]:
-    """Return the environment without the settings of the user who runs the bench."""
-    ours_or_theirs = ("KINTSUGI_", "LITELLM_")
-    return {name: v for name, v in os.environ.items() if not name.startswith(ours_or_theirs)}
-
-
 def _wait(process: "subprocess.Popen[str]", port: int, path: str, log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not _answers(port, path):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"{log.stem} does not answer; it said: {log.read_text()[-2000:]}")
-        time.sleep(_LOOK_SECONDS)
-
-
-def _answers(port: int, path: str) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
+    url = f"http://127.0.0.1:{port}{path}"
+    until(lambda: answers(url) or process.poll() is not None, f"{url}; see {log}", _START_SECONDS)
+    if process.poll() is not None:
+        raise RuntimeError(f"{log.stem} does not answer; it said: {read_end(log)}")
 
 
 def _url(side: Side) -> str:
     return f"http://127.0.0.1:{side.target.port}/v1"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

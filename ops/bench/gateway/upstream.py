@@ -10,10 +10,11 @@ gateway's probes, so its calls are captured like those of a real engine. Prints 
 
 import asyncio
 import json
-import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
+
+from ops.faults.gateway_engine import answer_proof
 
 MODEL: Final = "bench"
 FIRST_SECONDS: Final = 0.020
@@ -27,8 +28,6 @@ ANSWER: Final = "".join(WORDS)
 
 _BYTES_PER_TOKEN: Final = 4
 """Bytes per token of a prompt, about."""
-_PROBABLE: Final = {"a": math.log(0.6), "b": math.log(0.4)}
-"""What the probes are told of the next token; with top_k=1 the likelier is certain."""
 
 _HEAD: Final = "HTTP/1.1 200 OK\r\ncontent-type: {}\r\n{}\r\n\r\n"
 _STREAM_HEAD: Final = _HEAD.format(
@@ -110,23 +109,6 @@ def _chunk(
     return _frame(b"data: " + _encode(document) + b"\n\n")
 
 
-def answer_probe(request: Json) -> bytes:
-    """A completion of one token per prompt, as the gateway asks it for proof."""
-    likely = {"a": 0.0} if request.get("top_k") == 1 else _PROBABLE
-    scores = {
-        "tokens": ["a"], "token_logprobs": [likely["a"]], "top_logprobs": [likely],
-        "text_offset": [0],
-    }  # fmt: skip
-    choices = [
-        {
-            "index": number, "text": "a", "logprobs": scores, "finish_reason": "length",
-            "token_ids": [1], "prompt_token_ids": [2],
-        }
-        for number in range(len(request["prompt"]))
-    ]  # fmt: skip
-    return _response({"id": "cmpl-bench", "object": "text_completion", "choices": choices})
-
-
 def models() -> bytes:
     """The list of models."""
     card = {"id": MODEL, "object": "model", "owned_by": "vllm", "root": MODEL, "parent": None}
@@ -177,7 +159,7 @@ class Connection(asyncio.Protocol):
             return self._write(models())
         request = json.loads(body)
         if line.startswith(b"POST /v1/completions"):
-            return self._write(answer_probe(request))
+            return self._write(_response(answer_proof(request)))
         asked = (bool(request.get("return_token_ids")), bool(request.get("logprobs")))
         prompt = len(request["messages"]) * 256
         if request.get("stream"):

@@ -22,7 +22,6 @@ is off, or `found` or `alarms` is below the row's bound. Exit code 1 where a row
 are seeded by their number.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,9 +29,9 @@ from statistics import mean
 from typing import Any, Final
 
 from daemon.serving.lift import ERROR
-from ops.bench.guard import print_rows
-from ops.bench.intervals import wilson
+from ops.bench.guard import print_rows, wilson
 from ops.bench.lift.traffic import Traffic, decline, drop, look_repeatedly, wave
+from ops.command_line import build_parser
 
 _ALARMS: Final = 0.02
 """Probability of the two kinds of alarm together where nothing is off."""
@@ -105,9 +104,7 @@ ROWS: Final = tuple(_rows())
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one JSON document."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--rows", default="", help="only those whose name has this text")
     options = parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ops.reproduce.areal_sea.settings import TEMPERATURE, Reproduction
-from ops.reproduce.commands import Folder, build_agent_options, build_user_options
+from ops.reproduce.commands import Folder, build_eval_command
 
 USER = "user"
 
@@ -35,11 +35,7 @@ def build_gate(folder: Folder, domain: str) -> list[str]:
 def build_evaluation(plan: Reproduction, folder: Folder, arm: str, domain: str) -> list[str]:
     """Return the command that evaluates a policy."""
     tasks = [] if plan.counts.tasks is None else ["--tasks", str(plan.counts.tasks)]
-    return [
-        "kintsugi", "eval", "--env", domain, "--split", plan.split, *tasks,
-        "--trials", str(plan.counts.trials), *build_agent_options(plan),
-        "--model", plan.name_policy(arm, domain), "--base", plan.model,
-        "--temperature", f"{TEMPERATURE:g}", "--max-tokens", str(plan.max_tokens),
-        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *build_user_options(plan),
-        "--home", str(folder.evaluation), "--json",
-    ]  # fmt: skip
+    return build_eval_command(
+        plan.select_domain(domain), folder, plan.name_policy(arm, domain),
+        ["--split", plan.split, *tasks], plan.counts.trials, TEMPERATURE,
+    )  # fmt: skip

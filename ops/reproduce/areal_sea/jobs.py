@@ -17,7 +17,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from daemon.adapters.directory import WEIGHTS, verify
-from daemon.config.presets import preset
 from daemon.config.settings import Models, ProposerModel, Training
 from daemon.evaluation.run import Selection
 from daemon.methods.synthesis.engine import Parts, make_parts, synthesize
@@ -30,14 +29,14 @@ from daemon.solver.journal import parse_definitions, write_definitions
 from daemon.solver.spec import list_tasks
 from envs.environment import Environment
 from events.errors import KintsugiError
-from events.jobs import AdapterUser, EndpointUser, JobSpec, Probe, TaskPool
+from events.jobs import AdapterUser, EndpointUser, JobSpec, TaskPool
 from events.learning import TaskProposed, TaskRejected
 from events.synthesis.plans import PlansRevised, PlansWritten
 from ops.reproduce.areal_sea.commands import USER, find_gate, find_tasks, name_stage
 from ops.reproduce.areal_sea.settings import PRESET, TRAINING_TEMPERATURE, Reproduction
 from ops.reproduce.commands import Document, Folder, write_model
 from ops.reproduce.homes import ALIAS, build_settings, open_plan_environment
-from ops.reproduce.jobs import build_spec, build_training, change_spec, write_job
+from ops.reproduce.jobs import build_spec, build_training, change_spec, reinforce, write_job
 
 _ROUNDS: Final = 3
 _LINE_TOKENS: Final = 256
@@ -193,7 +192,6 @@ def plan_reinforced(
 ) -> dict[str, JobSpec]:
     """Return the specs of the reinforced jobs, which differ in who plays the user."""
     whole = _build_whole(plan, domain, accepted)
-    (pool,) = whole.pools
     base = EndpointUser(
         url=plan.addresses.user,
         model=plan.user_model or plan.model,
@@ -201,14 +199,9 @@ def plan_reinforced(
         max_tokens=max(_LINE_TOKENS, plan.max_tokens),
     )
     return {
-        arm: change_spec(
+        arm: reinforce(
             plan, whole, name_stage(arm, domain), plan.counts.rollouts,
-            pools=(pool.model_copy(update={"references": (), "user": player}),),
-            warm_start=None,
-            parent=str(folder.adapter(name_stage("sft", domain))),
-            algorithm=preset(PRESET),
-            # Whatever the first groups look like: the arms have the same rollouts.
-            probe=Probe(below=0.0),
+            folder.adapter(name_stage("sft", domain)), PRESET, user=player,
         )
         for arm, player in (("rl_base_user", base), ("rl_tuned_user", user))
     }  # fmt: skip

@@ -3,12 +3,9 @@
 import argparse
 from typing import Final
 
-from envs.environment import UnknownTask
-from envs.task import GENERATED
 from ops.reproduce.areal_sea.settings import ENVIRONMENTS, SMALL, TAU2, WHOLE, Reproduction
-from ops.reproduce.areal_sea.stages import NAME, build_stages, count_tasks
+from ops.reproduce.areal_sea.stages import NAME, build_stages, count_domain
 from ops.reproduce.options import (
-    BENCHMARKS,
     WrongUsage,
     add_common_options,
     read_address,
@@ -29,9 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def build_plan(options: argparse.Namespace) -> Reproduction:
     """Return the reproduction that the options ask for. Raises WrongUsage."""
     defaults = ENVIRONMENTS[options.env]
-    common = read_common_options(
-        options, defaults.split, defaults.split == GENERATED, defaults.max_tokens
-    )
+    common = read_common_options(options, defaults)
     if options.source == "in_process":
         raise WrongUsage(
             "rollouts in a job's own process wait for no endpoint, and one arm's user is the base "
@@ -47,19 +42,11 @@ def build_plan(options: argparse.Namespace) -> Reproduction:
     )
 
 
-def count_evaluated(plan: Reproduction) -> int:
-    """Return the number of evaluated tasks. Raises WrongUsage where the real ones are missing."""
-    try:
-        return sum(count_tasks(plan, domain) for domain in plan.domains)
-    except UnknownTask as error:
-        raise WrongUsage(f"{error}; {BENCHMARKS} names {plan.benchmarks}") from error
-
-
 TABLE: Final = Table(
     NAME,
     Reproduction,
+    ENVIRONMENTS,
     build_plan,
-    count_evaluated,
+    lambda plan: sum(count_domain(plan, domain) for domain in plan.domains),
     build_stages,
-    lambda plan: ENVIRONMENTS[plan.env].tokens,
 )

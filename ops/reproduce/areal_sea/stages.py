@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
+from daemon.evaluation.run import Selection
 from ops.reproduce.areal_sea.commands import USER, build_evaluation, build_gate, name_stage
 from ops.reproduce.areal_sea.settings import ARMS, PRESET, REINFORCED, TRAINED, Arm, Reproduction
 from ops.reproduce.commands import Document, Folder, StageFailure, run_command
-from ops.reproduce.homes import open_plan_environment
+from ops.reproduce.options import count_tasks
 from ops.reproduce.stages import Stage, build_check, build_own_command, build_training, train
 
 NAME: Final = "areal-sea"
@@ -17,13 +18,9 @@ _UNTAUGHT: Final = re.compile(r"none of \d+ rollouts taught anything.*")
 """What a job says where no group of its rollouts taught anything (daemon/solver/job.py)."""
 
 
-def count_tasks(plan: Reproduction, domain: str) -> int:
-    """Return the number of evaluated tasks of a domain. Raises UnknownTask."""
-    from daemon.evaluation.run import Selection
-
-    environment = open_plan_environment(plan.select_domain(domain))
-    tasks = Selection(plan.split, plan.counts.tasks).tasks(environment, plan.seed)
-    return sum(1 for _ in tasks)
+def count_domain(plan: Reproduction, domain: str) -> int:
+    """Return the number of evaluated tasks of a domain. Raises WrongUsage."""
+    return count_tasks(plan.select_domain(domain), Selection(plan.split, plan.counts.tasks))
 
 
 def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:
@@ -38,7 +35,7 @@ def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:
 
 
 def _build_domain(plan: Reproduction, folder: Folder, domain: str) -> Iterator[Stage]:
-    counts, tasks = plan.counts, count_tasks(plan, domain)
+    counts, tasks = plan.counts, count_domain(plan, domain)
     own = partial(build_own_command, NAME, folder)
     writer = plan.proposer_model or "rules and templates"
     specs, load = f"write-specs-{domain}", f"load-{domain}"
@@ -48,18 +45,18 @@ def _build_domain(plan: Reproduction, folder: Folder, domain: str) -> Iterator[S
         f"write-tasks-{domain}",
         f"{counts.plans} plans and {counts.written:,} tasks of {domain} by {writer}: synthesis, "
         "verification, rollout by the oracle, attribution, reflection",
-        own(f"write-tasks-{domain}"), partial(_write_tasks, plan, folder, domain),
+        own(f"write-tasks-{domain}"), partial(_write, "tasks", plan, folder, domain),
     )  # fmt: skip
     yield Stage(
         specs, "the specs of the jobs of agent and user", own(specs),
-        partial(_write_jobs, plan, folder, domain),
+        partial(_write, "jobs", plan, folder, domain),
     )  # fmt: skip
     user = name_stage(USER, domain)
     action = f"supervised training of the user on at most {counts.dialogues:,} dialogues"
     yield build_training(folder, user, action, rollouts=0)
     yield Stage(
         f"write-gate-{domain}", "the plan of the user's gate", own(f"write-gate-{domain}"),
-        partial(_write_gate, plan, folder, domain),
+        partial(_write, "gate", plan, folder, domain),
     )  # fmt: skip
     yield Stage(
         f"gate-{domain}", f"the user's gate of {counts.gate} dialogues with the oracle",
@@ -119,23 +116,15 @@ def _try_job(folder: Folder, name: str) -> Document:
         return {"lacking": untaught[0]}
 
 
-def _write_tasks(plan: Reproduction, folder: Folder, domain: str) -> Document:
+def _write(
+    what: Literal["tasks", "jobs", "gate"], plan: Reproduction, folder: Folder, domain: str
+) -> Document:
     # The learner's packages take seconds to import, and a plan needs none of them.
-    from ops.reproduce.areal_sea.jobs import write_tasks
+    from ops.reproduce.areal_sea.jobs import write_gate, write_jobs, write_tasks
 
-    return write_tasks(plan, folder, domain)
-
-
-def _write_jobs(plan: Reproduction, folder: Folder, domain: str) -> Document:
-    from ops.reproduce.areal_sea.jobs import write_jobs
-
-    return write_jobs(plan, folder, domain)
-
-
-def _write_gate(plan: Reproduction, folder: Folder, domain: str) -> Document:
-    from ops.reproduce.areal_sea.jobs import write_gate
-
-    return write_gate(plan, folder, domain)
+    return {"tasks": write_tasks, "jobs": write_jobs, "gate": write_gate}[what](
+        plan, folder, domain
+    )
 
 
 def _load(plan: Reproduction, folder: Folder, domain: str) -> Document:

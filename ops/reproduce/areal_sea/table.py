@@ -7,7 +7,6 @@ One run has one seed of training, so the spread between trainings is in none of 
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from statistics import fmean
 from typing import Any, Final
 
 from daemon.config.settings import Training
@@ -17,10 +16,10 @@ from ops.reproduce.areal_sea.commands import find_gate, name_stage
 from ops.reproduce.areal_sea.settings import ABLATIONS, ARMS, PUBLISHED, Arm, Reproduction
 from ops.reproduce.commands import Document, Folder, StageFailure
 from ops.reproduce.figures import (
+    compare_tasks,
     format_change,
     format_interval,
     format_table,
-    measure_difference,
 )
 from ops.reproduce.homes import Verdicts, build_settings, read_verdicts
 
@@ -127,12 +126,8 @@ def _read_domain(plan: Reproduction, folder: Folder, domain: str) -> Mapping[str
 
 def compare(verdicts: Mapping[str, Verdicts]) -> dict[str, tuple[int, Interval]]:
     """Return difference -> number of tasks and its mean; without those that share no task."""
-    differences = {}
-    for own, other in _COMPARED:
-        first, second = verdicts[own], verdicts[other]
-        common = sorted(set(first) & set(second))
-        if not common:
-            continue
-        values = [[fmean(part[task]) for task in common] for part in (first, second)]
-        differences[f"{own} less {other}"] = len(common), measure_difference(*values)
-    return differences
+    return {
+        f"{own} less {other}": compared
+        for own, other in _COMPARED
+        if (compared := compare_tasks(verdicts[own], verdicts[other])) is not None
+    }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from envs.reflection.official import detect_dialect
 from envs.task import PERTURBATIONS
-from ops.reproduce.commands import Folder, build_agent_options, build_user_options
+from ops.reproduce.commands import Folder, build_agent_options, build_eval_command
 from ops.reproduce.homes import ALIAS
 from ops.reproduce.reflection.settings import RATE, TEMPERATURE, TOP_P, Reproduction
 
@@ -28,12 +28,10 @@ def build_evaluation(plan: Reproduction, folder: Folder, policy: str) -> list[st
     """Return the command that evaluates a policy with and without injected mistakes."""
     tasks = [] if plan.counts.tasks is None else ["--tasks", str(plan.counts.tasks)]
     injected = [part for name in PERTURBATIONS for part in ("--inject", f"{name}={RATE:g}")]
-    return [
-        "kintsugi", "eval", "--env", plan.env, "--split", plan.split, *tasks, *injected,
-        "--trials", str(plan.counts.trials), *_name(plan, policy), "--base", plan.model,
-        "--temperature", f"{TEMPERATURE:g}", "--extra", json.dumps({"top_p": TOP_P}),
-        "--max-tokens", str(plan.max_tokens), *build_user_options(plan), *_run(plan, folder),
-    ]  # fmt: skip
+    return build_eval_command(
+        plan, folder, plan.name_policy(policy), ["--split", plan.split, *tasks, *injected],
+        plan.counts.trials, TEMPERATURE, "--extra", json.dumps({"top_p": TOP_P}),
+    )  # fmt: skip
 
 
 def build_items(plan: Reproduction, folder: Folder, policy: str) -> list[str]:

@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from daemon.config.presets import preset
 from daemon.engine.chat import Chat
 from daemon.evaluation.run import Selection
 from envs.asides import split_aside, write_aside
 from envs.lessons.checks import get_lesson
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
-from events.jobs import JobSpec, Probe, TaskPool
+from events.jobs import JobSpec, TaskPool
 from ops.reproduce.commands import Document, Folder
 from ops.reproduce.homes import open_plan_environment
-from ops.reproduce.jobs import build_spec, build_training, change_spec, write_job
+from ops.reproduce.jobs import build_spec, build_training, change_spec, reinforce, write_job
 from ops.reproduce.reflection.commands import find_lessons
 from ops.reproduce.reflection.settings import (
     LORA_ALPHA,
@@ -118,20 +117,9 @@ def plan_jobs(plan: Reproduction, folder: Folder, lessons: Lessons) -> dict[str,
     """Return the spec of each arm."""
     whole = _build_whole(plan, lessons)
     specs = {SUPERVISED: change_spec(plan, whole, SUPERVISED, len(lessons.shown), grpo=False)}
-    (pool,) = whole.pools
+    parent, rollouts = folder.adapter(SUPERVISED), plan.counts.rollouts
     for name in plan.presets:
-        specs[name] = change_spec(
-            plan,
-            whole,
-            name,
-            plan.counts.rollouts,
-            pools=(pool.model_copy(update={"references": ()}),),
-            warm_start=None,
-            parent=str(folder.adapter(SUPERVISED)),
-            algorithm=preset(name),
-            # As in the paper, whatever the first groups look like.
-            probe=Probe(below=0.0),
-        )
+        specs[name] = reinforce(plan, whole, name, rollouts, parent, name)
     return specs
 
 

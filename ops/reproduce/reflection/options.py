@@ -4,15 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from daemon.evaluation.run import Selection
 from envs.bfcl.cases import find_splits
 from envs.bfcl.classes import NoBfclClasses, require
-from envs.environment import UnknownTask
-from envs.task import GENERATED
-from ops.reproduce.homes import open_plan_environment
 from ops.reproduce.options import (
     BENCHMARKS,
     WrongUsage,
     add_common_options,
+    count_tasks,
     read_common_options,
 )
 from ops.reproduce.reflection.settings import (
@@ -43,9 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def build_plan(options: argparse.Namespace) -> Reproduction:
     """Return the reproduction that the options ask for. Raises WrongUsage."""
     defaults = ENVIRONMENTS[options.env]
-    common = read_common_options(
-        options, defaults.split, defaults.split == GENERATED, defaults.max_tokens
-    )
+    common = read_common_options(options, defaults)
     counts = SMALL if options.small else WHOLE.model_copy(update={"tasks": defaults.tasks})
     if options.items is not None and not options.items.is_file():
         raise WrongUsage(f"{options.items} is no file; correct --items")
@@ -79,23 +76,11 @@ def _has_bfcl(benchmarks: Path | None) -> bool:
     return True
 
 
-def count_evaluated(plan: Reproduction) -> int:
-    """Return the number of evaluated tasks. Raises WrongUsage where the real ones are missing."""
-    from daemon.evaluation.run import Selection
-
-    try:
-        environment = open_plan_environment(plan)
-        selection = Selection(plan.split, plan.counts.tasks)
-        return sum(1 for _ in selection.tasks(environment, plan.seed))
-    except UnknownTask as error:
-        raise WrongUsage(f"{error}; {BENCHMARKS} names {plan.benchmarks}") from error
-
-
 TABLE: Final = Table(
     NAME,
     Reproduction,
+    ENVIRONMENTS,
     build_plan,
-    count_evaluated,
+    lambda plan: count_tasks(plan, Selection(plan.split, plan.counts.tasks)),
     build_stages,
-    lambda plan: ENVIRONMENTS[plan.env].tokens,
 )

@@ -9,7 +9,6 @@ has one seed of training, so the spread between trainings is in none of these in
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from statistics import mean
 from typing import Any, Final
 
 from daemon.config.settings import Training
@@ -24,10 +23,10 @@ from envs.statistics import Interval
 from envs.task import PERTURBATIONS, Lesson
 from ops.reproduce.commands import Document, Folder
 from ops.reproduce.figures import (
+    compare_tasks,
     format_change,
     format_interval,
     format_table,
-    measure_difference,
 )
 from ops.reproduce.homes import (
     Trial,
@@ -242,11 +241,7 @@ def _compare(
     """Return None where no task has all verdicts of both."""
     count = 1 if figure == BFCL else plan.counts.trials
     first, second = (keep_whole(trials.get(name, {}), count) for name in (own, other))
-    common = sorted(set(first) & set(second))
-    if not common:
-        return None
-    values = [[mean(part[task]) for task in common] for part in (first, second)]
-    return len(common), measure_difference(*values)
+    return compare_tasks(first, second)
 
 
 def _differences(found: Mapping[str, Mapping[str, tuple[int, Interval]]]) -> str:

@@ -2,7 +2,8 @@
 
 from typing import Final, Literal
 
-from ops.reproduce.commands import Folder, build_agent_options, build_user_options
+from daemon.evaluation.run import Selection
+from ops.reproduce.commands import Folder, build_eval_command
 from ops.reproduce.sentinel.settings import TEMPERATURE, Reproduction
 
 Policy = Literal["base", "general", "targeted"]
@@ -23,10 +24,12 @@ def build_evaluation(plan: Reproduction, folder: Folder, policy: Policy) -> list
     )
     if plan.counts.tasks is not None:
         tasks += ["--tasks", str(plan.counts.tasks)]
-    return [
-        "kintsugi", "eval", "--env", plan.env, *tasks, "--trials", str(plan.counts.trials),
-        *build_agent_options(plan), "--model", name_policy(plan, policy), "--base", plan.model,
-        "--temperature", f"{TEMPERATURE:g}", "--max-tokens", str(plan.max_tokens),
-        "--seed", str(plan.seed), "--concurrency", str(plan.concurrency), *build_user_options(plan),
-        "--home", str(folder.evaluation), "--json",
-    ]  # fmt: skip
+    name = name_policy(plan, policy)
+    return build_eval_command(plan, folder, name, tasks, plan.counts.trials, TEMPERATURE)
+
+
+def select_evaluated(plan: Reproduction) -> Selection:
+    """Return the tasks that policies are evaluated on: those of the split, or generated ones."""
+    if plan.traffic:
+        return Selection(first=plan.counts.tasks, mix=plan.traffic)
+    return Selection(plan.split, plan.counts.tasks)

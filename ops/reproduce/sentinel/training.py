@@ -37,6 +37,7 @@ from events.jobs import JobSpec, TaskPool
 from events.learning import JobRequested, TaskRejected
 from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
 from ops.reproduce.jobs import build_training, change_spec
+from ops.reproduce.sentinel.commands import select_evaluated
 from ops.reproduce.sentinel.settings import TEMPERATURE, Reproduction
 from producers.simulation import Provenance
 
@@ -185,13 +186,6 @@ def _describe_cycle(app: App, plan: Reproduction) -> CycleRow:
         ended_because=None, event="reproduce", started=None, diagnosed=None,
         directed=None, ended=None,
     )  # fmt: skip
-
-
-def select_evaluated(plan: Reproduction) -> Selection:
-    """Return the tasks that policies are evaluated on: those of the split, or generated ones."""
-    if plan.traffic:
-        return Selection(first=plan.counts.tasks, mix=plan.traffic)
-    return Selection(plan.split, plan.counts.tasks)
 
 
 def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[str]:

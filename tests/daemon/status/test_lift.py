@@ -18,7 +18,7 @@ from daemon.status.stages import Mood, stops
 from events.envelope import utc_now
 from events.log import Entry
 from events.rollouts import CallStarted, HoldoutDraw, RolloutEnded, Task
-from ops.demo.lift import lift_section
+from ops.demo.report import lift_section
 from tests.consumers.deciding import passed, routed
 from tests.consumers.folding import entry
 from tests.daemon.metrics.scene import labelled, say, series, settings_of

@@ -1,6 +1,5 @@
 """A run whose endpoint came back at another address goes on."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from daemon.solver.job import JOURNAL
 from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.spec import digest, read_spec
-from events.canonical import exact_json, sha256
 from events.jobs import AdapterUser, EndpointSource, EndpointUser
 from ops.reproduce.__main__ import main
 from ops.reproduce.areal_sea.commands import build_evaluation
@@ -60,18 +58,6 @@ def test_a_stages_result_says_where_the_endpoints_were(tmp_path: Path) -> None:
     planned(tmp_path)
     assert main(["areal-sea", "--out", str(tmp_path), "--only", "write-tasks-shop"]) == 0
     assert Folder(tmp_path).read("write-tasks-shop")["addresses"]["base_url"] == NOWHERE
-
-
-def test_a_folder_that_was_begun_before_keeps_its_names(tmp_path: Path) -> None:
-    planned(tmp_path)
-    folder = Folder(tmp_path)
-    document = json.loads(folder.settings.read_bytes())
-    del document["format"], document["before"]
-    folder.settings.write_text(json.dumps(document))
-    named = sha256(exact_json(document))
-    assert read_plan(folder).digest == named
-    assert main([*options(tmp_path, ELSEWHERE), "--only", "check"]) == 4
-    assert (read_plan(folder).base_url, read_plan(folder).digest) == (ELSEWHERE, named)
 
 
 def test_evaluations_name_the_address_that_they_were_begun_at(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from daemon.metrics.exposition import port_of
 from ops.demo import __main__ as demo
 from ops.demo.place import ROOT
 from ops.prometheus.server import PrometheusUnavailable, program
-from ops.stack.roles import ROLES
+from ops.stack.services import ROLES
 from ops.vllm import server
 from tests.conftest import missing
 from tests.daemon.commands import run_here

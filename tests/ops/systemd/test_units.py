@@ -11,7 +11,7 @@ import pytest
 
 from daemon.config.settings import Settings
 from ops.demo.place import ROOT
-from ops.stack.roles import ROLES
+from ops.stack.services import ROLES
 from tests.conftest import missing
 from tests.daemon.commands import run_here
 

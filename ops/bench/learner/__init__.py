@@ -1,1 +1,0 @@
-"""The learner against TRL: the same batch, the same adapter, side by side."""
