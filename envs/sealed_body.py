@@ -7,7 +7,7 @@
 
 Whoever looks up bodies does it through `open_body`, which returns others as they are. The id is the
 sha256 of the body with its salt, so what was opened is checked as any body is (task.py). The salt
-follows from the key: the same lesson has the same id again, and once the key is destroyed, nobody
+follows from the key: the same task has the same id again, and once the key is destroyed, nobody
 can tell the id of a guess. Not covered: who may have the key.
 """
 
@@ -17,7 +17,14 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from envs.task import BadDefinition, TaskDefinition, read_body, write_body
+from envs.task import (
+    MAKER,
+    BadDefinition,
+    TaskDefinition,
+    describe_origin,
+    read_body,
+    write_body,
+)
 from events.canonical import exact_json
 from events.errors import BadRecord
 from events.learning import SealedDefinition
@@ -26,8 +33,6 @@ from events.privacy.sealing import Key, digest_with_key, seal, unseal
 FindKey = Callable[[str], Key | None]
 """Function that returns the key of an id; None where its person was erased."""
 
-MAKER: Final = "kintsugi lessons make"
-"""The command that makes tasks of persons' sessions and seals them."""
 _SEALED: Final = "sealed"
 """Field that no definition has: the ciphertext."""
 _KEYID: Final = "keyid"
@@ -45,13 +50,12 @@ def seal_body(task: TaskDefinition, key: Key) -> SealedDefinition:
     """Encrypt the body of a salted task, bound to its id."""
     assert task.salt is not None, "salt_task comes first"
     body = seal(key, write_body(task.dump_body()).encode(), _context(task.id))
-    lesson = task.lesson
     return SealedDefinition(
         keyid=key.id,
         body=base64.b64encode(body).decode(),
-        operator=None if lesson is None else lesson.operator,
-        source=None if lesson is None else lesson.source,
-        rollout=None if lesson is None else lesson.rollout,
+        operator=task.operator,
+        source=None if task.operator is None else task.source,
+        rollout=task.source_rollout,
     )
 
 
@@ -64,7 +68,7 @@ def write_sealed(environment: str, stored: SealedDefinition) -> str:
         _SEALED: stored.body,
     }
     if stored.operator is not None:
-        fields["lesson"] = stored.model_dump(include={"operator", "source", "rollout"})
+        fields |= describe_origin(stored.model_dump(include={"operator", "source", "rollout"}))
     return write_body(fields)
 
 
@@ -102,7 +106,7 @@ def open_body(task: str, text: str, find_key: FindKey) -> str | None:
     except BadDefinition:
         # Without its reason, which quotes the body: it is written into events.
         raise BadDefinition(
-            f"the sealed body of task {task} is no body of it for this version; make the lesson "
+            f"the sealed body of task {task} is no body of it for this version; make the task "
             f"anew: {MAKER}"
         ) from None
     return body

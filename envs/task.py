@@ -241,6 +241,9 @@ argument   the right tool with a wrong argument
 PERTURBATIONS: Final[tuple[Operator, ...]] = ("argument", "redundant", "swap", "missing")
 """Operators that change a trajectory."""
 
+MAKER: Final = "kintsugi lessons make"
+"""The command that makes tasks of persons' sessions and seals them (sealed_body.py)."""
+
 Split = Literal["train", "test"]
 
 
@@ -263,6 +266,12 @@ class Lesson(StrictModel):
     """Task that the trajectory is of."""
     rollout: Id | None = None
     """Rollout in which the call was made; None for a call that an operator put in."""
+
+
+def describe_origin(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the field of a definition that says how the call at the end of its prefix came to be
+    wrong, in which task and in which rollout; `find_operator` reads it."""
+    return {"lesson": origin}
 
 
 def find_operator(definition: Mapping[str, Any]) -> str | None:
@@ -302,6 +311,11 @@ class TaskDefinition(_Sparse):
     salt: str | None = None
     """Keyed digest in a task that is made of a person's session: without the key, nobody can test a
     guess of the body against the id (sealed_body.py). None in any other."""
+
+    @property
+    def operator(self) -> Operator | None:
+        """How the call at the end of its prefix came to be wrong; None where none is."""
+        return None if self.lesson is None else self.lesson.operator
 
     @property
     def source(self) -> str:

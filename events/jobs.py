@@ -216,8 +216,8 @@ class TaskPool(StrictModel):
         return self.reward in ("repair", "both")
 
     @property
-    def lesson_count(self) -> int:
-        """Number of lessons that are drawn or shown."""
+    def repair_count(self) -> int:
+        """Number of tasks that are drawn or shown for their repairs."""
         return len(self.tasks) + len(self.references) if self.rewards_repairs else 0
 
 

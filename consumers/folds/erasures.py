@@ -83,15 +83,15 @@ class AdapterDependence:
     cycle: str | None
     because: tuple[str, ...]
     """`counted`: a rollout was judged in the round that its cycle began with; `example`: its
-    directive names one; `task`: a task was written after one; `lesson`: its job practised a lesson
-    made of one; `parent`: it goes on from an adapter of this list, was merged of one, or has one as
-    a part."""
+    directive names one; `task`: a task was written after one; `drawn`: its job drew or showed a
+    task made of one; `parent`: it goes on from an adapter of this list, was merged of one, or has
+    one as a part."""
 
 
 def find_dependent_adapters(
-    connection: Connection, rollouts: Collection[str], lessons: Collection[str] = ()
+    connection: Connection, rollouts: Collection[str], tasks: Collection[str] = ()
 ) -> list[AdapterDependence]:
-    """The adapters that rest on any of these rollouts, or on lessons made of them, by name."""
+    """Return the adapters that rest on any of these rollouts, or on tasks made of them, by name."""
     cycles = _cycles(connection, frozenset(rollouts))
     jobs, adapters = Job.table().c, Adapter.table().c
     query = (
@@ -109,8 +109,8 @@ def find_dependent_adapters(
         parents[name] += composition.parts
     reasons = {row.adapter: cycles[row.cycle] for row in rows if row.cycle in cycles}
     for row in rows:
-        if row.spec is not None and not _list_drawn(row.spec).isdisjoint(lessons):
-            reasons[row.adapter] = (*reasons.get(row.adapter, ()), "lesson")
+        if row.spec is not None and not _list_drawn(row.spec).isdisjoint(tasks):
+            reasons[row.adapter] = (*reasons.get(row.adapter, ()), "drawn")
     while True:
         named = {
             name

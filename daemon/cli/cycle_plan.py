@@ -139,6 +139,7 @@ def build_document(planned: "CyclePlan") -> dict[str, Any]:
 
 
 def _build_job(planned: "CyclePlan", job: "JobRequested") -> dict[str, Any]:
+    from daemon.cli.methods import describe_pool
     from events.learning import BRANCH
 
     spec = job.spec
@@ -163,7 +164,7 @@ def _build_job(planned: "CyclePlan", job: "JobRequested") -> dict[str, Any]:
                 "environment": pool.environment or spec.environment,
                 "user": None if pool.user is None else pool.user.simulator,
                 "reward": pool.reward,
-                "lessons": pool.lesson_count,
+                **describe_pool(pool),
             }
             for pool in spec.pools
         ],
@@ -227,6 +228,8 @@ def _find_pass_rate(data: "TaskProposed") -> str | None:
 
 
 def _summarize(planned: "CyclePlan") -> Any:
+    from daemon.cli.methods import count_modes
+
     outlook, unread = planned.outlook, planned.unread
     values = {
         "cycle": f"{planned.number} of {outlook.alias} on {outlook.base}",
@@ -241,11 +244,9 @@ def _summarize(planned: "CyclePlan") -> Any:
         f"{unread.rollouts:,} rollouts, {unread.judged:,} of them judged, {unread.failed:,} "
         "different failures"
     )
-    lessons = sum(data.mode == "repair" for data in planned.accepted)
-    by_plans = sum(data.plan is not None for data in planned.accepted)
     counts = [
         f"{count:,} of them {name}"
-        for name, count in (("lessons", lessons), ("by plans", by_plans))
+        for name, count in count_modes(planned.accepted).items()
         if count
     ]
     of_them = f" ({', '.join(counts)})" if counts else ""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from consumers.reads.learning import CycleRow, JobRoundRow, RejectionRow
     from daemon.cycle.cost import CycleCost
     from daemon.cycle.outlook import Outlook
-    from daemon.cycle.practice import CyclePractice
 
 group = noun("cycle", "From failures to a better adapter, round by round.")
 
@@ -108,7 +107,6 @@ def show(
     from daemon.cycle.account.account import build_document
     from daemon.cycle.account.read import read_account
     from daemon.cycle.cost import read_cost
-    from daemon.cycle.practice import read_cycle_practice
     from daemon.cycle.views import read_step
     from daemon.status.methods import describe_branches
 
@@ -121,8 +119,7 @@ def show(
         branches = describe_branches(connection, app.settings, read_cycle_state(connection, row))
         cost = read_cost(connection, app.settings, row)
         account = read_account(connection, row)
-        practice = read_cycle_practice(connection, row)
-        sections = read_cycle_sections(connection, row.cycle)
+        sections = read_cycle_sections(connection, row)
     if cli.out.json:
         document = _document(row, step, rejected)
         job_rounds = [_describe_round(item) for item in rounds]
@@ -132,15 +129,13 @@ def show(
                 **document,
                 "jobs": branches,
                 "job_rounds": job_rounds,
-                "lessons": _describe_practice(practice),
                 **{name: section.document for name, section in sections.items()},
                 "cost": _cost(cost),
                 "account": accounted,
             }
         )
         return
-    more = {} if practice is None else {"lessons": practice.describe()}
-    more.update({name: section.text for name, section in sections.items() if section.text})
+    more = {name: section.text for name, section in sections.items() if section.text}
     if account is not None:
         more["limited by"] = describe_limit(account)
     cli.out.show(_about(row, step, cost, more))
@@ -200,17 +195,6 @@ def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]")
         "findings": findings,
         "step": step,
         "rejections": [asdict(item) for item in rejected],
-    }
-
-
-def _describe_practice(practice: "CyclePractice | None") -> dict[str, Any] | None:
-    """Return the figures of lessons in the cycle, as JSON."""
-    if practice is None:
-        return None
-    measured = practice.after_error
-    return {
-        **asdict(practice),
-        "after_error": None if measured is None else measured.model_dump(mode="json"),
     }
 
 

@@ -82,6 +82,7 @@ def _confirm(held: "PersonData", who: str) -> bool:
 
 
 def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run: bool) -> None:
+    from daemon.cli.methods import describe_erasure, name_reasons
     from daemon.maintenance.erasure import LIMITS
 
     if cli.out.json:
@@ -93,11 +94,14 @@ def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run:
                 "dry_run": dry_run,
                 "events": held.events,
                 "rollouts": len(held.rollouts),
-                "lessons": len(held.live_tasks),
+                **{name: section.document for name, section in describe_erasure(held).items()},
                 "unsealed": held.unsealed,
                 "leaning": held.leaning,
                 "readable_names": held.readable_names,
-                "adapters": [asdict(adapter) for adapter in held.adapters],
+                "adapters": [
+                    {**asdict(adapter), "because": name_reasons(adapter.because)}
+                    for adapter in held.adapters
+                ],
                 "limits": [*LIMITS, *_beyond(held)],
             }
         )
@@ -105,7 +109,7 @@ def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run:
     for line in _summarize(held, done, dry_run):
         cli.out.show(plain_line(line))
     if held.adapters:
-        because = ("because", lambda adapter: ", ".join(adapter.because))
+        because = ("because", lambda adapter: ", ".join(name_reasons(adapter.because)))
         cli.out.show(Columns("adapter", "state", "job", because).build_table(held.adapters))
     for limit in _beyond(held):
         cli.out.warn(limit)
@@ -115,11 +119,12 @@ def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run:
 
 
 def _summarize(held: "PersonData", done: bool, dry_run: bool) -> list[str]:
+    from daemon.cli.methods import describe_erasure
+
     if held.keyid is None:
         return ["nothing of this person is sealed here, or not any more: nothing was changed"]
     what = f"{held.events:,} events, {len(held.rollouts):,} rollouts of them"
-    if held.live_tasks:
-        what += f", {len(held.live_tasks):,} lessons made of these (retired)"
+    what += "".join(section.text for section in describe_erasure(held).values())
     if dry_run:
         return [f"would be erased: {what}; nothing was changed"]
     return [f"erased: {what}; their key is destroyed"] if done else []

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -18,6 +19,7 @@ from daemon.cli.output import table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from daemon.cli.methods import AttemptObserver
     from daemon.core.app import App
     from daemon.evaluation.run import Means, Run, Selection, Spec
     from envs.environment import Environment
@@ -190,6 +192,7 @@ def evaluate(
     ] = "OPENAI_API_KEY",
 ) -> int:
     """Evaluate an agent on tasks. Killed, the same command goes on where it was."""
+    from daemon.cli.methods import inject_mistakes
     from daemon.evaluation.run import Means, ModelEndpoint, Spec
 
     if user_model is None and (user_base_url or user_moved_from or user_best_of > 1):
@@ -212,18 +215,20 @@ def evaluate(
     names = _split_names(env, selection, scenarios)
     rates = _read_rates(inject or [])
     specs = {
-        name: Spec(
-            environment=name,
-            selection=selection,
-            trials=trials,
-            seed=seed,
-            agent=agent,
-            user=user,
-            candidates=user_best_of,
-            timeout=timeout,
-            alias=alias,
-            base=base or model,
-            inject=rates,
+        name: inject_mistakes(
+            Spec(
+                environment=name,
+                selection=selection,
+                trials=trials,
+                seed=seed,
+                agent=agent,
+                user=user,
+                candidates=user_best_of,
+                timeout=timeout,
+                alias=alias,
+                base=base or model,
+            ),
+            rates,
         )
         for name in names
     }
@@ -386,11 +391,11 @@ class PlayedEvaluation:
 def play_evaluation(
     cli: Cli, environment: "Environment", spec: "Spec", means: "Means"
 ) -> PlayedEvaluation:
+    from daemon.cli.methods import open_observer
     from daemon.core.task_definitions import with_definitions
     from daemon.evaluation.run import (
         digest_of,
         lock_evaluation,
-        observe_resumed,
         open_run,
         passive,
         report,
@@ -401,7 +406,9 @@ def play_evaluation(
     with cli.app() as app, ExitStack() as held:
         if any(map(is_content_id, spec.selection.ids)):
             app.settle()
-        lines = survey(with_definitions(app, environment), spec)
+        observer = open_observer(spec, environment)
+        with_definitions(app, environment)
+        lines = survey(environment, spec, None if observer is None else observer.note)
         digest = digest_of(spec, lines)
         held.enter_context(lock_evaluation(app.home, digest))
         app.settle()
@@ -409,8 +416,8 @@ def play_evaluation(
             run = open_run(connection, digest, lines, spec.trials)
         if run.resumed:
             cli.out.hint(f"{run.resumed:,} attempts of this run are in the log already")
-        if spec.inject:
-            observe_resumed(app, environment, run)
+        if observer is not None:
+            observer.observe_resumed(app, run)
         unscripted = 0 if spec.user else sum(not line.scripted for line in lines)
         if unscripted:
             cli.out.warn(
@@ -419,12 +426,13 @@ def play_evaluation(
                 "with --user-model"
             )
         with cli.out.progress("Playing", run.pending, "episodes") as advance:
-            seen = asyncio.run(_play(app, environment, spec, run, means, advance))
+            seen = asyncio.run(_play(app, environment, spec, run, means, observer, advance))
         with cli.out.progress("Doing nothing", len(lines), "episodes") as advance:
             idle = passive(environment, spec, advance)
         app.settle()
     _warn(cli, seen)
-    return PlayedEvaluation(run, idle, report(spec, run, idle))
+    add = None if observer is None else partial(observer.report, run)
+    return PlayedEvaluation(run, idle, report(spec, run, idle, add))
 
 
 class _Findings:
@@ -451,6 +459,7 @@ async def _play(
     spec: "Spec",
     run: "Run",
     means: "Means",
+    observer: "AttemptObserver | None",
     advance: "Callable[[int], None]",
 ) -> _Findings:
     from daemon.evaluation.run import play_run, prepare_setup
@@ -463,6 +472,8 @@ async def _play(
             async for batch in batches:
                 for rollout, attempt in batch:
                     seen.add(rollout, attempt)
+                    if observer is not None:
+                        observer.observe(attempt)
                 advance(len(batch))
     return seen
 

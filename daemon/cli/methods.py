@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     import typer
     from sqlalchemy import Connection
 
+    from consumers.reads.learning import CycleRow
+    from daemon.evaluation.run import Spec
+    from daemon.maintenance.erasure import PersonData
+    from daemon.methods.lessons.injection import MistakeObserver
+    from envs.environment import Environment
+    from envs.task import Operator
+    from events.jobs import TaskPool
+    from events.learning import TaskProposed
+
+    AttemptObserver = MistakeObserver
+
 GROUPS: "Final[Mapping[str | None, Sequence[typer.Typer]]]" = {
     "patterns": (skill_commands.group,),
     "tasks": (plans.group, lessons.group),
@@ -34,23 +45,56 @@ _SHORT = 13
 class Section:
     """A part of a command's answer that a method adds."""
 
-    document: list[dict[str, Any]]
-    """For scripts."""
+    document: Any
+    """For scripts, as JSON."""
     text: str
     """For a terminal; empty where there is nothing to say."""
 
 
-def read_cycle_sections(connection: "Connection", cycle: str) -> dict[str, Section]:
+def read_cycle_sections(connection: "Connection", cycle: "CycleRow") -> dict[str, Section]:
     """Return what methods add to one cycle, by name."""
     from consumers.methods.synthesis.plans import read_cycle_tries
+    from daemon.methods.lessons.practice import read_cycle_practice
 
-    tries = read_cycle_tries(connection, cycle)
+    practice = read_cycle_practice(connection, cycle)
+    tries = read_cycle_tries(connection, cycle.cycle)
     words = (
         f"{item.accepted:,} of {item.tries:,} tries by {item.plans[:_SHORT]} "
         f"({item.writer or 'rules'}) accepted"
         for item in tries
     )
-    return {"plans": Section([asdict(item) for item in tries], "; ".join(words))}
+    return {
+        "lessons": Section(None, "")
+        if practice is None
+        else Section(practice.build_document(), practice.describe()),
+        "plans": Section([asdict(item) for item in tries], "; ".join(words)),
+    }
+
+
+def count_modes(tasks: "Sequence[TaskProposed]") -> dict[str, int]:
+    """Return how many of these tasks each method writes, by its name for them."""
+    return {
+        "lessons": sum(data.mode == "repair" for data in tasks),
+        "by plans": sum(data.plan is not None for data in tasks),
+    }
+
+
+def describe_pool(pool: "TaskPool") -> dict[str, int]:
+    """Return what methods add to a pool of a job, as JSON."""
+    return {"lessons": pool.repair_count}
+
+
+def name_reasons(reasons: "Sequence[str]") -> list[str]:
+    """Return why an adapter depends on a person's rollouts, in words: all tasks that are made of a
+    person's sessions are lessons."""
+    return ["lesson" if reason == "drawn" else reason for reason in reasons]
+
+
+def describe_erasure(held: "PersonData") -> dict[str, Section]:
+    """Return what methods made of a person's sessions, by name; each text continues a sentence."""
+    count = len(held.live_tasks)
+    text = f", {count:,} lessons made of these (retired)" if count else ""
+    return {"lessons": Section(count, text)}
 
 
 def read_task_sections(connection: "Connection", task: str, alias: str) -> dict[str, Section]:
@@ -60,3 +104,17 @@ def read_task_sections(connection: "Connection", task: str, alias: str) -> dict[
     verdicts = read_task_verdicts(connection, task, alias)
     words = (f"rollout {verdict.rollout}: {verdict.describe()}" for verdict in verdicts)
     return {"verdicts": Section([asdict(verdict) for verdict in verdicts], "\n".join(words))}
+
+
+def inject_mistakes(spec: "Spec", rates: "Mapping[Operator, float]") -> "Spec":
+    """Return an evaluation in whose tasks mistakes are made with these rates; itself without."""
+    from daemon.methods.lessons.injection import InjectedSpec
+
+    return InjectedSpec.of(spec, rates) if rates else spec
+
+
+def open_observer(spec: "Spec", environment: "Environment") -> "AttemptObserver | None":
+    """Return what reads attempts of an evaluation beside their verdicts; None where nothing is."""
+    from daemon.methods.lessons.injection import InjectedSpec, MistakeObserver
+
+    return MistakeObserver(spec, environment) if isinstance(spec, InjectedSpec) else None

@@ -2,7 +2,7 @@
 
     read_refusals(connection, pair, number)    pattern -> counts of its failures in a round
 
-Light, for a status asks it too (daemon/cycle/practice.py).
+Light, for a status asks it too (daemon/methods/lessons/practice.py).
 """
 
 from dataclasses import dataclass

@@ -10,7 +10,6 @@ Each function imports the room that it calls, so a role loads the methods that i
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from daemon.cycle.estimate import JobBudget
     from daemon.jobs.runner import JobRunner
     from daemon.methods.lessons.after_error import HeldOutLessons
-    from daemon.methods.lessons.drafts import LessonSupply
     from daemon.methods.skills.panel_parts import Composer, RouterTeacher
     from daemon.methods.skills.retraining import Retraining
     from daemon.methods.synthesis.quotas import FilledQuotas, MakeParts
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from daemon.methods.synthesis.users.worker import UserWorker
     from daemon.proposer.buffer import PoolEntry
     from daemon.proposer.proposer import ProposalRequest
+    from daemon.proposer.task_writer import TaskWriter
     from daemon.serving.fleet import Fleet
     from envs.environment import Environment
     from envs.task import TaskDefinition
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     ChooserTeacher = RouterTeacher
     PartsMaker = MakeParts
     Renewal = Retraining
-    Supply = LessonSupply
     VersionComposer = Composer
 
 
@@ -144,34 +142,33 @@ class CycleMethods:
         make = self._parts.bind(cycle)
         return fill_quotas(self._app, environment, cycle, wanted, bodies, make)
 
-    def read_supply(self, environment: "Environment", cycle: "CycleRow") -> "Supply | None":
-        """Return what the lessons of a cycle are made of; None where none are wanted. Raises
+    def open_writers(
+        self, environment: "Environment", cycle: "CycleRow"
+    ) -> "tuple[TaskWriter, ...]":
+        """Return what writes the tasks of the modes that the directive of a cycle asks for. Raises
         EnvironmentBroken."""
-        from daemon.proposer.sources import read_lesson_supply
+        from daemon.methods.lessons.task_writer import open_writer
 
         directive = cycle.directive
         assert directive is not None, "a cycle is directed first"
         modes = [choice.mode for quota in directive.quotas for choice in quota.modes]
         if not self._practises or "repair" not in modes:
-            return None
+            return ()
         sealed = self._app.settings.jobs.hands_keys
-        return read_lesson_supply(
-            self._app, environment, cycle.alias, cycle.cycle, directive, sealed=sealed
+        return (
+            open_writer(self._app, environment, cycle.alias, cycle.cycle, directive, sealed=sealed),
         )
-
-    def add_supply(self, wanted: "ProposalRequest", supply: "Supply | None") -> "ProposalRequest":
-        """Return the request with what lessons are made of."""
-        return replace(wanted, lessons=supply)
 
     def read_pool_entries(self, connection: "Connection", cycle: "CycleRow") -> "list[PoolEntry]":
         """Return the buffer of a cycle, without the tasks that no job may draw."""
+        from daemon.methods.lessons.task_writer import read_own_pools
         from daemon.proposer.sources import read_pool_entries
 
         return read_pool_entries(
             connection,
             cycle.alias,
             cycle.base,
-            lessons=self._practises,
+            repairs=read_own_pools(connection, cycle.alias) if self._practises else None,
             sealed=self._app.settings.jobs.hands_keys,
         )
 

@@ -46,6 +46,7 @@ from daemon.proposer.probe import Engine, ProbeBudget, Prober, ProbeTarget
 from daemon.proposer.proposer import ProposalRequest, propose
 from daemon.proposer.rejections import describe_rejections, list_new_entries, reject_bodies
 from daemon.proposer.siblings import draw_siblings, find_regressions
+from daemon.proposer.task_writer import TaskWriter
 from envs.endpoint import Sampling
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from daemon.config.settings import Agent
     from daemon.core.app import App
     from daemon.cycle.branches import Branch, BranchChoice
-    from daemon.cycle.methods import ChooserTeacher, PartsMaker, Renewal, Supply
+    from daemon.cycle.methods import ChooserTeacher, PartsMaker, Renewal
     from envs.environment import Environment
 
 
@@ -213,7 +214,7 @@ class CyclePlanner:
             return Proposal({}, lacking + self._describe_unusable(cycle))
         try:
             environment = open_event_environment(self._app, cycle.environment)
-            supply = self._read_supply(environment, cycle)
+            writers = self._methods.open_writers(environment, cycle)
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
         try:
@@ -225,7 +226,7 @@ class CyclePlanner:
         excluded = self._find_exclusions(environment)
         review = self._methods.review_tasks(environment, cycle)
         with self._app.reading() as connection:
-            wanted = self._proposal_request(connection, environment, cycle, supply)
+            wanted = self._proposal_request(connection, environment, cycle, writers)
             wanted = replace(wanted, sources=_leave_out(wanted.sources, excluded))
             buffered = [
                 entry
@@ -247,7 +248,7 @@ class CyclePlanner:
         try:
             decisions = {
                 **review.decisions,
-                **self._write_tasks(environment, cycle, wanted, supply),
+                **self._write_tasks(environment, cycle, wanted),
             }
         except CannotSample as error:
             raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
@@ -257,7 +258,7 @@ class CyclePlanner:
         new = [data for data in decisions.values() if isinstance(data, TaskProposed)]
         if not new:
             return Proposal(decisions, describe_rejections(list(decisions.values())))
-        written += list_new_entries(new, written)
+        written += list_new_entries(new, written, writers)
         stock = _Stock(
             environment, cycle, written, new, wanted.sources, drawn, priorities, starts, parameters
         )
@@ -278,13 +279,11 @@ class CyclePlanner:
         environment: "Environment",
         cycle: CycleRow,
         wanted: ProposalRequest,
-        supply: "Supply | None",
     ) -> dict[str, Decision]:
         """Return the tasks of a directive and what failed (id of event -> decision). Raises
         CannotSample."""
-        bodies = {} if supply is None else supply.bodies
-        with_definitions(self._app, environment, bodies)
-        filled = self._methods.fill_quotas(environment, cycle, wanted, bodies)
+        with_definitions(self._app, environment, wanted.bodies)
+        filled = self._methods.fill_quotas(environment, cycle, wanted, wanted.bodies)
         return {
             **filled.decisions,
             **{entry.id: entry.data for entry in propose(environment, filled.request)},
@@ -375,23 +374,15 @@ class CyclePlanner:
         Raises RetryLater, NotTrainable."""
         return self._methods.request_chooser(cycle, self._find_agent(cycle))
 
-    def _read_supply(self, environment: "Environment", cycle: CycleRow) -> "Supply | None":
-        """Return what the tasks of a cycle are made of beside its failures; the environment finds
-        its bodies from then on. None where nothing is wanted. Raises EnvironmentBroken."""
-        supply = self._methods.read_supply(environment, cycle)
-        if supply is not None:
-            with_definitions(self._app, environment, supply.bodies)
-        return supply
-
     def _proposal_request(
         self,
         connection: "Connection",
         environment: "Environment",
         cycle: CycleRow,
-        supply: "Supply | None",
+        writers: Sequence[TaskWriter],
     ) -> ProposalRequest:
         assert cycle.directive is not None, "a cycle is directed first"
-        wanted = ProposalRequest(
+        return ProposalRequest(
             cycle=cycle.cycle,
             alias=cycle.alias,
             base=cycle.base,
@@ -400,8 +391,8 @@ class CyclePlanner:
             known=sources.read_prior_tasks(connection, cycle.alias, cycle.base, cycle.cycle),
             explore=self._app.settings.proposer.explore,
             sampler=self._build_sampler(connection, environment, cycle),
+            writers=writers,
         )
-        return self._methods.add_supply(wanted, supply)
 
     def _build_mix(self) -> PoolMix:
         settings = self._app.settings.proposer

@@ -32,7 +32,6 @@ from daemon.evaluation.players import (
     make_endpoint_chooser,
 )
 from daemon.evaluation.similarity import GradedTask, report_similarity
-from daemon.methods.lessons.injection import InjectedTask, draw_operator, inject, report_repairs
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
 from envs.episode import REGULAR, Termination
@@ -45,8 +44,7 @@ from envs.evaluation import (
     make_environment_user,
     play_all,
 )
-from envs.lessons.observation import Observation, observe
-from envs.task import GENERATED, Lesson, Operator, TaskDefinition
+from envs.task import GENERATED, TaskDefinition
 from events import private
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
@@ -131,16 +129,12 @@ class Spec:
     timeout: float
     alias: str
     base: str
-    inject: Mapping[Operator, float] = field(default_factory=dict)
-    """Operator -> share of the tasks that begin behind a mistake of it."""
     composition: Composition | None = None
     """Members and chooser of what answers as the agent's model, where that has some."""
 
     def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:
-        """The tasks, made one by one, with their mistakes. Raises UnknownTask,
-        EnvironmentFailure."""
-        tasks = self.selection.tasks(environment, self.seed)
-        return inject(environment, tasks, self.inject, self.seed) if self.inject else tasks
+        """Return the tasks, made one by one. Raises UnknownTask, EnvironmentFailure."""
+        return self.selection.tasks(environment, self.seed)
 
     @property
     def provenance(self) -> Provenance:
@@ -175,8 +169,6 @@ class Line:
     """What the report groups it by beside its capability."""
     graded: bool = False
     """Whether its reward is a score between 0 and 1."""
-    lesson: Lesson | None = None
-    """What follows the mistake that it begins behind."""
     rules: str = "1"
     """Version of the rules that it is judged by."""
 
@@ -195,8 +187,6 @@ class Run:
     tries: Counter[Slot] = field(default_factory=Counter)
     resumed: int = 0
     """Attempts that were in the log already."""
-    seen: dict[Slot, Observation] = field(default_factory=dict)
-    """What each attempt shows beside its verdict, where mistakes are injected."""
 
     @property
     def slots(self) -> Iterator[Slot]:
@@ -229,21 +219,28 @@ class Run:
                     yield task, trial
 
 
-def survey(environment: Environment, spec: Spec) -> list[Line]:
-    """The tasks of an evaluation. Raises UnknownTask, also where there are fewer than asked for."""
-    lines = [
-        Line(
-            task.id,
-            task.capability,
-            task.digest(),
-            task.script is not None,
-            environment.categories(task),
-            task.criteria.milestones is not None,
-            task.lesson,
-            grading.get_version(task),
+def survey(
+    environment: Environment,
+    spec: Spec,
+    note: Callable[[TaskDefinition], None] | None = None,
+) -> list[Line]:
+    """Return the tasks of an evaluation; `note` is called with each of them. Raises UnknownTask,
+    also where there are fewer than asked for."""
+    lines = []
+    for task in spec.tasks(environment):
+        if note is not None:
+            note(task)
+        lines.append(
+            Line(
+                task.id,
+                task.capability,
+                task.digest(),
+                task.script is not None,
+                environment.categories(task),
+                task.criteria.milestones is not None,
+                grading.get_version(task),
+            )
         )
-        for task in spec.tasks(environment)
-    ]
     _check(environment, spec.selection, lines)
     return lines
 
@@ -256,8 +253,6 @@ def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
     for endpoint in (fields["agent"], fields["user"]):
         if endpoint is not None and (first := endpoint.pop("moved_from")) is not None:
             endpoint["base_url"] = first
-    if not spec.inject:
-        del fields["inject"]
     del fields["composition"]
     if spec.composition is not None:
         fields |= describe_composition(spec.composition)
@@ -361,7 +356,6 @@ async def play_run(
     """
     environment, provenance = setup.environment, spec.provenance
     tasks = spec.tasks(environment)
-    lessons = {line.id: line.lesson for line in run.lines}
     choices = setup.agent.choices if isinstance(setup.agent, MemberAgents) else {}
     async with aclosing(play_all(setup, run.plan(tasks), concurrency=concurrency)) as finished:
         async for attempts in finished:
@@ -376,11 +370,6 @@ async def play_run(
             await asyncio.to_thread(append_rollouts, app.spool, app.blobs, rollouts)
             for attempt in attempts:
                 _note(run, attempt)
-                if spec.inject and attempt.grade is not None:
-                    lesson = lessons[attempt.task.id]
-                    run.seen[_slot(attempt)] = observe(
-                        environment, lesson, attempt.messages, bool(attempt.success)
-                    )
             yield named
 
 
@@ -395,8 +384,14 @@ def passive(
     return grades
 
 
-def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str, Any]:
-    """What `kintsugi eval --json` prints.
+def report(
+    spec: Spec,
+    run: Run,
+    idle: Mapping[str, grading.Grade],
+    add: Callable[[Sequence[Line]], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Return what `kintsugi eval --json` prints; `add` returns more of it, from the tasks that can
+    be judged.
 
     pass^k counts the tasks that can be judged whole: of a task whose verdict hangs on a judge only
     failures are known, and counting those alone would make the agent look worse than it is. Such
@@ -426,8 +421,8 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
     }
     if graded := [_collect_scores(run, line, idle) for line in run.lines if line.graded]:
         document |= report_similarity(graded)
-    if spec.inject:
-        document |= _report_injected(spec, run, judged)
+    if add is not None:
+        document |= add(judged)
     if open_tasks:
         outcomes = outcomes_of(run, run.lines, without_judge=True)
         document["without_judge"] = {
@@ -435,56 +430,6 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
             "pass_hat": by_k(statistics.pass_hat, outcomes),
         }
     return document
-
-
-def _report_injected(spec: Spec, run: Run, judged: Sequence[Line]) -> dict[str, Any]:
-    """Return what injected mistakes add: pass^k with and without one, and how they are repaired."""
-    parts = {
-        "clean": [line for line in judged if line.lesson is None],
-        "injected": [line for line in judged if line.lesson is not None],
-    }
-    drawn = Counter(
-        operator
-        for line in run.lines
-        if line.lesson is None
-        and (operator := draw_operator(line.id, spec.inject, spec.seed)) is not None
-    )
-    tasks = {
-        line.id: InjectedTask(
-            line.lesson,
-            tuple(
-                run.seen[line.id, trial]
-                for trial in range(run.trials)
-                if (line.id, trial) in run.seen
-            ),
-        )
-        for line in run.lines
-    }
-    split = {
-        name: {
-            "tasks": len(lines),
-            "pass_hat": by_k(statistics.pass_hat, outcomes_of(run, lines)),
-        }
-        for name, lines in parts.items()
-    }
-    return split | report_repairs(tasks, spec.inject, drawn)
-
-
-def observe_resumed(app: "App", environment: Environment, run: Run) -> None:
-    """Read what the attempts that were in the log already show, where mistakes are injected. Raises
-    LogTruncated, BadRecord."""
-    from daemon.sessions import transcript
-
-    lessons = {line.id: line.lesson for line in run.lines}
-    with app.reading() as connection:
-        for slot, verdict in run.ended.items():
-            if verdict.termination in UNJUDGED:
-                continue
-            rollout = run.rollout(slot, run.tries[slot] - 1)
-            recorded = transcript.read(transcript.find(connection, rollout), app.log, app.bodies)
-            run.seen[slot] = observe(
-                environment, lessons[slot[0]], recorded.messages, bool(verdict.success)
-            )
 
 
 def report_overall(played: Mapping[str, tuple[Run, Mapping[str, grading.Grade]]]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from daemon.core.decision_log import Decisions
 from daemon.core.task_definitions import open_event_environment
 from daemon.jobs.runner import JOURNAL, OUT
 from daemon.solver import journal
+from daemon.solver.methods import REWARDS
 from daemon.solver.rounds.record import read_record
 from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.spec import digest
@@ -33,7 +34,6 @@ from daemon.solver.trajectory import ORACLE, Trajectory
 from envs.environment import Environment, UnknownTask
 from envs.episode import Termination
 from envs.grading import get_version
-from envs.reflection import repair
 from envs.task import TaskDefinition
 from events.files import replace_file
 from events.jobs import TaskPool
@@ -109,7 +109,7 @@ def _event(
             raise
         # Its person was erased since it was played.
         task = None
-    judge = _name_judge(environment, task, repairs=pool is not None and pool.reward == "repair")
+    judge = _name_judge(environment, task, None if pool is None else REWARDS[pool.reward].rules)
     user = None if pool is None else pool.user
     return RolloutEnded(
         rollout=journal.rollout_id(job.job, trajectory.rollout),
@@ -138,12 +138,12 @@ def _event(
 
 
 def _name_judge(
-    environment: Environment, task: TaskDefinition | None, *, repairs: bool
+    environment: Environment, task: TaskDefinition | None, rules: str | None
 ) -> str | None:
-    """Return who judged a rollout, with the version of the rules; None where the task is gone, and
-    with it its rules."""
-    if repairs:
-        return f"{environment.name}/repair/{repair.VERSION}"
+    """Return who judged a rollout, with the version of the rules, which are `rules` or else those
+    of the task; None where the task is gone, and with it its rules."""
+    if rules is not None:
+        return f"{environment.name}/{rules}"
     return None if task is None else f"{environment.name}/{get_version(task)}"
 
 

@@ -32,9 +32,10 @@ from daemon.proposer.candidate import (
 from daemon.proposer.verification import seed_of, verify
 from envs.environment import Environment, FindBody, UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment
-from envs.sealed_body import MAKER, seal_body
+from envs.sealed_body import seal_body
 from envs.task import (
     GENERATED,
+    MAKER,
     TaskDefinition,
     compute_content_id,
     is_content_id,

@@ -1,14 +1,12 @@
-"""Candidates by three modes of four, until a directive's quotas are full.
+"""Write candidates by modes until a directive's quotas are full.
 
     inherit   the failed task itself in other words: same calls, same first state, same criteria
     explore   a fresh task like it: the environment draws a new state and a new trajectory, and
               writes the request from them
-    repair    a lesson: the failed rollout up to a call that a tool refused, or a conversation about
-              a task like it with such a call in it
 
-The directive says how many places of a quota are lessons; they come first, and what they leave, by
-lack of lessons too, is for the other two. So is what the fourth mode, `synthesize`, leaves: places
-that plans have filled already (daemon/methods/synthesis).
+A method may write tasks of a mode of its own (task_writer.py). The directive says how many places
+of a quota that mode gets, and they come first. Places that they leave, by lack of drafts too, are
+for the two modes above. Places that are full before (`ProposalRequest.full`) are left out.
 
 The followed tasks are those of the failed rollouts that the directive names for a pattern; the
 environment's label of a kind of task is never used.
@@ -19,12 +17,11 @@ samples the policy, as far as the samples agree). At most three tries a place. N
 appending (the cycle).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from daemon.methods.lessons.drafts import LessonSupply, draft_lessons
 from daemon.proposer.candidate import (
     FIRST_SEED,
     LAST_SEED,
@@ -35,12 +32,13 @@ from daemon.proposer.candidate import (
     Sampler,
     Source,
 )
+from daemon.proposer.task_writer import TaskWriter
 from daemon.proposer.verification import Verdict, verify
 from envs.environment import Environment
 from envs.sealed_body import seal_body
 from envs.task import is_content_id, write_body
 from events.envelope import derive_id
-from events.learning import Directive, JobRound, Mode, Quota, TaskProposed, TaskRejected
+from events.learning import Check, Directive, JobRound, Mode, Quota, TaskProposed, TaskRejected
 from events.privacy.sealing import Key
 from events.rollouts import clip_reason
 
@@ -77,8 +75,11 @@ class ProposalRequest:
     sampler: Sampler | None = None
     job_round: JobRound | None = None
     """The round of the cycle's job that asks; None for the cycle itself."""
-    lessons: LessonSupply | None = None
-    """What lessons are made of; None where none shall be made, whatever the directive says."""
+    writers: Sequence[TaskWriter] = ()
+    """What writes the tasks of methods, in order: of a mode without a writer, none is written,
+    whatever the directive says."""
+    bodies: MutableMapping[str, str] = field(default_factory=dict)
+    """Task by content -> the text of its body: where the environment finds what is written now."""
     full: Mapping[str, int] = field(default_factory=dict)
     """Pattern -> places of its quota that are full already."""
 
@@ -145,7 +146,8 @@ class ClientPlaces:
 
 
 class _QuotaWriter:
-    """Fills one quota: with lessons as far as its directive asks for some, then with tasks."""
+    """Fills one quota: with tasks of methods as far as its directive asks for some, then with
+    others."""
 
     def __init__(
         self,
@@ -166,9 +168,11 @@ class _QuotaWriter:
 
     def write(self) -> Iterator[Proposal]:
         """Yield the proposals."""
-        lessons = sum(choice.tasks for choice in self._quota.modes if choice.mode == "repair")
-        if lessons and self._wanted.lessons is not None:
-            yield from self._write_lessons(lessons, self._wanted.lessons)
+        for writer in self._wanted.writers:
+            modes = self._quota.modes
+            count = sum(choice.tasks for choice in modes if choice.mode == writer.mode)
+            if count:
+                yield from self._write_mode(writer, count)
         self._hard = int(MOST_HARD * (self._quota.tasks - self._full))
         for place in range(self._full, self._quota.tasks):
             sources = self._places.select(self._sources)
@@ -182,36 +186,25 @@ class _QuotaWriter:
                     break
             self._places.take(written.rollout)
 
-    def _write_lessons(self, count: int, supply: LessonSupply) -> Iterator[Proposal]:
-        """Yield the proposals of lessons, until there are `count`; what is missing then is left to
-        ordinary tasks."""
+    def _write_mode(self, writer: TaskWriter, count: int) -> Iterator[Proposal]:
+        """Yield the proposals of a method's tasks, until there are `count`; what is missing then is
+        left to ordinary tasks."""
         wanted, quota = self._wanted, self._quota
         self._hard = int(MOST_HARD * count)
         places = min(self._full + count, quota.tasks)
-        drafts = draft_lessons(
-            self._environment,
-            self._sources,
-            supply.recordings.get(quota.pattern, ()),
-            TRIES * count,
-            " ".join((*wanted.origin, quota.pattern)),
-            supply.keys,
-        )
-        fresh = [draft for draft in drafts.lessons if draft.task.id not in supply.taken]
-        if not fresh:
-            event = derive_id("proposal", *wanted.origin, quota.pattern, "lessons")
-            trouble = drafts.trouble or (
-                f"the {len(drafts.lessons)} lessons that could be made were all written before"
-            )
-            trouble += supply.describe_left_out(quota.pattern)
-            yield _reject_pattern(wanted, quota, "repair", trouble, event)
-        for draft in fresh:
+        seed = " ".join((*wanted.origin, quota.pattern))
+        drafts = writer.draft(self._environment, quota.pattern, self._sources, TRIES * count, seed)
+        if not drafts.tasks:
+            event = derive_id("proposal", *wanted.origin, quota.pattern, writer.name)
+            yield _reject_pattern(wanted, quota, writer.mode, writer.check, drafts.trouble, event)
+        for draft in drafts.tasks:
             task = draft.task
             if self._full == places:
                 return
             if not self._places.has_place(draft.source.rollout):
                 continue
-            supply.bodies[task.id] = write_body(task.dump_body())
-            candidate = Candidate(task, "repair", draft.source.task)
+            wanted.bodies[task.id] = write_body(task.dump_body())
+            candidate = Candidate(task, writer.mode, draft.source.task)
             event = derive_id("proposal", *wanted.origin, quota.pattern, task.id)
             written = _Draft(candidate, draft.source.rollout, event, draft.key)
             verdict = self._examine(candidate)
@@ -337,6 +330,7 @@ def _reject_pattern(
     wanted: ProposalRequest,
     quota: Quota,
     mode: Mode = "inherit",
+    check: Check = "schema",
     reason: str = _NOTHING_TO_FOLLOW,
     event: str | None = None,
 ) -> Proposal:
@@ -349,7 +343,7 @@ def _reject_pattern(
             base=wanted.base,
             pattern=quota.pattern,
             mode=mode,
-            check="lesson" if mode == "repair" else "schema",
+            check=check,
             reason=clip_reason(reason),
             job_round=wanted.job_round,
         ),

@@ -1,15 +1,15 @@
 """What a cycle says of the tasks of the buffer that cannot be played, and of those that it wrote.
 
-list_new_entries(new, written)      the new tasks, as pools know them
-reject_bodies(...)                  the rejections of tasks by content that cannot be played
-describe_rejections(decisions)      why no task was left, in words
+list_new_entries(new, written, ...)     the new tasks, as pools know them
+reject_bodies(...)                      the rejections of tasks by content that cannot be played
+describe_rejections(decisions)          why no task was left, in words
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from daemon.proposer.buffer import PoolEntry
-from daemon.proposer.sources import MODE_POOLS
+from daemon.proposer.task_writer import TaskWriter
 from events.envelope import derive_id
 from events.learning import Decision, TaskProposed, TaskRejected
 from events.rollouts import clip_reason
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 
-def list_new_entries(new: Sequence[TaskProposed], written: Sequence[PoolEntry]) -> list[PoolEntry]:
+def list_new_entries(
+    new: Sequence[TaskProposed], written: Sequence[PoolEntry], writers: Sequence[TaskWriter]
+) -> list[PoolEntry]:
     """Return the new tasks as the pools know them, without those that were written before."""
     before = {entry.task for entry in written}
+    own_pools = {str(writer.mode): writer.pool for writer in writers}
     return [
-        PoolEntry(entry.task.id, entry.pattern, own_pool=MODE_POOLS.get(entry.mode))
+        PoolEntry(entry.task.id, entry.pattern, own_pool=own_pools.get(entry.mode or ""))
         for entry in new
         if entry.task.id not in before
     ]

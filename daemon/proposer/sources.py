@@ -4,29 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from consumers.methods.lessons.reads import read_lesson_tasks
 from consumers.reads import learning
 from consumers.reads.evidence import last_outcomes, task_rates, tasks_of
-from daemon.methods.lessons.drafts import POOL, LessonSupply
-from daemon.methods.lessons.writer import RecordingReader
 from daemon.proposer.buffer import WINDOW, ModePool, PoolEntry
 from daemon.proposer.candidate import FIRST_HELD_OUT, PriorTask, Source
 from daemon.proposer.siblings import Request, find_siblings
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
-from envs.lessons.trajectories import Trajectory
 from envs.task import GENERATED, BadDefinition, is_content_id, read_body
-from events.learning import Directive, Mode
-from events.privacy.sealing import Key
+from events.learning import Directive
 from events.rollouts import Task
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.core.app import App
-
-MODE_POOLS: Final[Mapping[Mode | None, ModePool]] = {"repair": POOL}
-"""The modes whose tasks have a pool of their own."""
 _MOST_PASSED: Final = 4096
 """Passed tasks among which siblings are looked for."""
 
@@ -68,17 +59,18 @@ def read_pool_entries(
     alias: str,
     base: str,
     *,
-    lessons: bool = False,
+    repairs: Mapping[str, ModePool] | None = None,
     sealed: bool = False,
 ) -> list[PoolEntry]:
     """Return the tasks written for this agent that are neither retired nor rejected, with their
-    last rollouts on this base: a task outlives the base that it was written on. `lessons`: whether
-    lessons are practised. Without, those that cycles wrote are left out, and those that an operator
-    added are tasks like others. `sealed`: whether jobs can open those of persons."""
+    last rollouts on this base: a task outlives the base that it was written on. `repairs`: task ->
+    its own pool, where repairs are practised. None: those that cycles wrote by the mode `repair`
+    are left out, and those that an operator added are tasks like others. `sealed`: whether jobs can
+    open those of persons."""
     left_out = set(learning.read_inactive_tasks(connection, alias))
     if not sealed:
         left_out |= learning.read_sealed_tasks(connection, alias).keys()
-    if not lessons:
+    if repairs is None:
         left_out |= learning.read_repair_tasks(connection, alias)
     written = {
         task: pattern
@@ -86,44 +78,11 @@ def read_pool_entries(
         if task not in left_out
     }
     outcomes = last_outcomes(connection, alias, base, list(written), WINDOW)
-    practised = read_lesson_tasks(connection, alias) if lessons else set()
+    own_pools = repairs or {}
     return [
-        PoolEntry(
-            task,
-            pattern,
-            *outcomes.get(task, (0, 0)),
-            own_pool=MODE_POOLS["repair"] if task in practised else None,
-        )
+        PoolEntry(task, pattern, *outcomes.get(task, (0, 0)), own_pool=own_pools.get(task))
         for task, pattern in written.items()
     ]
-
-
-def read_lesson_supply(
-    app: "App",
-    environment: Environment,
-    alias: str,
-    cycle: str,
-    directive: Directive,
-    *,
-    sealed: bool = False,
-) -> LessonSupply:
-    """Return what the lessons of a cycle are made of: what was said in the failed rollouts that its
-    directive names for the patterns which it wants lessons for; `sealed`: also in those of persons.
-    Raises LogError, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
-    with app.reading() as connection:
-        taken = frozenset(
-            row.task.id for row in learning.tasks_of(connection, alias) if row.cycle != cycle
-        )
-    recordings: dict[str, tuple[Trajectory, ...]] = {}
-    keys: dict[str, Key] = {}
-    left_out: dict[str, Mapping[str, int]] = {}
-    for quota in directive.quotas:
-        if any(choice.mode == "repair" for choice in quota.modes):
-            reader = RecordingReader(app, alias, environment, "train", persons=sealed)
-            recordings[quota.pattern] = tuple(reader.read(among=quota.examples))
-            keys |= reader.keys
-            left_out[quota.pattern] = reader.left_out
-    return LessonSupply(recordings, taken, keys=keys, left_out=left_out)
 
 
 def read_traffic(

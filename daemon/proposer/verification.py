@@ -1,5 +1,5 @@
-"""Ten checks that a written task must pass before training, the cheapest first, and one more of a
-lesson; the last plays rollouts.
+"""Ten checks that a written task must pass before training, the cheapest first, and those that a
+method adds for its own (methods.py); the last plays rollouts.
 
     V1   schema          the definition is whole, and its id gives it again
     V2   gold            the gold actions repeat without an error, and change what they say
@@ -11,7 +11,7 @@ lesson; the last plays rollouts.
     V9   novelty         it is not a task of the buffer in nearly the same words, begun at the same
                          place
     V10  contamination   it is none that anything is evaluated with
-    V11  lesson          of a task with a lesson: its reflection and what it expects are right
+    V11  ...             those of methods, of their own tasks alone
     V8   informative     the current policy neither always wins nor, as a rule, always loses
 
 The first failure ends the examination. Each check is a function of the examined task alone, apart
@@ -33,6 +33,7 @@ from daemon.proposer.candidate import (
     CheckFailure,
     PriorTask,
 )
+from daemon.proposer.methods import METHOD_CHECKS, find_test_source
 from envs.environment import UnknownTask
 from envs.episode import PrefixMismatch, check_prefix
 from envs.evidence.names import list_plain_words
@@ -45,9 +46,8 @@ from envs.evidence.task_facts import (
 )
 from envs.evidence.words import collect_user_text, leaves, words
 from envs.grading import grade
-from envs.lessons.checks import BadLesson, check_lesson
 from envs.patterns.search import REMEDY
-from envs.task import GENERATED, TaskDefinition, find_split, has_nul, is_content_id, is_seed
+from envs.task import GENERATED, TaskDefinition, has_nul, is_content_id, is_seed
 from events.learning import Check, Verified
 from events.messages import executed_calls
 
@@ -72,8 +72,6 @@ def verify(examined: CandidateFacts) -> Verdict:
     for check, function in CHECKS.items():
         if check == "informative" and examined.sampler is None:
             continue
-        if check == "lesson" and examined.task.lesson is None:
-            continue
         try:
             note = function(examined)
         except CheckFailure as failure:
@@ -83,7 +81,8 @@ def verify(examined: CandidateFacts) -> Verdict:
         except Exception as error:  # an environment's own code, which may raise anything
             raised = f"the environment raised {type(error).__name__}: {error}"
             return Verdict(tuple(passed), check, raised[:1000])
-        passed.append(Verified(check=check, note=note))
+        if note is not None:
+            passed.append(Verified(check=check, note=note))
     return Verdict(tuple(passed))
 
 
@@ -243,15 +242,14 @@ def novelty(examined: CandidateFacts) -> str:
 
 def contamination(examined: CandidateFacts) -> str:
     """Check V10: a task that was loaded belongs to a benchmark. One by content has no seed to be
-    known by, but a lesson has that of its source, and one by a plan that of the task whose first
-    state it begins in. Raises CheckFailure."""
+    known by, but one that is made of another has that of its source, and one by a plan that of the
+    task whose first state it begins in. Raises CheckFailure."""
     task, evaluation, source = examined.task, examined.evaluation, examined.candidate.source
     if task.split != GENERATED or (source is not None and source.split != GENERATED):
         raise CheckFailure(f"{(source or task).id} is a benchmark's")
     if task.signature in evaluation.signatures or task.digest() in evaluation.definitions:
         raise CheckFailure("it is a task that something is evaluated with")
-    if task.lesson is not None and find_split(task.source) == "test":
-        raise CheckFailure(f"the lessons of {task.source} are kept for tests")
+    _refuse(find_test_source(task))
     seed = seed_of(task.source)
     if examined.candidate.mode == "synthesize":
         _check_origin(examined)
@@ -279,16 +277,7 @@ def _check_origin(examined: CandidateFacts) -> None:
         raise CheckFailure(f"it does not begin in the state of {drawn}, as its writer says")
 
 
-def lesson(examined: CandidateFacts) -> str:
-    """Check V11. Raises CheckFailure."""
-    try:
-        check_lesson(examined.environment, examined.task)
-    except BadLesson as error:
-        raise CheckFailure(str(error)) from error
-    return ""
-
-
-CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str]]] = {
+CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str | None]]] = {
     "schema": schema,
     "gold": gold,
     "provenance": provenance,
@@ -298,10 +287,11 @@ CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str]]] = {
     "solvable": solvable,
     "novelty": novelty,
     "contamination": contamination,
-    "lesson": lesson,
+    **METHOD_CHECKS,
     "informative": informative,
 }
-"""Checks in order; each returns a note on what it saw, or raises CheckFailure."""
+"""Checks in order; each returns a note on what it saw, None where it does not apply, or raises
+CheckFailure."""
 
 
 def seed_of(task_id: str) -> int | None:

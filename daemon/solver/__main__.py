@@ -27,10 +27,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from daemon.methods.lessons.rewards import BadLine, print_rewards
 from daemon.solver.kinds import find_kind
+from daemon.solver.methods import COMMANDS
 from daemon.solver.sampling.seals import take_keys
-from daemon.solver.spec import BadSpec, read_spec
+from daemon.solver.spec import BadInput, BadSpec, read_spec
 from daemon.solver.telemetry.outcome import Activity, Outcome, make_failure
 from events.errors import KintsugiError
 from events.messages import StrictModel
@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if arguments is None else arguments)
     if argv[:1] == ["parity"]:
         return _run_command(lambda: parity(_parity_parser().parse_args(argv[1:])))
-    if argv[:1] == ["reward"]:
-        return _run_command(lambda: print_rewards(argv[1:]))
+    if argv and (command := COMMANDS.get(argv[0])) is not None:
+        return _run_command(lambda: command(argv[1:]))
     parsed = _job_parser().parse_args(argv)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return _run_command(lambda: job(parsed, _run_job))
@@ -64,7 +64,7 @@ def _run_command(command: Callable[[], int]) -> int:
     """Run a command and return its exit code; an error becomes a sentence on stderr."""
     try:
         return command()
-    except (BadSpec, BadLine) as error:
+    except BadInput as error:
         _complain(error)
         return WRONG_USAGE
     except KintsugiError as error:

@@ -44,12 +44,12 @@ from daemon.solver.journal import (
     read_successes,
 )
 from daemon.solver.lora import save
+from daemon.solver.methods import REWARDS
 from daemon.solver.parallel import Anew, Update
 from daemon.solver.rounds.rounds import Rounds
 from daemon.solver.sampling.environments import drop_unplayable, open_environments
 from daemon.solver.sampling.own_vllm import OwnVllm
 from daemon.solver.sampling.remote import RemoteSource
-from daemon.solver.sampling.reward import check_repairable
 from daemon.solver.sampling.seals import Seals
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
 from daemon.solver.spec import check_pools, check_ranges, digest
@@ -179,8 +179,8 @@ class Job:
         """Load everything and lock the directory. Nothing is played yet.
 
         Raises NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal, BadSeal,
-        NothingPlayable, UnknownTask, UnknownEnvironment, AmbiguousEnvironment, LessonMissing,
-        ImpossibleLesson, NoTemplate, NoTrackerLibrary, TrackerRefusal, OSError.
+        NothingPlayable, UnknownTask, UnknownEnvironment, AmbiguousEnvironment, NoTemplate,
+        NoTrackerLibrary, TrackerRefusal, OSError, and what the check of a reward raises.
         """
         check_ranges(spec)
         check_pools(spec)
@@ -591,9 +591,8 @@ class Job:
         return digest(self.requested)
 
     def _check_tasks(self) -> None:
-        """Find a kind of task that does not exist, and a task without the lesson that its pool
-        needs, at the start and not after an hour. Raises UnknownTask, LessonMissing,
-        ImpossibleLesson.
+        """Find a kind of task that does not exist, and a task that its pool cannot reward, at the
+        start and not after an hour. Raises UnknownTask, and what the check of a reward raises.
 
         Of the other pools, one task for each beginning of an id: making thousands takes as long as
         some training.
@@ -603,10 +602,11 @@ class Job:
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():
             self.environments.task(task)
         for pool in self.spec.pools:
-            for task in pool.tasks if pool.rewards_repairs else ():
-                check_repairable(
-                    self.environments.find(task), self.environments.task(task), pool.name
-                )
+            check = REWARDS[pool.reward].check
+            if check is None:
+                continue
+            for task in pool.tasks:
+                check(self.environments.find(task), self.environments.task(task), pool.name)
 
     def _new_learner(self) -> Learner:
         # The other processes make theirs at the same moment: each begins with the weights of this

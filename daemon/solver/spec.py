@@ -28,7 +28,11 @@ class NothingPlayable(KintsugiError):
     """No task is left of what a job shall teach."""
 
 
-class BadSpec(KintsugiError):
+class BadInput(KintsugiError):
+    """A file that the learner was given is not what it should be."""
+
+
+class BadSpec(BadInput):
     """The file is no spec of a job, or one with a value outside its range."""
 
 

@@ -2,6 +2,7 @@
 
 read_documents(app, connection, now)    the parts of the document that are theirs
 describe_branches(connection, ...)      the jobs of a cycle with branches
+describe_job(spec)                      what is said of a job
 list_member_lines(document), list_branch_lines(document)    lines of `kintsugi status`
 """
 
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from consumers.reads.cycle_state import CycleState
     from daemon.config.settings import Settings
     from daemon.core.app import App
+    from events.jobs import JobSpec
 
 
 def read_documents(app: "App", connection: "Connection", now: datetime) -> dict[str, Any]:
     """Return what each setting of `[improve]` does for each agent and why not, who plays their
     users, the versions with members that answer, and what is taught of what agents lack."""
-    from daemon.cycle.practice import read_practices
+    from daemon.methods.lessons.practice import read_practices
     from daemon.methods.skills.panel_members import read_panel_states
     from daemon.methods.skills.practice import read_skill_practices
     from daemon.methods.skills.status import read_taught_skills
@@ -49,6 +51,11 @@ def describe_branches(
     from daemon.methods.skills.choice import describe_jobs
 
     return describe_jobs(connection, settings, state)
+
+
+def describe_job(spec: "JobSpec") -> dict[str, Any]:
+    """Return what methods add to a job."""
+    return {"lessons": sum(pool.repair_count for pool in spec.pools)}
 
 
 def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:

@@ -173,6 +173,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     from daemon.jobs.attempts import JobFolder
     from daemon.jobs.runner_factory import jobs_of
     from daemon.jobs.updates import newest_update
+    from daemon.status.methods import describe_job
     from events.learning import BRANCH
 
     names = (
@@ -192,7 +193,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
         "rollouts": row.rollouts if newest is None else newest.rollouts,
         "budget": None if newest is None else newest.budget,
         "reward": None if newest is None else newest.metrics.get("reward"),
-        "lessons": sum(pool.lesson_count for pool in row.spec.pools),
+        **describe_job(row.spec),
         "waits_for": waits_for,
     }
 

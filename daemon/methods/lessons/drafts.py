@@ -2,23 +2,22 @@
 fresh tasks like the failed ones (pure).
 
     drafts = draft_lessons(environment, sources, supply.recordings[pattern], most=12, seed="...")
-    drafts.lessons     each with the failed rollout that it is of, or that its task is like
+    drafts.tasks       each with the failed rollout that it is of, or that its task is like
     drafts.trouble     why there is none
 
 Each begins behind a call that a tool refused, since the pattern stands on such calls; so nothing is
 made of repetitions, which tools allow. Guarantee: equal arguments give equal lessons. Not covered:
-which recordings may be used (lessons.py), and the checks (verification.py).
+which recordings may be used (writer.py), and the checks (verification.py).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 from daemon.methods.lessons.writer import seal_lessons
-from daemon.proposer.buffer import ModePool
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, MOST_BODY, Source
+from daemon.proposer.task_writer import Draft, Drafts
 from envs.environment import Environment
 from envs.lessons.checks import follows_refusal, get_lesson
 from envs.lessons.making import LessonReport, make_lessons
@@ -27,57 +26,8 @@ from envs.lessons.trajectories import Trajectory
 from envs.task import TaskDefinition, find_split, write_body
 from events.privacy.sealing import Key
 
-POOL: Final = ModePool(prefix="lessons: ", reward="both", most=0.5)
-"""The pools of lessons: they are rewarded for the repair too."""
 _SOURCES: Final = 4
 """Fresh tasks that are drawn for each lesson that is wanted, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class LessonSupply:
-    """What the lessons of a cycle are made of, and what must be known of them."""
-
-    recordings: Mapping[str, Sequence[Trajectory]] = field(default_factory=dict)
-    """Pattern -> conversations of its failed rollouts, which may be used."""
-    taken: frozenset[str] = frozenset()
-    """Tasks that were written before, by id: they are not written again."""
-    bodies: dict[str, str] = field(default_factory=dict)
-    """Task by content -> the text of its body: where the environment finds what is written now."""
-    keys: Mapping[str, Key] = field(default_factory=dict)
-    """Rollout of a person -> the key that seals what is made of it."""
-    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Pattern -> reason -> failed rollouts of it that may not be used."""
-
-    def describe_left_out(self, pattern: str) -> str:
-        """Return the reasons for which failed rollouts of a pattern may not be used, as a clause;
-        empty where all may."""
-        return "".join(
-            f"; failed rollouts that are not used, {count}: {reason}"
-            for reason, count in self.left_out.get(pattern, {}).items()
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LessonDraft:
-    """A lesson that is not checked yet."""
-
-    task: TaskDefinition
-    """Under its id by content."""
-    source: Source
-    """The task that its conversation is of, and a failed rollout: the one in which the call was
-    made, or one whose task that task is like."""
-    key: Key | None = None
-    """Key of the person of whose rollout it is made; None for one that is no person's."""
-
-
-@dataclass(frozen=True, slots=True)
-class LessonDrafts:
-    """Lessons for one pattern."""
-
-    lessons: tuple[LessonDraft, ...]
-    """Of recordings first."""
-    trouble: str
-    """Why there is none; empty where there are some."""
 
 
 def draft_lessons(
@@ -87,7 +37,7 @@ def draft_lessons(
     most: int,
     seed: str,
     keys: Mapping[str, Key] | None = None,
-) -> LessonDrafts:
+) -> Drafts:
     """Return at most `most` lessons. `sources` are the failed rollouts of the pattern whose tasks
     are followed, at least one; `recordings` what was said in them; `keys` those that seal what is
     made of a person's (rollout -> key)."""
@@ -113,12 +63,12 @@ def draft_lessons(
         else:
             origin = origins[lesson.source]
             source = Source(lesson.rollout or origin.rollout, origin.task)
-            lessons.append(LessonDraft(task, source, key))
+            lessons.append(Draft(task, source, key))
     if lessons:
-        return LessonDrafts(tuple(lessons), "")
+        return Drafts(tuple(lessons), "")
     # What an environment raised may quote the conversation.
     is_open = not any(item.rollout in (keys or {}) for item in recorded)
-    return LessonDrafts((), _explain_none(report, unfit, is_open=is_open))
+    return Drafts((), _explain_none(report, unfit, is_open=is_open))
 
 
 def _draw_tasks(

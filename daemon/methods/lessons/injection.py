@@ -1,7 +1,8 @@
 """Evaluate repairs: a part of the tasks begins behind a call that went wrong.
 
     tasks = inject(environment, tasks, {"argument": 0.5}, seed)
-    report_repairs(...)                                  what `kintsugi eval --inject` adds
+    observer = MistakeObserver(spec, environment)        reads attempts of an InjectedSpec
+    observer.report(run, lines)                          what `kintsugi eval --inject` adds
 
 What is injected is a lesson of the task (envs/lessons): the oracle's conversation up to a call, a
 wrong call in its place, and what the tools answer to it. So all trials of a task meet one mistake
@@ -11,17 +12,22 @@ beside it. Source: Structured Reflection, arXiv 2509.18847. Not covered: mistake
 of the agent itself; what comes before the wrong call is the oracle's.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from daemon.evaluation.run import Line, Run, Slot, Spec, by_k, outcomes_of
 from envs import statistics
 from envs.environment import Environment
-from envs.evaluation import EnvironmentFailure
+from envs.evaluation import UNJUDGED, Attempt, EnvironmentFailure
 from envs.lessons.making import make_lessons
-from envs.lessons.observation import Observation
+from envs.lessons.observation import Observation, observe
 from envs.task import PERTURBATIONS, Lesson, Operator, TaskDefinition
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
 
 SHOWN: Final = (1, 3, 5)
 """The k of Repair@k."""
@@ -63,6 +69,97 @@ def _find_lesson(
             f"{report.troubles[0]}; mend its code, or leave out --inject"
         )
     return lesson
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedSpec(Spec):
+    """An evaluation in which some tasks begin behind a mistake."""
+
+    inject: Mapping[Operator, float] = field(default_factory=dict)
+    """Operator -> share of the tasks that begin behind a mistake of it."""
+
+    @classmethod
+    def of(cls, spec: Spec, rates: Mapping[Operator, float]) -> "InjectedSpec":
+        """Return an evaluation with mistakes in its tasks."""
+        return cls(**{item.name: getattr(spec, item.name) for item in fields(spec)}, inject=rates)
+
+    def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:
+        """Return the tasks, made one by one, with their mistakes. Raises UnknownTask,
+        EnvironmentFailure."""
+        return inject(environment, Spec.tasks(self, environment), self.inject, self.seed)
+
+
+class MistakeObserver:
+    """Reads off the attempts of an evaluation how mistakes were repaired."""
+
+    def __init__(self, spec: InjectedSpec, environment: Environment) -> None:
+        self._spec, self._environment = spec, environment
+        self._lessons: dict[str, Lesson | None] = {}
+        """Task -> what follows the mistake that it begins behind."""
+        self._seen: dict[Slot, Observation] = {}
+        """What each attempt shows beside its verdict."""
+
+    def note(self, task: TaskDefinition) -> None:
+        """Keep what is needed of a task; each is noted before its attempts are observed."""
+        self._lessons[task.id] = task.lesson
+
+    def observe(self, attempt: Attempt) -> None:
+        """Read an attempt, unless nobody judged it."""
+        if attempt.grade is not None:
+            self._seen[attempt.task.id, attempt.trial] = observe(
+                self._environment,
+                self._lessons[attempt.task.id],
+                attempt.messages,
+                bool(attempt.success),
+            )
+
+    def observe_resumed(self, app: "App", run: Run) -> None:
+        """Read the attempts that were in the log already. Raises LogTruncated, BadRecord."""
+        from daemon.sessions import transcript
+
+        with app.reading() as connection:
+            for slot, verdict in run.ended.items():
+                if verdict.termination in UNJUDGED:
+                    continue
+                rollout = run.rollout(slot, run.tries[slot] - 1)
+                stored = transcript.read(transcript.find(connection, rollout), app.log, app.bodies)
+                self._seen[slot] = observe(
+                    self._environment,
+                    self._lessons[slot[0]],
+                    stored.messages,
+                    bool(verdict.success),
+                )
+
+    def report(self, run: Run, judged: Sequence[Line]) -> dict[str, Any]:
+        """Return what mistakes add: pass^k with and without one, and how they are repaired."""
+        spec, lessons = self._spec, self._lessons
+        parts = {
+            "clean": [line for line in judged if lessons[line.id] is None],
+            "injected": [line for line in judged if lessons[line.id] is not None],
+        }
+        drawn = Counter(
+            operator
+            for line in run.lines
+            if lessons[line.id] is None
+            and (operator := draw_operator(line.id, spec.inject, spec.seed)) is not None
+        )
+        tasks = {
+            line.id: InjectedTask(lessons[line.id], self._list_seen(run, line))
+            for line in run.lines
+        }
+        split = {
+            name: {
+                "tasks": len(lines),
+                "pass_hat": by_k(statistics.pass_hat, outcomes_of(run, lines)),
+            }
+            for name, lines in parts.items()
+        }
+        return split | report_repairs(tasks, spec.inject, drawn)
+
+    def _list_seen(self, run: Run, line: Line) -> tuple[Observation, ...]:
+        """Return what the attempts at a task show, by trial."""
+        slots = ((line.id, trial) for trial in range(run.trials))
+        return tuple(self._seen[slot] for slot in slots if slot in self._seen)
 
 
 @dataclass(frozen=True, slots=True)

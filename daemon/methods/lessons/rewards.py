@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
+from daemon.solver.spec import BadInput
 from envs.reflection.parse import Parts, parse
 from envs.reflection.reward import compute_reward
 from events.algorithm import RepairForm
-from events.errors import KintsugiError
 
 
-class BadLine(KintsugiError):
+class BadLine(BadInput):
     """A line of the file is no completion with its gold."""
 
 

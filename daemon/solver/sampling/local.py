@@ -25,14 +25,9 @@ from itertools import islice
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, PromptTooLong, Request
 from daemon.engine.policy import Policy
+from daemon.solver.methods import REWARDS
+from daemon.solver.reward import RolloutFacts, Worth, describe_user_fault
 from daemon.solver.sampling.adapter_users import UserLine, Users, make_writer
-from daemon.solver.sampling.reward import (
-    Worth,
-    assess_first_message,
-    choose_limits,
-    compute_worth,
-    describe_user_fault,
-)
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
 from envs import evaluation
 from envs.endpoint import AnswerFailure, Usage, request_seed
@@ -212,7 +207,7 @@ class InProcess:
             finished.clear()
 
     def _begin(self, environment: Environment, attempt: Attempt) -> _Open:
-        limits = choose_limits(attempt.reward, environment)
+        limits = REWARDS[attempt.reward].choose_limits(environment)
         with environment_code(environment, f"task {attempt.task.id}", attempt.task):
             episode = Episode(environment, attempt.task, seed=attempt.seed, limits=limits)
             if attempt.user is None:
@@ -322,13 +317,11 @@ class InProcess:
             verdict = None
             if not may_err or episode.termination not in UNJUDGED:
                 verdict = grade(environment, task, episode.messages, episode.termination)
-        shaped = Worth(None, None)
+        worth = Worth(None, None)
         if verdict is not None:
             shaped = Worth(verdict.success, self._reward(episode, verdict, entry.turns))
-        repair = None
-        if attempt.reward != "verdict" and verdict is not None:
-            repair = assess_first_message(task, entry.turns, episode.messages, self.chat, self.form)
-        worth = compute_worth(attempt.reward, shaped, repair)
+            facts = RolloutFacts(task, entry.turns, episode.messages, self.chat, self.form)
+            worth = REWARDS[attempt.reward].weigh(shaped, facts)
         trajectory = Trajectory(
             rollout=attempt.rollout,
             group=attempt.group,

@@ -26,16 +26,11 @@ import httpx2
 
 from daemon.engine.chat import Chat
 from daemon.solver.lora import save
+from daemon.solver.methods import REWARDS
+from daemon.solver.reward import RolloutFacts, Worth, describe_user_fault
 from daemon.solver.sampling import local
 from daemon.solver.sampling.adapter_users import list_adapter_users, prove_user
 from daemon.solver.sampling.environments import JobEnvironments
-from daemon.solver.sampling.reward import (
-    Worth,
-    assess_first_message,
-    choose_limits,
-    compute_worth,
-    describe_user_fault,
-)
 from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
 from envs import endpoint
@@ -271,7 +266,7 @@ class RemoteSource:
             # An adapter costs nothing: this job's own server answers for it.
             meter = self._meter if isinstance(attempt.user, EndpointUser) else None
             user = partial(make_user, attempt.user, users[attempt.user], environment, meter=meter)
-        limits = choose_limits(attempt.reward, environment)
+        limits = REWARDS[attempt.reward].choose_limits(environment)
         may_err = attempt.user is not None
         return Setup(
             environment, partial(make_agent, environment), user, seed, limits, user_may_err=may_err
@@ -289,15 +284,12 @@ class RemoteSource:
 
     def _trajectory(self, batch: Batch, played: Attempt, agent: TokenAgent) -> Trajectory:
         wanted = batch.attempts[played.trial]
-        shaped = Worth(played.success, None if played.reward is None else played.reward.total)
-        repair = None
+        worth = Worth(played.success, None if played.reward is None else played.reward.total)
         fault = describe_user_fault(wanted.task, played.termination, played.reason)
-        if wanted.reward != "verdict" and fault is None:
+        if fault is None:
             form = self._spec.algorithm.repair
-            repair = assess_first_message(
-                wanted.task, agent.turns, played.messages, self._chat, form
-            )
-        worth = compute_worth(wanted.reward, shaped, repair)
+            facts = RolloutFacts(wanted.task, agent.turns, played.messages, self._chat, form)
+            worth = REWARDS[wanted.reward].weigh(worth, facts)
         return Trajectory(
             rollout=wanted.rollout,
             group=wanted.group,

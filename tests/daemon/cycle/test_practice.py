@@ -22,6 +22,7 @@ from daemon.core.decision_log import Decisions
 from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
+from daemon.methods.lessons.task_writer import read_own_pools
 from daemon.metrics.families import Sheet
 from daemon.metrics.loop import LOOP
 from daemon.metrics.loop import read as read_loop
@@ -164,7 +165,9 @@ def test_lessons_that_cycles_wrote_are_not_drawn_once_they_are_off(app: App) -> 
     run_cycle(app)
     with app.reading() as connection:
         entries = read_pool_entries(connection, "agent", "base")
-        practised = read_pool_entries(connection, "agent", "base", lessons=True)
+        practised = read_pool_entries(
+            connection, "agent", "base", repairs=read_own_pools(connection, "agent")
+        )
     assert len(practised) == len(entries) + 4
     assert sum(entry.own_pool is not None for entry in practised) == 4
     assert not any(entry.own_pool for entry in entries)

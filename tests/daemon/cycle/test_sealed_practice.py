@@ -10,9 +10,9 @@ from daemon.config.settings import Agent, Improve, Jobs, Log, Proposer, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.cycle.planner import CyclePlanner
-from daemon.cycle.practice import read_practices
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.maintenance import erasure
+from daemon.methods.lessons.practice import read_practices
 from events.codec import decode
 from events.learning import TaskProposed
 from tests.daemon.cycle.test_planner import QUIET
@@ -75,4 +75,4 @@ def test_where_jobs_get_no_keys_lessons_of_persons_are_left_out_and_named(tmp_pa
         with app.reading() as connection:
             assert learning.read_sealed_tasks(connection, "agent") == {}
             assert read_lessons(connection, "agent"), "of tasks like the failed ones"
-        assert any(pool.lesson_count for pool in read_job(app, cycle).pools)
+        assert any(pool.repair_count for pool in read_job(app, cycle).pools)

@@ -17,7 +17,6 @@ from consumers.rebuild import rebuild
 from daemon.config.settings import Trial
 from daemon.core.app import App
 from daemon.cycle.parent import is_worth_training
-from daemon.cycle.practice import read_cycle_practice
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
 from daemon.evaluation.comparison import FIRST_TASK
 from daemon.evaluation.gate.decision import decide
@@ -27,6 +26,7 @@ from daemon.evaluation.targets import PlannedTarget
 from daemon.jobs.local import LocalRunner
 from daemon.methods.lessons import after_error
 from daemon.methods.lessons.after_error import HeldOutLessons
+from daemon.methods.lessons.practice import read_cycle_practice
 from daemon.metrics.families import Sheet
 from daemon.metrics.loop import LOOP
 from daemon.metrics.loop import read as read_loop

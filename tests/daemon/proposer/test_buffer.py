@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.methods.lessons.drafts import POOL
+from daemon.methods.lessons.task_writer import POOL
 from daemon.proposer.buffer import REPLAY, SIBLINGS, TRAFFIC, PoolEntry, PoolMix, pools
 from events.jobs import JobSpec, TaskPool
 from events.learning import OPERATOR

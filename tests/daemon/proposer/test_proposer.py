@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daemon.methods.lessons.drafts import LessonSupply, draft_lessons
+from daemon.methods.lessons.drafts import draft_lessons
+from daemon.methods.lessons.task_writer import LessonSupply
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation, PriorTask, Source
 from daemon.proposer.proposer import TRIES, Proposal, ProposalRequest, propose
 from daemon.proposer.verification import seed_of
@@ -172,7 +173,7 @@ def test_a_pattern_without_a_known_task_says_so() -> None:
 
 def test_a_pattern_whose_lessons_were_all_written_says_so() -> None:
     sources = [source("cancel")]
-    drafts = draft_lessons(SHOP, sources, (), TRIES * 2, f"cycle-1 {PATTERN}").lessons
+    drafts = draft_lessons(SHOP, sources, (), TRIES * 2, f"cycle-1 {PATTERN}").tasks
     assert drafts
     choice = ModeChoice(mode="repair", tasks=2, reason="refused calls")
     quota = Quota(pattern=PATTERN, tasks=4, priority=1.0, status="NEW", modes=(choice,))
@@ -182,7 +183,7 @@ def test_a_pattern_whose_lessons_were_all_written_says_so() -> None:
         base="base",
         directive=Directive(quotas=(quota,)),
         sources={PATTERN: sources},
-        lessons=LessonSupply(taken=frozenset(draft.task.id for draft in drafts)),
+        writers=(LessonSupply(taken=frozenset(draft.task.id for draft in drafts)).build_writer(),),
     )
     accepted, rejected = split(list(propose(SHOP, request)))
     assert len(accepted) == 4

@@ -5,7 +5,8 @@ from typing import get_args
 import pytest
 
 from daemon.solver.kinds import KINDS, UnknownKind, find_kind
-from events.jobs import JobSpec, TaskPool
+from daemon.solver.methods import REWARDS
+from events.jobs import JobSpec, RewardKind, TaskPool
 
 SPEC = JobSpec(
     job="j",
@@ -20,6 +21,10 @@ def test_each_kind_that_a_spec_can_name_is_known_and_loads() -> None:
     assert set(KINDS) == set(get_args(JobSpec.model_fields["teaches"].annotation))
     for name in KINDS:
         assert callable(find_kind(SPEC.model_copy(update={"teaches": name})).load_run())
+
+
+def test_each_reward_that_a_pool_can_name_is_known() -> None:
+    assert set(REWARDS) == set(get_args(RewardKind))
 
 
 def test_only_an_adapter_that_answers_no_client_has_another_role() -> None:

@@ -1,14 +1,14 @@
-"""Describe what the section `[improve]` does for each agent, and why not, for display.
+"""Describe what lessons do for each agent, and why not, for display.
 
-    read_practices(connection, settings)    of lessons: one for each agent that was seen
+    read_practices(connection, settings)    one for each agent that was seen
     read_cycle_practice(connection, cycle)  what lessons did in one cycle
 
 The first asks the rule of the Controller (controller/refusals.py) of the last round, so it says
 what the next directive would do with the same failures, and decides nothing.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from consumers.methods.lessons.reads import count_drawn_lessons
 from consumers.reads import agents, learning, planning, rollouts
@@ -51,7 +51,7 @@ class LessonPractice:
     patterns: tuple[PatternRefusals, ...]
     """Those that tasks are written for, the highest priority first."""
     says: str
-    """Return what they do, or why nothing, as a sentence."""
+    """What they do, or why nothing, as a sentence."""
 
 
 def read_practices(connection: "Connection", settings: "Settings") -> list[LessonPractice]:
@@ -127,6 +127,14 @@ class CyclePractice:
     """Of its job; empty without one."""
     after_error: "AfterError | None"
     """What its gate measured last where a tool had refused a call; None before it did."""
+
+    def build_document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        measured = self.after_error
+        return {
+            **asdict(self),
+            "after_error": None if measured is None else measured.model_dump(mode="json"),
+        }
 
     def describe(self) -> str:
         """Return it as a sentence."""

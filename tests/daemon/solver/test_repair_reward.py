@@ -7,12 +7,8 @@ import pytest
 
 from daemon.engine.chat import Chat
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.solver.sampling.reward import (
-    Worth,
-    assess_first_message,
-    choose_limits,
-    compute_worth,
-)
+from daemon.solver.methods import REWARDS
+from daemon.solver.reward import RolloutFacts, Worth
 from daemon.solver.trajectory import Turn
 from envs.shop.environment import Shop
 from events.jobs import RewardKind
@@ -48,8 +44,9 @@ def worth(
     before = [m.model_copy(update={"sampled": False}) for m in TASK.prefix]
     after = [] if message is None else [message, Message(role="assistant", content="Done.")]
     turns = [] if turn is None else [turn]
-    repair = assess_first_message(TASK, turns, [*before, *after], chat, "paper")
-    return compute_worth(reward, verdict, repair)
+    return REWARDS[reward].weigh(
+        verdict, RolloutFacts(TASK, turns, [*before, *after], chat, "paper")
+    )
 
 
 def test_a_right_first_message_is_worth_one_and_half_beside_the_verdict(chat: Chat) -> None:
@@ -105,5 +102,5 @@ def test_an_answer_that_was_cut_off_repairs_nothing(chat: Chat) -> None:
 def test_an_episode_ends_with_its_first_message_where_the_repair_alone_counts() -> None:
     shop = Shop()
     rewards: tuple[RewardKind, ...] = ("verdict", "both", "repair")
-    limits = [choose_limits(reward, shop) for reward in rewards]
+    limits = [REWARDS[reward].choose_limits(shop) for reward in rewards]
     assert limits == [shop.limits, shop.limits, replace(shop.limits, max_steps=1)]

@@ -1,0 +1,34 @@
+"""Wire the checks of written tasks with the methods: what a task of a method must pass besides."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from daemon.proposer.candidate import CandidateFacts, CheckFailure
+from envs.lessons.checks import BadLesson, check_lesson
+from envs.task import TaskDefinition, find_split
+from events.learning import Check
+
+
+def find_test_source(task: TaskDefinition) -> str | None:
+    """Return why a task that is made of another one is kept for tests; None where it is not."""
+    if task.lesson is None or find_split(task.source) != "test":
+        return None
+    return f"the lessons of {task.source} are kept for tests"
+
+
+def _check_lesson(examined: CandidateFacts) -> str | None:
+    """Check V11; None for a task without a lesson. Raises CheckFailure."""
+    if examined.task.lesson is None:
+        return None
+    try:
+        check_lesson(examined.environment, examined.task)
+    except BadLesson as error:
+        raise CheckFailure(str(error)) from error
+    return ""
+
+
+METHOD_CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str | None]]] = {
+    "lesson": _check_lesson
+}
+"""Checks in order, as those of verification.py; each returns None for a task that is not its
+method's."""

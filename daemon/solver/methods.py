@@ -1,0 +1,21 @@
+"""Wire the learner with the methods: the rewards of pools, and commands beside jobs.
+
+    REWARDS[pool.reward]                rewards the rollouts of a pool
+    COMMANDS["reward"](arguments)       a command of `python -m daemon.solver`
+
+What methods teach is in kinds.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from daemon.methods.lessons.repair_reward import BOTH, REPAIR
+from daemon.methods.lessons.rewards import print_rewards
+from daemon.solver.reward import VERDICT, Reward
+from events.jobs import RewardKind
+
+REWARDS: Final[Mapping[RewardKind, Reward]] = {"verdict": VERDICT, "repair": REPAIR, "both": BOTH}
+"""What `reward` of a pool names -> how its rollouts are rewarded."""
+
+COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"reward": print_rewards}
+"""First argument of `python -m daemon.solver` -> the command, which returns its exit code."""
