@@ -49,15 +49,14 @@ from consumers.folds.task_states import (
     restore_task,
     takes_body,
 )
-from consumers.methods.skills.composition import fold_panel_composition
-from consumers.methods.skills.folds import fold_skill_contrast
+from consumers.methods.skills.folds import fold_panel_composition, fold_skill_contrast
 from consumers.methods.synthesis.folds import (
     count_try,
     fold_plan_revisions,
     fold_plans,
     fold_trajectory_verdict,
+    fold_user_evaluation,
 )
-from consumers.methods.synthesis.users import fold_user_evaluation
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json
 from events.envelope import derive_id

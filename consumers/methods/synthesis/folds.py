@@ -1,4 +1,5 @@
-"""The folds of the data engine: sets of plans, what their tasks came to, and whose fault it was.
+"""The folds of the data engine: sets of plans, what their tasks came to, whose fault it was, and
+the gate of an adapter that plays users.
 
 The counts of a plan are those of its present revision: a revision that is kept begins with the
 tries by which it was judged. A set, a round and the verdict on a rollout count once, the first. A
@@ -11,10 +12,26 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from consumers.batch import Batch, Row
+from consumers.folds.adapters import (
+    find_adapter,
+    move_adapter,
+    note_step,
+    refuse_step,
+    step_adapter,
+)
 from consumers.folds.record import FoldInput
-from consumers.tables import PlanChange, PlanLine, PlanSet, ProjectionTable, TrajectoryVerdict
+from consumers.tables import (
+    Adapter,
+    PlanChange,
+    PlanLine,
+    PlanSet,
+    ProjectionTable,
+    TrajectoryVerdict,
+)
 from events.canonical import exact_json
 from events.learning import PlanName
+from events.lifecycle import State
+from events.serving import UserEvaluated
 from events.synthesis.faults import TrajectoryVerified
 from events.synthesis.plans import PlanRevision, PlansRevised, PlansWritten
 
@@ -136,6 +153,40 @@ def fold_trajectory_verdict(folding: FoldInput, data: TrajectoryVerified, batch:
         column = _FAULTS[data.fault]
         changes[column] = row[column] + 1
     batch.stage(PlanLine, {**row, **changes})
+
+
+def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) -> None:
+    """An adapter plays users from here on, or does not; the one before it goes out of service."""
+    row = find_adapter(batch, data.adapter)
+    if row is not None and row["role"] != "user":
+        refused = f"{data.adapter} is an agent's, and was measured as a user"
+        refuse_step(folding, batch, "adapter", data.adapter, refused, data.reason)
+        return
+    others = [] if row is None or not data.passed else _list_users(batch, row)
+    gate = {"user_gate": data.model_dump_json()}
+    if not step_adapter(folding, data, batch, gate, data.reason):
+        return
+    for other in others:
+        reason = f"{data.adapter} plays users in its place"
+        move_adapter(folding, batch, other, State.DRAINING, reason)
+        note_step(folding, batch, "adapter", other["adapter"], State.DRAINING, reason)
+
+
+def _list_users(batch: Batch, row: Row) -> list[Row]:
+    """Return the other adapters that play users of the same agent and base."""
+    adapters = Adapter.table()
+    query = (
+        select(adapters)
+        .where(
+            adapters.c.role == "user",
+            adapters.c.alias == row["alias"],
+            adapters.c.base == row["base"],
+            adapters.c.state == State.GATED.value,
+            adapters.c.adapter != row["adapter"],
+        )
+        .order_by(adapters.c.adapter)
+    )
+    return [dict(other) for other in batch.connection.execute(query).mappings()]
 
 
 def _find_set(batch: Batch, plans: str) -> Row | None:
