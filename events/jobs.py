@@ -415,6 +415,13 @@ class PanelRouter(StrictModel):
         return self
 
 
+Chooser = PanelRouter
+"""What chooses a member of a version for a session."""
+
+ChooserOption = RouterOption
+"""A member, or the base, as a chooser knows it."""
+
+
 class JobSpec(StrictModel):
     """One training run."""
 

@@ -20,13 +20,12 @@ from typing import Final
 from events.serving import (
     AdapterEvaluated,
     AdapterMoved,
-    AdapterProduced,
     AdapterStaged,
     GateDecided,
-    PanelComposed,
+    RoleEvaluated,
     RouteChanged,
     ServingEvent,
-    UserEvaluated,
+    VersionProduced,
 )
 
 
@@ -99,7 +98,7 @@ def after(adapter: str, state: State | None, event: ServingEvent) -> State | Non
     this state: then it changes nothing of this adapter. What else a route must keep to is in
     consumers/folds/routing.py.
     """
-    if isinstance(event, AdapterProduced | PanelComposed):
+    if isinstance(event, VersionProduced):
         return State.PRODUCED if state is None else None
     if state is None:
         return None
@@ -111,8 +110,8 @@ def after(adapter: str, state: State | None, event: ServingEvent) -> State | Non
         return _after_staging(state)
     if isinstance(event, AdapterEvaluated):
         return _after_evaluation(state)
-    if isinstance(event, UserEvaluated):
-        return _after_user_evaluation(state, event)
+    if isinstance(event, RoleEvaluated):
+        return _after_role_evaluation(state, event)
     return _after_gate(state, event)
 
 
@@ -147,8 +146,8 @@ def _after_evaluation(state: State) -> State | None:
     return state if state in SERVING else None
 
 
-def _after_user_evaluation(state: State, event: UserEvaluated) -> State | None:
-    """What plays users may be measured again."""
+def _after_role_evaluation(state: State, event: RoleEvaluated) -> State | None:
+    """What has a gate of its own may be measured again."""
     if state not in (State.PRODUCED, State.STAGED, State.GATED):
         return None
     return State.GATED if event.passed else State.REJECTED

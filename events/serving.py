@@ -16,7 +16,7 @@ does, under a name among those of adapters.
 """
 
 from math import fsum, isclose
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -112,6 +112,17 @@ class Panel(StrictModel):
         names = (*(member.adapter for member in self.members), self.router.adapter)
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
+    @property
+    def chooser(self) -> PanelRouter:
+        """Return what chooses a member for a session."""
+        return self.router
+
+    @property
+    def by_name(self) -> dict[str, str | None]:
+        """Return the names of the members, each with the adapter that answers, None for the
+        base."""
+        return {member.skill: member.adapter for member in self.members}
+
     def find_adapter(self, skill: str | None) -> str | None:
         """Return the adapter that answers a skill's sessions; None for the base."""
         return next((member.adapter for member in self.members if member.skill == skill), None)
@@ -132,6 +143,10 @@ class Panel(StrictModel):
         if self.router.form == "head" and self.router.adapter is None:
             raise ValueError("a router that is a head needs its adapter; name it")
         return self
+
+
+Composition = Panel
+"""Members and chooser of a version that has no files."""
 
 
 class PanelComposed(Decision):
@@ -364,3 +379,13 @@ ServingEvent = (
     | AdapterMoved
 )  # fmt: skip
 """What moves adapters and routes."""
+
+VersionProduced = AdapterProduced | PanelComposed
+"""What begins the life of a version, with files or with members."""
+
+ROLE_GATE: Final = "user_gate"
+"""Name of the column and of the field of commands that hold how an adapter did at the gate of its
+own role."""
+
+RoleEvaluated = UserEvaluated
+"""The gate of a role other than the agent's."""

@@ -26,15 +26,16 @@ from consumers.tables import (
     Route,
 )
 from events.canonical import exact_json
+from events.learning import VERSION
 from events.lifecycle import LOADED, State, after
 from events.serving import (
     AdapterEvaluated,
     AdapterMoved,
     AdapterProduced,
     AdapterStaged,
+    Composition,
     GateDecided,
     OperatorActed,
-    Panel,
     RouteChanged,
     RouteShare,
     ServingEvent,
@@ -347,7 +348,7 @@ def _find_user(batch: Batch, adapter: str) -> str | None:
     return None
 
 
-class Composition(NamedTuple):
+class VersionParts(NamedTuple):
     """A version that has members and no files."""
 
     origin: str
@@ -358,16 +359,19 @@ class Composition(NamedTuple):
 
 def has_members() -> ColumnElement[bool]:
     """Return the condition that a row of `adapters` is of a version with members."""
-    return Adapter.table().c.panel.is_not(None)
+    return Adapter.table().c[VERSION].is_not(None)
 
 
 def read_compositions(
     connection: Connection, *where: ColumnElement[bool]
-) -> dict[str, Composition]:
+) -> dict[str, VersionParts]:
     """Return the versions with members under these conditions, by name."""
     adapters = Adapter.table().c
-    query = select(adapters.adapter, adapters.origin, adapters.panel).where(has_members(), *where)
+    columns = (adapters.adapter, adapters.origin, adapters[VERSION].label("composition"))
+    query = select(*columns).where(has_members(), *where)
     return {
-        row.adapter: Composition(row.origin, Panel.model_validate_json(row.panel).adapters)
+        row.adapter: VersionParts(
+            row.origin, Composition.model_validate_json(row.composition).adapters
+        )
         for row in connection.execute(query.order_by(adapters.adapter))
     }

@@ -17,16 +17,6 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select
 
 from consumers.folds.task_states import ACTIVE
-from consumers.methods.skills.old_members import find_member_before
-from consumers.methods.synthesis.plans import (
-    PlanSetLine,
-    PlanState,
-    list_plan_sets,
-    read_plan_changes,
-    read_plans,
-)
-from consumers.methods.synthesis.verdicts import read_task_verdicts
-from consumers.reads.learning import describe_branch
 from consumers.reads.repairs import read_repair
 from consumers.reads.serving import parse_adapter
 from consumers.reads.succession import find_adapter_at
@@ -46,8 +36,7 @@ from consumers.tables import (
     TaskState,
 )
 from events.errors import KintsugiError
-from events.learning import OPERATOR
-from events.serving import UserEvaluated
+from events.learning import BRANCH, OPERATOR
 
 _NAMED: Final = 3
 """Names of each kind that an ambiguous beginning is answered with."""
@@ -99,7 +88,11 @@ def explain_adapter(connection: Connection, name: str) -> Node:
 
 
 def _find(connection: Connection, name: str) -> Node | None:
-    for find in (_route, _adapter, _job, _cycle, _pattern, _task, _plan_set, _rollout):
+    from consumers.reads import methods
+
+    for find in (
+        _route, _adapter, _job, _cycle, find_pattern, _task, methods.find_set_node, find_rollout
+    ):  # fmt: skip
         node = find(connection, name)
         if node is not None:
             return node
@@ -163,6 +156,8 @@ def _find_rollback_adapters(connection: Connection, route: Row[Any]) -> list[str
 
 
 def _adapter(connection: Connection, name: str) -> Node | None:
+    from consumers.reads import methods
+
     row = _row(connection, Adapter, "adapter", name)
     if row is None:
         return None
@@ -178,8 +173,7 @@ def _adapter(connection: Connection, name: str) -> Node | None:
         _line(
             row.state, *_describe_routes(connection, name), _describe_capability(row),
             "" if version.merge is None else version.merge.summary, version.describe_members(),
-            _describe_role(row.role), _gate(row.gate), describe_user_gate(row.user_gate),
-            "" if _is_gate_reason(row) else row.reason,
+            _describe_role(row.role), _gate(row.gate), *methods.describe_role_gate(row),
         ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
@@ -198,26 +192,6 @@ def _describe_routes(connection: Connection, adapter: str) -> list[str]:
 
 def _describe_role(role: str) -> str:
     return "" if role == "agent" else "plays users and answers no client"
-
-
-def describe_user_gate(stored: str | None) -> str:
-    """How an adapter did as a user (JSON of the event); empty before it was measured."""
-    if stored is None:
-        return ""
-    gate = UserEvaluated.model_validate_json(stored)
-    rates = ", ".join(
-        f"{name} {rate.count:,} of {rate.of:,} (at most {rate.upper:.2%}, {rate.limit:.1%} may be)"
-        for name, rate in gate.rates.items()
-    )
-    words = "passed" if gate.passed else "failed"
-    before = f", in place of {gate.previous}" if gate.previous is not None and gate.passed else ""
-    examples = f"; faults: {'; '.join(gate.examples)}" if gate.examples else ""
-    return f"{words} its gate of {gate.dialogues:,} dialogues{before}: {rates}{examples}"
-
-
-def _is_gate_reason(row: Row[Any]) -> bool:
-    """Whether the reason of an adapter's state is that of its gate as a user, which is told."""
-    return row.user_gate is not None and json.loads(row.user_gate)["reason"] == row.reason
 
 
 def _build_push_node(row: Row[Any]) -> Node:
@@ -286,6 +260,8 @@ def describe_target(target: dict[str, Any]) -> str:
 
 
 def _job(connection: Connection, name: str) -> Node | None:
+    from consumers.reads import methods
+
     row = _row(connection, Job, "job", name)
     if row is None:
         return None
@@ -293,15 +269,13 @@ def _job(connection: Connection, name: str) -> Node | None:
     cycle = None if row.cycle is None else _cycle(connection, row.cycle)
     rounds = (_build_round_node(connection, item) for item in _read_job_rounds(connection, name))
     spec = json.loads(row.spec)
-    lessons = _describe_lesson_pools(spec["pools"])
     parent = _find_parent_adapter(connection, spec["parent"])
     because = (parent, *rounds, cycle, *_list_added_tasks(connection, row.alias, spec["pools"]))
-    member = find_member_before(connection, row)
     return Node(
         name, "job",
         _line(
-            row.outcome or "open", _describe_aim(row),
-            "" if member is None else member.describe(row.base), done, lessons, row.reason
+            row.outcome or "open", _describe_aim(row), methods.describe_retraining(connection, row),
+            done, methods.describe_pools(spec["pools"]), row.reason
         ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
@@ -316,17 +290,8 @@ def _describe_aim(job: Row[Any]) -> str:
         return f"teaches a user by {shown:,} recorded dialogues and {gold:,} of the oracle"
     if job.teaches is not None:
         return f"teaches a {job.teaches}"
-    return describe_branch(job)
-
-
-def _describe_lesson_pools(pools: Sequence[dict[str, Any]]) -> str:
-    """The pools of a job that draw lessons; empty where none does."""
-    parts = [
-        f"{pool['name']}: {len(pool['tasks']) + len(pool['references'])}"
-        for pool in pools
-        if pool.get("reward") in ("repair", "both")
-    ]
-    return f"draws lessons ({', '.join(parts)})" if parts else ""
+    branch = job._mapping[BRANCH]
+    return "" if branch is None else f"for the {BRANCH} {branch}"
 
 
 def _list_added_tasks(
@@ -377,7 +342,7 @@ def _build_round_pattern_node(connection: Connection, row: Row[Any], quota: dict
         tasks.c.pattern == quota["pattern"],
     )
     written = connection.execute(query.order_by(tasks.c.task)).all()
-    rollouts = (_rollout(connection, name) for name in quota["examples"])
+    rollouts = (find_rollout(connection, name) for name in quota["examples"])
     return Node(
         quota["pattern"], "pattern",
         _line(
@@ -424,7 +389,7 @@ def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str
         for task in connection.execute(query.order_by(tasks.c.task)).all()
         if task.task not in later
     ]
-    rollouts = (_rollout(connection, name) for name in quota["examples"])
+    rollouts = (find_rollout(connection, name) for name in quota["examples"])
     numbers = _of_round(connection, cycle, quota["pattern"])
     return Node(
         quota["pattern"], "pattern",
@@ -466,7 +431,7 @@ def _of_round(connection: Connection, cycle: Row[Any], pattern: str) -> str:
     return "" if row is None else f"{row.failures} of {row.failed} failures, {row.status}"
 
 
-def _pattern(connection: Connection, name: str) -> Node | None:
+def find_pattern(connection: Connection, name: str) -> Node | None:
     """Return the node of a pattern as of the last round, for the agent where its priority is
     highest; None where no round counted it."""
     patterns = Pattern.table()
@@ -477,7 +442,7 @@ def _pattern(connection: Connection, name: str) -> Node | None:
     ).first()
     if row is None:
         return None
-    rollouts = (_rollout(connection, item) for item in json.loads(row.examples))
+    rollouts = (find_rollout(connection, item) for item in json.loads(row.examples))
     return Node(
         name, "pattern",
         _line(
@@ -490,23 +455,15 @@ def _pattern(connection: Connection, name: str) -> Node | None:
 
 
 def _task(connection: Connection, name: str) -> Node | None:
+    from consumers.reads import methods
+
     row = _row(connection, Task, "task", name)
     if row is None:
         state = _row(connection, TaskState, "task", name)
         return None if state is None else Node(name, "task", _line(state.state, state.reason))
-    plan = _build_plan_node(connection, row)
+    plan = methods.build_plan_node(connection, row)
     node = _task_node(connection, row, _describe_motive(connection, row), plan)
-    return replace(node, because=(*node.because, *_build_verdict_nodes(connection, row)))
-
-
-def _build_verdict_nodes(connection: Connection, task: Row[Any]) -> list[Node]:
-    """Whose fault the rollouts of a task were, as far as some were examined."""
-    nodes = []
-    for line in read_task_verdicts(connection, task.task, task.alias):
-        rollout = _rollout(connection, line.rollout)
-        because = () if rollout is None else (rollout,)
-        nodes.append(Node(f"{task.task}/verdict", "verdict", line.describe(), because))
-    return nodes
+    return replace(node, because=(*node.because, *methods.build_verdict_nodes(connection, row)))
 
 
 def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
@@ -524,67 +481,22 @@ def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
     return () if quota is None else (quota["status"].lower(), *_describe_weakness(quota))
 
 
-def _build_plan_node(connection: Connection, task: Row[Any]) -> Node | None:
-    """The plan that a task was written by, down to the failures that it is for; None where it was
-    written by none."""
-    sets = {line.plans: line for line in list_plan_sets(connection, task.alias)}
-    line = sets.get(task.plans)
-    if line is None:
-        return None
-    state = next(
-        (item for item in read_plans(connection, line.plans) if item.plan.plan == task.plan), None
-    )
-    if state is None:
-        return None
-    changes = read_plan_changes(connection, line.plans, task.plan)
-    tried = f"{sum(item.kept for item in changes)} of {len(changes)} revisions kept"
-    revision = f"revision {task.plan_revision}"
-    if task.plan_revision != state.revision:
-        revision += f", it is at revision {state.revision} now"
-    text = _line(
-        state.plan.summary, revision, tried if changes else "no revision was tried",
-        f"written by {line.author}", _describe_plan_counts(state),
-    )  # fmt: skip
-    return Node(f"{line.plans}/{task.plan}", "plan", text, (_build_set_node(connection, line),))
-
-
-def _describe_plan_counts(item: PlanState | PlanSetLine) -> str:
-    """The tries of a plan or a set, and whose fault the failures of their rollouts were."""
-    counts = item.counts
-    faults = [f"{count} by the {fault}" for fault, count in counts.faults.items() if count]
-    text = f"{counts.accepted} of {counts.tries} tries accepted"
-    return f"{text}, rollouts failed: {', '.join(faults)}" if faults else text
-
-
-def _plan_set(connection: Connection, name: str) -> Node | None:
-    line = next((line for line in list_plan_sets(connection) if line.plans == name), None)
-    return None if line is None else _build_set_node(connection, line)
-
-
-def _build_set_node(connection: Connection, line: PlanSetLine) -> Node:
-    """A set of plans, and the patterns that it is for."""
-    text = _line(
-        f"{line.plans_count} plans of {line.alias} on {line.base} by {line.author}",
-        _describe_plan_counts(line), f"{line.rounds} rounds of revisions", line.stopped,
-        line.trouble,
-    )  # fmt: skip
-    patterns = (_pattern(connection, name) for name in line.patterns)
-    return Node(line.plans, "plans", text, tuple(node for node in patterns if node is not None))
-
-
 def _task_node(
     connection: Connection, row: Row[Any], motive: tuple[str, ...] = (), plan: Node | None = None
 ) -> Node:
+    from consumers.reads import methods
+
     state = _describe_state(connection, row)
     if row.origin != "proposed":
         return Node(row.task, "task", _line("attempted", row.environment, state))
-    source = None if row.source_rollout is None else _rollout(connection, row.source_rollout)
+    source = None if row.source_rollout is None else find_rollout(connection, row.source_rollout)
     checks = len(json.loads(row.verified)) if row.verified else 0
     return Node(
         row.task, "task",
         _line(
             _describe_origin(row), row.mode, _describe_plan(row),
-            _describe_lesson(connection, row.task), f"{checks} checks passed", *motive, state
+            methods.describe_content(connection, row.task), f"{checks} checks passed", *motive,
+            state,
         ),
         tuple(node for node in (plan, source) if node is not None),
     )  # fmt: skip
@@ -593,17 +505,6 @@ def _task_node(
 def _describe_plan(task: Row[Any]) -> str:
     """The plan of a task; empty for one that was written by none."""
     return "" if task.plan is None else f"by plan {task.plan}, revision {task.plan_revision}"
-
-
-def _describe_lesson(connection: Connection, task: str) -> str:
-    """Where the wrong call of a lesson comes from; empty for a task without a lesson."""
-    body = _row(connection, TaskBody, "task", task)
-    lesson = None if body is None else json.loads(body.body).get("lesson")
-    if lesson is None:
-        return ""
-    if lesson["operator"] == "recorded":
-        return f"lesson of a call that was refused in a conversation about {lesson['source']}"
-    return f"lesson: {lesson['operator']} in a conversation about {lesson['source']}"
 
 
 def _describe_origin(task: Row[Any]) -> str:
@@ -625,7 +526,7 @@ def _describe_state(connection: Connection, task: Row[Any]) -> str:
     return f"{row.state}: {row.reason}" if row.reason else str(row.state)
 
 
-def _rollout(connection: Connection, name: str) -> Node | None:
+def find_rollout(connection: Connection, name: str) -> Node | None:
     row = _row(connection, Rollout, "rollout", name)
     if row is None:
         return None

@@ -30,6 +30,8 @@ from consumers.tables import (
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.learning import (
+    BRANCH,
+    VERSION,
     Check,
     CycleOutcome,
     Directive,
@@ -88,8 +90,8 @@ class CycleRow:
     rejected: int
     job: str | None
     """Its first job; None until one was requested."""
-    panel: str | None = field(default=None, kw_only=True)
-    """Panel that was composed of what its jobs left; None without one."""
+    version: str | None = field(default=None, kw_only=True)
+    """Version with members that its branches became; None without one."""
     outcome: CycleOutcome | None
     """None while it is open."""
     ended_because: str | None
@@ -99,11 +101,6 @@ class CycleRow:
     diagnosed: str | None
     directed: str | None
     ended: str | None
-
-    @property
-    def version(self) -> str | None:
-        """Return the version with members that its branches became; None without one."""
-        return self.panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +112,8 @@ class JobRow:
     alias: str
     base: str
     capability: str | None
-    skill: str | None
-    """Skill that it is for; None where its cycle trains one adapter for everything."""
+    branch: str | None
+    """Name of its branch; None where it trains for a whole cycle."""
     teaches: str | None
     """`router` or `user` where it trains these; None where it trains the agent."""
     spec: JobSpec
@@ -134,11 +131,6 @@ class JobRow:
     """Id of the event that requested it."""
     requested: str | None
     ended: str | None
-
-    @property
-    def branch(self) -> str | None:
-        """Return the name of its branch; None where it trains for a whole cycle."""
-        return self.skill
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +215,15 @@ class RejectionRow:
     plan_revision: int | None = None
 
 
+_COLUMNS: Final = {"version": VERSION, "branch": BRANCH}
+"""Field -> its column, where the names differ."""
+
+
+def list_fields(row: CycleRow | JobRow) -> dict[str, Any]:
+    """Return the fields of a row under the names of their columns, as commands show them."""
+    return {_COLUMNS.get(name, name): getattr(row, name) for name in row.__dataclass_fields__}
+
+
 def leader(connection: Connection) -> LeaderRow | None:
     """Return the leader whose decisions count; None before the first leader."""
     leaders = Leader.table().c
@@ -283,16 +284,10 @@ def newest_cycle(connection: Connection) -> CycleRow | None:
     return _first_cycle(connection, select(table).order_by(*order).limit(1))
 
 
-def describe_branch(job: Any) -> str:
-    """Return in words which branch of its cycle a job (a row of the table) is for; empty for a job
-    that is for everything."""
-    return "" if job.skill is None else f"for the skill {job.skill}"
-
-
 def find_version_cycle(connection: Connection, version: str) -> str | None:
     """Return the id of the cycle that composed a version with members; None where a person did."""
     cycles = Cycle.table().c
-    query = select(cycles.cycle).where(cycles.panel == version)
+    query = select(cycles.cycle).where(cycles[VERSION] == version)
     name: str | None = connection.execute(query.limit(1)).scalar()
     return name
 
@@ -552,7 +547,7 @@ def _first_cycle(connection: Connection, query: Select[Any]) -> CycleRow | None:
 
 
 def _cycle(row: dict[str, Any]) -> CycleRow:
-    known = {name: row[name] for name in CycleRow.__dataclass_fields__}
+    known = {name: row[_COLUMNS.get(name, name)] for name in CycleRow.__dataclass_fields__}
     directive, findings = row["directive"], json.loads(row["findings"] or "[]")
     known |= {
         "position": json.loads(row["position"]),
@@ -566,7 +561,7 @@ def _jobs(connection: Connection, query: Select[Any]) -> list[JobRow]:
     return [
         JobRow(
             **{
-                **{name: row[name] for name in JobRow.__dataclass_fields__},
+                **{name: row[_COLUMNS.get(name, name)] for name in JobRow.__dataclass_fields__},
                 "spec": JobSpec.model_validate_json(row["spec"]),
             }
         )

@@ -12,15 +12,25 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, func, select
 
-from consumers.folds.adapters import parse_route_state
+from consumers.folds.adapters import has_members, parse_route_state
 from consumers.folds.routing import Candidate, RouteState
 from consumers.position import next_offset
+from consumers.rows import make_row
 from consumers.tables import Adapter, Evaluation, LifecycleStep, OperatorAction, Route
 from events.errors import KintsugiError
 from events.gate import GateReport
-from events.jobs import PanelRouter
+from events.jobs import CHOOSER, Chooser
+from events.learning import BRANCH, VERSION
 from events.lifecycle import State
-from events.serving import AdapterMerge, GateDecided, Panel, Role, UserEvaluated, UserFaultRate
+from events.serving import (
+    ROLE_GATE,
+    AdapterMerge,
+    Composition,
+    GateDecided,
+    Role,
+    RoleEvaluated,
+    UserFaultRate,
+)
 from events.streams import LEARNING
 
 
@@ -43,16 +53,16 @@ class AdapterLine:
     since: str | None
     reason: str
     members: dict[str, str | None] | None = None
-    """Skill of a panel -> the adapter that answers it, None for the base; None for an adapter."""
+    """Name of a member -> the adapter that answers, None for the base; None for an adapter."""
     role: Role = "agent"
     """`user` for one that plays users and answers no client."""
-    user_gate: dict[str, Any] | None = None
-    """How it last did as a user."""
+    role_gate: dict[str, Any] | None = None
+    """How it last did at the gate of its own role."""
 
     @property
     def role_passed(self) -> bool | None:
         """Return whether it passed the gate of its own role; None for an agent, and before that."""
-        return None if self.user_gate is None else bool(self.user_gate["passed"])
+        return None if self.role_gate is None else bool(self.role_gate["passed"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +84,7 @@ class RouteLine:
     holdout: bool = False
     """Whether these sessions are held out: the base answers them whatever is promoted."""
     members: dict[str, str | None] | None = None
-    """Skill of a panel -> the adapter that answers it, None for the base; None for an adapter."""
+    """Name of a member -> the adapter that answers, None for the base; None for an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,53 +114,47 @@ class AdapterRow:
     """Offset of that event."""
     merge: AdapterMerge | None = None
     """Members of an adapter that was merged; None for an adapter that was not."""
-    panel: Panel | None = None
-    """Members and router of a panel, which has no files; None for an adapter."""
+    composition: Composition | None = None
+    """Members and chooser, as the log has them; None for a version that has files."""
     role: Role = "agent"
     """`user` for one that plays users and answers no client."""
-    user_gate: UserEvaluated | None = None
-    """How it last did as a user; None for one of an agent, and before it was measured."""
+    role_gate: RoleEvaluated | None = None
+    """How it last did at the gate of its own role; None for an agent, and before that."""
 
     @property
     def role_rates(self) -> Mapping[str, UserFaultRate]:
         """Return what the gate of its own role measured last; empty for an agent."""
-        return {} if self.user_gate is None else self.user_gate.rates
+        return {} if self.role_gate is None else self.role_gate.rates
 
     @property
     def has_files(self) -> bool:
         """Return whether it is an adapter of its own: composed versions are nothing but parts."""
-        return self.panel is None
+        return self.composition is None
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Return the adapters that an engine must hold for it: itself, or the members' and the
         chooser's."""
-        return (self.adapter,) if self.panel is None else self.panel.adapters
-
-    @property
-    def composition(self) -> Panel | None:
-        """Return its members and chooser as the log has them; None for a version that has files."""
-        return self.panel
+        return (self.adapter,) if self.composition is None else self.composition.adapters
 
     @property
     def members(self) -> dict[str, str | None]:
         """Return the names of its members, each with the adapter that answers, None for the base;
         {} for a version that has files."""
-        members = () if self.panel is None else self.panel.members
-        return {member.skill: member.adapter for member in members}
+        return {} if self.composition is None else self.composition.by_name
 
     @property
-    def chooser(self) -> PanelRouter | None:
+    def chooser(self) -> Chooser | None:
         """Return what chooses a member for a session; None for a version that has files."""
-        return None if self.panel is None else self.panel.router
+        return None if self.composition is None else self.composition.chooser
 
     def describe_members(self) -> str:
         """Return what its members answer and what chooses them, in words; empty for a version that
         has files."""
-        if self.panel is None:
+        if self.chooser is None:
             return ""
         members = ", ".join(f"{name} by {by or self.base}" for name, by in self.members.items())
-        return f"answers {members}; the router is {self.panel.router.adapter or self.base}"
+        return f"answers {members}; the {CHOOSER} is {self.chooser.adapter or self.base}"
 
     @property
     def candidate(self) -> Candidate:
@@ -241,6 +245,15 @@ class OperatorActionLine:
     time: str | None
 
 
+_COLUMNS: Final = {"composition": VERSION, "role_gate": ROLE_GATE}
+"""Field -> its column, where the names differ."""
+
+
+def list_fields(row: AdapterRow | AdapterLine) -> dict[str, Any]:
+    """Return the fields of a row under the names of their columns, as commands show them."""
+    return {_COLUMNS.get(name, name): getattr(row, name) for name in row.__dataclass_fields__}
+
+
 def adapter_lines(
     connection: Connection, alias: str | None = None, *, collected: bool = True
 ) -> list[AdapterLine]:
@@ -253,14 +266,15 @@ def adapter_lines(
     if alias is not None:
         query = query.where(adapters.c.alias == alias)
     return [
-        AdapterLine(
-            row.adapter, row.state, row.base, row.capability, row.job,
-            json.loads(row.gate) if row.gate else None, row.alias, row.since, row.reason,
-            _read_members(row.panel), row.role,
-            json.loads(row.user_gate) if row.user_gate else None,
+        make_row(
+            AdapterLine,
+            row,
+            gate=json.loads(row.gate) if row.gate else None,
+            members=_read_members(row._mapping[VERSION]),
+            role_gate=json.loads(row._mapping[ROLE_GATE]) if row._mapping[ROLE_GATE] else None,
         )
         for row in connection.execute(query)
-    ]  # fmt: skip
+    ]
 
 
 def route_lines(connection: Connection, alias: str | None = None) -> list[RouteLine]:
@@ -271,26 +285,26 @@ def route_lines(connection: Connection, alias: str | None = None) -> list[RouteL
     if alias is not None:
         query = query.where(routes.c.alias == alias)
     rows = connection.execute(query).all()
-    panels = _read_panels(connection)
-    return [line for row in rows for line in _route_lines(row, panels)]
+    members = _read_all_members(connection)
+    return [line for row in rows for line in _route_lines(row, members)]
 
 
-def _read_panels(connection: Connection) -> dict[str, dict[str, str | None] | None]:
-    """Return panel -> its members, of those that are not collected."""
+def _read_all_members(connection: Connection) -> dict[str, dict[str, str | None] | None]:
+    """Return name -> members, of the versions with members that are not collected."""
     adapters = Adapter.table().c
-    query = select(adapters.adapter, adapters.panel).where(
-        adapters.panel.is_not(None), adapters.state != State.COLLECTED.value
+    query = select(adapters.adapter, adapters[VERSION].label("composition")).where(
+        has_members(), adapters.state != State.COLLECTED.value
     )
-    return {row.adapter: _read_members(row.panel) for row in connection.execute(query)}
+    return {row.adapter: _read_members(row.composition) for row in connection.execute(query)}
 
 
-def _read_members(panel: str | None) -> dict[str, str | None] | None:
-    if panel is None:
+def _read_members(composition: str | None) -> dict[str, str | None] | None:
+    if composition is None:
         return None
-    return {member["skill"]: member["adapter"] for member in json.loads(panel)["members"]}
+    return {member[BRANCH]: member["adapter"] for member in json.loads(composition)["members"]}
 
 
-def _route_lines(row: Any, panels: dict[str, dict[str, str | None] | None]) -> list[RouteLine]:
+def _route_lines(row: Any, members: dict[str, dict[str, str | None] | None]) -> list[RouteLine]:
     held_out = row.holdout or 0.0
     shares = [
         (part["adapter"], (1 - held_out) * part["share"], False, False)
@@ -303,7 +317,7 @@ def _route_lines(row: Any, panels: dict[str, dict[str, str | None] | None]) -> l
         shares.append((row.shadow, 0.0, True, False))
     return [
         RouteLine(row.alias, name, share, row.since, row.cause, row.base, shadow, row.why,
-                  row.reason, holdout, None if name is None else panels.get(name))
+                  row.reason, holdout, None if name is None else members.get(name))
         for name, share, shadow, holdout in shares
     ]  # fmt: skip
 
@@ -482,11 +496,11 @@ def parse_adapter(row: RowMapping) -> AdapterRow:
     return AdapterRow(
         **{name: row[name] for name in _AS_STORED},
         merge=AdapterMerge.model_validate_json(row["merge"]) if row["merge"] else None,
-        panel=Panel.model_validate_json(row["panel"]) if row["panel"] else None,
+        composition=Composition.model_validate_json(row[VERSION]) if row[VERSION] else None,
         state=State(row["state"]),
         replicas=tuple(json.loads(row["replicas"])),
         gate=GateReport.model_validate_json(row["gate"]) if row["gate"] else None,
-        user_gate=UserEvaluated.model_validate_json(row["user_gate"]) if row["user_gate"] else None,
+        role_gate=RoleEvaluated.model_validate_json(row[ROLE_GATE]) if row[ROLE_GATE] else None,
     )
 
 

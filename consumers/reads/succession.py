@@ -8,7 +8,6 @@ from pathlib import PurePath
 from sqlalchemy import Connection, or_, select
 
 from consumers.folds.cycles import PROPOSED
-from consumers.methods.skills.reads import list_wanted_branches
 from consumers.reads import learning, serving
 from consumers.reads.serving import AdapterRow
 from consumers.tables import Adapter, Cycle, Job, LifecycleStep, Task
@@ -89,6 +88,8 @@ def list_training_bases(connection: Connection) -> frozenset[str]:
     newest job of each branch left, on the present base of its alias, for the next job may train on
     from it. A branch counts if the next cycle may have it again or an open cycle has it; that of a
     whole cycle always counts."""
+    from consumers.reads.methods import list_wanted_branches
+
     jobs, cycles = Job.table().c, Cycle.table().c
     branch = jobs[BRANCH].label("branch")
     branches = connection.execute(select(jobs.alias, branch).distinct()).all()

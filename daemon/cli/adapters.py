@@ -45,19 +45,20 @@ def ls(
     alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
 ) -> None:
     """List adapters, the one that moved last first."""
-    from consumers.reads.serving import adapter_lines
+    from consumers.reads.serving import adapter_lines, list_fields
 
     with cli.app() as app, app.reading() as connection:
         lines = adapter_lines(connection, alias)
-    cli.out.show_rows(
-        lines, _COLUMNS, nothing="there is no adapter yet: kintsugi adapters push FOLDER"
-    )
+    nothing = "there is no adapter yet: kintsugi adapters push FOLDER"
+    cli.out.show_rows(lines, _COLUMNS, nothing=nothing, describe=list_fields)
 
 
 def _describe_purpose(line: "AdapterLine") -> str | None:
     if line.role == "user":
         return "playing users"
-    return line.capability if line.members is None else f"panel of {', '.join(line.members)}"
+    from events.learning import VERSION
+
+    return line.capability if line.members is None else f"{VERSION} of {', '.join(line.members)}"
 
 
 def _describe_gate(line: "AdapterLine") -> str | None:
@@ -141,9 +142,11 @@ def build_document(cli: Cli, row: "AdapterRow") -> dict[str, Any]:
     """Return an adapter, or a version with members, for scripts."""
     from pydantic import BaseModel
 
+    from consumers.reads.serving import list_fields
+
     fields = {
         name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-        for name, value in asdict(row).items()
+        for name, value in list_fields(row).items()
     }
     return {**fields, "state": str(row.state), "path": locate_files(cli, row.path)}
 
@@ -176,9 +179,11 @@ def _describe_role(row: "AdapterRow") -> str:
 
 def _describe_parts(row: "AdapterRow") -> dict[str, str]:
     """Return what is shown of a version with members in place of its files."""
+    from events.jobs import CHOOSER
+
     assert row.chooser is not None, "it has members"
-    router = row.chooser.adapter or row.base
-    return {row.origin: f"{describe_members(row.members, row.base).strip(' ()')}; router: {router}"}
+    members = describe_members(row.members, row.base).strip(" ()")
+    return {row.origin: f"{members}; {CHOOSER}: {row.chooser.adapter or row.base}"}
 
 
 _CHECK_COLUMNS: Final = Columns(
@@ -363,12 +368,12 @@ def export(
     The same adapter, tables and settings give the same bytes.
     """
     from daemon.adapters.bundle import build_bundle, write_bundle
-    from daemon.methods.skills.panel_bundle import read_panel_files
+    from daemon.cli.methods import read_version_files
     from daemon.serving.export import find_version, read_files
 
     with cli.app() as app, app.reading() as connection:
         row = find_version(connection, adapter)
-        read = read_files if row.has_files else read_panel_files
+        read = read_files if row.has_files else read_version_files
         contents = build_bundle(row.adapter, read(app, connection, row))
     write_bundle(contents, row.adapter, out, force=force)
     if cli.out.json:

@@ -187,10 +187,12 @@ def _build_job_table(branches: list[dict[str, str | None]]) -> Any:
 
 
 def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]") -> dict[str, Any]:
+    from consumers.reads.learning import list_fields
+
     directive = None if row.directive is None else row.directive.model_dump(mode="json")
     findings = [item.model_dump(mode="json") for item in row.findings]
     return {
-        **asdict(row),
+        **list_fields(row),
         "directive": directive,
         "findings": findings,
         "step": step,

@@ -1,6 +1,5 @@
 """`kintsugi jobs`: training runs, wanted and over."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,8 +44,10 @@ def ls(
 
 
 def _line(cli: Cli, row: "JobRow", called_off: dict[str, str]) -> dict[str, Any]:
+    from consumers.reads.learning import list_fields
+
     return {
-        **{name: value for name, value in asdict(row).items() if name != "spec"},
+        **{name: value for name, value in list_fields(row).items() if name != "spec"},
         "adapter": locate_files(cli, row.adapter),
         "called_off": called_off.get(row.job),
     }

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.learning import CycleRow
+    from consumers.reads.serving import AdapterRow
+    from daemon.core.app import App
     from daemon.evaluation.run import Spec
     from daemon.maintenance.erasure import PersonData
     from daemon.methods.lessons.injection import MistakeObserver
+    from daemon.metrics.loop import MethodMetrics
     from envs.environment import Environment
     from envs.task import Operator
     from events.jobs import TaskPool
@@ -49,6 +52,23 @@ class Section:
     """For scripts, as JSON."""
     text: str
     """For a terminal; empty where there is nothing to say."""
+
+
+def build_loop_metrics() -> "list[MethodMetrics]":
+    """Return the metrics that methods add to those of the loop."""
+    from daemon.methods.lessons.metrics import build_metrics as of_lessons
+    from daemon.methods.skills.metrics import build_metrics as of_skills
+    from daemon.methods.synthesis.metrics import build_metrics as of_synthesis
+
+    return [of_lessons(), of_synthesis(), of_skills()]
+
+
+def read_version_files(app: "App", connection: "Connection", row: "AdapterRow") -> dict[str, bytes]:
+    """Return the files of the bundle of a version with members, without the manifest. Raises
+    BundleRefusal, BadAdapter, NoFingerprint."""
+    from daemon.methods.skills.panel_bundle import read_panel_files
+
+    return read_panel_files(app, connection, row)
 
 
 def read_cycle_sections(connection: "Connection", cycle: "CycleRow") -> dict[str, Section]:

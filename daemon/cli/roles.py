@@ -165,13 +165,14 @@ def _lead(
     settings: "Settings", leader: "Leader", leadership: "Leadership", stop: threading.Event
 ) -> None:
     """Look again and again, and tell how the loop is."""
+    from daemon.cli.methods import build_loop_metrics
     from daemon.metrics.exposition import serve_metrics
     from daemon.metrics.log import log as log_figures
     from daemon.metrics.loop import loop as loop_figures
     from daemon.metrics.roles import LeaderRounds
 
     with (
-        loop_figures(settings) as of_loop,
+        loop_figures(settings, build_loop_metrics()) as of_loop,
         log_figures(settings) as of_log,
         serve_metrics(settings, "schedule") as registry,
     ):

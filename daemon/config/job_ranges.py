@@ -99,8 +99,8 @@ RANGES: Final[dict[type[BaseModel], dict[str, Range]]] = {
         "explore": _SHARE,
         "replay": _SHARE,
     },
-    jobs.RouterOption: {"token": (0, 2**31 - 1)},
-    jobs.PanelRouter: {"calibration": (-1e6, 1e6)},
+    jobs.ChooserOption: {"token": (0, 2**31 - 1)},
+    jobs.Chooser: {"calibration": (-1e6, 1e6)},
     jobs.JobSpec: {
         "dialogue_count": _COUNT,
         "seed": _SEED,
@@ -148,7 +148,7 @@ TRAINING: Final[dict[str, Range]] = {
 MOST_ITEMS: Final = 100_000
 _SIZES: Final[dict[tuple[type[BaseModel], str], int]] = {
     (jobs.LoraSettings, "targets"): 1000,
-    (jobs.PanelRouter, "options"): 512,
+    (jobs.Chooser, "options"): 512,
     (jobs.VllmSource, "arguments"): 1000,
     (jobs.JobSpec, "pools"): 10_000,
     (jobs.JobSpec, "checkpoints"): 10_000,

@@ -6,7 +6,7 @@ cycle's id, so a redo directs the same.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import evidence, learning, rollouts
 from consumers.reads.evidence import RoundRollout
-from consumers.reads.learning import BufferTask
+from consumers.reads.learning import BufferTask, RejectionRow
 from consumers.reads.rollouts import PatternLine
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, analyze
@@ -32,12 +32,6 @@ from daemon.controller.sampling import (
     sample_failures,
     sample_successes,
 )
-from daemon.methods.synthesis.choice import (
-    PatternTries,
-    SynthesisSetting,
-    choose_patterns,
-    count_tries,
-)
 from events.learning import BadTries, Directive, DirectiveWritten, PatternFinding
 from producers.gateway.privacy.redaction import Redaction
 
@@ -45,6 +39,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.core.app import App
+
+ChoosePlanned = Callable[
+    [Sequence[str], Sequence[BufferTask], Sequence[RejectionRow]], Mapping[str, str]
+]
+"""Patterns, and the tasks that the cycle before wrote and those that it wrote in vain -> the
+patterns whose tasks are planned before they are written, and why."""
+
+
+def _plan_none(*_: object) -> Mapping[str, str]:
+    return {}
 
 
 def direct(
@@ -55,6 +59,7 @@ def direct(
     number: int,
     aims: Collection[str] = (),
     kinds: Collection[str] | None = None,
+    choose_planned: ChoosePlanned = _plan_none,
 ) -> DirectiveWritten:
     """What the tasks of `cycle` shall stress, from round `number` of this agent on this base;
     `aims` as in `build_directive`. `kinds`: the kinds of task that its environment writes. Only
@@ -74,8 +79,7 @@ def direct(
             bad_tries(written.last, rejected),
             repairs=app.settings.improve.writes("repair"),
             aims=aims,
-            synthesis=app.settings.improve.synthesis,
-            tries=count_tries(written.last, rejected),
+            choose_planned=lambda patterns: choose_planned(patterns, written.last, rejected),
         )
     return DirectiveWritten(
         cycle=cycle,
@@ -123,14 +127,13 @@ def build_directive(
     *,
     repairs: bool = False,
     aims: Collection[str] = (),
-    synthesis: SynthesisSetting = "off",
-    tries: Mapping[str, PatternTries] | None = None,
+    choose_planned: Callable[[Sequence[str]], Mapping[str, str]] = _plan_none,
 ) -> Directive:
     """Return the directive of a closed round for at most `most` tasks, from the tables alone;
     `seed` draws its examples, `bad` are the tries that went wrong before. `repairs`: whether it may
     ask for tasks of the mode `repair`. `aims`: patterns that it is about, as far as the round has
-    failures of them to follow; of none, it is about all patterns. `synthesis`: whether
-    it may have plans write tasks, with `tries`, those of the cycle before by pattern."""
+    failures of them to follow; of none, it is about all patterns. `choose_planned` returns those of
+    its patterns whose tasks are planned before they are written, and why."""
     lines = rollouts.pattern_lines(connection, closed.alias)
     rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number, closed.kinds)
     mastered = directives.find_mastered_tasks(rates)
@@ -153,7 +156,7 @@ def build_directive(
         read_refusals(connection, Pair(closed.alias, closed.base), closed.number)
         if repairs
         else None,
-        choose_patterns(synthesis, [line.pattern for line in shown], tries or {}),
+        choose_planned([line.pattern for line in shown]),
         Counter(row.client for row in closed.rollouts if row.pattern is not None),
     )
 

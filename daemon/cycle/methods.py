@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.cycle_state import CycleState
-    from consumers.reads.learning import CycleRow
+    from consumers.reads.learning import BufferTask, CycleRow, RejectionRow
     from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Agent, Settings
     from daemon.core.app import App
@@ -63,7 +63,7 @@ class CycleMethods:
     ) -> None:
         """`asks_models`: whether the review of written tasks may ask one. The others are as in
         `CyclePlanner`."""
-        from daemon.methods.skills.study import SkillStudy
+        from daemon.methods.skills.discovery import SkillStudy
         from daemon.methods.synthesis.quotas import CycleParts, choose_parts
         from daemon.methods.synthesis.review import CycleReviews
 
@@ -83,6 +83,19 @@ class CycleMethods:
 
         return read_skill_histories(connection, self._app.settings, pair)
 
+    def choose_planned(
+        self,
+        patterns: Sequence[str],
+        written: "Sequence[BufferTask]",
+        rejected: "Sequence[RejectionRow]",
+    ) -> dict[str, str]:
+        """Return the patterns whose tasks are planned before they are written, and why. `written`
+        and `rejected` are the tasks of the cycle before."""
+        from daemon.methods.synthesis.choice import choose_patterns, count_tries
+
+        setting = self._app.settings.improve.synthesis
+        return choose_patterns(setting, patterns, count_tries(written, rejected))
+
     def find_branch_parent(
         self,
         connection: "Connection",
@@ -92,7 +105,7 @@ class CycleMethods:
     ) -> "tuple[AdapterRow | None, str | None]":
         """Return the adapter from which a branch trains on, None for the base; and why, where it is
         no member of the incumbent."""
-        from daemon.methods.skills.parents import find_member_parent
+        from daemon.methods.skills.choice import find_member_parent
 
         return find_member_parent(connection, cycle, branch, incumbent)
 
@@ -187,6 +200,13 @@ def find_user(
     return players.find_user(connection, settings, alias, base)
 
 
+def open_user_trials(settings: "Settings") -> "JobRunner":
+    """Return what plays the gates of adapters that play users, in a home."""
+    from daemon.methods.synthesis.users.worker import user_trials_of
+
+    return user_trials_of(settings)
+
+
 def build_user_worker(
     app: "App", fleet: "Fleet", runner: "JobRunner", clock: Callable[[], datetime]
 ) -> "UserWorker":
@@ -199,7 +219,7 @@ def build_user_worker(
 def find_free_request(app: "App", pair: Pair, now: datetime) -> FreeRequest | None:
     """Return the job of an agent that is due beside its cycles; None where none is, or the budget
     of the day has no room for it. Raises Skip where it cannot be specified."""
-    from daemon.methods.synthesis.users.request import find_due_request
+    from daemon.methods.synthesis.users.spec import find_due_request
 
     return find_due_request(app, pair, now)
 

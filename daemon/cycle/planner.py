@@ -140,7 +140,7 @@ class CyclePlanner:
             choice = self._methods.choose_branches(connection, pair)
         return direct(
             self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round, choice.patterns,
-            find_kinds(self._app.settings, cycle.environment),
+            find_kinds(self._app.settings, cycle.environment), self._methods.choose_planned,
         )  # fmt: skip
 
     def study_round(self, cycle: CycleRow) -> Study | None:

@@ -34,7 +34,6 @@ from daemon.core.decision_log import Act, Decisions
 from daemon.evaluation.gate.decision import decide
 from daemon.evaluation.gate.measurements import Conduct, Evaluation, TokenParts, TokenUse
 from daemon.evaluation.gate.pairs import Pair, TooFewTrials, count_surplus
-from daemon.evaluation.players import read_composition
 from daemon.evaluation.run import (
     Line,
     Means,
@@ -200,7 +199,7 @@ def compare(
             timeout=questions.timeout,
             alias=row.alias,
             base=row.base,
-            composition=read_composition(version),
+            composition=None if version is None else version.composition,
         )
         return Side(spec, survey(environment, spec))
 

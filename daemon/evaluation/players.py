@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import model_validator
 
 from events.errors import KintsugiError
-from events.jobs import PanelRouter, Sha256
+from events.jobs import Chooser, Sha256
 from events.lifecycle import State
 from events.messages import StrictModel
 from events.rollouts import MemberChoice
-from events.serving import Panel
+from events.serving import Composition
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from daemon.methods.skills.endpoint_router import ListFields
     from envs.endpoint import Endpoint
     from producers.gateway.skills.label_router import RouterAnswer
-
-Composition = Panel
-"""Members and chooser of a version, as they are stored."""
 
 
 class NoSuchPart(KintsugiError):
@@ -55,7 +52,7 @@ class PlayerWithMembers(StrictModel):
     name: str
     members: dict[str, Adapter | None]
     """Name of a member -> what plays its episodes; None for the base."""
-    router: PanelRouter
+    router: Chooser
     """The chooser."""
     router_adapter: Adapter | None = None
     """The adapter that is asked; None for the base."""
@@ -115,11 +112,6 @@ def build_player(connection: "Connection", row: "AdapterRow | None") -> Player:
         router=chooser,
         router_adapter=None if chooser.adapter is None else parts[chooser.adapter],
     )
-
-
-def read_composition(row: "AdapterRow | None") -> Composition | None:
-    """Return members and chooser of a version; None for the base and for one that has files."""
-    return None if row is None else row.panel
 
 
 def describe_composition(composition: Composition) -> dict[str, Any]:

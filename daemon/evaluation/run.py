@@ -26,11 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from daemon.evaluation.member_agents import MemberAgents
-from daemon.evaluation.players import (
-    Composition,
-    describe_composition,
-    make_endpoint_chooser,
-)
+from daemon.evaluation.players import describe_composition, make_endpoint_chooser
 from daemon.evaluation.similarity import GradedTask, report_similarity
 from envs import grading, statistics
 from envs.environment import Environment, UnknownTask
@@ -51,6 +47,7 @@ from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import name_simulator
 from events.messages import Message
+from events.serving import Composition
 from producers.gateway.routing.token_scores import select_prompt_fields
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
 

@@ -12,25 +12,20 @@ if TYPE_CHECKING:
 
 LEARNER: Final = "daemon.solver"
 TRIAL: Final = "daemon.evaluation.trial"
-USER_TRIAL: Final = "daemon.methods.synthesis.users.trial"
 
 
 def jobs_of(settings: "Settings") -> JobRunner:
     """Who trains, in a home."""
-    return _runner(settings, "jobs", LEARNER)
+    return make_runner(settings, "jobs", LEARNER)
 
 
 def trials_of(settings: "Settings") -> JobRunner:
     """Who plays candidates beside incumbents, in a home."""
-    return _runner(settings, "trials", TRIAL)
+    return make_runner(settings, "trials", TRIAL)
 
 
-def user_trials_of(settings: "Settings") -> JobRunner:
-    """Who plays the gates of adapters that play users, in a home."""
-    return _runner(settings, "user-trials", USER_TRIAL)
-
-
-def _runner(settings: "Settings", folder: str, module: str) -> JobRunner:
+def make_runner(settings: "Settings", folder: str, module: str) -> JobRunner:
+    """Return what runs `python -m module` for each job of a folder of the home."""
     root, slots = settings.home / folder, settings.jobs.slots
     # An engine that another process started reads the policies of a job in its folder.
     mode = private.PASSAGE if settings.training.source == "endpoint" else private.FOLDER

@@ -1,14 +1,16 @@
 """Metrics of the learning loop, from the tables (role `schedule`).
 
-    registry.register(loop(settings))
+    registry.register(loop(settings, methods))
 
-Guarantee: the number of series is fixed by the code and by `MOST_AGENTS`. Labels are closed sets,
-an agent's name, and its skills, which are bounded (skills.py); the two metrics that name adapters,
-`kintsugi_route_info` and `kintsugi_member_info`, name those that answer now, so an adapter that is
-retired takes its series with it. Agents of the settings come first; those beyond the limit are
-counted in `kintsugi_agents` and told no more of.
+Methods add metrics of their own. Guarantee: the number of series is fixed by the code and by
+`MOST_AGENTS`. Labels are closed sets, an agent's name, and what a method bounds itself; a metric
+that names adapters names those that answer now, so an adapter that is retired takes its series with
+it. Agents of the settings come first; those beyond the limit are counted in `kintsugi_agents` and
+told no more of.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, get_args
@@ -29,9 +31,6 @@ from daemon.cycle.views import (
     step_name,
     step_start,
 )
-from daemon.methods.skills.metrics import SKILLS, RecentPanels, say_members, say_skills
-from daemon.methods.synthesis.metrics import SYNTHESIS, say_synthesis
-from daemon.methods.synthesis.users.metrics import USERS, say_users
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector
@@ -99,8 +98,6 @@ LOOP: Final = (
         ("alias", "stop"),
     ),
     Family("kintsugi_tasks_written_total", "Tasks that cycles wrote.", ("alias", "verdict")),
-    Family("kintsugi_lessons_written_total", "Lessons among them that passed.", ("alias",)),
-    *SYNTHESIS,
     Family("kintsugi_jobs_open", "Training jobs that are wanted and not over.", ("alias",)),
     Family("kintsugi_jobs_total", "Training jobs that are over.", ("alias", "outcome")),
     Family("kintsugi_job_today_seconds", "That jobs ran that ended today (UTC)."),
@@ -136,8 +133,6 @@ LOOP: Final = (
     ),
     Family("kintsugi_live_judged_sessions", "How many sessions that rests on.", ("alias", "slot")),
     *HOLDOUT,
-    *SKILLS,
-    *USERS,
     Family(
         "kintsugi_route_weight_ratio", "Share of the sessions that it is given.", ("alias", "slot")
     ),
@@ -152,10 +147,41 @@ LOOP: Final = (
 )
 
 
-def loop(settings: "Settings") -> BackgroundCollector:
-    """Return the collector of these metrics."""
-    kept = partial(read, lifts=RecentLifts(), panels=RecentPanels())
-    return BackgroundCollector("loop", LOOP, settings, kept)
+@dataclass(frozen=True, slots=True)
+class LoopReading:
+    """What a method reads its metrics from: the tables at one moment."""
+
+    connection: "Connection"
+    settings: "Settings"
+    pairs: Sequence[Pair]
+    """Agents that figures are shown of."""
+    since: str
+    """Start of the last day (RFC 3339, UTC)."""
+
+    @property
+    def aliases(self) -> list[str]:
+        """Return the names of these agents."""
+        return [pair.alias for pair in self.pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodMetrics:
+    """The metrics that a method adds to those of the loop."""
+
+    families: tuple[Family, ...]
+    report: Callable[[LoopReading, Sheet], None]
+    """Adds the samples of one reading to a sheet."""
+
+
+def loop(settings: "Settings", methods: Sequence[MethodMetrics]) -> BackgroundCollector:
+    """Return the collector of these metrics and of those that methods add."""
+    kept = partial(read, lifts=RecentLifts(), methods=methods)
+    return BackgroundCollector("loop", list_families(methods), settings, kept)
+
+
+def list_families(methods: Sequence[MethodMetrics]) -> list[Family]:
+    """Return the metrics of the loop, then those that methods add."""
+    return [*LOOP, *(family for method in methods for family in method.families)]
 
 
 def read(
@@ -163,11 +189,11 @@ def read(
     sheet: Sheet,
     now: datetime | None = None,
     lifts: RecentLifts | None = None,
-    panels: RecentPanels | None = None,
+    methods: Sequence[MethodMetrics] = (),
 ) -> None:
-    """Read the metrics declared above, at one moment of the tables; lifts and members of panels
-    from `lifts` and `panels`, or anew."""
-    moment, lifts, panels = now or utc_now(), lifts or RecentLifts(), panels or RecentPanels()
+    """Read the metrics declared above and those of `methods`, at one moment of the tables; lifts
+    from `lifts`, or anew."""
+    moment, lifts = now or utc_now(), lifts or RecentLifts()
     with app.reading() as connection:
         pairs = agents.present(connection)
         shown = _select_pairs(app.settings, pairs)
@@ -177,12 +203,11 @@ def read(
             _agent(connection, app.settings, sheet, pair, moment)
         names = [pair.alias for pair in shown]
         _counts(connection, sheet, names)
-        say_synthesis(connection, sheet, names)
         _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
-        say_skills(connection, app.settings, sheet, shown)
-        say_users(connection, app.settings, sheet, shown, timestamp(moment - LIVE_WINDOW))
-        say_members(sheet, panels.read(connection), names)
+        since = timestamp(moment - LIVE_WINDOW)
+        for method in methods:
+            method.report(LoopReading(connection, app.settings, shown, since), sheet)
         say_lifts(sheet, lifts.read(connection), names)
         sheet.say("kintsugi_job_today_seconds", job_seconds(connection, moment))
         sheet.say("kintsugi_job_budget_seconds", app.settings.scheduler.budget_minutes * 60)
@@ -261,8 +286,6 @@ def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
             sheet.say("kintsugi_gate_decisions_total", count, name, decision.lower())
         for verdict, count in zip(("accepted", "rejected"), tasks.get(name, (0, 0)), strict=True):
             sheet.say("kintsugi_tasks_written_total", count, name, verdict)
-        lessons = len(learning.read_repair_tasks(connection, name))
-        sheet.say("kintsugi_lessons_written_total", lessons, name)
 
 
 def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:

@@ -234,7 +234,7 @@ def read(path: Path) -> GatewayRoutes | None:
 def write(path: Path, table: GatewayRoutes) -> None:
     """Store the routes for the next start."""
     try:
-        replace_file(path, _FILE.dump_json(table), is_private=True, is_shared=True)
+        replace_file(path, _FILE.dump_json(table, by_alias=True), is_private=True, is_shared=True)
     except OSError as error:
         # They are in force all the same, and in the database.
         extra = {"action": "routes_not_kept"}

@@ -29,9 +29,9 @@ from consumers.reads import gateways
 from consumers.reads.cycle_state import find_job_cancellations
 from daemon.core.isolation import PARTS, Breaks
 from daemon.core.serving_lock import HomeLockBusy, hold_serving_lock
-from daemon.cycle.methods import bind_composer, build_user_worker
+from daemon.cycle.methods import bind_composer, build_user_worker, open_user_trials
 from daemon.cycle.worker import CycleWorker
-from daemon.jobs.runner_factory import jobs_of, trials_of, user_trials_of
+from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.jobs.training_runs import advance
 from daemon.maintenance.erasure import sweep
 from daemon.repair.background import RepairQueue
@@ -88,7 +88,7 @@ class Worker:
         self._trials = trials_of(app.settings)
         self._fleet = fleet
         self._cycles = CycleWorker(app, fleet, self._trials, clock, bind_composer(fleet))
-        self._user_trials = user_trials_of(app.settings)
+        self._user_trials = open_user_trials(app.settings)
         self._users = build_user_worker(app, fleet, self._user_trials, clock)
         self._reconciler = Reconciler(app, fleet, clock)
         self._repairs = RepairQueue(app)

@@ -73,6 +73,10 @@ def parse_spec(content: bytes) -> JobSpec:
     return spec
 
 
+REWARDS: Final = ("verdict", "repair", "both")
+"""Rewards of pools that this learner computes."""
+
+
 class NotSupported(KintsugiError):
     """A spec asks for what this learner does not do."""
 
@@ -86,10 +90,10 @@ def check_ranges(spec: JobSpec) -> None:
 def check_pools(spec: JobSpec) -> None:
     """See that this learner can play the pools of a spec. Raises NotSupported."""
     for pool in spec.pools:
-        if pool.reward == "skill":
+        if pool.reward not in REWARDS:
             raise NotSupported(
-                f"pool {pool.name} has the reward 'skill', which this learner does not compute; "
-                "give it 'verdict', 'repair' or 'both'"
+                f"pool {pool.name} has the reward {pool.reward!r}, which this learner does not "
+                "compute; give it 'verdict', 'repair' or 'both'"
             )
         if isinstance(pool.user, EndpointUser) and spec.sampler.source.kind == "in_process":
             raise NotSupported(

@@ -25,9 +25,11 @@ def read_documents(app: "App", connection: "Connection", now: datetime) -> dict[
     """Return what each setting of `[improve]` does for each agent and why not, who plays their
     users, the versions with members that answer, and what is taught of what agents lack."""
     from daemon.methods.lessons.practice import read_practices
-    from daemon.methods.skills.panel_members import read_panel_states
-    from daemon.methods.skills.practice import read_skill_practices
-    from daemon.methods.skills.status import read_taught_skills
+    from daemon.methods.skills.practice import (
+        read_panel_states,
+        read_skill_practices,
+        read_taught_skills,
+    )
     from daemon.methods.synthesis.practice import read_synthesis_practices
     from daemon.methods.synthesis.users.practice import read_user_documents
 
@@ -60,13 +62,13 @@ def describe_job(spec: "JobSpec") -> dict[str, Any]:
 
 def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
     """Return name -> text of the lines that tell the members of the versions that answer."""
-    from daemon.methods.skills import status
+    from daemon.methods.skills import practice
 
-    return status.list_member_lines(document)
+    return practice.list_member_lines(document)
 
 
 def list_branch_lines(document: Mapping[str, Any]) -> dict[str, str]:
     """Return name -> text of the lines that tell what is taught of what agents lack."""
-    from daemon.methods.skills import status
+    from daemon.methods.skills import practice
 
-    return status.list_skill_lines(document)
+    return practice.list_skill_lines(document)

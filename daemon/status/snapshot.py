@@ -29,7 +29,7 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads import learning, rollouts
     from consumers.reads.cycle_state import read_cycle_state
     from consumers.reads.repairs import REPAIR_RULES, count_repairs
-    from consumers.reads.serving import adapter_lines, route_lines
+    from consumers.reads.serving import adapter_lines, list_fields, route_lines
     from daemon.core.health import read_fold_state
     from daemon.core.kind_exclusions import read_agent_kinds
     from daemon.cycle.outlook import read_outlooks
@@ -73,7 +73,7 @@ def situation(app: "App") -> dict[str, Any]:
         "gates": [asdict(gate) for gate in gates],
         "routes": [asdict(route) for route in routes],
         "lift": [asdict(lift) for lift in lifts],
-        "adapters": [asdict(adapter) for adapter in adapters],
+        "adapters": [list_fields(adapter) for adapter in adapters],
         "leader": leading,
         "gateways": gateways,
         "home": str(app.settings.home),
@@ -170,6 +170,7 @@ def _newest_job(connection: "Connection") -> "JobRow | None":
 
 def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     """Return a job, with its newest figures if its folder is on this machine."""
+    from consumers.reads.learning import list_fields
     from daemon.jobs.attempts import JobFolder
     from daemon.jobs.runner_factory import jobs_of
     from daemon.jobs.updates import newest_update
@@ -180,7 +181,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
         "job", "alias", "capability", BRANCH, "teaches", "outcome", "reason", "adapter",
         "requested", "ended",
     )  # fmt: skip
-    runner = jobs_of(app.settings)
+    fields, runner = list_fields(row), jobs_of(app.settings)
     attempts = JobFolder(runner.folder(row.job)).attempts()
     waits_for = _list_user_endpoints(app, runner, row)
     runner.close()
@@ -188,7 +189,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
         (update for attempt in reversed(attempts) if (update := newest_update(attempt))), None
     )
     return {
-        **{name: getattr(row, name) for name in names},
+        **{name: fields[name] for name in names},
         "steps": row.steps if newest is None else newest.steps,
         "rollouts": row.rollouts if newest is None else newest.rollouts,
         "budget": None if newest is None else newest.budget,
@@ -217,13 +218,13 @@ def _list_user_endpoints(app: "App", runner: "JobRunner", row: "JobRow") -> list
 
 def _list_gate_waits(app: "App") -> "list[GateWait]":
     """Return the gates on this machine of which no trial runs, with what they wait for."""
-    from daemon.cycle.methods import build_user_worker
+    from daemon.cycle.methods import build_user_worker, open_user_trials
     from daemon.cycle.worker import CycleWorker
-    from daemon.jobs.runner_factory import trials_of, user_trials_of
+    from daemon.jobs.runner_factory import trials_of
     from daemon.serving.fleet import Fleet
     from events.envelope import utc_now
 
-    trials, user_trials = trials_of(app.settings), user_trials_of(app.settings)
+    trials, user_trials = trials_of(app.settings), open_user_trials(app.settings)
     try:
         if not trials.hands_keys:
             return []

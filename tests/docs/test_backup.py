@@ -9,7 +9,8 @@ from daemon.config.adapter_paths import FOLDER
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.core.own_engine import LOCK
-from daemon.jobs.runner_factory import jobs_of, trials_of, user_trials_of
+from daemon.jobs.runner_factory import jobs_of, trials_of
+from daemon.methods.synthesis.users.worker import user_trials_of
 from daemon.roles.gateway import salt
 from daemon.roles.supervisor import alone
 from daemon.tracing.exporter import POSITION

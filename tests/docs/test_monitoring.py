@@ -13,6 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import CollectorRegistry
 
 from consumers.runner import Counters
+from daemon.cli.methods import build_loop_metrics
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.core.leadership import Leadership
@@ -73,7 +74,8 @@ def of_roles(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
                         registry.register(trace_metrics(Traced()))
                     case "schedule":
                         LeaderRounds(registry, Leadership(app))
-                        with loop.loop(settings) as of_loop, log.log(settings) as of_log:
+                        methods = build_loop_metrics()
+                        with loop.loop(settings, methods) as of_loop, log.log(settings) as of_log:
                             registry.register(of_loop)
                             registry.register(of_log)
                             found |= names_in(registry)

@@ -1,7 +1,9 @@
 """Typed reads of the lessons of an agent's buffer."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, select
 
@@ -10,6 +12,7 @@ from consumers.reads.learning import (
     read_inactive_tasks,
     read_repair_tasks,
     read_sealed_tasks,
+    read_task_body,
 )
 from consumers.tables import Task, TaskBody
 
@@ -69,3 +72,24 @@ def count_drawn_lessons(
     if not written:
         drawn -= read_repair_tasks(connection, alias)
     return len(drawn)
+
+
+def describe_pools(pools: Sequence[dict[str, Any]]) -> str:
+    """The pools of a job that draw lessons; empty where none does."""
+    parts = [
+        f"{pool['name']}: {len(pool['tasks']) + len(pool['references'])}"
+        for pool in pools
+        if pool.get("reward") in ("repair", "both")
+    ]
+    return f"draws lessons ({', '.join(parts)})" if parts else ""
+
+
+def describe_content(connection: Connection, task: str) -> str:
+    """Return where the wrong call of a task's lesson comes from; empty for a task without one."""
+    body = read_task_body(connection, task)
+    lesson = None if body is None else json.loads(body).get("lesson")
+    if lesson is None:
+        return ""
+    if lesson["operator"] == "recorded":
+        return f"lesson of a call that was refused in a conversation about {lesson['source']}"
+    return f"lesson: {lesson['operator']} in a conversation about {lesson['source']}"

@@ -89,10 +89,10 @@ def read_old_members(
     member won is counted over the sessions of its base."""
     members: dict[str, OldMember] = {}
     for panel, left in _list_final_panels(connection, alias, base):
-        if panel.panel is None or (before is not None and left >= before):
+        if panel.composition is None or (before is not None and left >= before):
             continue
         lapsed = panel_reads.read_member_exits(connection, panel, left)
-        for member in panel.panel.members:
+        for member in panel.composition.members:
             row = (
                 None if member.adapter is None else serving.adapter_row(connection, member.adapter)
             )
@@ -131,10 +131,10 @@ def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | Non
     """Return the member of another base from whose tasks a job (a row of its table) was requested;
     None for any other job."""
     row = learning.job(connection, job.job)
-    if row is None or row.skill is None or row.spec.parent is not None:
+    if row is None or row.branch is None or row.spec.parent is not None:
         return None
     members = read_old_members(connection, row.alias, row.base, before=job.offset)
-    member = next((member for member in members if member.skill == row.skill), None)
+    member = next((member for member in members if member.skill == row.branch), None)
     if member is None:
         return None
     targets = {task for pool in row.spec.target_pools for task in pool.all_tasks}
@@ -142,6 +142,12 @@ def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | Non
         task for old in member.jobs for pool in old.spec.target_pools for task in pool.all_tasks
     }
     return member if targets <= known else None
+
+
+def describe_retraining(connection: Connection, job: Row[Any]) -> str:
+    """Return what a job trains again that answered on another base; empty for another job."""
+    member = find_member_before(connection, job)
+    return "" if member is None else member.describe(job.base)
 
 
 def _read_old_member(connection: Connection, skill: str, row: AdapterRow) -> OldMember:

@@ -63,10 +63,10 @@ def read_member_exits(
     composed, a gate or a person rejected it, its own sessions were taken back by a rollback, or a
     person retired it. What a route merely replaced (often by the panel itself) stays a member.
     `until`: only what happened before this offset of `learning` counts."""
-    assert panel.panel is not None, "it is a panel"
+    assert panel.composition is not None, "it is a panel"
     composed = _read_steps(connection, panel.adapter)[0].offset
     lapsed: dict[str, str] = {}
-    for member in panel.panel.members:
+    for member in panel.composition.members:
         if member.adapter is None:
             continue
         steps = [

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
     from daemon.config.settings import Model
     from daemon.core.app import App
-    from daemon.methods.skills.discovery import Labeller
+    from daemon.methods.skills.labels import Labeller
     from envs.endpoint import Endpoint
 
 _T = TypeVar("_T", bound=BaseModel)

@@ -3,6 +3,7 @@
     choose_skills(lines, priorities, most)        the skills to be taught, and why others are not
     read_skill_histories(connection, ...)         the same for the next cycle, from the tables
     read_skill_status(connection, ...)            what is or was taught of each skill, for display
+    find_member_parent(connection, ...)           the adapter that a job for a skill trains on from
     describe_jobs(connection, settings, state)    the jobs of a cycle for skills, for display
 
 A skill is taught where the last comparison selected it and one of its failure patterns has a
@@ -15,20 +16,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from consumers.diagnosis.round_counts import Pair
+from consumers.methods.skills import panel_reads
 from consumers.methods.skills.measures import SkillState
-from consumers.methods.skills.old_members import list_skill_jobs
+from consumers.methods.skills.old_members import has_panel_history, list_skill_jobs
 from consumers.methods.skills.reads import SkillLine, read_skills
-from consumers.reads import learning, rollouts, serving
+from consumers.reads import learning, rollouts, serving, succession
 from consumers.reads.cycle_state import CycleState, read_branch
 from daemon.cycle.branches import Branch, BranchChoice
+from daemon.cycle.parent import (
+    KEPT,
+    MOST_TRIES,
+    count_tries,
+    describe_parent,
+    is_worth_training,
+)
 from daemon.cycle.state_machine import BranchEnd, find_branch_step
 from daemon.methods.skills.panel_parts import find_router_obstacle
 from daemon.methods.skills.retraining import read_retraining
+from events.lifecycle import State
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from consumers.reads.learning import JobRow
+    from consumers.reads.learning import CycleRow, JobRow
     from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Settings
 
@@ -130,7 +140,7 @@ def _read_status(
     passed = next((row.adapter for _, row in trained if row is not None and has_passed(row)), None)
     job = trained[0][0] if trained else None
     name = None if job is None else job.job
-    panel = None if incumbent is None else incumbent.panel
+    panel = None if incumbent is None else incumbent.composition
     member = None if panel is None else panel.find_adapter(line.skill)
     if job is not None and job.outcome is None:
         return Teaching(TRAINING, "", name, passed)
@@ -188,7 +198,7 @@ def describe_jobs(
         end = find_branch_step(branch)
         jobs.append(
             {
-                "skill": branch.job.skill,
+                "skill": branch.job.branch,
                 "job": branch.job.job,
                 "outcome": branch.job.outcome,
                 "adapter": None if row is None else row.adapter,
@@ -215,3 +225,39 @@ def _explain_router_lack(
     if not settled or state.chooser is not None or not settings.improve.trains_chooser:
         return None
     return find_router_obstacle(connection, state)
+
+
+def find_member_parent(
+    connection: "Connection", cycle: "CycleRow", skill: str, incumbent: "AdapterRow | None"
+) -> "tuple[AdapterRow | None, str | None]":
+    """Return the adapter from which a job for a skill trains on, None for the base; and why, where
+    that is not a member of the incumbent.
+
+    It is the member that answers for the skill now, unless that was rejected, rolled back or
+    retired since. Where no member answers, it is what the last job for the skill left, if that
+    passed the gate of a member or was rejected without harm (daemon/cycle/parent.py). Else it is
+    the base: never another skill's adapter, or one for everything."""
+    if incumbent is not None and incumbent.composition is not None:
+        name = incumbent.composition.find_adapter(skill)
+        member = None if name is None else serving.adapter_row(connection, name)
+        if member is not None and skill in panel_reads.read_member_exits(connection, incumbent):
+            # What a gate or a person had against it is learnt by no one's weights.
+            return None, None
+        if member is not None:
+            return member, None
+    row = succession.find_last_candidate(connection, cycle.alias, skill)
+    if row is None or row.base != cycle.base or row.state is State.COLLECTED or row.gate is None:
+        return None, None
+    if row.incumbent != (None if incumbent is None else incumbent.adapter):
+        return None, None
+    if has_panel_history(connection, row.adapter):
+        # Live traffic has spoken of it: what took its panel back is learnt by no one's weights.
+        return None, None
+    has_passed = row.gate.decision == "PROMOTE"
+    if not (has_passed or (row.state in KEPT and is_worth_training(row.gate))):
+        return None, None
+    if count_tries(connection, row, None) > MOST_TRIES:
+        return None, None
+    if has_passed:
+        return row, f"it passed the gate of a member for {skill}, and no panel with it answers"
+    return row, describe_parent(row)

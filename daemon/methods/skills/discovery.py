@@ -2,6 +2,7 @@
 
     since = find_due_round(connection, pair, number, cadence)       None where none is due
     data = contrast_skills(app, pair, since, number)                None without a judged rollout
+    SkillStudy(app, stopping).compare(cycle)                        both, as a cycle wants them
     Decisions(app).take(data, ...)                                  folded into skills (consumers)
 
 Ten labellings, as in TRACE, by rules (skill_labels.py) or by an analyzer (skill_analyzer.py). Each
@@ -17,17 +18,23 @@ from math import ceil
 from random import Random
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from consumers.diagnosis.round_counts import Pair
 from consumers.methods.skills.measures import LEAST_SELECTED
 from consumers.methods.skills.reads import (
-    ContrastRollout,
     list_judged_rounds,
     read_comparisons,
     read_contrast_rollouts,
 )
+from daemon.controller.model_answers import ModelFailure
+from daemon.cycle.proposal import Skip, Study
+from daemon.methods.skills.analyzer import choose_labeller
 from daemon.methods.skills.labels import (
+    BadLabelling,
     Label,
     LabelledRollouts,
+    Labeller,
     Labelling,
     find_containers,
     label_by_rule,
@@ -37,14 +44,11 @@ from events.learning import MOST_EXAMPLES, SkillContrast, SkillLabels, SkillsCon
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from consumers.reads.learning import CycleRow
     from daemon.core.app import App
 
 Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
 """Rollouts of a task: whether each failed, and its label for each candidate."""
-
-
-Labeller = Callable[[Sequence[ContrastRollout]], LabelledRollouts]
-"""Finds candidates and labels rollouts for them."""
 
 
 def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
@@ -169,3 +173,40 @@ def _count(place: int, drawn: Counter[Shown]) -> SkillLabels:
         lacking_successes=counts[False, Label.LACKING],
         present_successes=counts[False, Label.PRESENT],
     )
+
+
+class SkillStudy:
+    """The comparisons of a home's agents, as long as a planner asks for them: an analyzer that
+    failed was paid, and is asked again only after as many rounds as one that answered."""
+
+    def __init__(self, app: "App", stopping: Callable[[], bool] = lambda: False) -> None:
+        """`stopping`: whether the process was told to stop; then no model is asked."""
+        self._app, self._stopping = app, stopping
+        self._unlabelled: dict[Pair, int] = {}
+        """Agent -> first round after which an analyzer that failed is asked again."""
+
+    def compare(self, cycle: "CycleRow") -> Study | None:
+        """Compare failures and successes after a cycle's round; None where that is switched off, or
+        the last comparison was a few rounds ago. Raises Skip where the comparison failed."""
+        try:
+            contrast = self._contrast(cycle)
+        except (ModelFailure, BadLabelling, ValidationError) as error:
+            raise Skip(f"skills were not compared: {error}") from error
+        return None if contrast is None else Study(contrast, "contrasted", "skills were compared")
+
+    def _contrast(self, cycle: "CycleRow") -> SkillsContrasted | None:
+        assert cycle.round is not None, "a cycle is diagnosed first"
+        improve, pair = self._app.settings.improve, Pair(cycle.alias, cycle.base)
+        if improve.skills == "off":
+            return None
+        with self._app.reading() as connection:
+            since = find_due_round(connection, pair, cycle.round, improve.skills_rounds)
+        if since is None or cycle.round < self._unlabelled.get(pair, 0):
+            return None
+        labeller = choose_labeller(self._app, pair, cycle.cycle, self._stopping)
+        try:
+            return contrast_skills(self._app, pair, since, cycle.round, cycle.cycle, labeller)
+        except ModelFailure:
+            # What failed was paid: it waits as long as what succeeds.
+            self._unlabelled[pair] = cycle.round + improve.skills_rounds
+            raise

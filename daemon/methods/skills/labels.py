@@ -19,7 +19,7 @@ which they apply.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -116,6 +116,10 @@ class LabelledRollouts:
     """Representative rollouts that the model could not be shown."""
     refused: int = 0
     """Labellings without a usable answer, however often it was asked for."""
+
+
+Labeller = Callable[[Sequence[ContrastRollout]], LabelledRollouts]
+"""Finds candidates and labels rollouts for them."""
 
 
 @dataclass(frozen=True, slots=True)

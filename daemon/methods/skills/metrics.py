@@ -1,10 +1,11 @@
 """Metrics of skills and of the members of panels: what an agent lacks, what of it is taught, who
 answers which share of a panel's sessions, and what each member won.
 
-    say_skills(connection, settings, sheet, pairs)
-    say_members(sheet, RecentPanels().read(connection), names)
+    metrics = build_metrics()
+    metrics.report(reading, sheet)
 
-The second goes through every session of a panel's last day, so its reading is reused for a minute.
+Members are counted over every session of a panel's last day, so their reading is reused for a
+minute.
 
 `slot` is `canary` or `promoted`. `skill` is bounded: a comparison has at most ten, a panel at most
 as many as its router has labels; `NO_SKILL` is the base where no member answers.
@@ -16,17 +17,15 @@ from typing import TYPE_CHECKING, Final
 from consumers.methods.skills.measures import SkillState
 from consumers.methods.skills.reads import read_skills
 from daemon.methods.skills.choice import read_skill_status
-from daemon.methods.skills.panel_members import PanelState, read_panel_states
+from daemon.methods.skills.practice import PanelState, read_panel_states
 from daemon.metrics.families import Family, Sheet
+from daemon.metrics.loop import MethodMetrics
 from daemon.metrics.recent import Recent
 from events.envelope import utc_now
 from events.lifecycle import State
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from consumers.diagnosis.round_counts import Pair
-    from daemon.config.settings import Settings
+    from daemon.metrics.loop import LoopReading
 
 NO_SKILL: Final = "(none)"
 _GATE: Final = "kintsugi_member_gate_pass_ratio"
@@ -82,19 +81,22 @@ SKILLS: Final = (
 )
 
 
-class RecentPanels(Recent[list[PanelState]]):
-    """The panels that have a share, as they were read last."""
+def build_metrics() -> MethodMetrics:
+    """Return the metrics of skills and of the members of panels."""
+    panels = Recent(lambda connection: read_panel_states(connection, utc_now()))
 
-    def __init__(self) -> None:
-        super().__init__(lambda connection: read_panel_states(connection, utc_now()))
+    def report(reading: "LoopReading", sheet: Sheet) -> None:
+        _report_skills(reading, sheet)
+        _report_members(sheet, panels.read(reading.connection), reading.aliases)
+
+    return MethodMetrics(SKILLS, report)
 
 
-def say_skills(
-    connection: "Connection", settings: "Settings", sheet: Sheet, pairs: "Iterable[Pair]"
-) -> None:
+def _report_skills(reading: "LoopReading", sheet: Sheet) -> None:
     """Report the skills that the last comparison of each agent selected."""
-    for pair in pairs:
-        taught = read_skill_status(connection, settings, pair, SkillState.SELECTED)
+    connection = reading.connection
+    for pair in reading.pairs:
+        taught = read_skill_status(connection, reading.settings, pair, SkillState.SELECTED)
         for line in read_skills(connection, pair.alias, SkillState.SELECTED):
             if line.base != pair.base:
                 continue
@@ -104,7 +106,7 @@ def say_skills(
             sheet.say("kintsugi_skill_taught_info", 1, pair.alias, line.skill, state)
 
 
-def say_members(sheet: Sheet, panels: Iterable[PanelState], names: Collection[str]) -> None:
+def _report_members(sheet: Sheet, panels: Iterable[PanelState], names: Collection[str]) -> None:
     """Report the members of the panels of the agents in `names`."""
     for panel in panels:
         if panel.alias not in names:

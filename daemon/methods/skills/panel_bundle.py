@@ -25,7 +25,7 @@ PANEL: Final = "panel.json"
 def read_panel_files(app: "App", connection: "Connection", row: AdapterRow) -> dict[str, bytes]:
     """Return the files of a panel's bundle without the manifest, path -> content. Raises
     BundleRefusal, BadAdapter, NoFingerprint."""
-    assert row.panel is not None, "it is a panel"
+    assert row.composition is not None, "it is a panel"
     parts = [
         collect_facts(app, connection, serving.find_adapter(connection, part)) for part in row.parts
     ]
@@ -36,7 +36,7 @@ def read_panel_files(app: "App", connection: "Connection", row: AdapterRow) -> d
     }
     panel = {
         "panel": row.adapter, "alias": row.alias, "base": row.base, "sha256": row.sha256,
-        **row.panel.model_dump(mode="json"),
+        **row.composition.model_dump(mode="json"),
     }  # fmt: skip
     contents = {
         "README.md": build_panel_card(row, list_measured(measured)).encode(),
@@ -58,8 +58,8 @@ def _find_base_digest(parts: Sequence[BundleFacts]) -> str | None:
 
 def build_panel_card(row: AdapterRow, measured: Sequence[Measured]) -> str:
     """Return the card of a panel as Markdown."""
-    assert row.panel is not None, "it is a panel"
-    chooser = row.panel.router
+    assert row.composition is not None, "it is a panel"
+    chooser = row.composition.router
     texts = {option.skill: option.description for option in chooser.options}
     rows = [
         f"| {escape_cell(skill)} | `{adapter or row.base}` | {escape_cell(texts.get(skill, ''))} |"

@@ -121,7 +121,7 @@ def ls(
 
 def _build_line(row: "AdapterRow", traffic: "PanelTraffic") -> dict[str, Any]:
     """A panel with its traffic, for scripts."""
-    assert row.panel is not None, "it is one of list_panels"
+    assert row.composition is not None, "it is one of list_panels"
     return {
         "panel": row.adapter,
         "state": str(row.state),
@@ -134,10 +134,10 @@ def _build_line(row: "AdapterRow", traffic: "PanelTraffic") -> dict[str, Any]:
                 "calls": traffic.by_skill.get(member.skill, 0),
                 "share": _divide(traffic.by_skill.get(member.skill, 0), traffic.calls),
             }
-            for member in row.panel.members
+            for member in row.composition.members
         ],
-        "router": row.panel.router.adapter,
-        "form": row.panel.router.form,
+        "router": row.composition.router.adapter,
+        "form": row.composition.router.form,
         "calls": traffic.calls,
         "doubts": traffic.doubts,
         "since": row.since,
@@ -189,7 +189,7 @@ def show(
 
     with cli.app() as app, app.reading() as connection:
         row = find_adapter(connection, panel)
-        if row.panel is None:
+        if row.composition is None:
             raise typer.BadParameter(
                 f"{row.adapter} is an adapter; see kintsugi adapters show", param_hint="PANEL"
             )
@@ -200,8 +200,8 @@ def show(
         cli.out.document(
             {
                 **line,
-                "options": [option.model_dump() for option in row.panel.router.options],
-                "calibration": row.panel.router.calibration,
+                "options": [option.model_dump() for option in row.composition.router.options],
+                "calibration": row.composition.router.calibration,
                 "replicas": row.replicas,
                 "gate": None if row.gate is None else row.gate.model_dump(mode="json"),
                 "rollouts": [asdict(share) for share in shares],
@@ -217,7 +217,7 @@ def show(
 
 
 def _build_facts(row: "AdapterRow") -> Any:
-    assert row.panel is not None, "it is a panel"
+    assert row.composition is not None, "it is a panel"
     return facts(
         {
             "panel": row.adapter,
@@ -230,8 +230,8 @@ def _build_facts(row: "AdapterRow") -> Any:
 
 
 def _describe_router(row: "AdapterRow") -> str:
-    assert row.panel is not None, "it is a panel"
-    router = row.panel.router
+    assert row.composition is not None, "it is a panel"
+    router = row.composition.router
     if router.form == "head":
         return f"{router.adapter}, a head: it reads the session's own prompt"
     return router.adapter or f"{row.base}, without training"
@@ -250,14 +250,14 @@ _SHARE_COLUMNS: Final = Columns(
 
 def _show_options(cli: Cli, row: "AdapterRow") -> None:
     """Print what the router chooses among."""
-    assert row.panel is not None, "it is a panel"
+    assert row.composition is not None, "it is a panel"
     cells = [
         [
             option.label,
             option.skill or "(none)",
-            row.panel.find_adapter(option.skill) or row.base,
+            row.composition.find_adapter(option.skill) or row.base,
             option.description,
         ]
-        for option in row.panel.router.options
+        for option in row.composition.router.options
     ]
     cli.out.show(table(["label", "skill", "who answers", "as the router reads it"], cells))

@@ -88,7 +88,7 @@ NotTrainable."""
 def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
     """Return the parts of the panel that a cycle's adapters make with those of the incumbent."""
     trained = {
-        branch.job.skill: branch.adapter.adapter
+        branch.job.branch: branch.adapter.adapter
         for branch in state.branches
         if branch.adapter is not None and has_passed(branch)
     }
@@ -119,17 +119,17 @@ def _read_old_parts(
     """Skill -> adapter of the incumbent's members that stay; and skill -> why it has none."""
     name = state.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
-    if incumbent is None or incumbent.panel is None or incumbent.base != state.cycle.base:
+    if incumbent is None or incumbent.composition is None or incumbent.base != state.cycle.base:
         return {}, {}
     left = panel_reads.read_member_exits(connection, incumbent)
-    members = {member.skill: member.adapter for member in incumbent.panel.members}
+    members = {member.skill: member.adapter for member in incumbent.composition.members}
     return {skill: adapter for skill, adapter in members.items() if skill not in left}, left
 
 
 def find_router_obstacle(connection: "Connection", state: CycleState) -> str | None:
     """Return why no job can teach the router of a cycle's panel, or of what is to become one; None
     where one can. Which member a session needs is then the base's to say."""
-    panel = None if state.adapter is None else state.adapter.panel
+    panel = None if state.adapter is None else state.adapter.composition
     members = gather_parts(connection, state).members if panel is None else panel.members
     tasks = _gather_tasks(connection, members)
     short = [

@@ -249,7 +249,7 @@ def _check_parts(parts: Mapping[str, AdapterRow], composition: Composition) -> A
         raise CompositionRefusal("the base answers every skill; name an adapter for one of them")
     rows = list(parts.values())
     for row in rows:
-        if row.panel is not None:
+        if row.composition is not None:
             raise CompositionRefusal(
                 f"{row.adapter} is a panel, and no panel is a part of another; name its members"
             )
@@ -356,7 +356,7 @@ def _find_name(
         known = serving.adapter_row(connection, name)
         if known is None:
             return name, None
-        same = known.panel is not None and _without_calibration(known.panel) == content
+        same = known.composition is not None and _without_calibration(known.composition) == content
         if same and known.state is not State.COLLECTED:
             return name, known
         number += 1

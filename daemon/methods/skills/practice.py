@@ -1,25 +1,39 @@
 """Describe what the setting `improve.skills` does for each agent, and why not, for display.
 
     read_skill_practices(connection, settings)      one for each agent that was seen
+    read_taught_skills(app, connection)     the skills that agents lack, and what of them is taught
+    read_panel_states(connection, now)      each panel that has a share of its alias' sessions
+    list_member_lines(document), list_skill_lines(document)     lines of `kintsugi status`
 
 It asks the rules of the next cycle (choice.py, retraining.py), and decides nothing.
+
+A member's share is of the sessions of the last day that its panel answered. What it won is what its
+own gate measured of it beside the incumbent, on the tasks of its skill, and how many of its judged
+sessions passed. Not covered: whether the base would have passed the same sessions.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from consumers.methods.skills.measures import SkillState
+from consumers.methods.skills.members import MemberSessions, read_member_sessions
 from consumers.methods.skills.reads import read_comparisons, read_skills
-from consumers.reads import agents
+from consumers.reads import agents, counts, serving
+from consumers.reads.counts import Measurement
 from daemon.cycle.branches import BranchChoice
-from daemon.methods.skills.choice import read_skill_histories
+from daemon.methods.skills.choice import read_skill_histories, read_skill_status
 from daemon.methods.skills.retraining import Retraining, explain_limit, read_retraining
+from events.envelope import timestamp
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.methods.skills.reads import SkillComparisonLine, SkillLine
+    from consumers.reads.serving import AdapterRow
     from daemon.config.settings import Settings
+    from daemon.core.app import App
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +126,125 @@ def _describe_skills(
         says += f"; the next cycle trains an adapter for each of {names}"
     says += "".join(f"; none for {skill}: {reason}" for skill, reason in choice.left.items())
     return f"off; {says}" if setting == "off" else says
+
+
+def read_taught_skills(app: "App", connection: "Connection") -> list[dict[str, Any]]:
+    """Return the skills that the last comparison of each agent selected, the largest contrast of
+    each first, and what of them is taught."""
+    documents = []
+    for pair in sorted(agents.present(connection)):
+        taught = read_skill_status(connection, app.settings, pair, SkillState.SELECTED)
+        for line in read_skills(connection, pair.alias, SkillState.SELECTED):
+            if line.base == pair.base:
+                own = taught[line.skill]
+                names = ("skill", "alias", "base", "delta", "coverage")
+                values = {name: getattr(line, name) for name in names}
+                documents.append(
+                    {**values, "taught": own.state, "why": own.reason, "adapter": own.adapter}
+                )
+    return documents
+
+
+def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of a line -> the members of a panel, for each panel of a status document."""
+    return {
+        f"members of {panel['panel']}": "; ".join(
+            _describe_member(member, panel["base"]) for member in panel["members"]
+        )
+        for panel in document["panels"]
+    }
+
+
+def list_skill_lines(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of a line -> what is taught of an agent's skills, for each agent."""
+    lines: dict[str, str] = {}
+    for skill in document["skills"]:
+        name = f"taught of {skill['alias']}"
+        state = ", ".join(filter(None, [f"{skill['skill']} {skill['taught']}", skill["adapter"]]))
+        lines[name] = "; ".join(filter(None, [lines.get(name), state]))
+    return lines
+
+
+def _describe_member(member: Mapping[str, Any], base: str) -> str:
+    """Return what a member of a panel answers and won, as the status document has it."""
+    parts = [f"{member['skill'] or 'no skill'}: {member['adapter'] or base}"]
+    if member["share"] is not None:
+        parts.append(f"{member['share']:.0%} of the last day's sessions")
+    if member["judged"]:
+        parts.append(f"{member['passed']:,} of {member['judged']:,} judged passed")
+    if member["gate"] is not None:
+        rates = member["gate"]["incumbent_pass"], member["gate"]["candidate_pass"]
+        parts.append("gate {:.1%} to {:.1%}".format(*rates))
+    return ", ".join(parts)
+
+
+RECENT: Final = timedelta(hours=24)
+"""Age beyond which sessions are in no figure, so that the figures show the present."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """A member of a panel, or the base that answers where no member does."""
+
+    skill: str | None
+    """None for the sessions that no member answered: the router was in doubt, or no engine had the
+    member."""
+    adapter: str | None
+    """None for the base."""
+    sessions: int
+    """Sessions of the last day that it answered."""
+    share: float | None
+    """Share of the panel's sessions; None where the panel has none."""
+    judged: int
+    """Sessions with a verdict."""
+    passed: int
+    gate: Measurement | None
+    """Its pass^1 and that of the incumbent when it was measured last; None for the base, and for
+    an adapter that was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelState:
+    """A panel that answers a share of an alias' sessions."""
+
+    alias: str
+    base: str
+    panel: str
+    state: str
+    """State of its row among adapters, such as `canary` or `promoted`."""
+    members: tuple[MemberState, ...]
+    """In the order of its composition; the base, where no member answers, last."""
+
+
+def read_panel_states(connection: "Connection", now: datetime) -> list[PanelState]:
+    """Return the panels that have a share, by alias and name."""
+    table = serving.route_table(connection)
+    since = timestamp(now - RECENT)
+    return [
+        _read_state(connection, route.alias, row, since)
+        for route in table.routes
+        for name in sorted(part.adapter for part in route.standing.shares if part.adapter)
+        if (row := table.adapter(name)) is not None and not row.has_files
+    ]
+
+
+def _read_state(connection: "Connection", alias: str, row: "AdapterRow", since: str) -> PanelState:
+    sessions: dict[str | None, MemberSessions] = {}
+    for own in read_member_sessions(connection, alias, row.adapter, since):
+        sessions[own.skill] = own
+    total = sum(own.sessions for own in sessions.values())
+    adapters = row.members
+    measured = counts.read_measurements(connection, filter(None, adapters.values()))
+
+    def build(skill: str | None, adapter: str | None) -> MemberState:
+        own = sessions.get(skill)
+        number = 0 if own is None else own.sessions
+        return MemberState(
+            skill, adapter, number, number / total if total else None,
+            0 if own is None else own.judged, 0 if own is None else own.passed,
+            None if adapter is None else measured.get(adapter),
+        )  # fmt: skip
+
+    members = [build(skill, adapter) for skill, adapter in adapters.items()]
+    members.append(build(None, None))
+    return PanelState(alias, row.base, row.adapter, row.state.value, tuple(members))

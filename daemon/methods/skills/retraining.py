@@ -105,7 +105,7 @@ def _list_attempts(connection: "Connection", pair: Pair, cycle: str | None) -> s
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
     row = None if name is None else serving.adapter_row(connection, name)
-    panel = None if row is None or row.base != pair.base else row.panel
+    panel = None if row is None or row.base != pair.base else row.composition
     return attempts if panel is None else attempts | {member.skill for member in panel.members}
 
 

@@ -182,7 +182,7 @@ def _describe_cycle(app: App, plan: Reproduction) -> CycleRow:
         cycle=f"reproduce-{plan.digest[:12]}", alias=ALIAS, base=plan.model, number=1,
         environment=plan.env, trigger="operator", reason="reproduction", position={}, slot=None,
         acted=None, round=closed.round, directive=None, findings=(), summary=None, analyzer=None,
-        trouble=None, accepted=0, rejected=0, job=None, panel=None, outcome=None,
+        trouble=None, accepted=0, rejected=0, job=None, version=None, outcome=None,
         ended_because=None, event="reproduce", started=None, diagnosed=None,
         directed=None, ended=None,
     )  # fmt: skip

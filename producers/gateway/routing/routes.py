@@ -2,8 +2,8 @@
 
     a public alias     by its route: the adapter that the session stays with, else one drawn by the
                        shares
-    an adapter's name  that adapter and no other; a panel's name likewise; one that plays users is
-                       refused by who asks engines (routing.py)
+    an adapter's name  that adapter and no other, as that of a version with members; one that plays
+                       users is refused by who asks engines (routing.py)
     any other name     as it came; the engine knows it, or refuses it
     no name            as if the gateway's own alias was asked for
 
@@ -26,13 +26,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import log
-from typing import Final
+from typing import Annotated, Final
 
+from pydantic import Field
+
+from events.learning import VERSION
 from events.rollouts import HoldoutDraw, Routed
-from events.serving import Panel, RouteShare
+from events.serving import Composition, RouteShare
 
 Policy = str | None
-"""The name of an adapter or a panel; None for the base."""
+"""The name of an adapter, or of a version with members; None for the base."""
 
 _SHADOW: Final = "#shadow"
 _LONGEST_SESSION: Final = 256
@@ -71,8 +74,9 @@ class Adapter:
     base: str
     keeps: bool
     """Whether sessions that it answered stay with it: it serves, or makes room."""
-    panel: Panel | None = None
-    """Members and router of a panel, which engines know by its parts alone; None for an adapter."""
+    composition: Annotated[Composition | None, Field(alias=VERSION)] = None
+    """Members and chooser of a version that engines know by its parts alone; None for an adapter.
+    Stored routes have it by its alias."""
     plays_users: bool = False
     """Whether it plays users, and so answers no client: neither by a route nor by its name."""
 
@@ -80,7 +84,7 @@ class Adapter:
     def parts(self) -> tuple[str, ...]:
         """Return the adapters that engines must have for a policy with members; () for an adapter,
         which is its own."""
-        return () if self.panel is None else self.panel.adapters
+        return () if self.composition is None else self.composition.adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class Choice:
     """How the policy was chosen; None where no route was used."""
     order: tuple[Policy, ...]
     """Policies to ask for, best first: the others answer where no engine has the first. Empty
-    where the client named an adapter or model; a panel that it named is alone."""
+    where the client named an adapter or model; a version with members that it named is alone."""
     base: str | None = None
     """The route's base model; None where no route names one."""
     shadow: str | None = None

@@ -118,7 +118,7 @@ class MemberChooser:
     ) -> MemberChoice:
         """Choose the member of the panel `name` for a call; `upstreams` are in the order of the
         session. Its adapter is the member's, whether or not an engine has it."""
-        panel, opening = adapter.panel, parse_opening(request)
+        panel, opening = adapter.composition, parse_opening(request)
         assert panel is not None, "members are those of a panel"
         at_turn = opening.ends_with_user
         kept = self._routing.read_member(session, name)
@@ -181,7 +181,7 @@ class MemberChooser:
         before: int,
     ) -> _Asked:
         """Ask the router, and have the session keep what it says."""
-        panel = adapter.panel
+        panel = adapter.composition
         assert panel is not None, "members are those of a panel"
         began = time.monotonic()
         asked = await self._ask(panel.router, adapter.base, opening, upstreams)

@@ -320,10 +320,10 @@ def test_a_panel_lives_as_an_adapter_does_and_its_parts_stay_as_long_as_it_is_lo
     control.decide(composed("p", {"refunds": "a", "rebooking": "b", "rest": None}, router="r"))
     row = control.table().adapter("p")
     assert row is not None
-    assert row.panel is not None
+    assert row.composition is not None
     assert (row.state, row.origin, row.path, row.job) == ("produced", "panel", "", None)
-    assert row.panel.adapters == ("a", "b", "r")
-    assert row.panel.find_adapter("rest") is None
+    assert row.composition.adapters == ("a", "b", "r")
+    assert row.composition.find_adapter("rest") is None
     control.decide(moved("a", "draining"), moved("a", "unloaded"), staged("a"))
     control.decide(staged("p"), evaluated("p"), decided("p", "PROMOTE"))
     control.decide(routed("canary", {"p": 0.05, None: 0.95}), routed("promoted", {"p": 1.0}))

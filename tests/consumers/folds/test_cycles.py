@@ -266,7 +266,7 @@ def test_a_cycle_asks_for_a_job_per_skill_and_one_for_the_router_or_for_one_job(
     with leading.tables() as connection:
         jobs = learning.list_cycle_jobs(connection, cycle_id())
         alone = learning.list_cycle_jobs(connection, cycle_id(2))
-    assert [(job.job, job.skill, job.teaches) for job in jobs] == [
+    assert [(job.job, job.branch, job.teaches) for job in jobs] == [
         ("j-refunds", "refunds", None), ("j-rebooking", "rebooking", None),
         ("j-router", None, "router"),
     ]  # fmt: skip
@@ -278,13 +278,14 @@ def test_a_cycle_asks_for_a_job_per_skill_and_one_for_the_router_or_for_one_job(
 def test_the_first_panel_that_is_composed_for_an_open_cycle_is_its_panel(leading: Leading) -> None:
     of_cycle = {"cycle": cycle_id()}
     leading.all(composed("early", {"refunds": "a"}, **of_cycle), started(), produced("a"))
-    assert cycle(leading).panel is None, "its adapter was not there"
+    assert cycle(leading).version is None, "its adapter was not there"
     leading.all(composed("by-hand", {"refunds": "a"}), composed("p", {"refunds": "a"}, **of_cycle))
     leading.all(composed("q", {"refunds": "a"}, **of_cycle), over(), started(2))
     leading.all(composed("late", {"refunds": "a"}, **of_cycle))
-    assert (cycle(leading).panel, cycle(leading, 2).panel) == ("p", None)
+    assert (cycle(leading).version, cycle(leading, 2).version) == ("p", None)
     with leading.tables() as connection:
-        panels = [row.adapter for row in serving.route_table(connection).adapters if row.panel]
+        adapters = serving.route_table(connection).adapters
+        panels = [row.adapter for row in adapters if not row.has_files]
         refused = [serving.adapter_steps(connection, name)[0].refused for name in ("q", "late")]
     assert panels == ["by-hand", "p"], "no other one waits for a step that never comes"
     assert refused == [f"cycle {cycle_id()} has the panel p"] * 2

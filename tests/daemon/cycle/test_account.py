@@ -32,7 +32,7 @@ def cycle(outcome: CycleOutcome, quotas: Mapping[str, int] | None) -> CycleRow:
     return CycleRow(
         cycle="c", alias="agent", base="base", number=1, environment="shop", trigger="rollouts",
         reason="", position={}, slot=None, acted=None, round=0, directive=directive, findings=(),
-        summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None, panel=None,
+        summary=None, analyzer=None, trouble=None, accepted=0, rejected=0, job=None, version=None,
         outcome=outcome, ended_because=f"it ended {outcome}", event="e", started="2026-01-01",
         diagnosed=None, directed=None, ended="2026-01-02",
     )  # fmt: skip
@@ -44,7 +44,7 @@ def job(outcome: JobOutcome, pools: Sequence[TaskPool]) -> JobRow:
         sampler=Sampler(groups=2, size=2, rollouts=64),
     )  # fmt: skip
     return JobRow(
-        job="j", cycle="c", alias="agent", base="base", capability=None, skill=None,
+        job="j", cycle="c", alias="agent", base="base", capability=None, branch=None,
         teaches=None, spec=spec, minutes=1.0,
         outcome=outcome, reason="", adapter=None, sha256=None, steps=4, rollouts=64, seconds=1.0,
         attempts=1, event="e", requested=None, ended=None,

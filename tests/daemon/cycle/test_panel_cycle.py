@@ -44,8 +44,8 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.jobs.runner_factory import trials_of
 from daemon.methods.skills.choice import Teaching, describe_jobs, read_skill_status
-from daemon.methods.skills.panel_members import read_panel_states
 from daemon.methods.skills.panel_parts import PanelParts, RouterLesson
+from daemon.methods.skills.practice import read_panel_states
 from daemon.serving.fleet import Fleet
 from daemon.status.snapshot import situation
 from events.canonical import exact_json, sha256
@@ -167,7 +167,7 @@ def read_jobs(app: App) -> dict[str, JobRow]:
     with app.reading() as connection:
         (cycle,) = learning.cycles(connection)
         jobs = learning.list_cycle_jobs(connection, cycle.cycle)
-    return {job.skill or job.teaches or "": job for job in jobs}
+    return {job.branch or job.teaches or "": job for job in jobs}
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def take(app: App, due: Wanted, rejects: Sequence[str] = ()) -> None:
     says, branch, row = Decisions(app), due.branch, due.row
     if due.step is Step.TRAIN:
         assert branch is not None
-        job, name = branch.job, f"for-{branch.job.skill or 'router'}"
+        job, name = branch.job, f"for-{branch.job.branch or 'router'}"
         over = JobEnded(job=job.job, outcome="trained", steps=3, rollouts=64, seconds=60.0)
         made = produced(name).model_copy(update={"job": job.job, "path": f"/adapters/{name}"})
         says.take_all({"over": over, "produced": made}, job.event, origin=job.job)
@@ -238,7 +238,7 @@ def run(home: Path, router: str, rejects: Sequence[str]) -> list[tuple[Step, str
             with opened(home, router) as app:
                 take(app, step, rejects)
         branch = step.branch
-        taken.append((step.step, "" if branch is None else branch.job.skill or "router"))
+        taken.append((step.step, "" if branch is None else branch.job.branch or "router"))
 
 
 def check_next_cycle(app: App) -> None:
@@ -252,10 +252,10 @@ def check_next_cycle(app: App) -> None:
         following = learning.open_cycle(connection, "agent")
         assert following is not None
         later = learning.list_cycle_jobs(connection, following.cycle)
-    assert {job.skill: job.spec.parent for job in later} == {
+    assert {job.branch: job.spec.parent for job in later} == {
         "cancelling": "/adapters/for-cancelling", "changing": None,
     }  # fmt: skip
-    assert {job.skill: job.job for job in plan.jobs} == {job.skill: job.job for job in later}
+    assert {job.branch: job.job for job in plan.jobs} == {job.branch: job.job for job in later}
     assert plan.untaught == {"also_cancelling": CLAIMED, "flying": NO_PRIORITY}
 
 
@@ -311,7 +311,7 @@ def test_without_a_selected_skill_that_fails_a_cycle_is_an_ordinary_one(tmp_path
         Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
         lead(app)
         cycle, (job,) = read_cycle(app), read_jobs(app).values()
-    assert (job.job, job.skill) == (derive_id("job", cycle.cycle), None)
+    assert (job.job, job.branch) == (derive_id("job", cycle.cycle), None)
     assert [pool.name for pool in job.spec.target_pools] == [CANCEL]
 
 
@@ -340,7 +340,7 @@ def test_a_panel_cycle_that_is_killed_after_each_step_takes_each_once(
             "promoted", {"cancelling", "changing", *(["router"] if trained else [])},
         )  # fmt: skip
         with app.reading() as connection:
-            panel = serving.find_adapter(connection, cycle.panel or "")
+            panel = serving.find_adapter(connection, cycle.version or "")
             state = serving.find_adapter(connection, "for-changing").state
             teaching = read_skill_status(connection, app.settings, Pair("agent", "base"))
             assert read_step(connection, app.settings, cycle) is None
@@ -349,11 +349,11 @@ def test_a_panel_cycle_that_is_killed_after_each_step_takes_each_once(
             others = list_aims(connection, list_jobs(connection, row))
         assert {pattern for pattern, _ in aims} == {CANCEL}, "of the members that it gained"
         assert {pattern for pattern, _ in others} == {EXCHANGE}
-        assert panel.panel is not None
-        assert [(member.skill, member.adapter) for member in panel.panel.members] == [
+        assert panel.composition is not None
+        assert [(member.skill, member.adapter) for member in panel.composition.members] == [
             ("cancelling", "for-cancelling")
         ]
-        assert panel.panel.router.adapter == ("for-router" if trained else None)
+        assert panel.composition.router.adapter == ("for-router" if trained else None)
         assert (panel.state, state) == (State.PROMOTED, State.REJECTED)
         assert (teaching["cancelling"].state, teaching["cancelling"].adapter) == (
             "serving", "for-cancelling",
@@ -387,13 +387,13 @@ def test_a_skill_that_disappears_is_taught_no_more_and_another_base_lacks_none_y
         assert (taught["changing"].state, taught["flying"].state) == ("serving", "untaught")
         record(app, "agent", "base", tasks(("cancel", "fallback"), 8, 2**24 + 50))
         app.settle()
-        assert {job.skill for job in plan_cycle(app, "agent").jobs} == {"cancelling"}
+        assert {job.branch for job in plan_cycle(app, "agent").jobs} == {"cancelling"}
         Decisions(app).take(routed("rebased", {None: 1.0}, base="newer"), "another base", "ada")
         record(app, "agent", "newer", tasks(("cancel", "question"), 8))
         app.settle()
         assert situation(app)["skills"] == []
         jobs = plan_cycle(app, "agent").jobs
-        assert {job.skill for job in jobs} == {"cancelling", "changing"}, "members are retrained"
+        assert {job.branch for job in jobs} == {"cancelling", "changing"}, "members are retrained"
         assert {(job.base, job.spec.parent) for job in jobs} == {("newer", None)}
 
 
@@ -475,7 +475,7 @@ def test_the_gate_of_an_only_member_is_a_part_of_the_training_that_a_cycle_cost(
         with app.reading() as connection:
             (cycle,) = learning.cycles(connection)
             cost = read_cost(connection, app.settings, cycle)
-            steps = serving.adapter_steps(connection, cycle.panel or "")
+            steps = serving.adapter_steps(connection, cycle.version or "")
     assert cost is not None
     until = parse_timestamp(steps[0].time or "") - parse_timestamp(cycle.started or "")
     writing = sum(cost.minutes[stage] or 0.0 for stage in ("diagnose", "direct", "propose"))
@@ -514,7 +514,7 @@ def test_a_panel_cycle_that_is_called_off_stops_its_jobs_and_gives_up_what_they_
         lead(app)
         cycle, jobs = read_cycle(app), read_jobs(app)
         due = next(
-            item for item in list_due(app) if item.branch and item.branch.job.skill == "changing"
+            item for item in list_due(app) if item.branch and item.branch.job.branch == "changing"
         )
         for _ in range(4):
             take(app, due)
@@ -548,11 +548,11 @@ def test_a_member_with_one_task_costs_the_others_nothing_and_the_base_chooses(
             *_, router = describe_jobs(
                 connection, app.settings, read_cycle_state(connection, cycle)
             )
-            panel = serving.find_adapter(connection, cycle.panel or "")
+            panel = serving.find_adapter(connection, cycle.version or "")
     assert note.endswith("is composed")
-    assert panel.panel is not None
-    assert {member.adapter for member in panel.panel.members} == {"for-cancelling", "for-changing"}
-    assert panel.panel.router.adapter is None
+    assert panel.composition is not None
+    assert {*panel.members.values()} == {"for-cancelling", "for-changing"}
+    assert panel.composition.router.adapter is None
     assert (router["skill"], router["job"]) == (None, None)
     assert router["reason"] == (
         "no job teaches the router, for each member needs 2 tasks of its own, and cancelling has "
@@ -589,7 +589,7 @@ def test_a_panel_that_was_composed_while_its_cycle_ended_is_given_up(tmp_path: P
         (told,) = (text for text in lead(app) if "is rejected" in text)
         assert lead(app) == []
         with app.reading() as connection:
-            panel = serving.find_adapter(connection, cycle.panel or "")
+            panel = serving.find_adapter(connection, cycle.version or "")
     assert panel.state is State.REJECTED
     assert panel.reason in told
     assert panel.reason == "its cycle was over when it was composed: ada called it off"

@@ -74,7 +74,7 @@ def take_on(app: App, due: Wanted, base: str) -> None:
     incumbent = None if route is None else route.standing.incumbent
     if due.step is Step.TRAIN:
         assert branch is not None
-        job, name = branch.job, f"{base}-{branch.job.skill}"
+        job, name = branch.job, f"{base}-{branch.job.branch}"
         made = produced(name, base=base).model_copy(
             update={"job": job.job, "path": f"/adapters/{name}"}
         )
@@ -85,7 +85,7 @@ def take_on(app: App, due: Wanted, base: str) -> None:
         if row.state is State.STAGED:
             says.take(evaluated(row.adapter, incumbent), "evaluated", row.cause, origin=row.adapter)
             return
-        gain = 0.0 if branch is None else GAINS[branch.job.skill or ""]
+        gain = 0.0 if branch is None else GAINS[branch.job.branch or ""]
         says.take(report(row.adapter, gain, incumbent), "gated", row.cause, origin=row.adapter)
     elif due.step in (Step.ROUTE, Step.WATCH):
         assert row is not None
@@ -125,7 +125,7 @@ def promoted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         member = MemberChoice(skill="changing", adapter="base-changing")
         app.append(
             [
-                ended(f"live {n}", utc_now(), policy=cycle.panel, member=member)
+                ended(f"live {n}", utc_now(), policy=cycle.version, member=member)
                 for n in range(SESSIONS)
             ]
         )
@@ -169,7 +169,7 @@ def test_on_a_new_base_members_are_retrained_from_their_tasks_what_won_most_firs
 ) -> None:
     with opened(home, "labels") as app:
         with app.reading() as connection:
-            before = {job.skill: list_targets(job) for job in learning.jobs(connection, "agent")}
+            before = {job.branch: list_targets(job) for job in learning.jobs(connection, "agent")}
         rebase(app)
         with app.reading() as connection:
             route = serving.route_row(connection, "agent")
@@ -189,17 +189,17 @@ def test_on_a_new_base_members_are_retrained_from_their_tasks_what_won_most_firs
         plan = plan_cycle(app, "agent")
         assert plan.retrained == reasons
         cycle, jobs, said = start(app)
-        assert [job.skill for job in jobs] == ["changing", "cancelling"]
+        assert [job.branch for job in jobs] == ["changing", "cancelling"]
         assert [job.job for job in jobs] == [job.job for job in plan.jobs]
         assert cycle.accepted == 0
         for job in jobs:
-            assert job.skill is not None
-            assert job.job == derive_id("job", cycle.cycle, job.skill)
+            assert job.branch is not None
+            assert job.job == derive_id("job", cycle.cycle, job.branch)
             assert (job.base, job.spec.base, job.spec.parent) == ("new", "new", None)
-            assert list_targets(job) == before[job.skill]
-            assert any(f"{job.skill} is {reasons[job.skill]}" in text for text in said)
+            assert list_targets(job) == before[job.branch]
+            assert any(f"{job.branch} is {reasons[job.branch]}" in text for text in said)
             with app.reading() as connection:
-                assert reasons[job.skill] in explain(connection, job.job).said
+                assert reasons[job.branch] in explain(connection, job.job).said
         again = CyclePlanner(app).propose_tasks(cycle)
         assert again.said == {
             derive_id("job requested", cycle.cycle, data.skill or ""): data
@@ -212,7 +212,7 @@ def test_on_a_new_base_members_are_retrained_from_their_tasks_what_won_most_firs
         over = finish(app, "new")
         assert over.outcome == "promoted"
         with app.reading() as connection:
-            panel = serving.find_adapter(connection, over.panel or "")
+            panel = serving.find_adapter(connection, over.version or "")
             aims = list_aims(connection, list_jobs(connection, panel))
             account, cost = (
                 read_account(connection, over),
@@ -221,8 +221,8 @@ def test_on_a_new_base_members_are_retrained_from_their_tasks_what_won_most_firs
         assert account is not None
         assert cost is not None
         assert cost.rollouts.training == 128
-        assert panel.panel is not None
-        assert {member.skill: member.adapter for member in panel.panel.members} == {
+        assert panel.composition is not None
+        assert {member.skill: member.adapter for member in panel.composition.members} == {
             "cancelling": "new-cancelling", "changing": "new-changing",
         }  # fmt: skip
         assert {task for _, task in aims} == before["cancelling"] | before["changing"]
@@ -237,7 +237,7 @@ def test_a_member_whose_tasks_the_new_base_passes_is_not_retrained_and_one_waits
     with opened(home, "labels", skills_jobs=1) as app:
         rebase(app)
         cycle, jobs, said = start(app)
-        assert [job.skill for job in jobs] == ["changing"]
+        assert [job.branch for job in jobs] == ["changing"]
         assert any("no job for cancelling: a later cycle" in text for text in said)
         assert finish(app, "new").outcome == "promoted"
         with app.reading() as connection:
@@ -269,7 +269,7 @@ def test_a_member_whose_tasks_the_new_base_passes_is_not_retrained_and_one_waits
         cycle, jobs, said = start(app)
         assert any(f"no job for cancelling: {reason}" in text for text in said)
         assert cycle.accepted
-        assert [job.skill for job in jobs] == [None], "an ordinary cycle: no comparison selected"
+        assert [job.branch for job in jobs] == [None], "an ordinary cycle: no comparison selected"
 
 
 def test_a_member_that_a_person_retired_is_in_no_later_panel_and_no_parent(home: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_member_that_a_person_retired_is_in_no_later_panel_and_no_parent(home:
         record(app, "agent", "base", tasks(("cancel", "fallback"), 6, 2**24 + 100))
         app.settle()
         cycle, jobs, _ = start(app)
-        assert {job.skill: job.spec.parent for job in jobs} == {
+        assert {job.branch: job.spec.parent for job in jobs} == {
             "cancelling": "/adapters/base-cancelling", "changing": None,
         }  # fmt: skip
         with app.reading() as connection:
@@ -303,13 +303,13 @@ def test_a_base_that_went_away_and_came_back_retrains_what_it_had_begun(home: Pa
         rebase(app, "new", 2**24 + 300)
         cycle, again, _ = start(app)
         assert cycle.cycle != gone.cycle
-        assert [job.skill for job in again] == [job.skill for job in jobs]
+        assert [job.branch for job in again] == [job.branch for job in jobs]
         Decisions(app).act(Act("ada"), CYCLE_CANCEL, {"cycle": cycle.cycle})
         for job in again:
             over = JobEnded(job=job.job, outcome="cancelled", seconds=6.0)
             Decisions(app).take(over, "over", job.event)
         assert any("ended, cancelled: ada called it off" in text for text in lead(app))
-        assert {job.skill for job in start(app)[1]} == {None}, "a person does not want them"
+        assert {job.branch for job in start(app)[1]} == {None}, "a person does not want them"
 
 
 def test_what_a_member_won_counts_each_gain_over_the_sessions_that_came_after_it(
@@ -319,7 +319,7 @@ def test_what_a_member_won_counts_each_gain_over_the_sessions_that_came_after_it
         record(app, "agent", "base", tasks(("cancel", "fallback"), 6, 2**24 + 100))
         app.settle()
         cycle, jobs, _ = start(app)
-        job = next(job for job in jobs if job.skill == "changing")
+        job = next(job for job in jobs if job.branch == "changing")
         assert job.spec.parent == "/adapters/base-changing"
         second = produced("second").model_copy(update={"job": job.job, "path": "/adapters/second"})
         says = Decisions(app)

@@ -16,6 +16,7 @@ from consumers.reads.explanation import explain
 from consumers.reads.learning import CycleRow
 from consumers.rebuild import rebuild
 from consumers.tables import Cycle
+from daemon.cli.methods import build_loop_metrics
 from daemon.config.settings import Agent, Improve, Log, Proposer, Settings, Training
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
@@ -24,7 +25,7 @@ from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.methods.lessons.task_writer import read_own_pools
 from daemon.metrics.families import Sheet
-from daemon.metrics.loop import LOOP
+from daemon.metrics.loop import list_families
 from daemon.metrics.loop import read as read_loop
 from daemon.proposer.candidate import PriorTask
 from daemon.proposer.sources import read_pool_entries, read_prior_tasks
@@ -300,8 +301,9 @@ def test_the_status_says_what_lessons_do_and_why_not(
 
 def test_metrics_count_the_lessons_that_cycles_wrote(app: App) -> None:
     run_cycle(app)
-    sheet = Sheet(LOOP)
-    read_loop(app, sheet)
+    methods = build_loop_metrics()
+    sheet = Sheet(list_families(methods))
+    read_loop(app, sheet, methods=methods)
     (family,) = [item for item in sheet.metrics() if item.name == "kintsugi_lessons_written"]
     assert [sample.value for sample in family.samples] == [4.0]
 

@@ -29,7 +29,7 @@ POOLS: Final = (TaskPool(name="p", share=1.0, tasks=("t",)),)
 
 
 def job_of(outcome: JobOutcome | None, reason: str = "", name: str | None = None) -> JobRow:
-    return replace(job("trained", POOLS), outcome=outcome, reason=reason, skill=name)
+    return replace(job("trained", POOLS), outcome=outcome, reason=reason, branch=name)
 
 
 BEGUN: Final = CycleState(

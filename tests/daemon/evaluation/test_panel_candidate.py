@@ -130,17 +130,17 @@ def test_a_panel_that_a_person_composed_is_judged_on_the_kinds_of_its_members(
 def test_a_panel_plays_with_the_files_of_its_members(app: App, base: Path, unchanged: Path) -> None:
     member = staged(app, unchanged, base, TARGET)
     panel = compose(app, member)
-    assert panel.panel is not None
+    assert panel.composition is not None
     with app.reading() as connection:
         player = build_player(connection, panel)
         assert isinstance(player, PlayerWithMembers)
         files = Adapter(name=member.adapter, folder=member.path, sha256=member.sha256)
-        assert (player.members, player.router) == ({TARGET: files}, panel.panel.router)
-        gone = panel.panel.model_copy(
+        assert (player.members, player.router) == ({TARGET: files}, panel.composition.router)
+        gone = panel.composition.model_copy(
             update={"members": (PanelMember(skill=TARGET, adapter="gone"),)}
         )
         with pytest.raises(NoSuchPart, match="has gone as a part, which is not known"):
-            build_player(connection, replace(panel, panel=gone))
+            build_player(connection, replace(panel, composition=gone))
     agent = RECORDED.model_copy(update={"checkpoint": base})
     runner = LocalRunner(app.home / "trials", command=COMMAND)
     beside = CandidateEvaluation(app, runner, agent, member, panel)

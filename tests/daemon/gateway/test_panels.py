@@ -435,4 +435,4 @@ def test_the_routes_of_a_home_keep_panels_and_those_of_an_older_one_have_none(
     path.write_text(json.dumps(older))
     read = route_follower.read(path)
     assert read is not None
-    assert [adapter.panel for adapter in read.adapters.values()] == [None] * 3
+    assert [adapter.composition for adapter in read.adapters.values()] == [None] * 3

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.cli.methods import build_loop_metrics
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.metrics import jobs, log, loop
@@ -43,8 +44,9 @@ def app(tmp_path: Path, clean: Path) -> Iterator[App]:
 
 def told(app: App) -> Series:
     """The figures of the loop."""
-    sheet = Sheet(loop.LOOP)
-    loop.read(app, sheet)
+    methods = build_loop_metrics()
+    sheet = Sheet(loop.list_families(methods))
+    loop.read(app, sheet, methods=methods)
     return series(sheet.metrics())
 
 
@@ -343,7 +345,7 @@ def test_what_cannot_be_read_is_told_with_its_age(tmp_path: Path, clean: Path) -
     settings = settings_of(home)
     with App(settings) as app:
         once_round(app)
-    seen = loop.loop(settings)
+    seen = loop.loop(settings, ())
     seen._kept_seconds = 0.0  # every question is answered anew
     with seen:
         before = series(seen.collect())

@@ -88,7 +88,8 @@ def test_each_cycle_composes_a_panel_of_its_own_once(
     assert (first.cycle, second.cycle) == ("cycle-1", "cycle-2")
     assert first.adapter != second.adapter
     assert first.panel == second.panel
-    assert first.panel.router.options[0].description == "refunds", "no comparison names it now"
+    described = first.panel.router.options[0].description
+    assert described == "refunds", "no comparison names it now"
     assert [len(row) for row in first.panel.router.calibration] == [2, 2]
 
 
@@ -133,8 +134,8 @@ def test_a_router_that_the_base_plays_reads_a_conversation_of_each_skill(
     skills = {f"skill-{number}": member for number in range(12)}
     described = Composition(skills, descriptions=dict.fromkeys(skills, "helps"))
     full = compose(home.app, home.fleet, replace(described, shows_examples=True), ADA)
-    assert full.panel is not None
-    assert {option.example for option in full.panel.router.options} == {""}
+    assert full.composition is not None
+    assert {option.example for option in full.composition.router.options} == {""}
     assert "reads no examples: " in caplog.text
 
 
@@ -169,7 +170,8 @@ def test_a_head_from_another_home_is_asked_as_its_files_say(
     stored = spec.model_dump(mode="json")
     folder = save_head(CHECKPOINT, tmp_path / "head", tokens, spec=stored)
     member, head = home.push(adapters["v1"]), home.push(folder)
-    panel = compose(home.app, home.fleet, Composition({"refunds": member}, router=head), ADA).panel
+    row = compose(home.app, home.fleet, Composition({"refunds": member}, router=head), ADA)
+    panel = row.composition
     assert panel is not None
     assert panel.router == spec.router.model_copy(update={"adapter": head})
     with pytest.raises(CompositionRefusal, match="trained to choose among refunds, and the mem"):

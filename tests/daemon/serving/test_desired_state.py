@@ -162,7 +162,7 @@ def panel(name: str, state: State, *parts: str, **fields: Any) -> AdapterRow:
             ),
         ),
     )
-    return adapter(name, state, path="", panel=content, **fields)
+    return adapter(name, state, path="", composition=content, **fields)
 
 
 def test_the_parts_of_a_panel_are_loaded_for_the_strongest_of_its_reasons_and_theirs() -> None:
@@ -251,8 +251,8 @@ def test_nothing_is_taken_from_whoever_uses_it(found: Situation) -> None:
     needed = {
         part
         for row in found.table.adapters
-        if row.panel is not None and row.state in SERVING
-        for part in row.panel.adapters
+        if row.composition is not None and row.state in SERVING
+        for part in row.composition.adapters
     }
     assert unloaded.isdisjoint(needed), "a panel that answers keeps its parts"
     held = {name for replica in found.replicas for name in replica.adapters}
@@ -276,7 +276,7 @@ def test_a_few_rounds_finish_what_the_first_began_and_then_there_is_nothing_to_d
 ) -> None:
     """On replicas that obey: what the first unloads the second may delete; after a panel its parts
     are retired, unloaded and deleted."""
-    rounds = 5 if any(row.panel is not None for row in found.table.adapters) else 2
+    rounds = 5 if any(row.composition is not None for row in found.table.adapters) else 2
     for _ in range(rounds):
         found = taken(found)
     assert steps(found) == []

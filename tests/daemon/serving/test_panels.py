@@ -177,7 +177,7 @@ def test_the_base_as_router_is_asked_for_its_labels_and_its_bias_once(
     home = make_home(1)
     first, second, _ = push_parts(home, adapters)
     panel = compose_panel(home, {"refunds": first[:-2], "rebooking": None})
-    content = home.row(panel).panel
+    content = home.row(panel).composition
     assert content is not None
     assert [member.adapter for member in content.members] == [first, None]
     options = content.router.options

@@ -98,8 +98,8 @@ def test_a_trained_router_chooses_at_an_engine_as_in_process_and_its_members_ans
     home.publisher.promote(panel.adapter, ADA, override=True)
     assert home.loaded() == [sorted([router, member, other])]
 
-    assert panel.panel is not None
-    chooser = panel.panel.router
+    assert panel.composition is not None
+    chooser = panel.composition.router
     tasks = [*draw({SKILL: 1.0}, FRESH, 4), *draw(OTHERS, FRESH, 4)]
     views = [read_opening(SHOP, SHOP.task(task)) for task in tasks]
     conversations = [[as_chat(message) for message in view or ()] for view in views]

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from daemon.cli.methods import build_loop_metrics
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.metrics.families import Sheet
-from daemon.metrics.loop import LOOP, read
+from daemon.metrics.loop import list_families, read
 from daemon.status.page import read as read_page
 from daemon.status.page import render
 from events.envelope import utc_now
@@ -102,8 +103,9 @@ def test_explain_names_job_dialogues_and_gate(app: App, kintsugi: Kintsugi) -> N
 
 
 def test_metrics_count_gates_and_errors(app: App) -> None:
-    sheet = Sheet(LOOP)
-    read(app, sheet)
+    methods = build_loop_metrics()
+    sheet = Sheet(list_families(methods))
+    read(app, sheet, methods=methods)
     values = {
         (sample.name, *sample.labels.values()): sample.value
         for family in sheet.metrics()

@@ -12,8 +12,7 @@ from daemon.config.settings import Agent
 from daemon.core.app import App
 from daemon.core.isolation import Breaks
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.jobs.runner_factory import user_trials_of
-from daemon.methods.synthesis.users.worker import UserWorker
+from daemon.methods.synthesis.users.worker import UserWorker, user_trials_of
 from daemon.serving.fleet import Fleet
 from daemon.status.snapshot import situation
 from events.codec import decode
@@ -80,14 +79,14 @@ def test_one_that_is_staged_again_after_its_gate_is_judged_anew_once(
     app = make_app(base="reference")
     name = produce(app, adapters)
     work_until(app, "failed its gate")
-    first = read_row(app).user_gate
+    first = read_row(app).role_gate
     unloaded = AdapterMoved(adapter=name, state="unloaded", reason="its reason")
     decide(app, unloaded, staged(name))
     assert read_row(app).state is State.STAGED
     work_until(app, "failed its gate")
     row = read_row(app)
     assert row.state is State.REJECTED
-    assert row.user_gate != first, "of other dialogues"
+    assert row.role_gate != first, "of other dialogues"
     assert work(app) == []
     assert count_verdicts(app) == 2
 
@@ -132,6 +131,6 @@ def test_a_wrong_checkpoint_rejects_no_adapter_for_users_and_its_gate_goes_on(
     shutil.copytree(CHECKPOINT, place)
     work_until(app, "failed its gate")
     row = read_row(app)
-    assert row.user_gate is not None
-    assert (row.state, row.user_gate.dialogues) == (State.REJECTED, 2)
+    assert row.role_gate is not None
+    assert (row.state, row.role_gate.dialogues) == (State.REJECTED, 2)
     assert situation(app)["gates"] == []

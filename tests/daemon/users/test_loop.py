@@ -18,11 +18,11 @@ from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.jobs.attempts import number_in
-from daemon.jobs.runner_factory import jobs_of, user_trials_of
+from daemon.jobs.runner_factory import jobs_of
 from daemon.jobs.training_runs import advance
 from daemon.methods.synthesis.users.practice import read_user_practices
 from daemon.methods.synthesis.users.state_machine import LEAST_DIALOGUES
-from daemon.methods.synthesis.users.worker import UserWorker
+from daemon.methods.synthesis.users.worker import UserWorker, user_trials_of
 from events.lifecycle import State
 from events.serving import AdapterProduced, UserEvaluated
 from tests.consumers.folding import at, ended
@@ -122,11 +122,11 @@ def test_a_job_trains_one_and_its_gate_decides_whatever_is_killed(make_home: Mak
 
     def is_measured() -> bool:
         work(home)
-        return users(home)[0].user_gate is not None
+        return users(home)[0].role_gate is not None
 
     wait_for(is_measured)
     (row,) = users(home)
-    gate = row.user_gate
+    gate = row.role_gate
     assert gate is not None
     assert (gate.dialogues, gate.previous, gate.environment) == (8, None, "shop")
     assert not gate.passed, "eight dialogues show no rate of 1 %"

@@ -11,11 +11,10 @@ from daemon.adapters.directory import WEIGHTS
 from daemon.config.settings import Agent, Improve
 from daemon.core.isolation import Breaks
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.jobs.runner_factory import user_trials_of
 from daemon.methods.skills.panels import Composition, CompositionRefusal, compose
 from daemon.methods.synthesis.users.players import find_user
 from daemon.methods.synthesis.users.practice import read_user_practices
-from daemon.methods.synthesis.users.worker import UserWorker
+from daemon.methods.synthesis.users.worker import UserWorker, user_trials_of
 from daemon.serving.merging import MergeRefusal, merge_adapters
 from daemon.serving.publisher import PromotionRefusal
 from events.lifecycle import State

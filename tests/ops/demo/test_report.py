@@ -52,7 +52,7 @@ def story(**changes: Any) -> Story:
             cycle="c", alias="agent", base="reference", number=1, environment="shop",
             trigger="rollouts", reason="240 new rollouts", position={}, slot=None, acted=None,
             round=0, directive=None, findings=(), summary=None, analyzer=None, trouble=None,
-            accepted=192, rejected=16, job="j", panel=None, outcome="promoted",
+            accepted=192, rejected=16, job="j", version=None, outcome="promoted",
             ended_because="it is no worse", event="e", started=None, diagnosed=None,
             directed=None, ended=None,
         ),
@@ -65,7 +65,7 @@ def story(**changes: Any) -> Story:
         "live": [Tally("reference", 300, 260), Tally("better", 100, 97)],
         "job": JobRow(
             job="j", cycle="c", alias="agent", base="reference", capability="two_writes",
-            skill=None, teaches=None, spec=spec, minutes=120.0, outcome="trained", reason="",
+            branch=None, teaches=None, spec=spec, minutes=120.0, outcome="trained", reason="",
             adapter="/a", sha256="0" * 64, steps=48, rollouts=3072, seconds=150.0, attempts=1,
             event="e", requested=None, ended=None,
         ),

@@ -102,6 +102,22 @@ def test_a_file_names_a_method_in_its_code_and_outside_of_rooms(tmp_path: Path) 
     }
 
 
+def test_a_homonym_is_no_name_and_a_name_beside_it_is(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        envs__telecom__records="DEVICES = ['phone', 'router']\n",
+        producers__gateway__server="application.router.x = 1\nrouter = 2\n",
+        producers__gateway__call="attribution = 'header'\n",
+        daemon__review="from envs.attribution import tasks\n",
+        daemon__check="from envs import attribution, task\n",
+    )
+    assert list_mentions(tmp_path) == {
+        "skills": ["producers/gateway/server.py"],
+        "lessons": [],
+        "synthesis": ["daemon/check.py", "daemon/review.py"],
+    }
+
+
 def test_imports_into_rooms_are_listed_and_late_ones_too(tmp_path: Path) -> None:
     plant(
         tmp_path,

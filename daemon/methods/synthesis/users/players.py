@@ -45,8 +45,8 @@ def find_user(
     row = find_user_adapter(connection, alias, base)
     if row is None or not row.replicas or not has_manners(settings, row):
         return None
-    assert row.user_gate is not None, "it has the manners of its gate"
-    return build_adapter_user(row, row.user_gate.candidates)
+    assert row.role_gate is not None, "it has the manners of its gate"
+    return build_adapter_user(row, row.role_gate.candidates)
 
 
 def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
@@ -75,7 +75,7 @@ def list_manners(settings: "Settings") -> tuple[str, ...]:
 
 def has_manners(settings: "Settings", row: "AdapterRow") -> bool:
     """Whether the gate of an adapter had the manners in which tasks may be written."""
-    return row.user_gate is not None and {*list_manners(settings)} <= {*row.user_gate.manners}
+    return row.role_gate is not None and {*list_manners(settings)} <= {*row.role_gate.manners}
 
 
 def _build_endpoint_user(settings: "Settings") -> EndpointUser:

@@ -1,12 +1,14 @@
-"""What the job that trains an adapter to play users is told.
+"""Request the job that trains an adapter to play an agent's users (role `schedule`).
 
     spec = build_user_spec(app, agent, job, base, dialogues)
+    find_due_request(app, pair, now)    the request; None where none is due, or the budget is spent
 
 Recorded dialogues come first (dialogues.py), those of the environment's oracle with its
 exact user fill up to `improve.users_dialogues`, and `HELD_OUT` further ones of these tell when to
 stop. Generated tasks have seeds of the range in which tasks are written: neither traffic, reports
 nor gates draw from it. All that is drawn follows from the job's id, so a request that is made twice
-is the same one.
+is the same one. The id follows from agent, base and the number of the attempt, so two leaders at
+once request one job. No cycle names it.
 """
 
 from collections.abc import Sequence
@@ -18,11 +20,16 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads.evidence import PassedRollout
 from daemon.adapters.compatibility import BadBase, count_parameters
 from daemon.core.task_definitions import with_definitions
+from daemon.cycle.estimate import read_job_budget
+from daemon.cycle.proposal import FreeRequest, Skip
 from daemon.jobs.learning_rate import Points, compute_warm_start_epochs, interpolate
-from daemon.methods.synthesis.users.dialogues import offer_dialogues
-from daemon.methods.synthesis.users.players import list_manners
+from daemon.methods.synthesis.users.dialogues import choose_dialogues, offer_dialogues
+from daemon.methods.synthesis.users.players import find_agent, list_manners
+from daemon.methods.synthesis.users.state_machine import UserStep
+from daemon.methods.synthesis.users.views import UserState, name_environment, read_user_state
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
-from envs.registry import locate, open_place
+from envs.registry import EnvironmentBroken, UnknownEnvironment, locate, open_place
+from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import (
     JobSpec,
@@ -33,8 +40,12 @@ from events.jobs import (
     TaskPool,
     WarmStart,
 )
+from events.learning import JobRequested
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from consumers.diagnosis.round_counts import Pair
     from daemon.config.settings import Agent, Training
     from daemon.core.app import App
     from envs.environment import Environment
@@ -198,3 +209,51 @@ def _count_parameters(agent: "Agent") -> int:
             f"neither a learning rate nor a number of dialogues follows from the base: {error}; "
             "set training.warm_start_lr, training.warm_start_epochs and improve.users_dialogues"
         ) from error
+
+
+def _find_parent(state: UserState) -> Parent | None:
+    """Return the adapter from which the job trains on: the one that passed its gate in the words of
+    the generator alone."""
+    row = state.plays
+    if row is None:
+        return None
+    lora = next((job.spec.lora for job in state.jobs if job.job == row.job), None)
+    return Parent(row.path, lora)
+
+
+def build_request(app: "App", pair: "Pair") -> FreeRequest | None:
+    """Return the request of the job that is due for the users of an agent; None where none is.
+    Raises NoUserJob, UnknownEnvironment, EnvironmentBroken."""
+    settings = app.settings
+    with app.reading() as connection:
+        state = read_user_state(connection, settings, pair)
+        if state.step is not UserStep.REQUEST:
+            return None
+        environment = name_environment(settings, pair.alias)
+        dialogues = choose_dialogues(connection, pair.alias, environment)
+    agent = find_agent(settings, pair.alias)
+    assert agent is not None, "an agent without an obstacle is in the settings"
+    attempt = str(len(state.jobs) + 1)
+    job = derive_id("user job", pair.alias, pair.base, attempt)
+    spec = build_user_spec(app, agent, job, pair.base, dialogues, _find_parent(state))
+    request = JobRequested(
+        job=job, alias=pair.alias, base=pair.base, spec=spec, minutes=settings.jobs.minutes
+    )
+    says = f"a job that trains who plays the users of {pair.alias} was requested"
+    return FreeRequest(derive_id("user job requested", job), request, says)
+
+
+def find_due_request(app: "App", pair: "Pair", now: "datetime") -> FreeRequest | None:
+    """Return the request of the job that is due for the users of an agent; None where none is, or
+    the budget of the day has no room for it. Raises Skip where no job can be specified."""
+    settings = app.settings
+    with app.reading() as connection:
+        if read_user_state(connection, settings, pair).step is not UserStep.REQUEST:
+            return None
+        if read_job_budget(connection, settings, pair, now).find_refusal(1):
+            return None
+    try:
+        return build_request(app, pair)
+    except (EnvironmentBroken, NoUserJob, UnknownEnvironment) as error:
+        says = f"no job trains who plays the users of {pair.alias}: {error}"
+        raise Skip(says) from error

@@ -114,7 +114,7 @@ def _read_last(connection: "Connection", jobs: "Sequence[JobRow]") -> LastAttemp
 def _explain_failure(job: "JobRow", row: "AdapterRow | None") -> str:
     if row is None:
         return f"its job ended, {job.outcome}: {job.reason}"
-    gate = row.user_gate
+    gate = row.role_gate
     if gate is not None and not gate.passed:
         return f"{row.adapter} failed its gate: {gate.reason}"
     return f"{row.adapter} is {row.state}: {row.reason}"

@@ -32,6 +32,7 @@ from daemon.core.isolation import Breaks
 from daemon.core.serving_lock import hold_serving_lock
 from daemon.evaluation.gate_waits import GateWait
 from daemon.jobs.runner import JobRunner
+from daemon.jobs.runner_factory import make_runner
 from daemon.methods.synthesis.users.gate import DIALOGUES, UserGate
 from daemon.methods.synthesis.users.players import find_agent
 from daemon.methods.synthesis.users.state_machine import UserStep
@@ -44,7 +45,10 @@ from events.rollouts import clip_reason
 from events.serving import AdapterMoved, Retired
 
 if TYPE_CHECKING:
+    from daemon.config.settings import Settings
     from daemon.core.app import App
+
+TRIAL: Final = "daemon.methods.synthesis.users.trial"
 
 _FINAL: Final = (BadAdapter, BadBase, BadName)
 """Why an adapter will never be staged; anything else may be over in a minute."""
@@ -55,6 +59,11 @@ def _is_final(error: BaseException | None) -> bool:
     return isinstance(error, _FINAL) and not isinstance(error, RankTooHigh)
 
 
+def user_trials_of(settings: "Settings") -> JobRunner:
+    """Return what plays the gates of adapters that play users, in a home."""
+    return make_runner(settings, "user-trials", TRIAL)
+
+
 class UserWorker:
     """The adapters that play users of a home, over its replicas."""
 
@@ -62,7 +71,7 @@ class UserWorker:
         self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
         dialogues: int = DIALOGUES,
     ) -> None:  # fmt: skip
-        """`runner` runs gates (jobs/runner_factory.py, user_trials_of), of so many dialogues."""
+        """`runner` runs gates (`user_trials_of`), of so many dialogues."""
         self._count = dialogues
         self._app = app
         self._runner = runner

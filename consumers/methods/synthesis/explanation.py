@@ -1,0 +1,110 @@
+"""Explain by the data engine: plans and sets of plans, whose fault rollouts were, gates of users.
+
+    build_plan_node(connection, task)       the plan that a task was written by
+    build_verdict_nodes(connection, task)   whose fault its rollouts were
+    find_set_node(connection, name)         a set of plans
+    describe_role_gate(adapter)             how an adapter did that plays users
+
+Rows are those of the tables; all of one call are read at one moment.
+"""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from consumers.methods.synthesis.plans import (
+    PlanSetLine,
+    PlanState,
+    list_plan_sets,
+    read_plan_changes,
+    read_plans,
+)
+from consumers.methods.synthesis.verdicts import read_task_verdicts
+from consumers.reads.explanation import Node, find_pattern, find_rollout
+from events.serving import UserEvaluated
+
+
+def build_plan_node(connection: Connection, task: Row[Any]) -> Node | None:
+    """The plan that a task was written by, down to the failures that it is for; None where it was
+    written by none."""
+    sets = {line.plans: line for line in list_plan_sets(connection, task.alias)}
+    line = sets.get(task.plans)
+    if line is None:
+        return None
+    state = next(
+        (item for item in read_plans(connection, line.plans) if item.plan.plan == task.plan), None
+    )
+    if state is None:
+        return None
+    changes = read_plan_changes(connection, line.plans, task.plan)
+    tried = f"{sum(item.kept for item in changes)} of {len(changes)} revisions kept"
+    revision = f"revision {task.plan_revision}"
+    if task.plan_revision != state.revision:
+        revision += f", it is at revision {state.revision} now"
+    text = _join(
+        state.plan.summary, revision, tried if changes else "no revision was tried",
+        f"written by {line.author}", _describe_plan_counts(state),
+    )  # fmt: skip
+    return Node(f"{line.plans}/{task.plan}", "plan", text, (_build_set_node(connection, line),))
+
+
+def _describe_plan_counts(item: PlanState | PlanSetLine) -> str:
+    """The tries of a plan or a set, and whose fault the failures of their rollouts were."""
+    counts = item.counts
+    faults = [f"{count} by the {fault}" for fault, count in counts.faults.items() if count]
+    text = f"{counts.accepted} of {counts.tries} tries accepted"
+    return f"{text}, rollouts failed: {', '.join(faults)}" if faults else text
+
+
+def find_set_node(connection: Connection, name: str) -> Node | None:
+    line = next((line for line in list_plan_sets(connection) if line.plans == name), None)
+    return None if line is None else _build_set_node(connection, line)
+
+
+def _build_set_node(connection: Connection, line: PlanSetLine) -> Node:
+    """A set of plans, and the patterns that it is for."""
+    text = _join(
+        f"{line.plans_count} plans of {line.alias} on {line.base} by {line.author}",
+        _describe_plan_counts(line), f"{line.rounds} rounds of revisions", line.stopped,
+        line.trouble,
+    )  # fmt: skip
+    patterns = (find_pattern(connection, name) for name in line.patterns)
+    return Node(line.plans, "plans", text, tuple(node for node in patterns if node is not None))
+
+
+def build_verdict_nodes(connection: Connection, task: Row[Any]) -> list[Node]:
+    """Whose fault the rollouts of a task were, as far as some were examined."""
+    nodes = []
+    for line in read_task_verdicts(connection, task.task, task.alias):
+        rollout = find_rollout(connection, line.rollout)
+        because = () if rollout is None else (rollout,)
+        nodes.append(Node(f"{task.task}/verdict", "verdict", line.describe(), because))
+    return nodes
+
+
+def describe_role_gate(adapter: Row[Any]) -> tuple[str, str]:
+    """Return how an adapter did as a user, and the reason of its state. Each is empty where it says
+    nothing, or what the other one says."""
+    stored, reason = adapter.user_gate, adapter.reason
+    repeats = stored is not None and json.loads(stored)["reason"] == reason
+    return _describe_user_gate(stored), "" if repeats else reason
+
+
+def _describe_user_gate(stored: str | None) -> str:
+    """Return how an adapter did as a user (JSON of the event); empty before it was measured."""
+    if stored is None:
+        return ""
+    gate = UserEvaluated.model_validate_json(stored)
+    rates = ", ".join(
+        f"{name} {rate.count:,} of {rate.of:,} (at most {rate.upper:.2%}, {rate.limit:.1%} may be)"
+        for name, rate in gate.rates.items()
+    )
+    words = "passed" if gate.passed else "failed"
+    before = f", in place of {gate.previous}" if gate.previous is not None and gate.passed else ""
+    examples = f"; faults: {'; '.join(gate.examples)}" if gate.examples else ""
+    return f"{words} its gate of {gate.dialogues:,} dialogues{before}: {rates}{examples}"
+
+
+def _join(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)

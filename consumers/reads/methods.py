@@ -1,0 +1,25 @@
+"""Wire the reads with the methods: succession and explanation ask the rooms only here.
+
+Rooms need these reads, so succession and explanation import this module where they use it.
+"""
+
+from consumers.methods.lessons.reads import describe_content, describe_pools
+from consumers.methods.skills.old_members import describe_retraining
+from consumers.methods.skills.reads import list_wanted_branches
+from consumers.methods.synthesis.explanation import (
+    build_plan_node,
+    build_verdict_nodes,
+    describe_role_gate,
+    find_set_node,
+)
+
+__all__ = [
+    "build_plan_node",
+    "build_verdict_nodes",
+    "describe_content",
+    "describe_pools",
+    "describe_retraining",
+    "describe_role_gate",
+    "find_set_node",
+    "list_wanted_branches",
+]
