@@ -14,14 +14,13 @@ not sent.
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from daemon.controller.model_answers import (
+    AnswerModel,
     ModelFailure,
     Question,
     TokenBudget,
@@ -29,13 +28,14 @@ from daemon.controller.model_answers import (
     build_format,
     build_object_schema,
     open_endpoint,
+    parse_answer,
 )
 from daemon.controller.sampling import shorten
+from daemon.methods.synthesis.models.texts import clean_line
 from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable
 from envs.evidence.words import collect_user_text
 from events.canonical import exact_json
 from events.messages import Message
-from events.registry import first_problem
 from events.rollouts import clip_reason
 from events.synthesis.faults import FaultOpinion
 
@@ -73,11 +73,7 @@ class OpinionAnswer:
     """Why there is no opinion."""
 
 
-class _Answer(BaseModel):
-    """What is asked for, and nothing else."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Answer(AnswerModel):
     fault: Literal["none", "task", "user", "trajectory"]
     reason: str
 
@@ -98,9 +94,9 @@ def ask_opinion(
     try:
         answer = asyncio.run(_ask(settings, shown, budget))
     except (ModelFailure, AnswerFailure, EndpointRefusal, EndpointUnavailable) as error:
-        return OpinionAnswer(None, clip_reason(redact(_clean(str(error)))))
+        return OpinionAnswer(None, clip_reason(redact(clean_line(str(error)))))
     fault = None if answer.fault == "none" else answer.fault
-    reason = clip_reason(redact(_clean(answer.reason)))
+    reason = clip_reason(redact(clean_line(answer.reason)))
     return OpinionAnswer(FaultOpinion(model=settings.model, fault=fault, reason=reason))
 
 
@@ -109,8 +105,9 @@ async def _ask(settings: "Model", shown: str, budget: TokenBudget) -> _Answer:
         Message(role="system", content=_INSTRUCTIONS),
         Message(role="user", content=shown),
     ]
+    question = Question(partial(parse_answer, _Answer), _FORMAT)
     async with open_endpoint(settings, "analyzer") as endpoint:
-        return await ask(endpoint, "analyzer", messages, Question(_parse, _FORMAT), budget)
+        return await ask(endpoint, "analyzer", messages, question, budget)
 
 
 def _describe(
@@ -137,21 +134,6 @@ def _format_message(message: Message) -> dict[str, Any]:
     calls = [[call.name, call.arguments] for call in message.tool_calls]
     document: dict[str, Any] = {"role": message.role, "text": message.text}
     return {**document, "calls": calls} if calls else document
-
-
-def _parse(text: str) -> _Answer:
-    """Return the answer. Raises ValueError that says what is wrong."""
-    try:
-        return _Answer.model_validate(json.loads(text))
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _clean(text: str) -> str:
-    """Return a text on one line, without characters that no table holds."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 _FORMAT: Final = build_format(
