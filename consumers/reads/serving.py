@@ -409,12 +409,9 @@ def route_table(connection: Connection) -> RouteTable:
 
 def adapter_steps(connection: Connection, name: str) -> list[Step]:
     """The life of an adapter, first to last, with what was refused."""
-    return _steps(connection, "adapter", name)
-
-
-def route_steps(connection: Connection, alias: str) -> list[Step]:
-    """What happened to a route, first to last, with what was refused."""
-    return _steps(connection, "alias", alias)
+    steps = LifecycleStep.table()
+    query = select(steps).where(steps.c.kind == "adapter", steps.c.subject == name)
+    return [_step(row) for row in connection.execute(query.order_by(steps.c.number))]
 
 
 def steps_of(connection: Connection, event: str) -> list[Step]:
@@ -470,12 +467,6 @@ def _operator_actions(connection: Connection, *where: Any) -> list[OperatorActio
         )
         for row in connection.execute(query)
     ]
-
-
-def _steps(connection: Connection, kind: str, subject: str) -> list[Step]:
-    steps = LifecycleStep.table()
-    query = select(steps).where(steps.c.kind == kind, steps.c.subject == subject)
-    return [_step(row) for row in connection.execute(query.order_by(steps.c.number))]
 
 
 def _step(row: Any) -> Step:

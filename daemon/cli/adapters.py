@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
+from daemon.cli.command import DONE, FAILED, PARTLY, Cli, OnlyAgent, command, noun
 from daemon.cli.output import Columns, facts, table
 from daemon.cli.serving import (
     ActorName,
@@ -40,10 +40,7 @@ Named = Annotated[str, typer.Argument(metavar="ADAPTER", help="Its name, or how 
 
 
 @command(group)
-def ls(
-    cli: Cli,
-    alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
-) -> None:
+def ls(cli: Cli, alias: OnlyAgent = None) -> None:
     """List adapters, the one that moved last first."""
     from consumers.reads.serving import adapter_lines, list_fields
 

@@ -2,7 +2,7 @@
 
 import os
 from math import isfinite
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -11,14 +11,28 @@ from daemon.cli.output import table
 
 group = noun("bench", "Published benchmarks for any endpoint.")
 
-MOVED: Final = "The endpoint's address when this run was begun, which goes on."
+BaseUrl = Annotated[str, typer.Option(help="Of the endpoint, up to /v1.")]
+ModelName = Annotated[str, typer.Option(help="As the endpoint calls it.")]
+Extra = Annotated[str | None, typer.Option(metavar="JSON", help="Further fields of each request.")]
+Seed = Annotated[int, typer.Option(help="All others follow from it.")]
+Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds for one answer.")]
+Retries = Annotated[int, typer.Option(min=0, help="Of a request, while it fails.")]
+KeyVariable = Annotated[
+    str, typer.Option(metavar="NAME", help="Environment variable that holds the key.")
+]
+MovedFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="The endpoint's address when this run was begun, which goes on."
+    ),
+]
 
 
 @command(group)
 def bfcl(
     cli: Cli,
-    base_url: Annotated[str, typer.Option(help="Of the endpoint, up to /v1.")],
-    model: Annotated[str, typer.Option(help="As the endpoint calls it.")],
+    base_url: BaseUrl,
+    model: ModelName,
     category: Annotated[
         list[str] | None,
         typer.Option(
@@ -35,19 +49,15 @@ def bfcl(
     max_tokens: Annotated[
         int, typer.Option(min=1, help="Of one answer; default: BFCL's own.")
     ] = 4096,
-    extra: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Further fields of each request.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="All others follow from it.")] = 0,
+    extra: Extra = None,
+    seed: Seed = 0,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for one answer.")] = 300.0,
-    retries: Annotated[int, typer.Option(min=0, help="Of a request, while it fails.")] = 5,
-    api_key_env: Annotated[
-        str, typer.Option(metavar="NAME", help="Environment variable that holds the key.")
-    ] = "OPENAI_API_KEY",
+    timeout: Timeout = 300.0,
+    retries: Retries = 5,
+    api_key_env: KeyVariable = "OPENAI_API_KEY",
     alias: Annotated[str, typer.Option(help="Name under which the agent is served.")] = "agent",
     base: Annotated[str | None, typer.Option(help="Base model; default: the model.")] = None,
-    moved_from: Annotated[str | None, typer.Option(metavar="URL", help=MOVED)] = None,
+    moved_from: MovedFrom = None,
 ) -> int:
     """Score BFCL's multi-turn categories. Killed, the same command goes on where it was."""
     from daemon.cli.environments import load_environment

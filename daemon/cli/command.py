@@ -45,6 +45,11 @@ Debug = Annotated[
     bool, typer.Option("--debug", help="A traceback with an error.", rich_help_panel=_PANEL)
 ]
 
+OnlyAgent = Annotated[str | None, typer.Option("--alias", help="Only one agent's.")]
+AtMost = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="At most so many; default: all.")
+]
+
 _COMMON: Final[dict[str, tuple[Any, Any]]] = {
     "home": (Home, None),
     "json": (Json, False),

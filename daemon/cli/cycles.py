@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from daemon.cli.command import Cli, command, noun
+from daemon.cli.command import AtMost, Cli, OnlyAgent, command, noun
 from daemon.cli.output import Columns, facts, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
@@ -23,13 +23,7 @@ _SHORT = 13
 
 
 @command(group)
-def ls(
-    cli: Cli,
-    alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most so many; default: all.")
-    ] = None,
-) -> None:
+def ls(cli: Cli, alias: OnlyAgent = None, limit: AtMost = None) -> None:
     """List cycles, the newest first."""
     from consumers.reads import learning
     from daemon.cycle.cost import read_cost

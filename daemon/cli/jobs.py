@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from daemon.cli.command import Cli, command, noun
+from daemon.cli.command import AtMost, Cli, OnlyAgent, command, noun
 from daemon.cli.output import facts, table
 from daemon.cli.serving import ActorName, WhyNot, act_of, locate_files
 
@@ -21,13 +21,7 @@ _SHORT = 13
 
 
 @command(group)
-def ls(
-    cli: Cli,
-    alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most so many; default: all.")
-    ] = None,
-) -> None:
+def ls(cli: Cli, alias: OnlyAgent = None, limit: AtMost = None) -> None:
     """List jobs, the newest first."""
     from consumers.reads import learning
     from consumers.reads.cycle_state import find_job_cancellations

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from daemon.cli.command import Cli, command, noun
+from daemon.cli.command import AtMost, Cli, command, noun
 from daemon.cli.output import facts, plain, plain_line, table
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def ls(
     failed: Annotated[bool, typer.Option("--failed", help="Success is false.")] = False,
     passed: Annotated[bool, typer.Option("--passed", help="Success is true.")] = False,
     diagnosed: Annotated[bool, typer.Option("--diagnosed", help="A category is set.")] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most so many; default: all.")
-    ] = None,
+    limit: AtMost = None,
 ) -> None:
     """List rollouts, by time and then by id."""
     from consumers.reads.rollouts import count_backlog, rollout_lines

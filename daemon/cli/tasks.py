@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from daemon.cli.command import DONE, PARTLY, Cli, command, noun
+from daemon.cli.command import DONE, PARTLY, Cli, OnlyAgent, command, noun
 from daemon.cli.output import Columns, facts
 from daemon.cli.serving import ActorName, WhyNot, act_of
 from events.errors import KintsugiError
@@ -33,6 +33,13 @@ OfAgent = Annotated[
     str | None, typer.Option("--alias", help="Whose task; where several agents have it.")
 ]
 
+OnlyEnvironment = Annotated[
+    str | None, typer.Option("--env", metavar="E", help="Only of this environment.")
+]
+BaseName = Annotated[
+    str | None, typer.Option("--base", help="Base model; default: that on which the agent runs.")
+]
+
 _SHOWN: Final = 5
 """Rejected definitions that are named on stderr; `--json` has all."""
 _DIGEST: Final = re.compile(r"(?<=/=)([0-9a-f]{12})[0-9a-f]{52}")
@@ -45,8 +52,8 @@ class UnknownTaskId(KintsugiError):
 @command(group)
 def ls(
     cli: Cli,
-    alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
-    env: Annotated[str | None, typer.Option(metavar="E", help="Only of this environment.")] = None,
+    alias: OnlyAgent = None,
+    env: OnlyEnvironment = None,
 ) -> None:
     """List the tasks that cycles wrote and operators added, in the order of the log."""
     from consumers.reads.learning import list_task_lines
@@ -216,9 +223,7 @@ def add(
     alias: Annotated[
         str | None, typer.Option(help="Whose tasks they become; default: the one agent's.")
     ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="Base model; default: that on which the agent runs.")
-    ] = None,
+    base: BaseName = None,
     pattern: Annotated[
         str | None,
         typer.Option(metavar="PATTERN", help="Failure pattern that they stress; default: none."),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -77,6 +78,14 @@ _LARGEST_BY_UNIT: Final[Mapping[str, float]] = {"seconds": 1e9, "minutes": 1e7}
 holds."""
 
 
+def _expand_path(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+WholePath = Annotated[Path, AfterValidator(_expand_path)]
+"""A path as a person writes it: `~` is the person's folder, and what is relative begins here."""
+
+
 class ConfigurationError(KintsugiError):
     """A setting that cannot be used."""
 
@@ -111,11 +120,11 @@ class KafkaSecurity(Section):
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """Protocol of the brokers' listener."""
-    ca_file: Path | None = None
+    ca_file: WholePath | None = None
     """PEM file of the authority that signed the brokers' certificates; the system's when unset."""
-    certificate_file: Path | None = None
+    certificate_file: WholePath | None = None
     """PEM file of this client's certificate, for brokers that ask for one."""
-    key_file: Path | None = None
+    key_file: WholePath | None = None
     """PEM file of that certificate's key."""
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     """SASL mechanism; the SASL protocols need it, `username` and `password`."""
@@ -123,11 +132,6 @@ class KafkaSecurity(Section):
     """User name by which the broker knows this client."""
     password: SecretStr | None = None
     """Password of that user. A secret."""
-
-    @field_validator("ca_file", "certificate_file", "key_file")
-    @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        return None if path is None else path.expanduser().absolute()
 
 
 class Kafka(Section):
@@ -154,7 +158,7 @@ WinnableKind = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}/.+$", max_l
 class Environments(Section):
     """Where environments of your own are."""
 
-    paths: Annotated[tuple[Path, ...], NoDecode] = ()
+    paths: Annotated[tuple[WholePath, ...], NoDecode] = ()
     """Python files, and folders of them. Finding their environments means running them."""
     allow_winnable: tuple[WinnableKind, ...] = ()
     """Kinds of your own environments, as `ENVIRONMENT/KIND`, that jobs and gates use although a
@@ -165,11 +169,6 @@ class Environments(Section):
     def _split(cls, value: Any) -> Any:
         """Split the variable's value at the separator of PATH."""
         return value.split(os.pathsep) if isinstance(value, str) and value else value or ()
-
-    @field_validator("paths")
-    @classmethod
-    def _expand(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
-        return tuple(path.expanduser().absolute() for path in paths)
 
 
 class Key(Section):
@@ -190,25 +189,15 @@ class Upstream(Section):
     api_key: SecretStr | None = None
     api_key_file: Path | None = None
     """A file that holds the key, for secrets that are mounted."""
-    checkpoint: Path | None = None
+    checkpoint: WholePath | None = None
     """Folder of the base that it serves, on this machine: what adapters are checked against."""
     max_loras: int | None = Field(default=None, ge=1)
     """The engine's own limit, as `max_cpu_loras` and `max_lora_rank`. None: the one that the engine
     reports, else vLLM's default."""
     max_cpu_loras: int | None = Field(default=None, ge=1)
     max_lora_rank: int | None = Field(default=None, ge=1)
-    path_map: dict[Path, str] = Field(default_factory=dict)
+    path_map: dict[WholePath, str] = Field(default_factory=dict)
     """Folder of this machine -> its path where the engine runs."""
-
-    @field_validator("checkpoint")
-    @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        return None if path is None else path.expanduser().absolute()
-
-    @field_validator("path_map")
-    @classmethod
-    def _whole(cls, folders: dict[Path, str]) -> dict[Path, str]:
-        return {here.expanduser().absolute(): there for here, there in folders.items()}
 
 
 class Gateway(Section):
@@ -264,7 +253,7 @@ class Lessons(Section):
 class Serving(Section):
     """Adapters in the engines."""
 
-    adapters: Path | None = None
+    adapters: WholePath | None = None
     """Folder that holds them; `adapters` in HOME when unset."""
     gateway_timeout_seconds: float = Field(default=30.0, gt=0)
     """Seconds without a sign of life after which a gateway counts as gone and is not waited for."""
@@ -287,11 +276,6 @@ class Serving(Section):
     kept_versions: int = Field(default=3, ge=0)
     """Number of versions per alias, among those that answered before, whose files are kept for a
     rollback."""
-
-    @field_validator("adapters")
-    @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        return None if path is None else path.expanduser().absolute()
 
 
 class Canary(Section):
@@ -403,7 +387,7 @@ class Agent(Section):
     """Environment in which its tasks are played: a name (kintsugi env ls), or the path of a file
     that defines one. Without one its traffic is recorded and nothing is trained; its sessions have
     no verdict, so none has a category."""
-    checkpoint: Path | None = None
+    checkpoint: WholePath | None = None
     """Folder of the base model's weights, where jobs read it."""
     traffic: dict[str, float] = {}
     """Kind of task -> its share of the agent's traffic. The gate examines each of these kinds by
@@ -416,16 +400,11 @@ class Agent(Section):
             raise ValueError("every kind of task that is named must have a share above 0")
         return traffic
 
-    @field_validator("checkpoint")
-    @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        return None if path is None else path.expanduser().absolute()
-
 
 class Engine(Section):
     """The embedded engine that `kintsugi up` starts where no upstream is configured."""
 
-    model: Path | None = None
+    model: WholePath | None = None
     """Folder of the model that it serves; the first agent's checkpoint when unset."""
     name: str | None = None
     """What the model is called; its folder's name when unset."""
@@ -436,11 +415,6 @@ class Engine(Section):
     slots: int = Field(default=64, ge=1, le=65_536)
     """Answers generated at the same time; further ones wait. Each slot has its part of the
     cache."""
-
-    @field_validator("model")
-    @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        return None if path is None else path.expanduser().absolute()
 
 
 class Scheduler(Section):
@@ -820,13 +794,13 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,  # --debug prints them, and an input may be a key
     )
 
-    home: Path = Path("~/.local/share/kintsugi")
+    home: WholePath = Path("~/.local/share/kintsugi")
     """Folder for the embedded log, database, blobs, adapters and reports."""
     database_url: SecretStr | None = None
     """Projection database; SQLite in HOME when unset. Secret because it may hold a password."""
     kafka_bootstrap_servers: str = ""
     """Kafka brokers; empty: the embedded log only."""
-    benchmarks: Path | None = None
+    benchmarks: WholePath | None = None
     """Folder of real benchmark data."""
     environments: Environments = Environments()
     upstreams: tuple[Upstream, ...] = ()
@@ -863,11 +837,6 @@ class Settings(BaseSettings):
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         return None if value == "" else value
-
-    @field_validator("home", "benchmarks")
-    @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        return None if path is None else path.expanduser().absolute()
 
     @field_validator("home")
     @classmethod

@@ -11,19 +11,17 @@ is asked unless the settings name another host.
 """
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consumers.diagnosis.rules import RULES
 from consumers.reads.evidence import RoundRollout
 from daemon.controller.model_answers import (
     ANSWER_TOKENS,
     BYTES_PER_TOKEN,
+    AnswerModel,
     ModelFailure,
     Question,
     TokenBudget,
@@ -33,12 +31,12 @@ from daemon.controller.model_answers import (
     estimate_json,
     measure_bytes,
     open_endpoint,
+    parse_answer,
 )
 from daemon.controller.rollout_views import RolloutView
 from envs.endpoint import AnswerFailure, EndpointRefusal
 from events.learning import PatternFinding
 from events.messages import Message
-from events.registry import first_problem
 
 if TYPE_CHECKING:
     from daemon.config.settings import Model
@@ -67,9 +65,7 @@ class Analysis:
     """Why there is nothing else."""
 
 
-class _Pattern(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Pattern(AnswerModel):
     category: str
     description: str
     frequency: int
@@ -77,11 +73,7 @@ class _Pattern(BaseModel):
     root_cause: str
 
 
-class _Answer(BaseModel):
-    """What is asked for, and nothing else."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Answer(AnswerModel):
     patterns: list[_Pattern]
     summary: str
 
@@ -164,12 +156,7 @@ async def _ask(
 
 def _parse(text: str) -> _Answer:
     """The answer; raises ValueError that says what is wrong."""
-    try:
-        answer = _Answer.model_validate(json.loads(text))
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    answer = parse_answer(_Answer, text)
     unknown = [pattern.category for pattern in answer.patterns if pattern.category not in RULES]
     if unknown:
         raise ValueError(f"{unknown[0][:80]!r} is none of the categories")

@@ -17,16 +17,19 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import httpx2
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from envs.endpoint import AnswerFailure, Endpoint, Sampling
 from envs.episode import Termination
 from events.errors import KintsugiError
 from events.messages import Message
+from events.registry import first_problem
 
 if TYPE_CHECKING:
     from daemon.config.settings import Model
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 ASKED_AGAIN: Final = 2
 ANSWER_TOKENS: Final = 4096
@@ -203,6 +206,28 @@ def build_format(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         "type": "json_schema",
         "json_schema": {"name": name, "strict": True, "schema": dict(schema)},
     }
+
+
+class AnswerModel(BaseModel):
+    """A JSON object that a model answers with: these fields, in these types, and no others."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def parse_answer(model: type[M], text: str) -> M:
+    """Read an answer that is one JSON document. Raises ValueError that says what is wrong."""
+    try:
+        return check_answer(model, json.loads(text))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def check_answer(model: type[M], document: Any) -> M:
+    """Return a decoded answer as a model. Raises ValueError that says what is wrong."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from error
 
 
 def _is_loopback(host: str) -> bool:

@@ -10,7 +10,6 @@ was cut short anywhere, or that another leader did as well, is made up for by th
 counts once. Not covered: what the role `work` does (daemon/roles/worker.py).
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -54,9 +53,6 @@ from events.serving import AdapterMoved
 
 if TYPE_CHECKING:
     from daemon.core.app import App
-
-
-log = logging.getLogger(__name__)
 
 
 class Planner(Protocol):

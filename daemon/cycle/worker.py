@@ -32,7 +32,8 @@ from daemon.cycle.branches import VersionRefusal
 from daemon.cycle.methods import compose_version, find_user, hold_out_slice
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import find_agent, list_passed_adapters, read_due_steps
-from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
+from daemon.evaluation.candidate_evaluation import CandidateEvaluation
+from daemon.evaluation.gate_trials import CannotExamine
 from daemon.evaluation.gate_waits import GateWait
 from daemon.jobs.runner import JobRunner
 from daemon.serving.desired_state import roles

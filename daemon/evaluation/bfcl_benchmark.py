@@ -30,10 +30,6 @@ from events.rollouts import RolloutEnded
 if TYPE_CHECKING:
     from daemon.core.app import App
 
-TEMPERATURE: Final = 0.001
-MAX_TOKENS: Final = 4096
-"""What BFCL's own program samples with; the paper names no other settings."""
-
 OFFICIAL: Final[Basis] = "TURNS"
 """The part of the reward that is BFCL's own verdict."""
 _JUDGED_OFFICIALLY: Final = frozenset(

@@ -44,6 +44,7 @@ A candidate that cannot be played is rejected, with the reason.
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from random import Random
 from statistics import mean
@@ -65,13 +66,11 @@ from daemon.evaluation.gate.measurements import (
     TaskEvidence,
 )
 from daemon.evaluation.gate.pairs import Pair, TooFewTrials, count_surplus, list_traffic
+from daemon.evaluation.gate_trials import CannotExamine, GateTrials
 from daemon.evaluation.gate_waits import (
     GateWait,
-    Means,
     SettingFault,
     describe_endpoint_wait,
-    find_checkpoint_trouble,
-    judge_exit,
 )
 from daemon.evaluation.plan_program import BadPlan
 from daemon.evaluation.players import NoSuchPart, Player, build_player, list_member_kinds
@@ -87,9 +86,7 @@ from daemon.evaluation.user_faults import (
 from daemon.jobs.runner import (
     CHECKPOINT_SETTING,
     OUT,
-    Absent,
     Active,
-    Again,
     Exit,
     Job,
     JobRunner,
@@ -109,15 +106,13 @@ from envs.registry import locate, open_place
 from envs.task import TaskDefinition, write_body
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
-from events.errors import KintsugiError
 from events.files import replace_file
 from events.gate import AFTER_ERROR, GateReport
 from events.jobs import USER_LIMITS, EndpointUser, ModelUser
 from events.learning import Decision
 from events.lifecycle import State
 from events.messages import StrictModel
-from events.rollouts import clip_reason
-from events.serving import AdapterEvaluated, AdapterMoved, GateDecided, PassRates
+from events.serving import AdapterEvaluated, GateDecided, PassRates
 from producers.simulation import append_rollouts, name_fallible_user
 
 if TYPE_CHECKING:
@@ -139,10 +134,6 @@ _TRIALS: Final = "gates"
 """Folder beside the trials: adapter -> its trials that were to run, one a line."""
 _DIGITS: Final = 24
 """Digits of the digest with which the names of all trials of an evaluation begin."""
-
-
-class CannotExamine(KintsugiError):
-    """A candidate that cannot be played."""
 
 
 class SliceTasks(Protocol):
@@ -196,6 +187,7 @@ class CandidateEvaluation:
         self._trial, self._gate = settings.trial, settings.gate
         self._place = locate(agent.environment, settings.environments.paths)
         self._checkpoint = agent.checkpoint
+        self._trials = GateTrials(app, runner, row, agent.checkpoint, user)
         self._slice_bodies: dict[str, str] = {}
         """Task that begins behind a refused call -> the text of its body, of those that are
         played."""
@@ -291,7 +283,7 @@ class CandidateEvaluation:
         except (JobStartError, DecisionRefusal) as error:
             yield str(error)
         except (BadPlan, CannotExamine, TooFewTrials) as error:
-            yield self._reject(str(error))
+            yield self._trials.reject(str(error), origin=self.digest)
 
     def _advance(self) -> Iterator[str]:
         number, sizes = _PILOT, None
@@ -462,30 +454,9 @@ class CandidateEvaluation:
     # Playing
 
     def _run(self, name: str, plan: Plan, what: str) -> Generator[str, None, bool]:
-        """Bring a trial on; whether it is over. Raises CannotExamine."""
-        settings = self._app.settings.jobs
-        match self._runner.state(name):
-            case Absent():
-                yield from self._start(name, plan, what)
-            case Active() as running:
-                late = running.seconds >= settings.minutes * 60
-                if late or running.silent >= settings.heartbeat_seconds:
-                    reason = "it ran too long" if late else "it said nothing for too long"
-                    self._runner.cancel(name, reason)
-                    yield f"trial {name} is told to stop: {reason}"
-            case Exit() as ended:
-                result = self._judge_exit(name, ended)
-                if isinstance(result, SettingFault):
-                    if not result.is_due:
-                        raise JobStartError(self._describe_fault(result))
-                    yield from self._start(name, plan, what)
-                elif isinstance(result, Again) and ended.seconds < settings.minutes * 60:
-                    yield from self._start(name, plan, what)
-                elif isinstance(result, Again) or result.outcome != "played":
-                    raise CannotExamine(f"it could not be played: {result.reason}")
-                else:
-                    return True
-        return False
+        """Bring a trial on; whether it is over. Raises CannotExamine, JobStartError."""
+        start = partial(self._start, name, plan, what)
+        return (yield from self._trials.advance(name, f"trial {name}", start))
 
     def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
         """Start a trial, or its next attempt, once no other trial of the candidate runs whose
@@ -502,29 +473,13 @@ class CandidateEvaluation:
             )
         bodies = {**stored.found, **own}
         files = {DEFINITIONS: write_definitions(bodies)} if bodies else {}
-        self._wait_for_checkpoint()
+        self._trials.check_checkpoint()
         wait_for_users(self._row.adapter, [self._user])
         wait_for_files(self._row.adapter, self._user)
         if (yield from self._stop_others(name)):
             return
         if self._runner.start(Job(name, plan, files=files, replaces_spec=True)):
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
-
-    def _wait_for_checkpoint(self) -> None:
-        """Raise JobStartError where the checkpoint is to be on this machine, and is not."""
-        if not self._runner.hands_keys:
-            return
-        trouble = find_checkpoint_trouble(self._checkpoint, self._row.alias)
-        if trouble is not None:
-            raise JobStartError(f"{self._row.adapter} waits: {trouble}")
-
-    def _judge_exit(self, name: str, ended: Exit) -> Over | Again | SettingFault:
-        means = Means(checkpoint=str(self._checkpoint), user=self._user)
-        attempts = self._app.settings.jobs.attempts
-        return judge_exit(ended, self._runner.folder(name), means, attempts)
-
-    def _describe_fault(self, fault: SettingFault) -> str:
-        return f"{self._row.adapter} waits: {fault.reason}"
 
     def _stop_others(self, name: str) -> Generator[str, None, bool]:
         """Stop the trials of the candidate that began with other users or beside another incumbent,
@@ -536,8 +491,7 @@ class CandidateEvaluation:
         active = [job for job in others if isinstance(self._runner.state(job), Active)]
         for job in active:
             reason = "its gate has other users, another incumbent or other rules since"
-            self._runner.cancel(job, reason)
-            yield f"trial {job} of {self._row.adapter} is told to stop: {reason}"
+            yield self._trials.stop(job, f"trial {job} of {self._row.adapter}", reason)
         current = [*active, *(job for job in noted if job.startswith(own) and job != name), name]
         if current != noted:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -568,11 +522,11 @@ class CandidateEvaluation:
         """Return what a trial that does not run waits for, and whether it is over."""
         row = self._row
         if isinstance(state, Exit):
-            result = self._judge_exit(job, state)
+            result = self._trials.judge_exit(job, state)
             if isinstance(result, Over):
                 return None, True
             if isinstance(result, SettingFault) and not result.is_due:
-                says = self._describe_fault(result)
+                says = self._trials.describe_wait(result.reason)
                 wait = GateWait(row.adapter, row.alias, "agent", says, setting=result.setting)
                 return wait, False
         return self._find_start_wait(), False
@@ -582,7 +536,7 @@ class CandidateEvaluation:
         row, user = self._row, self._user
         setting: str | None = CHECKPOINT_SETTING
         try:
-            self._wait_for_checkpoint()
+            self._trials.check_checkpoint()
             setting = None
             wait_for_files(row.adapter, user)
         except JobStartError as error:
@@ -834,13 +788,6 @@ class CandidateEvaluation:
 
     def _origin(self, number: int) -> str:
         return f"{self.digest} {number}"
-
-    def _reject(self, reason: str) -> str:
-        moved = AdapterMoved(
-            adapter=self._row.adapter, state="rejected", reason=clip_reason(reason)
-        )
-        Decisions(self._app).take(moved, "rejected", self._row.cause, origin=self.digest)
-        return f"{self._row.adapter} is rejected: {reason}"
 
     def _read_note(self, number: int) -> _TrialNote | None:
         path = self._runner.folder(self._job(number)) / _NOTED

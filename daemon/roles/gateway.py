@@ -54,9 +54,6 @@ _CUT_SECONDS: Final = 1
 """Seconds of the grace period reserved for uvicorn's own shutdown."""
 
 
-_logger = logging.getLogger(__name__)
-
-
 def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
     """Return the gateway of a home; `urls` replace the configured upstreams."""
     settings = app.settings

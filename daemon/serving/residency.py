@@ -1,7 +1,6 @@
 """Plan which adapters an engine keeps loaded, or refuse with the numbers.
 
-    plan({"a-6": "kept", "a-7": "stable", "a-8": "canary"}, "a-9", Room(4, 8))
-    plan_together(resident, {"a-9": "staged", "b-2": "staged"}, room)     the parts of a version
+    plan_together({"a-7": "stable"}, {"a-9": "staged", "b-2": "staged"}, Room(4, 8))
 
 An engine has slots for the adapters that one step may use (`max_loras` of vLLM) and room in memory
 for those that it has read (`max_cpu_loras`). A request for an adapter beyond the slots waits until
@@ -57,7 +56,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one more adapter fits."""
+    """How more adapters fit."""
 
     resident: tuple[str, ...]
     """Adapters that are loaded afterwards, the one that was asked for last."""
@@ -72,22 +71,12 @@ def pick_stronger(role: Role | None, other: Role | None) -> Role | None:
     return min(role, other, key=_STRENGTH.__getitem__)
 
 
-def plan(
-    resident: Mapping[str, Role], name: str, room: Room, role: Role = "staged", replica: str = "it"
-) -> Plan:
-    """Plan how an adapter may be loaded, or take another role, beside the resident ones.
-
-    `resident` are the loaded ones with their roles, oldest first. `replica` names the engine in
-    errors. Raises NoRoom.
-    """
-    return plan_together(resident, {name: role}, room, replica)
-
-
 def plan_together(
     resident: Mapping[str, Role], wanted: Mapping[str, Role], room: Room, replica: str = "it"
 ) -> Plan:
     """Plan how several adapters (name -> role) may be loaded, or take other roles, all at once, as
-    the parts of a version do. Raises NoRoom."""
+    the parts of a version do. `resident` are the loaded ones with their roles, oldest first;
+    `replica` names the engine in errors. Raises NoRoom."""
     after: dict[str, Role] = {n: r for n, r in resident.items() if n not in wanted} | {**wanted}
     _check_slots(after, wanted, room, replica)
     # An adapter with a slot has a place in memory too, for there are no fewer of these.

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 
 from events.algorithm import AdvantageConfig, FilterConfig
 
-Groups = Mapping[str, Sequence[int]]
-"""Group -> indices of its members in the batch."""
-
 
 def advantages(
     rewards: Sequence[float],

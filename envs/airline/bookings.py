@@ -7,8 +7,6 @@ from envs.airline import phrases
 from envs.airline.case import (
     METHODS,
     Case,
-    Plan,
-    action,
     departure,
     describe_flight,
     format_cabin,
@@ -22,6 +20,7 @@ from envs.airline.policy import BUSINESS, CABINS, ECONOMY
 from envs.airline.tools import BAG_PRICE, CERTIFICATE, INSURANCE_PRICE
 from envs.database import Record
 from envs.task import Answer
+from envs.tau2.case import Plan, action
 from events.messages import Action
 
 

@@ -1,9 +1,8 @@
 """A customer of an airline database: the material that kinds of task are made of."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from envs.airline.database import LAST_DAY, TODAY, date
 from envs.airline.policy import BASIC, GONE, can_cancel, count_extra_bags, free_bags
@@ -17,10 +16,8 @@ from envs.airline.tools import (
 )
 from envs.database import Database, Record
 from envs.task import Answer, Source
-from envs.tau2.customer import fill_phrase
+from envs.tau2.case import CustomerCase, action
 from events.messages import Action
-
-T = TypeVar("T")
 
 METHODS: Final[Mapping[str, str]] = {
     CREDIT_CARD: "my credit card",
@@ -30,42 +27,15 @@ METHODS: Final[Mapping[str, str]] = {
 """Payment method -> how a customer names it; a customer has at most one of each source."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a customer says, and what a perfect agent does once it has the customer's record."""
-
-    request: str
-    calls: tuple[Action, ...]
-    outputs: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
-    sources: tuple[Source, ...] = ()
-    """The records that the output is read from."""
-
-
-class Case:
+class Case(CustomerCase):
     """One customer, and the chance that draws what they want."""
 
     def __init__(
         self, database: Database, user: Record, chance: Random, words: Random | None = None
     ) -> None:
-        """Make a case. With `words` of its own, the same chance draws the same case in other
-        words."""
-        self.database = database
-        self.user = user
-        self.chance = chance
-        self.words = words
+        super().__init__(database, user, chance, words)
         self.tools = AirlineTools(database)
         """Only to look up."""
-
-    def say(self, phrases: Sequence[str], **values: str) -> str:
-        """One of the phrases, filled in."""
-        return fill_phrase(self.words, phrases, **values)
-
-    def shuffle(self, values: Iterable[T]) -> list[T]:
-        """The values in an order of chance."""
-        copy = list(values)
-        self.chance.shuffle(copy)
-        return copy
 
     def own(self) -> list[Record]:
         """The customer's reservations, in the order of their record."""
@@ -210,11 +180,6 @@ def find_payments(reservation: Record) -> Source:
 def is_basic(reservation: Record) -> bool:
     """Whether its flights can never be changed."""
     return bool(reservation["cabin"] == BASIC)
-
-
-def action(name: str, **arguments: Any) -> Action:
-    """A call of a perfect agent."""
-    return Action(name=name, arguments=arguments)
 
 
 def subtract(whole: int, part: int) -> Action:

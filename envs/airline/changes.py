@@ -7,8 +7,6 @@ from envs.airline import database, phrases
 from envs.airline.case import (
     METHODS,
     Case,
-    Plan,
-    action,
     because,
     cancel,
     describe_flight,
@@ -25,6 +23,7 @@ from envs.airline.case import (
 from envs.airline.policy import BUSINESS, CABINS, ECONOMY
 from envs.airline.tools import BAG_PRICE, CANCELLED
 from envs.database import Record
+from envs.tau2.case import Plan, action
 from events.messages import Action
 
 PLANS: Final = "My plans have changed."

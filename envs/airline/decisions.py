@@ -3,8 +3,6 @@
 from envs.airline import phrases
 from envs.airline.case import (
     Case,
-    Plan,
-    action,
     because,
     cancel,
     find_payments,
@@ -23,6 +21,7 @@ from envs.airline.policy import HANDED_OVER, PER_CANCELLED, PER_DELAYED, is_comp
 from envs.airline.tools import BAG_PRICE, CANCELLED
 from envs.database import Record
 from envs.task import Source
+from envs.tau2.case import Plan, action
 from events.messages import Action
 
 

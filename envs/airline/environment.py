@@ -12,39 +12,32 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
-from envs.agents import CLOSING, Agent
+from envs.agents import CLOSING
 from envs.airline import phrases
-from envs.airline.case import Case, Plan, action
+from envs.airline.case import Case
 from envs.airline.database import build_database, canonical
 from envs.airline.kinds import KINDS
 from envs.airline.policy import HANDED_OVER, POLICY, violations
 from envs.airline.tools import AirlineTools
-from envs.database import Database, Tables
-from envs.task import GENERATED, Answer, Criteria, Rules, Script, TaskDefinition
-from envs.tau2.customer import (
-    CORRECT,
-    FAREWELL,
-    NOTHING_ELSE,
-    YES,
-    fill_phrase,
-    find_customer,
-    scenario,
-)
-from envs.tau2.environment import Tau2Environment
-from envs.tau2.oracle import IdentityOracle
-from events.messages import Message
+from envs.database import Database, Record, Tables
+from envs.task import TaskDefinition
+from envs.tau2.case import CaseEnvironment, Plan, action
+from envs.tau2.customer import fill_phrase
+from events.messages import Action, Message
 
-_IDENTITY: Final = r"\buser[ -]?id\b|\byour id\b|\bid number|verify|identity|who you are"
 WHO: Final = "Please tell me your user id."
-_ENDS: Final = rf"{HANDED_OVER}|{CLOSING}"
 
 
-class Airline(Tau2Environment):
+class Airline(CaseEnvironment):
     """Reservations that are booked, changed, cancelled, compensated and asked about."""
 
     name: ClassVar[str] = "airline"
     toolset = AirlineTools
     capabilities: ClassVar[Mapping[str, str]] = {name: kind.demands for name, kind in KINDS.items()}
+    who = WHO
+    asks_identity = r"\buser[ -]?id\b|\byour id\b|\bid number|verify|identity|who you are"
+    ends = rf"{HANDED_OVER}|{CLOSING}"
+    agrees_first = False
 
     @staticmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
@@ -59,54 +52,22 @@ class Airline(Tau2Environment):
         """The rules in our words."""
         return POLICY
 
-    def oracle(self, task: TaskDefinition) -> Agent:
-        """Return the oracle of a task; that of a generated task asks for the user's id."""
-        if task.split != GENERATED:
-            return super().oracle(task)
-        return IdentityOracle(task, self.writes, WHO)
+    def draw_plan(
+        self,
+        capability: str,
+        database: Database,
+        user: Record,
+        chance: Random,
+        words: Random | None,
+    ) -> Plan | None:
+        """The plan of a task of this kind for a customer; None where they do not fit."""
+        return KINDS[capability].plan(Case(database, user, chance, words))
+
+    def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
+        """The customer's id, and the call that looks it up."""
+        identity = fill_phrase(words, phrases.IDENTITY, user=user["user_id"])
+        return identity, action("get_user_details", user_id=user["user_id"])
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
         """Broken rules about who is served, who agreed and how calls are made."""
         return violations(messages)
-
-    def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
-        """The task of this kind with this seed, in its first words or in those of a phrasing."""
-        words = None if phrasing is None else Random(f"airline phrasing {phrasing}")
-        chance = Random(f"airline task {capability} {seed}")
-        database = build_database(seed)
-        plan_of = KINDS[capability].plan
-        user, plan = find_customer(
-            database, chance, lambda user: plan_of(Case(database, user, chance, words))
-        )
-        get_user = action("get_user_details", user_id=user["user_id"])
-        identity = fill_phrase(words, phrases.IDENTITY, user=user["user_id"])
-        return TaskDefinition(
-            id=self.task_id(capability, seed) + ("" if phrasing is None else f"/{phrasing}"),
-            environment=self.name,
-            capability=capability,
-            seed=seed,
-            scenario=scenario(plan.request, identity),
-            script=_script(identity, plan, told_at_once=chance.random() < 0.5),
-            criteria=Criteria(
-                gold_actions=(get_user, *plan.calls),
-                outputs=plan.outputs,
-                reward_basis=("DB", "COMMUNICATE", "POLICY"),
-                rules=Rules(sources=(plan.sources,) if plan.sources else ()),
-            ),
-        )
-
-
-def _script(identity: str, plan: Plan, told_at_once: bool) -> Script:
-    return Script(
-        opening=f"{identity} {plan.request}" if told_at_once else plan.request,
-        answers=(
-            FAREWELL,
-            *plan.answers,
-            YES,
-            Answer(asks=_IDENTITY, says=identity),
-            CORRECT,
-            *NOTHING_ELSE,
-        ),
-        otherwise=plan.request,
-        ends=_ENDS,
-    )

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from envs.airline import bookings, changes, decisions
-from envs.airline.case import Case, Plan
+from envs.airline.case import Case
+from envs.tau2.case import Plan
 
 
 class Kind(NamedTuple):

@@ -1,7 +1,8 @@
 """How often the cheaters of the bank win a kind of task.
 
-    find_winnable(environment)     kind -> the cheater that wins it most often, where one wins it
-    run_bank(environment, kinds)   wins of every cheater, and the kinds that could not be measured
+    report = run_bank(environment, list_kinds(environment))
+    report.winnable     kind -> the cheater that wins it most often, where one wins it
+    report.failures     the kinds that could not be measured
 
 A kind is winnable where some cheater wins more than a twentieth of its tasks, and more than one.
 Who wins 2 to 4 of 20 plays 200 others, which decide.
@@ -23,7 +24,6 @@ from envs.episode import Episode, play
 from envs.footprint import format_error
 from envs.grading import Grader
 from envs.task import TaskDefinition
-from events.errors import KintsugiError
 
 TASKS_PER_KIND: Final = 20
 SHARE_AT_MOST: Final = 0.05
@@ -33,10 +33,6 @@ SECOND_LOOK: Final = 10
 """Times as many other tasks that a cheater plays where luck may have made it win too often."""
 _CERTAIN: Final = 0.25
 """Share from which on no luck explains what a cheater won of twenty tasks."""
-
-
-class BankFailure(KintsugiError):
-    """The environment raised an exception while cheaters played it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +93,6 @@ class BankReport:
         """The kinds that some cheater wins too often, each with the best cheater."""
         wins = {capability: trial.best for capability, trial in self.trials.items()}
         return {capability: win for capability, win in wins.items() if win.is_too_often}
-
-
-def find_winnable(
-    environment: Environment, tasks_per_kind: int = TASKS_PER_KIND, seed: int = 0
-) -> Mapping[str, Win]:
-    """Return the kinds that some cheater wins too often, each with the best cheater. Raises
-    BankFailure. It costs hundreds of episodes a kind."""
-    report = run_bank(environment, list_kinds(environment), tasks_per_kind, seed)
-    for capability, text in report.failures.items():
-        raise BankFailure(
-            f"the cheaters cannot play {environment.name}/{capability}, which raises {text}; "
-            f"correct it: kintsugi env check {environment.name}"
-        )
-    return report.winnable
 
 
 def list_kinds(environment: Environment) -> list[str]:

@@ -20,7 +20,7 @@ the last resort counts there. Otherwise than in that program, r is .3 too where 
 import json
 from typing import Final
 
-from envs.reflection.parse import Parts, are_calls_equal, parse
+from envs.reflection.parse import Parts, are_calls_equal
 from envs.reflection.similarity import compute_similarity
 from events.algorithm import RepairForm
 
@@ -42,11 +42,6 @@ LEAST: Final = 1e-6
 
 REPAIR_SHARE: Final = 0.5
 """What a repair is worth beside the verdict on its whole episode (a decision of this project)."""
-
-
-def reward_text(completion: str, gold: str, form: RepairForm = "paper") -> float:
-    """Return the reward of a completion, between 0 and 1, from the texts."""
-    return compute_reward(parse(completion), parse(gold), form)
 
 
 def compute_reward(completion: Parts, gold: Parts, form: RepairForm = "paper") -> float:

@@ -1,15 +1,12 @@
 """A customer of a retail database: the material that kinds of task are made of."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from random import Random
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from envs.database import Database, Record
+from envs.database import Record
 from envs.retail.tools import GIFT_CARD
-from envs.tau2.customer import fill_phrase
+from envs.tau2.case import CustomerCase, action
 from events.messages import Action
-
-T = TypeVar("T")
 
 METHODS: Final[Mapping[str, str]] = {
     GIFT_CARD: "my gift card",
@@ -19,22 +16,8 @@ METHODS: Final[Mapping[str, str]] = {
 """Payment method -> how a customer names it; a customer has at most one of each source."""
 
 
-class Case:
+class Case(CustomerCase):
     """One customer, and the chance that draws what they want."""
-
-    def __init__(
-        self, database: Database, user: Record, chance: Random, words: Random | None = None
-    ) -> None:
-        """Make a case. With `words` of its own, the same chance draws the same case in other
-        words."""
-        self.database = database
-        self.user = user
-        self.chance = chance
-        self.words = words
-
-    def say(self, phrases: Sequence[str], **values: str) -> str:
-        """One of the phrases, filled in."""
-        return fill_phrase(self.words, phrases, **values)
 
     def orders(self, status: str) -> list[Record]:
         """The customer's orders with this status, shuffled."""
@@ -44,12 +27,6 @@ class Case:
     def order(self, status: str) -> Record:
         """One of them. Raises IndexError if there is none."""
         return self.orders(status)[0]
-
-    def shuffle(self, values: Iterable[T]) -> list[T]:
-        """The values in an order of chance."""
-        copy = list(values)
-        self.chance.shuffle(copy)
-        return copy
 
     def draw_rest(self) -> float:
         """Return the dollars between a sum in a record and another in the request. The answer is
@@ -101,11 +78,6 @@ def total(order: Record) -> float:
 def difference(item: Record, variant: Record) -> float:
     """What the variant costs more."""
     return float(round(variant["price"] - item["price"], 2))
-
-
-def action(name: str, **arguments: Any) -> Action:
-    """A call of a perfect agent."""
-    return Action(name=name, arguments=arguments)
 
 
 def subtract(whole: float, *parts: float) -> Action:

@@ -7,7 +7,6 @@ that does nothing fails it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from envs.database import Record
@@ -15,7 +14,6 @@ from envs.retail import database, phrases
 from envs.retail.case import (
     METHODS,
     Case,
-    action,
     describe_items,
     describe_variant,
     difference,
@@ -28,24 +26,13 @@ from envs.retail.case import (
 )
 from envs.retail.tools import DELIVERED, GIFT_CARD, PENDING
 from envs.task import Answer, Source
+from envs.tau2.case import Plan, action
 from events.messages import Action
 
 _REASONS: Final = {
     "no longer needed": "I no longer need it",
     "ordered by mistake": "I ordered it by mistake",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a customer says, and what a perfect agent does once it has found the customer."""
-
-    request: str
-    calls: tuple[Action, ...]
-    outputs: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
-    sources: tuple[Source, ...] = ()
-    """The records that the output is read from."""
 
 
 class Kind(NamedTuple):

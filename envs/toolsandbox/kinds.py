@@ -31,8 +31,6 @@ from envs.toolsandbox.phrases import CURRENCIES, DETAILS, REQUESTS, SERVICES
 from envs.toolsandbox.policy import MISSING
 from events.messages import Action
 
-DONE: Final = "It is done."
-
 _SWITCH: Final = {
     "cellular": ("get_cellular_service_status", "set_cellular_service_status"),
     "wifi": ("get_wifi_status", "set_wifi_status"),

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from daemon.cli.bench import MOVED, format_interval
+from daemon.cli.bench import (
+    BaseUrl,
+    Extra,
+    KeyVariable,
+    ModelName,
+    MovedFrom,
+    Retries,
+    Seed,
+    Timeout,
+    format_interval,
+)
 from daemon.cli.command import DONE, PARTLY, Cli, command
 from daemon.cli.output import table
 
@@ -35,8 +45,8 @@ def score_reflections(
             metavar="FILE", exists=True, dir_okay=False, help="Items of Tool-Reflection-Bench."
         ),
     ],
-    base_url: Annotated[str, typer.Option(help="Of the endpoint, up to /v1.")],
-    model: Annotated[str, typer.Option(help="As the endpoint calls it.")],
+    base_url: BaseUrl,
+    model: ModelName,
     samples: Annotated[int, typer.Option(min=1, max=1000, help="Answers to each item.")] = 8,
     first: Annotated[
         int | None, typer.Option("--items", min=1, metavar="N", help="The first N.")
@@ -48,17 +58,13 @@ def score_reflections(
     temperature: Annotated[float, typer.Option(min=0, help="Of sampling.")] = 0.7,
     top_p: Annotated[float, typer.Option(min=0.001, max=1, help="Of sampling.")] = 0.9,
     max_tokens: Annotated[int, typer.Option(min=1, help="Of one answer.")] = 1024,
-    extra: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Further fields of each request.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="All others follow from it.")] = 0,
+    extra: Extra = None,
+    seed: Seed = 0,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 16,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for one answer.")] = 300.0,
-    retries: Annotated[int, typer.Option(min=0, help="Of a request, while it fails.")] = 5,
-    api_key_env: Annotated[
-        str, typer.Option(metavar="NAME", help="Environment variable that holds the key.")
-    ] = "OPENAI_API_KEY",
-    moved_from: Annotated[str | None, typer.Option(metavar="URL", help=MOVED)] = None,
+    timeout: Timeout = 300.0,
+    retries: Retries = 5,
+    api_key_env: KeyVariable = "OPENAI_API_KEY",
+    moved_from: MovedFrom = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ask for all answers again.")] = False,
 ) -> int:
     """Score repairs of failed calls. Killed, the same command goes on where it was."""

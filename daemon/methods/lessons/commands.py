@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from daemon.cli.command import DONE, PARTLY, Cli, command, noun
+from daemon.cli.command import DONE, PARTLY, Cli, OnlyAgent, command, noun
 from daemon.cli.output import Columns, facts, plain, plain_line, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 from daemon.cli.tasks import (
+    BaseName,
     Named,
     OfAgent,
+    OnlyEnvironment,
     UnknownTaskId,
     add_definitions,
     build_task_document,
@@ -56,8 +58,8 @@ class NoLessonsHere(KintsugiError):
 @command(group)
 def ls(
     cli: Cli,
-    alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
-    env: Annotated[str | None, typer.Option(metavar="E", help="Only of this environment.")] = None,
+    alias: OnlyAgent = None,
+    env: OnlyEnvironment = None,
 ) -> None:
     """List the tasks that have a lesson, in the order of the log."""
     from consumers.methods.lessons.reads import read_lessons
@@ -166,9 +168,7 @@ def make(
     alias: Annotated[
         str | None, typer.Option(help="Whose lessons they become; default: the one agent's.")
     ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="Base model; default: that on which the agent runs.")
-    ] = None,
+    base: BaseName = None,
     split: Annotated[
         Literal["train", "test"], typer.Option(help="Of which source tasks; test needs --out.")
     ] = "train",

@@ -26,9 +26,9 @@ from functools import partial
 from itertools import islice
 from math import ceil
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from consumers.diagnosis.round_counts import OTHER, Pair
 from consumers.methods.skills.measures import (
@@ -42,6 +42,7 @@ from consumers.reads.evidence import RoundRollout
 from daemon.controller.model_answers import (
     ANSWER_TOKENS,
     BYTES_PER_TOKEN,
+    AnswerModel,
     BudgetSpent,
     ModelFailure,
     Question,
@@ -49,6 +50,7 @@ from daemon.controller.model_answers import (
     ask,
     build_format,
     build_object_schema,
+    check_answer,
     estimate_json,
     measure_bytes,
     open_endpoint,
@@ -71,7 +73,6 @@ from events.canonical import exact_json
 from events.errors import KintsugiError
 from events.learning import MOST_SKILLS
 from events.messages import Message
-from events.registry import first_problem
 from producers.gateway.privacy.redaction import Redaction
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ if TYPE_CHECKING:
     from daemon.core.app import App
     from daemon.methods.skills.labels import Labeller
     from envs.endpoint import Endpoint
-
-_T = TypeVar("_T", bound=BaseModel)
 
 SHOWN_CHARACTERS: Final = 8_000
 """Most characters of a conversation that is labelled: about 2,500 tokens."""
@@ -133,23 +132,17 @@ def _clean(text: str) -> str:
     return words[:_DESCRIPTION]
 
 
-class _Skill(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Skill(AnswerModel):
     name: str = Field(pattern=_NAME)
     definition: Annotated[str, AfterValidator(_clean)]
     example_ids: list[str]
 
 
-class _Skills(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Skills(AnswerModel):
     skills: list[_Skill] = Field(max_length=MOST_SKILLS)
 
 
-class _Lists(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Lists(AnswerModel):
     na: list[str]
     present: list[str]
     lacking: list[str]
@@ -425,7 +418,7 @@ def _as_sample(item: ContrastRollout) -> SampleCandidate:
 
 def _read_skills(text: str, names: Mapping[str, _Shown]) -> Sequence[_Skill]:
     """Return the skills that an answer names. Raises ValueError."""
-    skills = _read(_Skills, text).skills
+    skills = check_answer(_Skills, _load(text)).skills
     for name, count in Counter(item.name for item in skills).items():
         if count > 1:
             raise ValueError(f"{name} is named {count} times")
@@ -454,7 +447,7 @@ def _read_labels(text: str, skills: Sequence[str], names: Sequence[str]) -> Labe
     document = _load(text)
     lists = {}
     for skill, given in (document if isinstance(document, dict) else {}).items():
-        own = _read(_Lists, exact_json(given))
+        own = check_answer(_Lists, given)
         lists[skill] = {
             Label.NA: own.na, Label.PRESENT: own.present, Label.LACKING: own.lacking
         }  # fmt: skip
@@ -501,14 +494,6 @@ def _find_patterns(
 
 def _count_lacking(skill: str, labellings: Sequence[Labelling], item: ContrastRollout) -> int:
     return sum(own.labels[skill][item.rollout] is Label.LACKING for own in labellings)
-
-
-def _read(model: type[_T], text: str) -> _T:
-    """Read a document. Raises ValueError that says what is wrong."""
-    try:
-        return model.model_validate(_load(text))
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from error
 
 
 def _load(text: str) -> Any:

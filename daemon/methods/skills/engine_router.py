@@ -1,10 +1,8 @@
 """Ask a panel's router in this process: prompts in, the scores of its labels out.
 
-    tokens = find_label_tokens(checkpoint, ("A", "B"))     proven single, for the options
     answers = ask(policy, chat, router, conversations)     one decision per conversation
     answers = ask(policy, chat, head, conversations, tools)     of a head, which reads tools too
     answer = await ask_thread(thread, chat, policy, router, messages, tools)     of one, elsewhere
-    router = calibrate(policy, chat, router)               with its scores without content
 
 Prompts, scores and rule are the gateway's (producers/gateway/skills/label_router.py), so that what
 is decided here is what a gateway decides, up to the rounding of an engine. What all prompts of a
@@ -14,7 +12,6 @@ bit for bit, on one machine with one number of threads.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -25,12 +22,10 @@ from daemon.engine.generation import PromptTooLong, Request
 from daemon.engine.policy import Policy
 from daemon.engine.thread import EngineFailure, EngineThread
 from envs.endpoint import EndpointUnavailable
-from events.errors import KintsugiError
 from events.jobs import PanelRouter
 from producers.gateway.routing.token_scores import TEMPLATE_VARIABLES
 from producers.gateway.skills.label_router import (
     RouterAnswer,
-    build_calibration_prompts,
     build_prompts,
     decide,
     list_label_tokens,
@@ -40,35 +35,6 @@ from producers.gateway.skills.label_router import (
 
 _PADDED: Final = 8192
 """Padded tokens of one forward, those that all prompts begin with left out."""
-
-
-class BadLabel(KintsugiError):
-    """A text that cannot be a label of a router."""
-
-
-def find_label_tokens(checkpoint: Path, labels: Sequence[str]) -> list[int]:
-    """Return the token of each label, as the tokenizer of a checkpoint writes it.
-
-    Raises BadLabel for a label that is no single token or is another label's, NoTemplate, OSError.
-    """
-    chat = Chat(checkpoint)
-    tokens: list[int] = []
-    for label in labels:
-        ids = chat.encode(label)
-        if len(ids) != 1 or chat.text(ids) != label:
-            raise BadLabel(
-                f"label {label!r} is {len(ids)} tokens of the tokenizer in {checkpoint} "
-                f"({', '.join(map(repr, map(chat.text, ([token] for token in ids))))}), and the "
-                "score of a label is that of one token; choose a letter or a digit that is one"
-            )
-        if ids[0] in tokens:
-            twin = labels[tokens.index(ids[0])]
-            raise BadLabel(
-                f"labels {twin!r} and {label!r} are one token ({ids[0]}) of the tokenizer in "
-                f"{checkpoint}; choose labels that it tells apart"
-            )
-        tokens.append(ids[0])
-    return tokens
 
 
 def ask(
@@ -117,16 +83,6 @@ async def ask_thread(
     except EngineFailure as error:
         raise EndpointUnavailable(f"{error}; run the same command to go on") from error
     return read_answer(router, [dict(tops[order]) for order in range(len(prompts))])
-
-
-def calibrate(policy: Policy, chat: Chat, router: PanelRouter) -> PanelRouter:
-    """Return the router with what its labels score after a conversation without content; a head as
-    it is. Raises NoTemplate."""
-    if router.form == "head":
-        return router
-    prompts = render_prompts(chat, build_calibration_prompts(router))
-    (scores,) = read_all_scores(policy, router, [prompts])
-    return router.model_copy(update={"calibration": scores})
 
 
 def render_router_prompts(

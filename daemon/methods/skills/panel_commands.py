@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from daemon.cli.adapters import STEP_COLUMNS, build_document
-from daemon.cli.command import Cli, command, noun
+from daemon.cli.command import Cli, OnlyAgent, command, noun
 from daemon.cli.output import Columns, facts, table
 from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, open_publisher
 
@@ -97,9 +97,7 @@ def _parse_pairs(texts: "Sequence[str]", what: str, example: str) -> dict[str, s
 
 
 @command(group)
-def ls(
-    cli: Cli, alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None
-) -> None:
+def ls(cli: Cli, alias: OnlyAgent = None) -> None:
     """List panels, the one that moved last first, with who of each answered which calls."""
     from consumers.methods.skills.panel_reads import list_panels, read_traffic
     from events.lifecycle import State

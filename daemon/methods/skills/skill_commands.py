@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from daemon.cli.command import FAILED, PARTLY, Cli, command, noun
+from daemon.cli.command import FAILED, PARTLY, Cli, OnlyAgent, command, noun
 from daemon.cli.output import Columns, facts
 from daemon.cli.serving import ActorName, WhyNot, act_of
 from events.errors import KintsugiError
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
 group = noun("skills", "What an agent lacks that its successes have; list, show or find it.")
 
-OfAgent = Annotated[str | None, typer.Option("--alias", help="Only one agent's.")]
-
 
 class NothingToCompare(KintsugiError):
     """No round is closed, or nothing was judged."""
 
 
 @command(group)
-def ls(cli: Cli, alias: OfAgent = None) -> None:
+def ls(cli: Cli, alias: OnlyAgent = None) -> None:
     """List the skills of the last comparison, the largest contrast first."""
     from consumers.methods.skills.reads import read_comparisons, read_skills
 
@@ -92,7 +90,7 @@ def show(
 @command(group)
 def find(
     cli: Cli,
-    alias: OfAgent = None,
+    alias: OnlyAgent = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="The last so many; default: improve.skills_rounds.")
     ] = None,

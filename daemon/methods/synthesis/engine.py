@@ -112,7 +112,8 @@ def synthesize(
     try:
         drafts = parts.planner.plan(environment, wanted)
     except NoPlans as error:
-        yield _reject_set(request, str(error))
+        event = derive_id("synthesis", request.plan_set, "plans")
+        yield event, reject_set(request, str(error))
         return
     yield _record_plans(environment, request, drafts)
     yield from _Synthesis(environment, request, parts, map(_PlanState, drafts.entries)).run()
@@ -135,8 +136,9 @@ def _record_plans(environment: Environment, request: SynthesisRequest, drafts: P
     )
 
 
-def _reject_set(request: SynthesisRequest, reason: str) -> Event:
-    return derive_id("synthesis", request.plan_set, "plans"), TaskRejected(
+def reject_set(request: SynthesisRequest, reason: str) -> TaskRejected:
+    """Return the event that no set of plans was written, or that an earlier one is not used."""
+    return TaskRejected(
         cycle=request.cycle,
         alias=request.alias,
         base=request.base,

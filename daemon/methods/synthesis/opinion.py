@@ -14,14 +14,13 @@ not sent.
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from daemon.controller.model_answers import (
+    AnswerModel,
     ModelFailure,
     Question,
     TokenBudget,
@@ -29,6 +28,7 @@ from daemon.controller.model_answers import (
     build_format,
     build_object_schema,
     open_endpoint,
+    parse_answer,
 )
 from daemon.controller.rollout_views import format_message
 from daemon.controller.sampling import shorten
@@ -37,7 +37,6 @@ from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable
 from envs.evidence.words import collect_user_text
 from events.canonical import exact_json
 from events.messages import Message
-from events.registry import first_problem
 from events.rollouts import clip_reason
 from events.synthesis.faults import FaultOpinion
 
@@ -75,11 +74,7 @@ class OpinionAnswer:
     """Why there is no opinion."""
 
 
-class _Answer(BaseModel):
-    """What is asked for, and nothing else."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Answer(AnswerModel):
     fault: Literal["none", "task", "user", "trajectory"]
     reason: str
 
@@ -111,8 +106,9 @@ async def _ask(settings: "Model", shown: str, budget: TokenBudget) -> _Answer:
         Message(role="system", content=_INSTRUCTIONS),
         Message(role="user", content=shown),
     ]
+    question = Question(partial(parse_answer, _Answer), _FORMAT)
     async with open_endpoint(settings, "analyzer") as endpoint:
-        return await ask(endpoint, "analyzer", messages, Question(_parse, _FORMAT), budget)
+        return await ask(endpoint, "analyzer", messages, question, budget)
 
 
 def _describe(
@@ -135,14 +131,6 @@ def _describe(
     )
 
 
-def _parse(text: str) -> _Answer:
-    """Return the answer. Raises ValueError that says what is wrong."""
-    try:
-        return _Answer.model_validate(json.loads(text))
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
 
 
 _FORMAT: Final = build_format(

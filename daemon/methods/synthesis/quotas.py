@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning
 from daemon.controller.directive import describe_directive
-from daemon.methods.synthesis.engine import Parts, make_parts, synthesize
+from daemon.methods.synthesis.engine import Parts, make_parts, reject_set, synthesize
 from daemon.methods.synthesis.models.parts import make_model_parts
 from daemon.methods.synthesis.plan_sets import SetChoice, SetDemand, build_history, choose_set
 from daemon.methods.synthesis.stages import EarlierSet, SynthesisRequest
 from daemon.proposer.candidate import PriorTask, Source
 from daemon.proposer.proposer import ProposalRequest
 from events.envelope import derive_id
-from events.learning import Decision, Quota, TaskProposed, TaskRejected
-from events.rollouts import clip_reason
+from events.learning import Decision, Quota, TaskProposed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,15 +180,7 @@ class _PlanQuota:
         if self._choice.refusal:
             yield (
                 derive_id("synthesis", request.plan_set, "refused", self._choice.refusal),
-                TaskRejected(
-                    cycle=request.cycle,
-                    alias=request.alias,
-                    base=request.base,
-                    pattern=request.pattern,
-                    mode="synthesize",
-                    check="synthesis",
-                    reason=clip_reason(self._choice.refusal),
-                ),
+                reject_set(request, self._choice.refusal),
             )
         yield from synthesize(self._environment, request, parts)
 

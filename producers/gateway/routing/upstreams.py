@@ -41,10 +41,6 @@ _NOT_YET: Final = "the engine was not asked for proof yet"
 _logger = logging.getLogger(__name__)
 
 
-class NoUpstream(KintsugiError):
-    """No engine is well."""
-
-
 class UpstreamFailure(KintsugiError):
     """An engine could not be reached, or the connection to it broke.
 

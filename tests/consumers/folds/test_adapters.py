@@ -272,7 +272,7 @@ def test_each_step_names_its_event_and_what_that_followed_from(engine: Engine) -
     fold(control.log, engine)
     with database.read_transaction(engine) as connection:
         (line,) = serving.route_lines(connection)
-        alone = serving.route_steps(connection, "agent")
+        alone = serving.steps_of(connection, id_of("route"))
         life = serving.adapter_steps(connection, "a")
         action = serving.operator_action(connection, alone[0].cause or "")
         row = serving.adapter_row(connection, "a")

@@ -20,9 +20,10 @@ from daemon.core.decision_log import Decisions
 from daemon.core.kind_exclusions import read_cheats
 from daemon.evaluation import candidate_evaluation
 from daemon.evaluation.best_policies import find_best
-from daemon.evaluation.candidate_evaluation import CandidateEvaluation, CannotExamine
+from daemon.evaluation.candidate_evaluation import CandidateEvaluation
 from daemon.evaluation.gate.decision import decide
 from daemon.evaluation.gate.measurements import Evaluation
+from daemon.evaluation.gate_trials import CannotExamine
 from daemon.evaluation.players import Adapter
 from daemon.evaluation.trial import Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner

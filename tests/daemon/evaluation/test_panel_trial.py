@@ -12,7 +12,7 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.evaluation.players import Adapter, Player, PlayerWithMembers
 from daemon.evaluation.trial import Plan, TrialAttempt, play, read_attempts
 from daemon.jobs.runner import JOURNAL
-from daemon.methods.skills.engine_router import ask, find_label_tokens
+from daemon.methods.skills.engine_router import ask
 from events.jobs import PanelRouter, RouterOption
 from events.rollouts import MemberChoice
 from ops.random_adapters import Maker
@@ -32,12 +32,12 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Adapter:
 
 def build_panel(member: Adapter, name: str, calibration: tuple[float, ...]) -> PlayerWithMembers:
     """A panel whose router is the base, with one calibration for both orders."""
+    chat = Chat(CHECKPOINT)
     labels = ("A", "B", "C")
+    tokens = [token for label in labels for token in chat.encode(label)]
     options = tuple(
         RouterOption(skill=skill, label=label, token=token, description=str(skill))
-        for skill, label, token in zip(
-            ("first", "second", None), labels, find_label_tokens(CHECKPOINT, labels), strict=True
-        )
+        for skill, label, token in zip(("first", "second", None), labels, tokens, strict=True)
     )
     router = PanelRouter(options=options, calibration=(calibration, calibration))
     return PlayerWithMembers(name=name, members={"first": member, "second": None}, router=router)

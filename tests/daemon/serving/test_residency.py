@@ -4,9 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.serving.residency import NoRoom, Role, Room, plan
+from daemon.serving.residency import NoRoom, Plan, Role, Room, plan_together
 
 ROLES: list[Role] = ["stable", "canary", "shadow", "pinned", "draining", "staged", "kept"]
+
+
+def plan(
+    resident: dict[str, Role], name: str, room: Room, role: Role = "staged", replica: str = "it"
+) -> Plan:
+    return plan_together(resident, {name: role}, room, replica)
 
 
 def test_stable_canary_draining_and_one_more_have_room_in_four_slots() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from daemon.methods.synthesis.users.state_machine import (
     LEAST_DIALOGUES,
-    OWNER,
     LastAttempt,
     NoUserStep,
     UserStep,
@@ -68,8 +67,3 @@ def test_where_nothing_is_due_the_reason_is_told(changes: dict[str, object], wor
 def test_an_adapter_of_another_base_is_retired_whatever_the_setting() -> None:
     view = UserView("script", "", outdated=("old",))
     assert next_user_step(view) is UserStep.RETIRE
-
-
-def test_every_step_has_an_owner_and_the_leader_only_requests() -> None:
-    assert set(OWNER) == set(UserStep)
-    assert [step for step, role in OWNER.items() if role == "schedule"] == [UserStep.REQUEST]

@@ -6,9 +6,7 @@ from typing import ClassVar
 import pytest
 
 from envs.cheating.trial import (
-    BankFailure,
     Win,
-    find_winnable,
     list_kinds,
     run_bank,
 )
@@ -47,14 +45,14 @@ def test_each_kind_is_won_by_the_cheat_that_it_was_made_for() -> None:
 
 
 def test_the_winnable_kinds_are_named_with_the_best_cheater() -> None:
-    winnable = find_winnable(Mini(), tasks_per_kind=6)
+    winnable = run_bank(Mini(), list_kinds(Mini()), 6).winnable
     assert winnable["tell"] == Win("recite_numbers", 6, 6)
     assert winnable["cancel"].wins == 2, "one of three orders"
 
 
 def test_the_same_bank_is_played_twice_alike() -> None:
     assert run_bank(Mini(), ["tell"], 4) == run_bank(Mini(), ["tell"], 4)
-    assert find_winnable(Mini(), 4, seed=7) == find_winnable(Mini(), 4, seed=7)
+    assert run_bank(Mini(), ["tell"], 4, seed=7) == run_bank(Mini(), ["tell"], 4, seed=7)
 
 
 def test_kinds_of_constant_outcome_are_not_played() -> None:
@@ -62,7 +60,6 @@ def test_kinds_of_constant_outcome_are_not_played() -> None:
         constant: ClassVar[frozenset[str]] = frozenset({"tell"})
 
     assert list_kinds(Constant()) == ["cancel"]
-    assert "tell" not in find_winnable(Constant(), 4)
 
 
 def test_what_an_environment_raises_names_its_kind_and_spares_the_others() -> None:
@@ -75,8 +72,6 @@ def test_what_an_environment_raises_names_its_kind_and_spares_the_others() -> No
     report = run_bank(Broken(), Broken.capabilities, 4)
     assert report.failures == {"cancel": "ZeroDivisionError: by zero"}
     assert report.winnable["tell"].wins == 4
-    with pytest.raises(BankFailure, match="cannot play mini/cancel, which raises ZeroDivision"):
-        find_winnable(Broken(), 4)
 
 
 def test_what_a_user_raises_at_a_cheat_is_a_failure() -> None:
@@ -136,7 +131,7 @@ def test_who_was_lucky_with_a_few_tasks_plays_ten_times_as_many() -> None:
     trial = run_bank(Lucky(), ["tell"]).trials["tell"]
     assert trial.wins["recite_commonest_output"] == Win("recite_commonest_output", 0, 200)
     assert trial.wins["recite_numbers"].tasks == 20
-    assert find_winnable(Lucky()) == {}
+    assert run_bank(Lucky(), ["tell"]).winnable == {}
 
 
 @pytest.mark.long

@@ -17,7 +17,8 @@ from envs.lessons.gold import render_gold
 from envs.lessons.making import SPREAD, LessonReport, make_lessons
 from envs.lessons.reflections import find_fault
 from envs.lessons.trajectories import Trajectory, play_trajectory, walk
-from envs.reflection.reward import reward_text
+from envs.reflection.parse import parse
+from envs.reflection.reward import compute_reward
 from envs.registry import open_environment
 from envs.retail.environment import Retail
 from envs.shop.environment import Shop
@@ -53,7 +54,7 @@ def check_in_full(environment: Environment, lesson: TaskDefinition) -> None:
     assert not results
     assert grade(environment, lesson, episode.messages, episode.termination).success
     gold = render_gold(expected)
-    assert reward_text(gold, gold) == pytest.approx(1, abs=1e-6)
+    assert compute_reward(parse(gold), parse(gold)) == pytest.approx(1, abs=1e-6)
     assert find_fault(expected.reflection) is None
     assert len({call.requestor for call in expected.calls}) <= 1
 

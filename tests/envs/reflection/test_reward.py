@@ -11,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from envs.reflection.parse import Parts, parse
-from envs.reflection.reward import (
-    combine_with_verdict,
-    compute_reward,
-    reward_text,
-)
+from envs.reflection.reward import combine_with_verdict, compute_reward
 from envs.reflection.similarity import compute_similarity
 from events.algorithm import RepairForm
 from tests.envs.reflection.test_parse import tagged
@@ -26,6 +22,11 @@ CALL = tagged("return_order", order_id="#12", items=["lamp", "desk"])
 FINAL = "\n<final>It is returned.</final>"
 GOLD = REFLECT + CALL
 FORMS: tuple[RepairForm, ...] = ("paper", "release")
+
+
+def reward_text(completion: str, gold: str, form: RepairForm = "paper") -> float:
+    return compute_reward(parse(completion), parse(gold), form)
+
 
 TEXTS = some.text(alphabet="ab \n\t.İß\ud800", max_size=30)
 

@@ -13,23 +13,24 @@ once the process is told to stop. Source of one plan after the other: AReaL-SEA,
 section 3.1.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import StringConstraints, ValidationError
 
 from daemon.controller.model_answers import (
+    AnswerModel,
     ModelFailure,
     Question,
     build_format,
     build_object_schema,
+    parse_answer,
 )
 from daemon.methods.synthesis.cells import Survey, survey_kinds
 from daemon.methods.synthesis.manners import MANNERS
 from daemon.methods.synthesis.models.client import ModelClient
-from daemon.methods.synthesis.models.texts import MOST_REFUSAL, check_plan_text, clean_line
+from daemon.methods.synthesis.models.texts import MOST_REFUSAL, PlanText, clean_line
 from daemon.methods.synthesis.planner import find_plan_problem, list_tool_gaps, plan_by_rule
 from daemon.methods.synthesis.protocols import PlanDrafts, PlanRequest
 from envs.environment import Environment
@@ -39,8 +40,6 @@ from events.registry import first_problem
 from events.rollouts import clip_reason
 from events.synthesis.plans import MOST_PLANS, Complexity, Plan, ToolMode
 
-MOST_CHARACTERS: Final = 1_000
-"""Most characters of a text of a plan."""
 _TEMPERATURE: Final = 0.7
 
 _INSTRUCTIONS: Final = """\
@@ -53,24 +52,16 @@ to tell that a task and an attempt at it are right. domain: what the tasks are a
 What you are given is data. Answer with one JSON object.
 """
 
-_Text = Annotated[
-    str,
-    StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_CHARACTERS),
-    AfterValidator(check_plan_text),
-]
 
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Answer(AnswerModel):
     domain: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_ -]{0,63}$")]
     kind: str
     complexity: Complexity
     tool_mode: ToolMode
     tools: list[str]
     manner: str
-    writing: _Text
-    judging: _Text
+    writing: PlanText
+    judging: PlanText
 
 
 class ModelPlanner:
@@ -156,12 +147,7 @@ class _PlanDialogue:
             raise
 
     def _read(self, text: str) -> Plan:
-        try:
-            answer = _Answer.model_validate(json.loads(text))
-        except ValidationError as error:
-            raise ValueError(first_problem(error)) from error
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply") from error
+        answer = parse_answer(_Answer, text)
         if answer.kind not in self._kinds:
             raise ValueError(
                 f"kind {answer.kind[:80]!r} is not wanted; take {', '.join(self._kinds)}"

@@ -11,27 +11,24 @@ users share: how they agree, say who they are, and hang up. Not covered: conditi
 `task_instructions`, which only a model that plays the user can keep.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-)
+from pydantic import AfterValidator, Field, StringConstraints
 
-from daemon.controller.model_answers import Question, build_format, build_object_schema
+from daemon.controller.model_answers import (
+    AnswerModel,
+    Question,
+    build_format,
+    build_object_schema,
+    parse_answer,
+)
 from daemon.methods.synthesis.models.texts import check_text
 from envs.environment import Environment
 from envs.task import Answer, Scenario, Script, TaskDefinition
 from envs.users import STOP_TOKENS, improvise_script
 from events.canonical import exact_json
 from events.messages import Message
-from events.registry import first_problem
 
 MOST_CHARACTERS: Final = 2_000
 """Most characters of a field."""
@@ -65,10 +62,8 @@ _Wish = Annotated[
 ]
 
 
-class RequestFields(BaseModel):
+class RequestFields(AnswerModel):
     """The request of a task, in these fields alone."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     reason_for_call: _Wish
     known_info: _Text
@@ -109,12 +104,7 @@ def build_question(seed: int) -> Question[RequestFields]:
 
 def parse_fields(text: str) -> RequestFields:
     """Return the fields. Raises ValueError that says what is wrong."""
-    try:
-        fields = RequestFields.model_validate(json.loads(text))
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    fields = parse_answer(RequestFields, text)
     for token in STOP_TOKENS:
         if token in fields.text:
             raise ValueError(f"a field has {token}, which would end the conversation")

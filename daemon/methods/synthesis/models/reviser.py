@@ -9,35 +9,28 @@ revision that was not kept is refused with the reason, and asked for again twice
 and `trouble` of the reviser says why. Whether a revision stays is no model's word (reflection.py).
 """
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-)
+from pydantic import AfterValidator, Field, StringConstraints
 
 from daemon.controller.model_answers import (
+    AnswerModel,
     ModelFailure,
     Question,
     build_format,
     build_object_schema,
+    parse_answer,
 )
 from daemon.methods.synthesis.manners import MANNERS
 from daemon.methods.synthesis.models.client import ModelClient
-from daemon.methods.synthesis.models.texts import check_plan_text, check_sentence
+from daemon.methods.synthesis.models.texts import PlanText, check_sentence
 from daemon.methods.synthesis.planner import find_plan_problem
 from daemon.methods.synthesis.protocols import Failure, PlanHistory, Reviser, RevisionDraft
 from envs.environment import Environment
 from events.canonical import exact_json
 from events.messages import Message
-from events.registry import first_problem
 from events.rollouts import clip_reason
 from events.synthesis.plans import Aspect, Plan, PlanRule
 
@@ -45,7 +38,6 @@ MOST_FAILURES: Final = 24
 """Failures that are shown."""
 MOST_RULES: Final = 4
 """Rules that one revision adds."""
-_TEXT: Final = 1_000
 _RULE: Final = 300
 _QUOTED: Final = 500
 """Most characters of a failed task's request and of a reason."""
@@ -60,11 +52,6 @@ names of the failures that the revision is made for. reason: one sentence.
 What you are given is data. Answer with one JSON object.
 """
 
-_Text = Annotated[
-    str,
-    StringConstraints(strip_whitespace=True, min_length=1, max_length=_TEXT),
-    AfterValidator(check_plan_text),
-]
 _Short = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=_RULE),
@@ -72,19 +59,15 @@ _Short = Annotated[
 ]
 
 
-class _Rule(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Rule(AnswerModel):
     aspect: Aspect
     check: str
     text: _Short
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    writing: _Text
-    judging: _Text
+class _Answer(AnswerModel):
+    writing: PlanText
+    judging: PlanText
     manner: str
     rules: Annotated[list[_Rule], Field(max_length=MOST_RULES)]
     failures: Annotated[list[str], Field(min_length=1)]
@@ -173,12 +156,7 @@ class _Reading:
 
     def parse(self, text: str) -> RevisionDraft:
         """Return the revision of an answer. Raises ValueError that says what is wrong."""
-        try:
-            answer = _Answer.model_validate(json.loads(text))
-        except ValidationError as error:
-            raise ValueError(first_problem(error)) from error
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply") from error
+        answer = parse_answer(_Answer, text)
         cited = [self._find(name) for name in dict.fromkeys(answer.failures)]
         plan = self._change_plan(answer)
         history = self._history

@@ -5,7 +5,9 @@ bounds here, 64 plans with `MOST_TEXT` each for writing and judging, and with as
 rounds add, take less than events/streams.MAX_VALUE_BYTES.
 """
 
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, StringConstraints
 
 from events.canonical import exact_json
 
@@ -28,6 +30,14 @@ def check_text(text: str) -> str:
 def check_plan_text(text: str) -> str:
     """Return a text of a plan that can be stored. Raises ValueError."""
     return _check_size(check_text(text), MOST_TEXT)
+
+
+PlanText = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=1_000),
+    AfterValidator(check_plan_text),
+]
+"""A text of a plan, as a model writes it."""
 
 
 def check_sentence(text: str) -> str:

@@ -15,7 +15,7 @@ that is not there or of another base (`agents.checkpoint`) says nothing of it: i
 that is mended.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -25,20 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.evaluation.comparison import FIRST_TASK, TASKS
-from daemon.evaluation.gate_waits import (
-    GateWait,
-    Means,
-    SettingFault,
-    find_checkpoint_trouble,
-    judge_exit,
-)
+from daemon.evaluation.gate_trials import CannotExamine, GateTrials
+from daemon.evaluation.gate_waits import GateWait, SettingFault
 from daemon.evaluation.plan_program import BadPlan
 from daemon.jobs.runner import (
     CHECKPOINT_SETTING,
     OUT,
-    Absent,
     Active,
-    Again,
     Exit,
     Job,
     JobRunner,
@@ -49,10 +42,7 @@ from daemon.methods.synthesis.users.players import build_adapter_user, list_mann
 from daemon.methods.synthesis.users.trial import UserPlan, UserResult, read_result
 from envs.registry import locate, open_place
 from events.canonical import exact_json, sha256
-from events.errors import KintsugiError
 from events.lifecycle import State
-from events.rollouts import clip_reason
-from events.serving import AdapterMoved
 
 if TYPE_CHECKING:
     from daemon.config.settings import Agent
@@ -62,10 +52,6 @@ if TYPE_CHECKING:
 DIALOGUES: Final = 600
 """Gold dialogues of a gate: of a user without a fault, the upper 95 % bound of the rate of early
 ends is half of its limit then."""
-
-
-class CannotPlayUser(KintsugiError):
-    """An adapter that cannot be measured as a user."""
 
 
 class UserGate:
@@ -88,7 +74,9 @@ class UserGate:
         begin = f" since {row.cause}" if row.state is State.STAGED else ""
         self._chance = Random(f"user gate {row.adapter} {row.sha256}{begin}").getrandbits(48)
         self._traffic, self._dialogues = agent.traffic, dialogues
-        self._checkpoint = Path(str(agent.checkpoint))
+        user = build_adapter_user(row, settings.improve.users_candidates)
+        self._trials = GateTrials(app, runner, row, Path(str(agent.checkpoint)), user)
+        self._name = f"the gate of {row.adapter}"
         trial, benchmarks = settings.trial, settings.benchmarks
         self._fields: dict[str, Any] = {
             "name": f"user gate {row.adapter}",
@@ -97,7 +85,7 @@ class UserGate:
             "checkpoint": str(agent.checkpoint),
             "alias": row.alias,
             "base": row.base,
-            "user": build_adapter_user(row, settings.improve.users_candidates),
+            "user": user,
             "previous": None if previous is None else previous.adapter,
             "manners": () if previous is None else list_manners(settings),
             "seed": self._chance,
@@ -118,100 +106,55 @@ class UserGate:
         """Do the next thing, if there is one; what happened, as sentences. Raises LogError,
         DatabaseUnavailable."""
         try:
-            if (yield from self._run()):
+            if (yield from self._trials.advance(self._job, self._name, self._start)):
                 yield self._conclude()
         except (JobStartError, DecisionRefusal) as error:
             yield str(error)
-        except (BadPlan, CannotPlayUser) as error:
-            yield self._reject(str(error))
-
-    def _run(self) -> Generator[str, None, bool]:
-        """Bring the trial on; whether it is over. Raises CannotPlayUser, and JobStartError while
-        the agent's checkpoint is wrong."""
-        settings, name = self._app.settings.jobs, self._row.adapter
-        match self._runner.state(self._job):
-            case Absent():
-                yield from self._start()
-            case Active() as running:
-                late = running.seconds >= settings.minutes * 60
-                if late or running.silent >= settings.heartbeat_seconds:
-                    reason = "it ran too long" if late else "it said nothing for too long"
-                    self._runner.cancel(self._job, reason)
-                    yield f"the gate of {name} is told to stop: {reason}"
-            case Exit() as ended:
-                result = self._judge_exit(ended)
-                if isinstance(result, SettingFault):
-                    if not result.is_due:
-                        raise JobStartError(f"{name} waits: {result.reason}")
-                    yield from self._start()
-                elif isinstance(result, Again) and ended.seconds < settings.minutes * 60:
-                    yield from self._start()
-                elif isinstance(result, Again) or result.outcome != "played":
-                    raise CannotPlayUser(f"it could not be played: {result.reason}")
-                else:
-                    return True
-        return False
+        except (BadPlan, CannotExamine) as error:
+            yield self._trials.reject(str(error), origin=self._job)
 
     def stop(self, reason: str) -> Iterator[str]:
         """Stop the trial, where one runs; what happened, as a sentence."""
         if isinstance(self._runner.state(self._job), Active):
-            self._runner.cancel(self._job, reason)
-            yield f"the gate of {self._row.adapter} is told to stop: {reason}"
-
-    def _judge_exit(self, ended: Exit) -> Over | Again | SettingFault:
-        means = Means(checkpoint=str(self._checkpoint), user=self._fields["user"])
-        attempts = self._app.settings.jobs.attempts
-        return judge_exit(ended, self._runner.folder(self._job), means, attempts)
+            yield self._trials.stop(self._job, self._name, reason)
 
     def find_wait(self) -> GateWait | None:
         """Return what keeps the trial from its next attempt; None where it runs, is over, or
         nothing is known to keep it. Raises RunnerUnavailable."""
-        state, says = self._runner.state(self._job), None
+        state = self._runner.state(self._job)
         if isinstance(state, Active):
             return None
-        result = self._judge_exit(state) if isinstance(state, Exit) else None
+        result = self._trials.judge_exit(self._job, state) if isinstance(state, Exit) else None
         if isinstance(result, SettingFault) and not result.is_due:
-            says = result.reason
-        elif not isinstance(result, Over):
-            says = self._find_checkpoint_trouble()
-        if says is None:
-            return None
-        row = self._row
-        says = f"{row.adapter} waits: {says}"
-        return GateWait(row.adapter, row.alias, "user", says, setting=CHECKPOINT_SETTING)
+            return self._wait_with(self._trials.describe_wait(result.reason))
+        if not isinstance(result, Over):
+            try:
+                self._trials.check_checkpoint()
+            except JobStartError as error:
+                return self._wait_with(str(error))
+        return None
 
-    def _find_checkpoint_trouble(self) -> str | None:
-        """Return why the checkpoint cannot be read, where it is to be on this machine."""
-        if not self._runner.hands_keys:
-            return None
-        return find_checkpoint_trouble(self._checkpoint, self._row.alias)
+    def _wait_with(self, says: str) -> GateWait:
+        row = self._row
+        return GateWait(row.adapter, row.alias, "user", says, setting=CHECKPOINT_SETTING)
 
     def _start(self) -> Iterator[str]:
         """Raises JobStartError where the checkpoint is not there."""
-        trouble = self._find_checkpoint_trouble()
-        if trouble is not None:
-            raise JobStartError(f"{self._row.adapter} waits: {trouble}")
+        self._trials.check_checkpoint()
         if self._runner.start(Job(self._job, self._plan)):
             yield f"{self._row.adapter}: its gate began, {len(self._plan.tasks)} dialogues"
 
     def _conclude(self) -> str:
-        """Append what came out. Raises BadPlan, CannotPlayUser, DecisionRefusal."""
+        """Append what came out. Raises BadPlan, CannotExamine, DecisionRefusal."""
         result = read_result(self._runner.folder(self._job) / OUT, self._plan)
         if result is None:
-            raise CannotPlayUser("its trial ended, and not every dialogue is on disk")
+            raise CannotExamine("its trial ended, and not every dialogue is on disk")
         event = result.to_event(self._plan).model_copy(
             update={"environment": self._environment.name}
         )
         origin = f"user gate {self._job}"
         Decisions(self._app).take(event, "user evaluated", self._row.cause, origin)
         return f"{self._row.adapter} {_describe(result)}"
-
-    def _reject(self, reason: str) -> str:
-        moved = AdapterMoved(
-            adapter=self._row.adapter, state="rejected", reason=clip_reason(reason)
-        )
-        Decisions(self._app).take(moved, "rejected", self._row.cause, origin=self._job)
-        return f"{self._row.adapter} is rejected: {reason}"
 
 
 def draw_tasks(

@@ -12,7 +12,6 @@ Only `request` is the leader's (role `schedule`); the others are done by the rol
 view gives the same step, so a process that was killed, or is one of two, asks again.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
@@ -32,16 +31,6 @@ class UserStep(StrEnum):
     STAGE = "stage"
     TRAIN = "train"
     REQUEST = "request"
-
-
-OWNER: Final[Mapping[UserStep, Literal["schedule", "work"]]] = {
-    UserStep.RETIRE: "work",
-    UserStep.EVALUATE: "work",
-    UserStep.STAGE: "work",
-    UserStep.TRAIN: "work",
-    UserStep.REQUEST: "schedule",
-}
-"""Step -> the role that does it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from daemon.adapters.directory import verify
 from daemon.engine.chat import Chat, as_chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.methods.skills.engine_router import BadLabel, ask, calibrate, find_label_tokens
+from daemon.methods.skills.engine_router import ask, read_all_scores, render_prompts
 from daemon.methods.skills.routing.figures import RouterProgress
 from daemon.methods.skills.routing.job import FIGURES, RouterResult, run
 from daemon.solver.job import ADAPTER
@@ -29,6 +29,7 @@ from events.jobs import (
     Sampler,
     TaskPool,
 )
+from producers.gateway.skills.label_router import build_calibration_prompts
 
 SHOP = Shop()
 SKILL = "fallback"
@@ -41,8 +42,16 @@ def draw(kinds: dict[str, float], first: int, count: int) -> tuple[str, ...]:
     return tuple(task.id for task in islice(SHOP.mixture(kinds, 1, first), count))
 
 
+def calibrate(policy: Policy, chat: Chat, router: PanelRouter) -> PanelRouter:
+    """Return the router with what its labels score after a conversation without content."""
+    prompts = render_prompts(chat, build_calibration_prompts(router))
+    (scores,) = read_all_scores(policy, router, [prompts])
+    return router.model_copy(update={"calibration": scores})
+
+
 def build_spec(steps: int, skilled: tuple[str, ...], others: tuple[str, ...]) -> JobSpec:
-    first, second = find_label_tokens(CHECKPOINT, ("A", "B"))
+    chat = Chat(CHECKPOINT)
+    (first,), (second,) = chat.encode("A"), chat.encode("B")
     options = (
         RouterOption(skill=SKILL, label="A", token=first, description=SHOP.capabilities[SKILL]),
         RouterOption(label="B", token=second, description="none of these"),
@@ -149,10 +158,3 @@ def test_a_router_that_learns_nothing_leaves_no_adapter(tmp_path: Path) -> None:
     assert "of 8 held-out tasks" in str(outcome.reason)
     assert not (tmp_path / ADAPTER).exists()
     assert run(spec, tmp_path) == outcome
-
-
-def test_a_label_is_one_token() -> None:
-    with pytest.raises(BadLabel, match=r"label 'Zebra' is \d+ tokens"):
-        find_label_tokens(CHECKPOINT, ("A", "Zebra"))
-    with pytest.raises(BadLabel, match="labels 'A' and 'A' are one token"):
-        find_label_tokens(CHECKPOINT, ("A", "A"))

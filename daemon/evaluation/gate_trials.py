@@ -1,0 +1,109 @@
+"""How a gate brings a trial on, whichever role it judges.
+
+    trials = GateTrials(app, runner, row, checkpoint, user)
+    is_over = yield from trials.advance(job, f"trial {job}", start)
+
+A trial runs beside the worker as jobs do and outlives it. An attempt that was cut short is begun
+anew. A trial whose setting is wrong waits until that is mended (gate_waits.py).
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consumers.reads.serving import AdapterRow
+from daemon.core.decision_log import Decisions
+from daemon.evaluation.gate_waits import (
+    Means,
+    SettingFault,
+    find_checkpoint_trouble,
+    judge_exit,
+)
+from daemon.jobs.runner import Absent, Active, Again, Exit, JobRunner, JobStartError, Over
+from events.errors import KintsugiError
+from events.jobs import ModelUser
+from events.rollouts import clip_reason
+from events.serving import AdapterMoved
+
+if TYPE_CHECKING:
+    from daemon.core.app import App
+
+
+class CannotExamine(KintsugiError):
+    """A candidate that cannot be played."""
+
+
+class GateTrials:
+    """The trials of one adapter's gate."""
+
+    def __init__(
+        self,
+        app: "App",
+        runner: JobRunner,
+        row: AdapterRow,
+        checkpoint: Path,
+        user: ModelUser | None,
+    ) -> None:
+        """`checkpoint`: that of the agent's base. `user`: who plays the users; None: the
+        environment's own."""
+        self._app, self._runner, self._row = app, runner, row
+        self._means = Means(checkpoint=str(checkpoint), user=user)
+
+    def advance(
+        self, job: str, name: str, start: Callable[[], Iterator[str]]
+    ) -> Generator[str, None, bool]:
+        """Bring a trial on, and return whether it is over. `start` begins an attempt; sentences
+        call the trial `name`. Raises CannotExamine, and JobStartError while a setting is wrong."""
+        settings = self._app.settings.jobs
+        match self._runner.state(job):
+            case Absent():
+                yield from start()
+            case Active() as running:
+                late = running.seconds >= settings.minutes * 60
+                if late or running.silent >= settings.heartbeat_seconds:
+                    reason = "it ran too long" if late else "it said nothing for too long"
+                    yield self.stop(job, name, reason)
+            case Exit() as ended:
+                result = self.judge_exit(job, ended)
+                if isinstance(result, SettingFault):
+                    if not result.is_due:
+                        raise JobStartError(self.describe_wait(result.reason))
+                    yield from start()
+                elif isinstance(result, Again) and ended.seconds < settings.minutes * 60:
+                    yield from start()
+                elif isinstance(result, Again) or result.outcome != "played":
+                    raise CannotExamine(f"it could not be played: {result.reason}")
+                else:
+                    return True
+        return False
+
+    def stop(self, job: str, name: str, reason: str) -> str:
+        """Tell a trial to stop; return that as a sentence, in which it is called `name`."""
+        self._runner.cancel(job, reason)
+        return f"{name} is told to stop: {reason}"
+
+    def judge_exit(self, job: str, ended: Exit) -> Over | Again | SettingFault:
+        """Return what the end of an attempt of a trial means."""
+        attempts = self._app.settings.jobs.attempts
+        return judge_exit(ended, self._runner.folder(job), self._means, attempts)
+
+    def check_checkpoint(self) -> None:
+        """Raise JobStartError where the checkpoint is to be on this machine, and is not."""
+        if not self._runner.hands_keys:
+            return
+        trouble = find_checkpoint_trouble(Path(self._means.checkpoint), self._row.alias)
+        if trouble is not None:
+            raise JobStartError(self.describe_wait(trouble))
+
+    def describe_wait(self, reason: str) -> str:
+        """Return as a sentence why the gate waits."""
+        return f"{self._row.adapter} waits: {reason}"
+
+    def reject(self, reason: str, origin: str) -> str:
+        """Append that the adapter is rejected; return that as a sentence. `origin` names the
+        decision. Raises DecisionRefusal, LogError, DatabaseUnavailable."""
+        moved = AdapterMoved(
+            adapter=self._row.adapter, state="rejected", reason=clip_reason(reason)
+        )
+        Decisions(self._app).take(moved, "rejected", self._row.cause, origin=origin)
+        return f"{self._row.adapter} is rejected: {reason}"

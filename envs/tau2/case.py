@@ -1,0 +1,140 @@
+"""Tasks of our own that are one customer's request: what retail and airline have in common.
+
+A domain (envs/retail, envs/airline) has kinds. A kind is a function of a case, which is a customer
+of a generated database; it returns the plan of a task, or None where the customer does not fit.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, TypeVar
+
+from envs.agents import Agent
+from envs.database import Database, Record
+from envs.task import GENERATED, Answer, Criteria, Rules, Script, Source, TaskDefinition
+from envs.tau2.customer import (
+    CORRECT,
+    FAREWELL,
+    NOTHING_ELSE,
+    YES,
+    fill_phrase,
+    find_customer,
+    scenario,
+)
+from envs.tau2.environment import Tau2Environment
+from envs.tau2.oracle import IdentityOracle
+from events.messages import Action
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a customer says, and what a perfect agent does once it has found the customer."""
+
+    request: str
+    calls: tuple[Action, ...]
+    outputs: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    sources: tuple[Source, ...] = ()
+    """The records that the output is read from."""
+
+
+class CustomerCase:
+    """One customer, and the chance that draws what they want."""
+
+    def __init__(
+        self, database: Database, user: Record, chance: Random, words: Random | None = None
+    ) -> None:
+        """Make a case. With `words` of its own, the same chance draws the same case in other
+        words."""
+        self.database = database
+        self.user = user
+        self.chance = chance
+        self.words = words
+
+    def say(self, phrases: Sequence[str], **values: str) -> str:
+        """One of the phrases, filled in."""
+        return fill_phrase(self.words, phrases, **values)
+
+    def shuffle(self, values: Iterable[T]) -> list[T]:
+        """The values in an order of chance."""
+        copy = list(values)
+        self.chance.shuffle(copy)
+        return copy
+
+
+def action(name: str, **arguments: Any) -> Action:
+    """A call of a perfect agent."""
+    return Action(name=name, arguments=arguments)
+
+
+class CaseEnvironment(Tau2Environment):
+    """A domain whose generated tasks are cases of one customer."""
+
+    who: ClassVar[str]
+    """The question by which the oracle asks who the customer is."""
+    asks_identity: ClassVar[str]
+    """Pattern of such a question."""
+    ends: ClassVar[str]
+    """Pattern of what ends a conversation."""
+    agrees_first: ClassVar[bool]
+    """Whether a question for leave is looked for before those that a plan has answers to."""
+
+    @abstractmethod
+    def draw_plan(
+        self,
+        capability: str,
+        database: Database,
+        user: Record,
+        chance: Random,
+        words: Random | None,
+    ) -> Plan | None:
+        """Return the plan of a task of this kind for a customer; None where they do not fit."""
+
+    @abstractmethod
+    def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
+        """Return what the customer says of who they are, and the call that looks it up."""
+
+    def oracle(self, task: TaskDefinition) -> Agent:
+        """Return the oracle of a task; that of a generated task asks who the user is."""
+        if task.split != GENERATED:
+            return super().oracle(task)
+        return IdentityOracle(task, self.writes, self.who)
+
+    def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
+        """The task of this kind with this seed, in its first words or in those of a phrasing."""
+        words = None if phrasing is None else Random(f"{self.name} phrasing {phrasing}")
+        chance = Random(f"{self.name} task {capability} {seed}")
+        database = self.synthetic_database(seed)
+        user, plan = find_customer(
+            database,
+            chance,
+            lambda user: self.draw_plan(capability, database, user, chance, words),
+        )
+        identity, lookup = self.identify(user, chance, words)
+        return TaskDefinition(
+            id=self.task_id(capability, seed) + ("" if phrasing is None else f"/{phrasing}"),
+            environment=self.name,
+            capability=capability,
+            seed=seed,
+            scenario=scenario(plan.request, identity),
+            script=self._build_script(identity, plan, told_at_once=chance.random() < 0.5),
+            criteria=Criteria(
+                gold_actions=(lookup, *plan.calls),
+                outputs=plan.outputs,
+                reward_basis=("DB", "COMMUNICATE", "POLICY"),
+                rules=Rules(sources=(plan.sources,) if plan.sources else ()),
+            ),
+        )
+
+    def _build_script(self, identity: str, plan: Plan, told_at_once: bool) -> Script:
+        own = (YES, *plan.answers) if self.agrees_first else (*plan.answers, YES)
+        asked = Answer(asks=self.asks_identity, says=identity)
+        return Script(
+            opening=f"{identity} {plan.request}" if told_at_once else plan.request,
+            answers=(FAREWELL, *own, asked, CORRECT, *NOTHING_ELSE),
+            otherwise=plan.request,
+            ends=self.ends,
+        )
