@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from daemon.evaluation.run import Selection
 from envs.environment import UnknownTask
 from envs.task import GENERATED
 from events.errors import KintsugiError
@@ -138,10 +137,13 @@ def set_defaults(options: argparse.Namespace) -> None:
             setattr(options, name, value)
 
 
-def count_tasks(plan: Served, selection: Selection) -> int:
-    """Return the number of selected tasks. Raises WrongUsage where the real ones are missing."""
+def count_tasks(plan: Served, **selection: Any) -> int:
+    """Return the number of tasks of a selection, given by its fields. Raises WrongUsage where the
+    real ones are missing."""
+    from daemon.evaluation.run import Selection
+
     try:
-        return sum(1 for _ in selection.tasks(open_plan_environment(plan), plan.seed))
+        return sum(1 for _ in Selection(**selection).tasks(open_plan_environment(plan), plan.seed))
     except UnknownTask as error:
         raise WrongUsage(f"{error}; {BENCHMARKS} names {plan.benchmarks}") from error
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Literal
 
-from daemon.evaluation.run import Selection
 from ops.reproduce.areal_sea.commands import USER, build_evaluation, build_gate, name_stage
 from ops.reproduce.areal_sea.settings import ARMS, PRESET, REINFORCED, TRAINED, Arm, Reproduction
 from ops.reproduce.commands import Document, Folder, StageFailure, run_command
@@ -20,7 +19,8 @@ _UNTAUGHT: Final = re.compile(r"none of \d+ rollouts taught anything.*")
 
 def count_domain(plan: Reproduction, domain: str) -> int:
     """Return the number of evaluated tasks of a domain. Raises WrongUsage."""
-    return count_tasks(plan.select_domain(domain), Selection(plan.split, plan.counts.tasks))
+    own = plan.select_domain(domain)
+    return count_tasks(own, split=plan.split, first=plan.counts.tasks)
 
 
 def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from daemon.evaluation.run import Selection
 from envs.bfcl.cases import find_splits
 from envs.bfcl.classes import NoBfclClasses, require
 from ops.reproduce.options import (
@@ -81,6 +80,6 @@ TABLE: Final = Table(
     Reproduction,
     ENVIRONMENTS,
     build_plan,
-    lambda plan: count_tasks(plan, Selection(plan.split, plan.counts.tasks)),
+    lambda plan: count_tasks(plan, split=plan.split, first=plan.counts.tasks),
     build_stages,
 )

@@ -1,8 +1,7 @@
 """The policies of the table, and the command that evaluates one."""
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from daemon.evaluation.run import Selection
 from ops.reproduce.commands import Folder, build_eval_command
 from ops.reproduce.sentinel.settings import TEMPERATURE, Reproduction
 
@@ -28,8 +27,8 @@ def build_evaluation(plan: Reproduction, folder: Folder, policy: Policy) -> list
     return build_eval_command(plan, folder, name, tasks, plan.counts.trials, TEMPERATURE)
 
 
-def select_evaluated(plan: Reproduction) -> Selection:
-    """Return the tasks that policies are evaluated on: those of the split, or generated ones."""
-    if plan.traffic:
-        return Selection(first=plan.counts.tasks, mix=plan.traffic)
-    return Selection(plan.split, plan.counts.tasks)
+def select_evaluated(plan: Reproduction) -> dict[str, Any]:
+    """Return the fields of the selection of tasks that policies are evaluated on: those of the
+    split, or generated ones."""
+    first = {"first": plan.counts.tasks}
+    return first | ({"mix": plan.traffic} if plan.traffic else {"split": plan.split})

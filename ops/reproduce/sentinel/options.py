@@ -29,6 +29,6 @@ TABLE: Final = Table(
     Reproduction,
     ENVIRONMENTS,
     build_plan,
-    lambda plan: count_tasks(plan, select_evaluated(plan)),
+    lambda plan: count_tasks(plan, **select_evaluated(plan)),
     build_stages,
 )

@@ -190,7 +190,7 @@ def _describe_cycle(app: App, plan: Reproduction) -> CycleRow:
 
 def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[str]:
     """Return the signatures of all tasks of the evaluated split."""
-    tasks = select_evaluated(plan).tasks(environment, plan.seed)
+    tasks = Selection(**select_evaluated(plan)).tasks(environment, plan.seed)
     return frozenset(task.signature for task in tasks if task.signature is not None)
 
 
