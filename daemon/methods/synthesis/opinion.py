@@ -131,8 +131,6 @@ def _describe(
     )
 
 
-
-
 _FORMAT: Final = build_format(
     "fault",
     build_object_schema(
