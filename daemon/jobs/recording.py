@@ -109,7 +109,8 @@ def _event(
             raise
         # Its person was erased since it was played.
         task = None
-    judge = _name_judge(environment, task, None if pool is None else REWARDS[pool.reward].rules)
+    reward = None if pool is None else REWARDS.get(pool.reward)
+    judge = _name_judge(environment, task, None if reward is None else reward.rules)
     user = None if pool is None else pool.user
     return RolloutEnded(
         rollout=journal.rollout_id(job.job, trajectory.rollout),

@@ -15,7 +15,8 @@ from daemon.solver.reward import VERDICT, Reward
 from events.jobs import RewardKind
 
 REWARDS: Final[Mapping[RewardKind, Reward]] = {"verdict": VERDICT, "repair": REPAIR, "both": BOTH}
-"""What `reward` of a pool names -> how its rollouts are rewarded."""
+"""What `reward` of a pool names -> how its rollouts are rewarded; `check_pools` of spec.py refuses
+what is not here."""
 
 COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"reward": print_rewards}
 """First argument of `python -m daemon.solver` -> the command, which returns its exit code."""

@@ -4,8 +4,9 @@ from typing import get_args
 
 import pytest
 
-from daemon.solver.kinds import KINDS, UnknownKind, find_kind
+from daemon.solver.kinds import KINDS, UnknownKind, check_supported, find_kind
 from daemon.solver.methods import REWARDS
+from daemon.solver.spec import NotSupported
 from events.jobs import JobSpec, RewardKind, TaskPool
 
 SPEC = JobSpec(
@@ -23,8 +24,13 @@ def test_each_kind_that_a_spec_can_name_is_known_and_loads() -> None:
         assert callable(find_kind(SPEC.model_copy(update={"teaches": name})).load_run())
 
 
-def test_each_reward_that_a_pool_can_name_is_known() -> None:
-    assert set(REWARDS) == set(get_args(RewardKind))
+def test_each_reward_that_a_pool_can_name_is_known_or_refused() -> None:
+    unknown = set(get_args(RewardKind)) - set(REWARDS)
+    assert unknown == {"skill"}
+    for reward in unknown:
+        pool = SPEC.pools[0].model_copy(update={"reward": reward})
+        with pytest.raises(NotSupported, match="does not compute"):
+            check_supported(SPEC.model_copy(update={"pools": (pool,)}))
 
 
 def test_only_an_adapter_that_answers_no_client_has_another_role() -> None:
