@@ -314,7 +314,7 @@ def test_a_pattern_of_which_no_lesson_can_be_made_says_so_and_keeps_its_tasks(
     with home(tmp_path) as app:
         record_slips(app, draw_sources("cancel", 4, "test"))
         # An environment whose fresh tasks are all kept for tests.
-        monkeypatch.setattr("daemon.methods.lessons.drafts.find_split", lambda _: "test")
+        monkeypatch.setattr("daemon.methods.lessons.task_writer.find_split", lambda _: "test")
         cycle = run_cycle(app)
         assert cycle.directive is not None
         with app.reading() as connection:

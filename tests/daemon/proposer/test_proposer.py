@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daemon.methods.lessons.drafts import draft_lessons
-from daemon.methods.lessons.task_writer import LessonSupply
+from daemon.methods.lessons.task_writer import LessonSupply, draft_lessons
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation, PriorTask, Source
 from daemon.proposer.proposer import TRIES, Proposal, ProposalRequest, propose
 from daemon.proposer.verification import seed_of
