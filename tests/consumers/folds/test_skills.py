@@ -14,7 +14,7 @@ from consumers.reads import rollouts
 from consumers.rebuild import rebuild
 from events.learning import SkillsContrasted
 from tests.consumers.cycling import Leading
-from tests.consumers.diagnosis.test_skills import CLEAR, EQUAL, contrast
+from tests.consumers.methods.skills.test_skills import CLEAR, EQUAL, contrast
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from events.learning import SkillContrast, SkillsContrasted
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import SHOP, attempted
+from tests.daemon.methods.skills.test_skills import HEALTHY, opened, record, run_cycle
 from tests.daemon.repair.test_background import record as append_sealed
-from tests.daemon.test_skills import HEALTHY, opened, record, run_cycle
 from tests.envs.model_server import Json, ModelServer, Reply, answer, refused, said
 
 PAIR = Pair("agent", "base")

@@ -24,8 +24,8 @@ from events.learning import JobEnded
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
 from tests.daemon.cycle.test_planner import QUIET
-from tests.daemon.synthesis.models.shop_model import ShopModel
-from tests.daemon.synthesis.models.test_parts import answer_all
+from tests.daemon.methods.synthesis.models.shop_model import ShopModel
+from tests.daemon.methods.synthesis.models.test_parts import answer_all
 from tests.envs.model_server import Json, ModelServer, Reply
 
 Answering = Callable[[Json], Reply | Json]

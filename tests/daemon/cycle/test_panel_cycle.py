@@ -57,8 +57,8 @@ from events.lifecycle import State
 from events.serving import GateDecided, Panel, PanelComposed
 from events.streams import LEARNING
 from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
-from tests.consumers.diagnosis.test_skills import CLEAR, contrast, labels
 from tests.consumers.folding import ended
+from tests.consumers.methods.skills.test_skills import CLEAR, contrast, labels
 from tests.daemon.controller.test_directive_builder import record, tasks
 from tests.daemon.cycle.test_planner import QUIET
 

@@ -14,7 +14,7 @@ from events.learning import JobRequested, SkillsContrasted
 from events.serving import GateDecided
 from tests.consumers.cycling import Leading, cycle_id, job_over, over, requested, started
 from tests.consumers.deciding import evaluated, moved, passed, produced, routed, staged
-from tests.consumers.diagnosis.test_skills import CLEAR, contrast
+from tests.consumers.methods.skills.test_skills import CLEAR, contrast
 
 
 def target(gain: float) -> TargetReport:

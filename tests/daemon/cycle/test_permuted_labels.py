@@ -36,7 +36,7 @@ from events.streams import LEARNING
 from producers.simulation import Provenance, append_rollouts, build_rollout_event
 from tests.daemon.controller.test_directive_builder import attempted
 from tests.daemon.cycle.test_planner import QUIET
-from tests.daemon.test_skills import draw, forgets
+from tests.daemon.methods.skills.test_skills import draw, forgets
 
 STALL = '''"""The shop under another name, with labels of kinds that are permuted."""
 

@@ -43,7 +43,7 @@ from events.synthesis.plans import MOST_PLANS, MOST_ROUNDS, PlansRevised, PlansW
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directive_builder import record, tasks
 from tests.daemon.cycle.test_planner import QUIET
-from tests.daemon.synthesis.parts import FailingWriter
+from tests.daemon.methods.synthesis.parts import FailingWriter
 
 PATTERN = "missing_write_action|cancel_order"
 

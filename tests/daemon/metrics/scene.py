@@ -24,8 +24,8 @@ from events.learning import Decision, SkillsContrasted
 from events.rollouts import CallStarted, MemberChoice
 from tests.consumers.cycling import job_over
 from tests.consumers.deciding import composed, decided, evaluated, produced, routed, staged
-from tests.consumers.diagnosis.test_skills import CLEAR, contrast
 from tests.consumers.folding import ended, entry
+from tests.consumers.methods.skills.test_skills import CLEAR, contrast
 from tests.daemon.written import Fixed
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]

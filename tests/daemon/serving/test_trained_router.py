@@ -26,9 +26,7 @@ from tests.conftest import missing
 from tests.daemon.gateway.conftest import fronting, post
 from tests.daemon.gateway.test_panels import choices
 from tests.daemon.gateway.test_routing import ask as ask_agent
-from tests.daemon.serving.homes import ADA, Home, Restartable
-from tests.daemon.serving.test_cycle_panels import record_adapter
-from tests.daemon.solver.routing.test_router_job import (
+from tests.daemon.methods.skills.routing.test_router_job import (
     FIRST,
     FRESH,
     OTHERS,
@@ -37,6 +35,8 @@ from tests.daemon.solver.routing.test_router_job import (
     build_spec,
     draw,
 )
+from tests.daemon.serving.homes import ADA, Home, Restartable
+from tests.daemon.serving.test_cycle_panels import record_adapter
 
 pytestmark = pytest.mark.learning
 

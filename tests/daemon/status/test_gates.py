@@ -20,7 +20,7 @@ from ops.random_adapters import Adapters
 from tests.consumers.cycling import cycle_id, directed, proposed, started
 from tests.consumers.folding import at, ended
 from tests.daemon.conftest import Kintsugi
-from tests.daemon.users.conftest import decide
+from tests.daemon.methods.synthesis.users.conftest import decide
 from tests.envs.model_server import ModelServer, said
 
 JOB = "job-of-a-cycle"

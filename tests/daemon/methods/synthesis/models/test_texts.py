@@ -24,7 +24,7 @@ from events.synthesis.plans import (
     PlansRevised,
     PlansWritten,
 )
-from tests.daemon.synthesis.models.shop_model import PLAN
+from tests.daemon.methods.synthesis.models.shop_model import PLAN
 
 WIDE = "\U0001f600"
 """A character of four bytes."""

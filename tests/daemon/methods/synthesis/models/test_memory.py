@@ -7,9 +7,9 @@ from daemon.methods.synthesis.engine import Parts
 from daemon.methods.synthesis.models.parts import make_model_parts
 from daemon.methods.synthesis.protocols import NoTask, PlanRequest
 from envs.shop.environment import Shop
-from tests.daemon.synthesis.models.shop_model import PLAN, SEED, ShopModel
-from tests.daemon.synthesis.models.test_parts import answer_all
-from tests.daemon.synthesis.models.test_reviser import HISTORY
+from tests.daemon.methods.synthesis.models.shop_model import PLAN, SEED, ShopModel
+from tests.daemon.methods.synthesis.models.test_parts import answer_all
+from tests.daemon.methods.synthesis.models.test_reviser import HISTORY
 from tests.envs.model_server import ModelServer, said
 
 SHOP = Shop()

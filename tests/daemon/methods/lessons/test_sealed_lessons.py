@@ -31,9 +31,9 @@ from events.rollouts import RolloutContent, RolloutEnded
 from producers.simulation import Provenance, build_rollout_event
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.gateway.test_erasing import showing
+from tests.daemon.methods.lessons.test_lessons import SHOP, draw, slipped
 from tests.daemon.repair.test_background import record
 from tests.daemon.slips import attempt_slip
-from tests.daemon.test_lessons import SHOP, draw, slipped
 from tests.envs.lessons.recorded import record_slip
 
 MARK: Final = "elmstreet"

@@ -19,7 +19,7 @@ from tests.consumers.deciding import staged
 from tests.consumers.folding import at, ended
 from tests.consumers.playing_users import user_evaluated, user_produced, user_requested
 from tests.daemon.conftest import Kintsugi
-from tests.daemon.users.conftest import decide
+from tests.daemon.methods.synthesis.users.conftest import decide
 
 
 @pytest.fixture

@@ -179,7 +179,9 @@ def test_what_a_job_of_a_user_does_not_read_is_named(changes: dict[str, Any], na
 def test_a_job_whose_oracle_passes_nothing_has_nothing_to_show(tmp_path: Path) -> None:
     """Its only tasks are of an environment whose oracle fails them."""
     pool = {"tasks": ["letters/mute/1"], "references": ["letters/mute/2"]}
-    spec = build_spec(pool=pool, environment=str(Path(__file__).parents[1] / "letters.py"))
+    spec = build_spec(
+        pool=pool, environment=str(Path(__file__).parents[3] / "solver" / "letters.py")
+    )
     outcome = run(spec, tmp_path)
     assert outcome.outcome == "failed"
     assert "has no dialogue to learn from" in str(outcome.reason)

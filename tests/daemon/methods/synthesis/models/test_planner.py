@@ -15,7 +15,7 @@ from daemon.methods.synthesis.planner import (
 )
 from daemon.methods.synthesis.protocols import NoPlans, PlanDrafts, PlanRequest
 from envs.shop.environment import Shop
-from tests.daemon.synthesis.models.shop_model import make_client
+from tests.daemon.methods.synthesis.models.shop_model import make_client
 from tests.envs.model_server import Json, ModelServer, Reply, refused, said
 
 SHOP = Shop()

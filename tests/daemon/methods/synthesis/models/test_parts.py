@@ -15,7 +15,7 @@ from envs.shop.environment import Shop
 from events.learning import Decision, TaskProposed, TaskRejected
 from events.synthesis.faults import TrajectoryVerified
 from events.synthesis.plans import PlansRevised, PlansWritten
-from tests.daemon.synthesis.models.shop_model import PLAN, ShopModel
+from tests.daemon.methods.synthesis.models.shop_model import PLAN, ShopModel
 from tests.envs.model_server import Json, ModelServer, Reply, said
 
 Answering = Callable[[Json], Reply | Json]

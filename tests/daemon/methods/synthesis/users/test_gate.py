@@ -23,8 +23,8 @@ from events.serving import AdapterMoved, AdapterProduced
 from ops.random_adapters import Adapters
 from tests.consumers.deciding import staged
 from tests.consumers.folding import at, ended
+from tests.daemon.methods.synthesis.users.conftest import MakeApp, decide
 from tests.daemon.solver import letters
-from tests.daemon.users.conftest import MakeApp, decide
 
 PATIENCE: Final = 120.0
 

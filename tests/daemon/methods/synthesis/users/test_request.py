@@ -30,7 +30,7 @@ from events.jobs import JobSpec, LoraSettings, TaskPool
 from events.learning import JobEnded, JobRequested
 from tests.consumers.folding import at, ended
 from tests.consumers.playing_users import user_evaluated, user_produced
-from tests.daemon.users.conftest import MakeApp, decide, play
+from tests.daemon.methods.synthesis.users.conftest import MakeApp, decide, play
 from tests.daemon.written import Fixed
 
 NEVER: Final = Scheduler(min_rollouts=10**6, min_priority=1e9, max_age_seconds=1e9)

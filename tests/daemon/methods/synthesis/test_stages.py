@@ -18,7 +18,7 @@ from events.learning import PlanName, TaskProposed, TaskRejected
 from events.registry import REGISTRY
 from events.synthesis.faults import FaultOpinion, TrajectoryVerified
 from events.synthesis.plans import Plan
-from tests.daemon.synthesis.parts import FailingWriter, FixedExaminer, TwiceRoller, ask
+from tests.daemon.methods.synthesis.parts import FailingWriter, FixedExaminer, TwiceRoller, ask
 
 PLAN = plan_by_rule(Shop(), PlanRequest("seed", 4, {"cancel": 1.0})).entries[0]
 

@@ -15,7 +15,7 @@ from envs.task import TaskDefinition
 from events.learning import PlanName, TaskProposed, TaskRejected
 from events.synthesis.faults import TrajectoryVerified
 from events.synthesis.plans import PlansRevised, PlansWritten
-from tests.daemon.synthesis.parts import FailingWriter, ask, count_proposals, run, select
+from tests.daemon.methods.synthesis.parts import FailingWriter, ask, count_proposals, run, select
 
 
 def test_a_quota_is_filled_by_the_plans_in_turn() -> None:

@@ -12,7 +12,7 @@ from daemon.methods.synthesis.reflection import RuleReviser
 from envs.shop.environment import Shop
 from events.learning import PlanName
 from events.synthesis.plans import PlanRule
-from tests.daemon.synthesis.models.shop_model import PLAN, make_client
+from tests.daemon.methods.synthesis.models.shop_model import PLAN, make_client
 from tests.envs.model_server import Json, ModelServer, Reply, said
 
 SHOP = Shop()

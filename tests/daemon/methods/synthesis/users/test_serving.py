@@ -22,9 +22,9 @@ from events.serving import AdapterProduced
 from ops.random_adapters import Adapters, Maker
 from tests.consumers.folding import at, ended
 from tests.consumers.playing_users import user_evaluated
+from tests.daemon.methods.synthesis.users.conftest import decide
 from tests.daemon.serving.conftest import MakeHome, make_home, reference
 from tests.daemon.serving.homes import ADA, Home
-from tests.daemon.users.conftest import decide
 
 __all__ = ["make_home", "reference"]
 

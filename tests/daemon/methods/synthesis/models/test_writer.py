@@ -20,7 +20,13 @@ from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.messages import Action
 from events.synthesis.plans import Plan
-from tests.daemon.synthesis.models.shop_model import PLAN, SEED, ShopModel, examine, make_client
+from tests.daemon.methods.synthesis.models.shop_model import (
+    PLAN,
+    SEED,
+    ShopModel,
+    examine,
+    make_client,
+)
 from tests.envs.model_server import Json, ModelServer, Reply, called, refused, said
 
 Answering = Callable[[Json], Reply | Json]

@@ -19,7 +19,7 @@ from events.lifecycle import State
 from events.serving import AdapterMoved
 from tests.consumers.deciding import decided, evaluated, staged
 from tests.consumers.playing_users import user_evaluated, user_produced
-from tests.daemon.users.conftest import MakeApp, decide
+from tests.daemon.methods.synthesis.users.conftest import MakeApp, decide
 
 HERE = UserModel(url="http://127.0.0.1:9/v1", model="m", candidates=3, line_tokens=99)
 ELSEWHERE = UserModel(url="https://models.example/v1", model="m")

@@ -12,7 +12,7 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.methods.synthesis.users import worker
 from tests.consumers.folding import at, ended
 from tests.consumers.playing_users import user_produced
-from tests.daemon.users.conftest import MakeApp, decide
+from tests.daemon.methods.synthesis.users.conftest import MakeApp, decide
 
 
 def test_the_tasks_of_each_agents_gate_are_drawn_once(

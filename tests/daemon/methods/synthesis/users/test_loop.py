@@ -26,9 +26,9 @@ from daemon.methods.synthesis.users.worker import UserWorker, user_trials_of
 from events.lifecycle import State
 from events.serving import AdapterProduced, UserEvaluated
 from tests.consumers.folding import at, ended
+from tests.daemon.methods.synthesis.users.conftest import play
 from tests.daemon.serving.conftest import MakeHome, make_home, reference
 from tests.daemon.serving.homes import Home
-from tests.daemon.users.conftest import play
 from tests.daemon.written import Fixed
 
 __all__ = ["make_home", "reference"]

@@ -5,7 +5,7 @@ from daemon.methods.synthesis.users.dialogues import choose_dialogues, count_dia
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED
 from events.rollouts import Task
 from tests.consumers.folding import at, ended
-from tests.daemon.users.conftest import MakeApp, play
+from tests.daemon.methods.synthesis.users.conftest import MakeApp, play
 
 
 def test_one_dialogue_of_each_task_counts_the_newest_and_no_reserved_seed(
