@@ -14,10 +14,8 @@ they are behind, and say so.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import case, func, select
-
 from consumers.position import offsets, position
-from consumers.tables import Call
+from consumers.retention import find_retention_offset
 from events.archive.archive import Archive, Cut
 from events.codec import blob_of
 from events.errors import BadRecord, LogError, LogTruncated
@@ -25,8 +23,6 @@ from events.log import EventLog, Record, read_all
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from daemon.core.app import App
 
 
@@ -86,7 +82,7 @@ def _portion(app: "App", log: EventLog, archive: Archive, partition: int, named:
     if log is app.log:
         # Sessions are read from there.
         with app.reading() as connection:
-            limits["sessions"] = _find_retention_offset(connection, partition, before)
+            limits["sessions"] = find_retention_offset(connection, partition, before)
         before = max(start, min(before, limits["sessions"]))
     proven = _verify_archive(archive, log, partition, before)
     assert proven == before, "the archive reaches as far as its end says"
@@ -158,31 +154,3 @@ def _check_body(archive: Archive, record: Record) -> None:
         return  # a dead letter names nothing
     if reference is not None:
         archive.blobs.get(reference.sha256)
-
-
-def _find_retention_offset(connection: "Connection", partition: int, before: int) -> int:
-    """Return the offset, in the folded log, from which on all events of a partition are needed;
-    `before` where none before it is.
-
-    A session with loose calls, which no rollout names yet, or that went on after `before` is read
-    again: a rollout is made from the events of its calls."""
-    calls = Call.table().c
-    session = (
-        select(
-            calls.session,
-            func.min(calls.started_offset).label("first"),
-            func.max(func.coalesce(calls.ended_offset, calls.started_offset)).label("last"),
-            func.max(case((Call.loose(), 1), else_=0)).label("loose"),
-        )
-        .where(calls.partition == partition)
-        .group_by(calls.session)
-        .subquery()
-    )
-    query = select(func.min(session.c.first))
-    while True:
-        # What is kept for one session may be where another one went on.
-        kept = (session.c.last >= before) | (session.c.loose == 1)
-        offset = connection.execute(query.where(session.c.first < before, kept)).scalar()
-        if offset is None:
-            return before
-        before = int(offset)
