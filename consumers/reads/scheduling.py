@@ -72,9 +72,10 @@ def scheduling(
     now: datetime,
     kinds: Collection[str] | None = None,
 ) -> Scheduling:
-    """What the scheduler decides on, on the day (UTC) of `now`; `connection` is of
-    `database.read_transaction`. `kinds`: the kinds of task that the agent's environment writes.
-    None: rollouts on any task count."""
+    """Return the input of the scheduler for the day (UTC) of `now`.
+
+    `connection` is that of `database.read_transaction`. `kinds` are the kinds of task that the
+    agent's environment writes; with None, rollouts on any task count."""
     newest = _newest(connection, alias, base)
     return Scheduling(
         alias=alias,

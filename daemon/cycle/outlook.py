@@ -1,10 +1,10 @@
-"""What the next cycle of each agent waits for.
+"""Tell why the next cycle of each agent does not begin yet.
 
-    read_facts(connection, settings, pair, now)   what `scheduler.decide` decides on
+    read_facts(connection, settings, pair, now)   the input of `scheduler.decide`
     read_outlooks(connection, settings, now)      the outlook of each agent, for display
 
-Asks the same pure functions as the leader (scheduler.py, state_machine.py) of the same tables, and
-decides nothing.
+The module calls the same pure functions as the leader (scheduler.py, state_machine.py) on the same
+tables. It decides nothing.
 """
 
 from collections.abc import Iterable
@@ -70,7 +70,7 @@ def describe_unusable(lines: Iterable[UnusableFailures]) -> str:
 def read_facts(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> Scheduling | None:
-    """What the scheduler decides on; None for an agent whose tasks cannot be played."""
+    """Return the input of the scheduler, or None for an agent whose tasks cannot be played."""
     environment = find_environment(settings, pair.alias)
     if environment is None:
         return None

@@ -1,4 +1,4 @@
-"""What an open cycle needs next, read from the tables.
+"""Read the next step of an open cycle from the tables.
 
     read_next_step(connection, settings, cycle, pair)   how far a cycle is, and its next step
     read_due_steps(connection, settings, cycle, pair)   the same, with the next step of each branch

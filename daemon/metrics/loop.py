@@ -149,7 +149,7 @@ LOOP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LoopReading:
-    """What a method reads its metrics from: the tables at one moment."""
+    """The tables at one moment, from which a method reads its metrics."""
 
     connection: "Connection"
     settings: "Settings"

@@ -76,8 +76,8 @@ class ProposalRequest:
     job_round: JobRound | None = None
     """The round of the cycle's job that asks; None for the cycle itself."""
     writers: Sequence[TaskWriter] = ()
-    """What writes the tasks of methods, in order: of a mode without a writer, none is written,
-    whatever the directive says."""
+    """The writers of the methods' tasks, in the order in which they are asked. A mode without a
+    writer gets no task, whatever the directive asks for."""
     bodies: MutableMapping[str, str] = field(default_factory=dict)
     """Task by content -> the text of its body: where the environment finds what is written now."""
     full: Mapping[str, int] = field(default_factory=dict)

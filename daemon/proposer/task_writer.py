@@ -1,4 +1,4 @@
-"""What a method gives the Proposer so that tasks of its own mode are written (proposer.py).
+"""A method's writer of tasks, which the Proposer asks for drafts of one mode (proposer.py).
 
 A directive says how many places of a quota each mode gets. The Proposer asks the writer of the mode
 for drafts, checks each, and records it; the writer only makes them.
@@ -38,7 +38,7 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class TaskWriter:
-    """What writes the tasks of a mode."""
+    """The writer of the tasks of a mode."""
 
     name: str
     """Part of the id of an event that rejects a pattern; it never changes."""
@@ -48,5 +48,5 @@ class TaskWriter:
     pool: ModePool
     """The pool that its tasks are drawn from."""
     draft: Callable[[Environment, str, Sequence[Source], int, str], Drafts]
-    """Returns at most so many drafts for a pattern, from its failed rollouts whose tasks are
-    followed, at least one, and a seed. Equal arguments give equal drafts."""
+    """Takes an environment, a pattern, the sources of its failed rollouts (at least one), the most
+    drafts, and a seed. Returns the drafts. Equal arguments give equal drafts."""

@@ -97,7 +97,7 @@ class MistakeObserver:
         self._lessons: dict[str, Lesson | None] = {}
         """Task -> what follows the mistake that it begins behind."""
         self._seen: dict[Slot, Observation] = {}
-        """What each attempt shows beside its verdict."""
+        """(Task, trial) -> the observation of that attempt."""
 
     def note(self, task: TaskDefinition) -> None:
         """Keep what is needed of a task; each is noted before its attempts are observed."""

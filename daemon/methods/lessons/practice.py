@@ -51,7 +51,7 @@ class LessonPractice:
     patterns: tuple[PatternRefusals, ...]
     """Those that tasks are written for, the highest priority first."""
     says: str
-    """What they do, or why nothing, as a sentence."""
+    """A sentence that tells what the setting does for the agent, or why it does nothing."""
 
 
 def read_practices(connection: "Connection", settings: "Settings") -> list[LessonPractice]:
