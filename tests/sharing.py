@@ -1,7 +1,7 @@
 """A part of pytest: how tests are shared out between the processes of pytest-xdist.
 
-A file stays together, what asks the vLLM of one folder too, and all that asks Ray: what a module, a
-package or a session sets up is then set up once. What takes longest comes first, so that no process
+A file stays together, and so does all that asks vLLM, and all that asks Ray: what a module or a
+session sets up is then set up once. What takes longest comes first, so that no process
 is left with it alone. `--dist loadgroup` would do the same, but pytest-xdist 3.8 writes the groups
 into a field that pytest 9.2 no longer reads, and shares out test by test without a word.
 """
@@ -40,9 +40,10 @@ def marks_in(file: Path) -> frozenset[str]:
 def unit_of(file: Path) -> str:
     """Return the name of what one process has to run, of which this file is a part."""
     marks = marks_in(file)
-    if "ray" in marks:
-        return "ray"
-    return str(file.parent if "vllm" in marks else file)
+    for service in ("ray", "vllm"):
+        if service in marks:
+            return service
+    return str(file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -46,5 +46,5 @@ def test_what_asks_for_one_server_stays_together() -> None:
     gateway, jobs = TESTS / "daemon/gateway", TESTS / "daemon/jobs"
     assert unit_of(gateway / "test_vllm.py") == unit_of(gateway / "test_vllm_messages.py")
     assert unit_of(gateway / "test_vllm.py") != unit_of(gateway / "test_metrics.py")
-    assert unit_of(gateway / "test_vllm.py") != unit_of(TESTS / "daemon/serving/test_vllm.py")
+    assert unit_of(gateway / "test_vllm.py") == unit_of(TESTS / "daemon/serving/test_vllm.py")
     assert unit_of(jobs / "test_ray.py") == unit_of(TESTS / "contract/test_job_runner.py")

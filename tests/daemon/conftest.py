@@ -1,7 +1,8 @@
-"""The command line in this process, with no setting from outside; and adapters for it."""
+"""The command line in this process, with no setting from outside; adapters for it; and the vLLM
+servers that the tests of several folders share."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from tests.daemon.commands import Result, write_examples
 
 if TYPE_CHECKING:
     from ops.random_adapters import Adapters
+    from ops.vllm.server import Vllm
+    from tests.daemon.vllms import RecitingVllm
 
 Kintsugi = Callable[..., Result]
 
@@ -63,3 +66,24 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> "Adapters":
     from ops.random_adapters import make_adapters
 
     return make_adapters(tmp_path_factory.mktemp("adapters"))
+
+
+@pytest.fixture(scope="session")
+def vllm() -> "Iterator[Vllm]":
+    """A real vLLM over the reference policy, in float32. A test unloads the adapters it loads."""
+    from tests.daemon.vllms import serve_reference
+
+    with serve_reference() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def reciting_vllm() -> "Iterator[RecitingVllm]":
+    """A real vLLM as it must be, whose model recites. The sampling parameters of its checkpoint
+    must be without effect."""
+    from daemon.solver.reference.demonstrations import vocabulary
+    from envs.shop.environment import Shop
+    from tests.daemon.vllms import serve_reciting
+
+    with serve_reciting(vocabulary(Shop()), temperature=0.5) as server:
+        yield server

@@ -1,10 +1,8 @@
 """Engines report the bent distribution: each field's figures are those of the model's own logits,
 bent here as vLLM documents it. What an engine reports so is what a learner may apply again."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import httpx2
@@ -16,9 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from ops.isolated import InstallError
 from ops.vllm.server import Vllm
-from tests.conftest import missing
 from tests.daemon.engine.conftest import listening
 
 Json = dict[str, Any]
@@ -61,18 +57,6 @@ def model() -> Any:
 def embedded() -> Iterator[str]:
     with listening(Policy.load(CHECKPOINT, NAME), Chat(CHECKPOINT)) as live:
         yield f"{live.url}/v1"
-
-
-@pytest.fixture(scope="module")
-def vllm() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="kintsugi-vllm-") as folder:
-        server = Vllm(CHECKPOINT, NAME, Path(folder), flags=("--max-model-len=512",))
-        try:
-            server.start()
-        except InstallError as error:
-            missing(str(error))
-        yield server.url
-        server.stop()
 
 
 def bend(logits: Tensor, fields: Json, prompt: Sequence[int], written: Sequence[int]) -> Tensor:
@@ -162,8 +146,8 @@ def test_the_embedded_engine_reports_the_bent_distribution(
 @pytest.mark.vllm
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fields", [*SERVED, *OF_VLLM], ids=name)
-def test_vllm_reports_the_bent_distribution(vllm: str, model: Any, fields: Json) -> None:
-    bent, plain = read_gaps(vllm, model, fields)
+def test_vllm_reports_the_bent_distribution(vllm: Vllm, model: Any, fields: Json) -> None:
+    bent, plain = read_gaps(vllm.url, model, fields)
     assert bent < BOUND
     assert plain > 10 * BOUND, "the field changes what is reported"
 

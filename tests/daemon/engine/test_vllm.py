@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import os
-import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from envs.evaluation import Setup, make_environment_user, play
 from envs.players import ModelAgent
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
-from ops.isolated import InstallError
 from ops.vllm.server import Vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -51,20 +47,6 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     parameter.normal_(std=0.05)
         model.save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def vllm() -> Iterator[Vllm]:
-    with tempfile.TemporaryDirectory(prefix="kintsugi-vllm-") as folder:
-        server = Vllm(CHECKPOINT, NAME, Path(folder), flags=("--max-model-len=512",))
-        try:
-            server.start()
-        except InstallError as error:
-            if os.environ.get("CI") == "true":
-                pytest.fail(f"with CI=true nothing may be skipped: {error}", pytrace=False)
-            pytest.skip(str(error))
-        yield server
-        server.stop()
 
 
 def opening(kind: str, seed: int) -> list[dict[str, Any]]:
@@ -130,6 +112,8 @@ def test_log_probabilities_are_those_of_the_engine(vllm: Vllm, adapter: Path) ->
     assert max(with_adapter) < BOUND
     # The adapter does change what is answered, so that agreement means something.
     assert max(compared(vllm, "random-1", base)) > 100 * BOUND
+    unloaded = {"lora_name": "random-1"}
+    httpx2.post(f"{vllm.url}/unload_lora_adapter", json=unloaded).raise_for_status()
 
 
 def test_the_policy_serves_its_plain_tasks(vllm: Vllm) -> None:

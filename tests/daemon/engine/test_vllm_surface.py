@@ -1,33 +1,24 @@
 """The same requests to this engine and to a real vLLM, over one checkpoint: the same answers."""
 
 import json
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from ops.isolated import InstallError
-from ops.reciting_model import reciting
-from ops.vllm.server import Vllm
-from tests.conftest import missing
 from tests.daemon.engine.conftest import listening
 from tests.daemon.engine.test_server import folded
+from tests.daemon.vllms import ROOM, RecitingVllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 Json = dict[str, Any]
 
-LENGTH = 256
-TEXT = 'L<tool_call>\n{"name": "get_user", "arguments": {"user_id": "U12"}}\n</tool_call>'
 HELLO: Json = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 64, "temperature": 0}
-LONG = [{"role": "user", "content": "Rosa " * LENGTH}]
+LONG = [{"role": "user", "content": "Rosa " * ROOM}]
 TOOLS = [
     {
         "type": "function",
@@ -50,7 +41,7 @@ WHOLE: dict[str, tuple[str, Json]] = {
     "cut off": (CHAT, HELLO | IDS | {"tools": TOOLS, "max_tokens": 4}),
     "a stop string": (CHAT, HELLO | IDS | {"stop": ["get_"]}),
     "a stop token": (CHAT, HELLO | IDS | {"stop_token_ids": [707]}),
-    "more tokens than there is room for": (CHAT, HELLO | {"max_tokens": LENGTH}),
+    "more tokens than there is room for": (CHAT, HELLO | {"max_tokens": ROOM}),
     "several prompts": (
         TEXTS,
         IDS | {"prompt": [[4], [4]], "max_tokens": 3, "logprobs": 1, "temperature": 0},
@@ -66,7 +57,7 @@ WHOLE: dict[str, tuple[str, Json]] = {
 STREAMED = {n: one for n, one in WHOLE.items() if one[0] == CHAT and n != "cut off"}
 REFUSED: dict[str, tuple[str, Json, int]] = {
     "a prompt that does not fit": (CHAT, {"messages": LONG}, 400),
-    "more tokens than ever fit": (CHAT, HELLO | {"max_tokens": 4 * LENGTH}, 400),
+    "more tokens than ever fit": (CHAT, HELLO | {"max_tokens": 4 * ROOM}, 400),
     "an unknown model": (CHAT, HELLO | {"model": "none"}, 404),
     "no messages": (CHAT, {"messages": []}, 400),
     "a temperature below zero": (CHAT, HELLO | {"temperature": -1}, 400),
@@ -88,20 +79,11 @@ REFUSED: dict[str, tuple[str, Json, int]] = {
 
 
 @pytest.fixture(scope="module")
-def urls(shop_tokens: PreTrainedTokenizerFast) -> Iterator[tuple[str, str]]:
+def urls(reciting_vllm: RecitingVllm) -> Iterator[tuple[str, str]]:
     """Ours and vLLM's."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kintsugi-vllm-")))
-        checkpoint = folder / "tiny"
-        # vLLM has no attention for narrower heads.
-        reciting(checkpoint, shop_tokens, TEXT, head_dim=64, max_position_embeddings=LENGTH)
-        server = Vllm(checkpoint, "tiny", folder, flags=(f"--max-model-len={LENGTH}",))
-        try:
-            stack.enter_context(server)
-        except InstallError as error:
-            missing(str(error))
-        live = stack.enter_context(listening(Policy.load(checkpoint, "tiny"), Chat(checkpoint)))
-        yield f"{live.url}/v1", server.url
+    checkpoint = reciting_vllm.checkpoint
+    with listening(Policy.load(checkpoint, "tiny"), Chat(checkpoint)) as live:
+        yield f"{live.url}/v1", reciting_vllm.server.url
 
 
 def post(url: str, path: str, body: Json) -> httpx2.Response:

@@ -1,8 +1,6 @@
 """A gateway over a real embedded engine, both in this process and reached over sockets; and real
 vLLMs, started as they must be and otherwise."""
 
-import json
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,15 +19,11 @@ from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from ops.isolated import InstallError
-from ops.reciting_model import reciting
-from ops.vllm.server import Vllm
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.privacy.keys import ClientKey, ClientKeys
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.routing.upstreams import Upstream, Upstreams
 from producers.gateway.server import Gateway, Options
-from tests.conftest import missing
 from tests.daemon.engine.conftest import (
     Live,
     base,
@@ -40,6 +34,7 @@ from tests.daemon.engine.conftest import (
     shop_tokens,
 )
 from tests.daemon.listening import at_a_port
+from tests.daemon.vllms import RecitingVllm, serve_reciting
 
 __all__ = ["base", "checkpoint", "live", "recite", "served_chat", "shop_tokens"]
 
@@ -153,60 +148,40 @@ def post(url: str, path: str = "/v1/chat/completions", /, **body: Any) -> httpx2
     return httpx2.post(f"{url}{path}", json=body, timeout=60)
 
 
-RECITED = 'L<tool_call>\n{"name": "get_user", "arguments": {"user_id": "U12"}}\n</tool_call>'
-"""What the model of the vLLMs answers to everything."""
-ROOM = 256
-"""Tokens of a conversation with it."""
-
-
-def serving(tokens: PreTrainedTokenizerFast, *flags: str, **defaults: float) -> Iterator[str]:
-    """A vLLM whose model recites; `defaults` are the sampling parameters of its checkpoint."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kintsugi-vllm-")))
-        # vLLM has no attention for narrower heads.
-        model = reciting(
-            folder / "tiny", tokens, RECITED, head_dim=64, max_position_embeddings=ROOM
-        )
-        (model / "generation_config.json").write_text(json.dumps(defaults))
-        server = Vllm(model, "tiny", folder, flags=(f"--max-model-len={ROOM}", *flags))
-        try:
-            stack.enter_context(server)
-        except InstallError as error:
-            missing(str(error))
-        yield server.url.removesuffix("/v1")
-
-
-@pytest.fixture(scope="package")
-def vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
-    """Started as it must be. The checkpoint's own sampling parameters must be without effect."""
-    yield from serving(shop_tokens, temperature=0.5)
+@pytest.fixture(scope="session")
+def vllm(reciting_vllm: RecitingVllm) -> str:
+    """Started as it must be."""
+    return reciting_vllm.root
 
 
 @pytest.fixture(scope="package")
 def raw_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
     """With the wrong log-probabilities, too little room for adapters, and another tool parser."""
-    yield from serving(
+    with serve_reciting(
         shop_tokens,
         "--logprobs-mode=raw_logprobs",
         "--max-loras=1",
         "--max-lora-rank=8",
         "--tool-call-parser=pythonic",
-    )
+    ) as server:
+        yield server.root
 
 
 @pytest.fixture(scope="module")
 def strict_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
     """As it must be, but that it makes a grammar of the tools of every chat."""
-    yield from serving(shop_tokens, "--tool-strict-level=function")
+    with serve_reciting(shop_tokens, "--tool-strict-level=function") as server:
+        yield server.root
 
 
 @pytest.fixture(scope="module")
 def bare_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
     """Without adapters and tools, and with the checkpoint's sampling parameters."""
-    yield from serving(
+    with serve_reciting(
         shop_tokens,
         "--no-enable-lora",
         "--no-enable-auto-tool-choice",
         "--generation-config=auto",
         temperature=0.5,
-    )
+    ) as server:
+        yield server.root

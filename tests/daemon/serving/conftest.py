@@ -1,6 +1,5 @@
 """The reference policy behind both engines, and homes over them."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,9 +11,6 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import Replica
-from ops.isolated import InstallError
-from ops.vllm.server import Vllm
-from tests.conftest import missing
 from tests.daemon.engine.conftest import Live, listening
 from tests.daemon.serving.homes import Home, Restartable
 
@@ -36,20 +32,6 @@ def replica(embedded: Live) -> Iterator[Replica]:
         yield replica
         for name in replica.list_models().adapters:
             replica.unload(name)
-
-
-@pytest.fixture(scope="package")
-def vllm() -> Iterator[Vllm]:
-    """A real vLLM over the reference policy, in float32."""
-    # Short, for sockets lie below it.
-    with tempfile.TemporaryDirectory(prefix="kintsugi-vllm-") as folder:
-        server = Vllm(CHECKPOINT, "reference", Path(folder), flags=("--max-model-len=512",))
-        try:
-            server.start()
-        except InstallError as error:
-            missing(str(error))
-        yield server
-        server.stop()
 
 
 @pytest.fixture(scope="session")

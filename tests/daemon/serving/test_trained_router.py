@@ -1,7 +1,6 @@
 """A panel behind a trained router, on both engines: it chooses as the same adapter does in this
 process, and its members answer."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +17,9 @@ from daemon.roles.route_follower import in_force
 from daemon.solver.job import ADAPTER
 from daemon.solver.sampling.opening import read_opening
 from events.rollouts import MemberChoice
-from ops.isolated import InstallError
 from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 from producers.gateway.skills.label_router import build_prompts, list_label_tokens, read_scores
-from tests.conftest import missing
 from tests.daemon.gateway.conftest import fronting, post
 from tests.daemon.gateway.test_panels import choices
 from tests.daemon.gateway.test_routing import ask as ask_agent
@@ -37,6 +34,7 @@ from tests.daemon.methods.skills.routing.test_router_job import (
 )
 from tests.daemon.serving.homes import ADA, Home, Restartable
 from tests.daemon.serving.test_cycle_panels import record_adapter
+from tests.daemon.vllms import serve_reference
 
 pytestmark = pytest.mark.learning
 
@@ -51,16 +49,8 @@ ANSWER: Final[dict[str, Any]] = {"temperature": 0, "max_tokens": 8}
 @pytest.fixture
 def mended_vllm() -> Iterator[Vllm]:
     """A vLLM whose base is itself beside adapters, as a panel needs it."""
-    # Short, for sockets lie below it.
-    with tempfile.TemporaryDirectory(prefix="kintsugi-vllm-") as folder:
-        flags = ("--max-model-len=512",)
-        server = Vllm(CHECKPOINT, "reference", Path(folder), flags=flags, mended=True)
-        try:
-            server.start()
-        except InstallError as error:
-            missing(str(error))
+    with serve_reference(mended=True) as server:
         yield server
-        server.stop()
 
 
 @pytest.fixture(

@@ -1,7 +1,6 @@
 """A real vLLM as a replica: what it takes, what it refuses, and what its precision leaves."""
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,14 +13,13 @@ from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter, verify
 from daemon.adapters.fingerprint import COARSEST, EXACT, BaseMixup, NotProven, OtherBase, distance
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import LoadRefusal, NameConflict, NoAnswer, Replica
-from ops.isolated import InstallError
 from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
-from tests.conftest import missing
 from tests.daemon.adapters.test_compatibility import of_nothing, truncated
 from tests.daemon.engine.heads import save_head
 from tests.daemon.serving.planted import foreign_modules, load_adapter, no_numbers
 from tests.daemon.serving.test_proof import busy
+from tests.daemon.vllms import serve_reference
 
 SLOTS = 4
 """--max-loras of ops/vllm."""
@@ -144,18 +142,8 @@ def test_a_base_that_answers_with_an_adapter_is_noticed(exact: Replica, adapters
 @pytest.fixture(scope="module")
 def coarse() -> Iterator[Replica]:
     """One that computes in bfloat16, as most do; mended, so that no adapter reaches its base."""
-    with tempfile.TemporaryDirectory(prefix="kintsugi-vllm-") as folder:
-        flags = ("--max-model-len=512", "--dtype=bfloat16")
-        server = Vllm(CHECKPOINT, "reference", Path(folder), flags=flags, mended=True)
-        try:
-            server.start()
-        except InstallError as error:
-            missing(str(error))
-        try:
-            with Replica(server.url) as replica:
-                yield replica
-        finally:
-            server.stop()
+    with serve_reference("--dtype=bfloat16", mended=True) as server, Replica(server.url) as replica:
+        yield replica
 
 
 @pytest.mark.long
@@ -186,6 +174,7 @@ def test_what_rounding_hides_is_not_proven(coarse: Replica, adapters: Adapters) 
         coarse.prove(name, adapters.read_fingerprint("v2"), tolerance, rivals)
 
 
+@pytest.mark.long
 def test_a_mended_one_answers_as_its_base_beside_adapters_in_all_slots(
     coarse: Replica, adapters: Adapters
 ) -> None:
@@ -197,6 +186,7 @@ def test_a_mended_one_answers_as_its_base_beside_adapters_in_all_slots(
     assert distance(expected.base, expected.adapter) > 3 * tolerance, "else it would not be seen"
 
 
+@pytest.mark.long
 def test_it_loads_what_is_no_number_and_then_refuses_to_answer(
     coarse: Replica, adapters: Adapters, copy: Path
 ) -> None:
