@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from daemon.cli.command import DONE, PARTLY, Cli, command, noun
-from daemon.cli.output import table
+from daemon.cli.output import format_interval, table
 
 group = noun("bench", "Published benchmarks for any endpoint.")
 
@@ -134,10 +134,3 @@ def _print_bfcl(cli: Cli, result: dict[str, Any]) -> None:
     cli.out.show(f"{result['trials']:,} trials of each case; ended by {ended}")
     if result["unjudged"]:
         cli.out.hint(f"{result['unjudged']:,} attempts are unjudged; the same command plays again")
-
-
-def format_interval(interval: dict[str, float] | None) -> str | None:
-    """Return value and bounds, 95 %; None without an interval."""
-    if interval is None:
-        return None
-    return f"{interval['value']:.3f} [{interval['low']:.2f}, {interval['high']:.2f}]"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from daemon.cli.command import DONE, PARTLY, Cli, command
-from daemon.cli.output import table
+from daemon.cli.output import format_interval, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -535,7 +535,7 @@ def _print(cli: Cli, result: dict[str, Any]) -> None:
     for basis, tasks in result["unevaluated"].items():
         cli.out.show(
             f"{len(tasks):,} tasks need a judge ({basis}) and are not counted; without the judge's "
-            f"part pass^1 of all tasks is {_cell(result['without_judge']['pass_hat'].get('1'))}"
+            f"part pass^1 of all tasks is {_read_pass_1(result['without_judge'])}"
         )
     if result["unjudged"]:
         cli.out.hint(
@@ -569,7 +569,7 @@ def _print_repairs(cli: Cli, result: dict[str, Any]) -> None:
             continue  # it has no task, or no attempt of one was judged
         cli.out.show(
             f"{part['tasks']:,} tasks {what} an injected mistake: pass^1 "
-            f"{_cell(part['pass_hat'].get('1'))}, {repeated:.2f} redundant calls an episode"
+            f"{_read_pass_1(part)}, {repeated:.2f} redundant calls an episode"
         )
     for operator, row in result["repair"].items():
         if row["not_injected"]:
@@ -619,11 +619,9 @@ def _similarity_table(result: dict[str, Any]) -> Any:
 
 
 def _row(name: str, tasks: int, pass_hat: dict[str, Any], most: int) -> list[Any]:
-    return [name, f"{tasks:,}", *(_cell(pass_hat.get(str(k))) for k in range(1, most + 1))]
+    intervals = (format_interval(pass_hat.get(str(k))) for k in range(1, most + 1))
+    return [name, f"{tasks:,}", *intervals]
 
 
-def _cell(interval: dict[str, float] | None) -> str | None:
-    """Value and bounds, 95 %."""
-    if interval is None:
-        return None
-    return f"{interval['value']:.3f} [{interval['low']:.2f}, {interval['high']:.2f}]"
+def _read_pass_1(part: dict[str, Any]) -> str | None:
+    return format_interval(part["pass_hat"].get("1"))

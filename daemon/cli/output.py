@@ -204,6 +204,13 @@ def table(
     return grid
 
 
+def format_interval(interval: dict[str, float] | None) -> str | None:
+    """Return value and bounds, 95 %; None without an interval."""
+    if interval is None:
+        return None
+    return f"{interval['value']:.3f} [{interval['low']:.2f}, {interval['high']:.2f}]"
+
+
 def _write_cell(cell: Any) -> "Text":
     from rich.text import Text
 

@@ -363,7 +363,7 @@ def open_additions(
     from envs.task import signature
 
     settings = cli.settings
-    configured = next((agent for agent in settings.agents if agent.alias == alias), None)
+    configured = settings.find_agent(alias)
     trained_in = None if configured is None else configured.environment
     named = env or trained_in
     only = None if named is None else load_environment(cli, named)

@@ -879,6 +879,10 @@ class Settings(BaseSettings):
         checkpoints = (agent.checkpoint for agent in self.agents if agent.checkpoint is not None)
         return self.engine.model or next(checkpoints, None)
 
+    def find_agent(self, alias: str) -> Agent | None:
+        """Return the entry of an agent; None where no entry names it."""
+        return next((agent for agent in self.agents if agent.alias == alias), None)
+
     @property
     def environment_places(self) -> tuple[str, ...]:
         """Where the agents' tasks are played: names and paths that an event may name as well."""

@@ -36,7 +36,6 @@ from daemon.cycle.methods import CycleMethods, find_user
 from daemon.cycle.outlook import describe_unusable
 from daemon.cycle.parent import describe_parent, find_rejected_parent
 from daemon.cycle.proposal import Proposal, RetryLater, Study
-from daemon.cycle.views import find_agent
 from daemon.jobs.learning_rate import needs_size
 from daemon.jobs.own_successes import offer_successes
 from daemon.proposer import sources
@@ -507,7 +506,8 @@ class CyclePlanner:
 
     def _count_parameters(self, cycle: CycleRow) -> int | None:
         """The size of the agent's base, where a setting follows from it. Raises NotTrainable."""
-        training, agent = self._app.settings.training, find_agent(self._app.settings, cycle.alias)
+        settings = self._app.settings
+        training, agent = settings.training, settings.find_agent(cycle.alias)
         if agent is None or agent.checkpoint is None or not needs_size(training):
             return None
         try:
@@ -520,7 +520,7 @@ class CyclePlanner:
 
     def _find_agent(self, cycle: CycleRow) -> "Agent":
         """What the settings say of a cycle's agent. Raises RetryLater where they do not name it."""
-        agent = find_agent(self._app.settings, cycle.alias)
+        agent = self._app.settings.find_agent(cycle.alias)
         if agent is None:
             raise RetryLater(
                 f"{cycle.alias} is no longer in the setting agents, so its cycle waits; put it "

@@ -3,7 +3,6 @@
     read_next_step(connection, settings, cycle, pair)   how far a cycle is, and its next step
     read_due_steps(connection, settings, cycle, pair)   the same, with the next step of each branch
     read_step(connection, settings, cycle)              the next step as text, for who only looks
-    find_agent(settings, alias)                         what the settings say of an agent
 
 The leader, the worker, the status document, the metrics and doctor all ask here, within one
 `database.read_transaction`, so they agree about a cycle. The rule itself is pure
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.serving import AdapterRow
-    from daemon.config.settings import Agent, Settings
+    from daemon.config.settings import Settings
 
 ENDING: Final = "end"
 """The step of a cycle that is over but for the leader's event."""
@@ -105,14 +104,9 @@ def step_start(state: CycleState) -> str | None:
     return max((moment for moment in moments if moment is not None), default=None)
 
 
-def find_agent(settings: "Settings", alias: str) -> "Agent | None":
-    """What the settings say of an agent; None where they do not name it."""
-    return next((agent for agent in settings.agents if agent.alias == alias), None)
-
-
 def find_environment(settings: "Settings", alias: str) -> str | None:
     """The environment in which the tasks of an agent are played; None without one."""
-    agent = find_agent(settings, alias)
+    agent = settings.find_agent(alias)
     return None if agent is None else agent.environment
 
 

@@ -31,7 +31,7 @@ from daemon.core.serving_lock import hold_serving_lock
 from daemon.cycle.branches import VersionRefusal
 from daemon.cycle.methods import compose_version, find_user, hold_out_slice
 from daemon.cycle.state_machine import Step
-from daemon.cycle.views import find_agent, list_passed_adapters, read_due_steps
+from daemon.cycle.views import list_passed_adapters, read_due_steps
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
 from daemon.evaluation.gate_trials import CannotExamine
 from daemon.evaluation.gate_waits import GateWait
@@ -185,7 +185,7 @@ class CycleWorker:
     def _build_evaluation(self, row: AdapterRow) -> CandidateEvaluation:
         """Return the evaluation of a candidate beside the present incumbent, with who plays users
         now. Raises StageRefusal, CannotExamine, UnknownEnvironment, EnvironmentBroken."""
-        agent = find_agent(self._app.settings, row.alias)
+        agent = self._app.settings.find_agent(row.alias)
         if agent is None:
             raise StageRefusal(
                 f"{row.alias} is no longer in the setting agents, so {row.adapter} is not evaluated"

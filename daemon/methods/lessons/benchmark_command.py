@@ -18,10 +18,9 @@ from daemon.cli.bench import (
     Retries,
     Seed,
     Timeout,
-    format_interval,
 )
 from daemon.cli.command import DONE, PARTLY, Cli, command
-from daemon.cli.output import table
+from daemon.cli.output import format_interval, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.serving import AdapterRow
-    from daemon.config.settings import Agent, Settings
+    from daemon.config.settings import Settings
 
 
 def find_user(
@@ -92,18 +92,13 @@ def _build_endpoint_user(settings: "Settings") -> EndpointUser:
     )
 
 
-def find_agent(settings: "Settings", alias: str) -> "Agent | None":
-    """Return what the settings say of an agent; None where they do not name it."""
-    return next((agent for agent in settings.agents if agent.alias == alias), None)
-
-
 def find_obstacle(settings: "Settings", alias: str) -> str | None:
     """Return why no model can play the users of an agent by these settings; None where one can, and
     where the settings want none."""
     improve = settings.improve
     if improve.users == "script":
         return None
-    agent = find_agent(settings, alias)
+    agent = settings.find_agent(alias)
     if agent is None or agent.environment is None:
         return f"{alias} has no environment in the setting agents, so nothing is simulated for it"
     if improve.users == "model":

@@ -24,7 +24,7 @@ from daemon.cycle.estimate import read_job_budget
 from daemon.cycle.proposal import FreeRequest, Skip
 from daemon.jobs.learning_rate import Points, compute_warm_start_epochs, interpolate
 from daemon.methods.synthesis.users.dialogues import choose_dialogues, offer_dialogues
-from daemon.methods.synthesis.users.players import find_agent, list_manners
+from daemon.methods.synthesis.users.players import list_manners
 from daemon.methods.synthesis.users.state_machine import UserStep
 from daemon.methods.synthesis.users.views import UserState, name_environment, read_user_state
 from daemon.proposer.candidate import FIRST_SEED, LAST_SEED
@@ -231,7 +231,7 @@ def build_request(app: "App", pair: "Pair") -> FreeRequest | None:
             return None
         environment = name_environment(settings, pair.alias)
         dialogues = choose_dialogues(connection, pair.alias, environment)
-    agent = find_agent(settings, pair.alias)
+    agent = settings.find_agent(pair.alias)
     assert agent is not None, "an agent without an obstacle is in the settings"
     attempt = str(len(state.jobs) + 1)
     job = derive_id("user job", pair.alias, pair.base, attempt)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from consumers.reads import learning, serving
 from daemon.methods.synthesis.users.dialogues import count_dialogues
 from daemon.methods.synthesis.users.players import (
-    find_agent,
     find_obstacle,
     has_manners,
     read_environment,
@@ -91,7 +90,7 @@ def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair"
 
 def name_environment(settings: "Settings", alias: str) -> str:
     """Return the name of an agent's environment. Raises UnknownEnvironment, EnvironmentBroken."""
-    agent = find_agent(settings, alias)
+    agent = settings.find_agent(alias)
     assert agent is not None, "an agent without an obstacle is in the settings"
     assert agent.environment is not None, "an agent without an obstacle has an environment"
     paths = settings.environments.paths

@@ -34,7 +34,6 @@ from daemon.evaluation.gate_waits import GateWait
 from daemon.jobs.runner import JobRunner
 from daemon.jobs.runner_factory import make_runner
 from daemon.methods.synthesis.users.gate import DIALOGUES, UserGate
-from daemon.methods.synthesis.users.players import find_agent
 from daemon.methods.synthesis.users.state_machine import UserStep
 from daemon.methods.synthesis.users.views import UserState, read_user_state
 from daemon.serving.fleet import Fleet
@@ -180,7 +179,7 @@ class UserWorker:
 
     def _find_gate(self, row: AdapterRow, previous: AdapterRow | None) -> UserGate:
         """Return the gate of an adapter; the last one of each agent is kept."""
-        agent = find_agent(self._app.settings, row.alias)
+        agent = self._app.settings.find_agent(row.alias)
         assert agent is not None, "an agent without an obstacle is in the settings"
         key = row.adapter, row.cause, None if previous is None else previous.adapter
         known, gate = self._gates.get(row.alias, (None, None))
