@@ -11,7 +11,7 @@ pytestmark = pytest.mark.faults
 
 
 def test_a_log_restored_from_before_never_heals_in_silence(tmp_path: Path) -> None:
-    result = log_restored.run(10, tmp_path)
+    result = log_restored.run(4, tmp_path)
     assert result["passed"], json.dumps(result, indent=1)
     assert result["diverged"] > 0
 
@@ -21,12 +21,13 @@ def test_a_log_restored_from_before_never_heals_in_silence(tmp_path: Path) -> No
 def test_a_fold_killed_at_any_moment_leaves_the_tables_of_an_uninterrupted_one(
     tmp_path: Path,
 ) -> None:
-    result = fold_kill.run(5, tmp_path)
+    result = fold_kill.run(2, tmp_path)
     assert result["passed"], json.dumps(result, indent=1)
     assert result["sqlite"]["killed_at_work"] > 0
     assert result["postgres"]["killed_at_work"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.usefixtures("postgres")
 def test_two_folds_at_once_one_of_them_paused_count_nothing_twice(tmp_path: Path) -> None:

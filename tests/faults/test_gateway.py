@@ -22,6 +22,7 @@ from ops.faults import (
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.long
 def test_killed_among_all_kinds_of_calls_it_has_what_it_acknowledged_once(tmp_path: Path) -> None:
     found = gateway_kill.run(10, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
@@ -29,9 +30,9 @@ def test_killed_among_all_kinds_of_calls_it_has_what_it_acknowledged_once(tmp_pa
 
 
 def test_a_lost_answer_is_given_again_and_the_engine_is_not_asked(tmp_path: Path) -> None:
-    found = gateway_retry.run(6, tmp_path)
+    found = gateway_retry.run(3, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
-    assert found["replayed"] == 6
+    assert found["replayed"] == 3
 
 
 def test_customers_who_say_the_same_are_never_in_one_session(tmp_path: Path) -> None:
@@ -41,12 +42,12 @@ def test_customers_who_say_the_same_are_never_in_one_session(tmp_path: Path) -> 
 
 
 def test_paused_for_seconds_it_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
-    found = gateway_pause.run(3, tmp_path)
+    found = gateway_pause.run(2, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
 
 
 def test_started_again_under_load_it_makes_nobody_an_agent(tmp_path: Path) -> None:
-    found = gateway_restart.run(2, tmp_path)
+    found = gateway_restart.run(1, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
 
 
@@ -54,12 +55,12 @@ def test_started_again_under_load_it_makes_nobody_an_agent(tmp_path: Path) -> No
     os.geteuid() != 0 and os.environ.get("CI") != "true", reason="mounting a disk needs root"
 )
 def test_on_a_full_disk_nobody_is_told_what_is_not_so(tmp_path: Path) -> None:
-    found = gateway_full_disk.run(4, tmp_path)
+    found = gateway_full_disk.run(2, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
 
 
 def test_clients_that_misbehave_cost_no_memory_and_stop_their_engine(tmp_path: Path) -> None:
-    found = gateway_clients.run(10, tmp_path)
+    found = gateway_clients.run(5, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
     assert found["aborted"] > 0
     assert found["cancelled"] > 0
@@ -71,6 +72,7 @@ def test_an_engine_that_dies_is_said_recorded_and_replaced(tmp_path: Path) -> No
     assert found["passed"], json.dumps(found, indent=1)
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.usefixtures("broker")
 def test_agents_notice_nothing_while_the_broker_is_away(tmp_path: Path) -> None:
@@ -78,6 +80,7 @@ def test_agents_notice_nothing_while_the_broker_is_away(tmp_path: Path) -> None:
     assert found["passed"], json.dumps(found, indent=1)
 
 
+@pytest.mark.long
 def test_an_engine_that_lies_or_never_ends_teaches_nothing_untrue(tmp_path: Path) -> None:
     found = engine_liar.run(len(engine_liar.LIES), tmp_path)
     assert found["passed"], json.dumps(found, indent=1)

@@ -19,7 +19,7 @@ from ops.faults import (
     shipper_kill,
 )
 
-pytestmark = [pytest.mark.kafka, pytest.mark.faults]
+pytestmark = [pytest.mark.kafka, pytest.mark.faults, pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,6 @@ def test_kill_of_the_shipper_loses_and_reorders_nothing(tmp_path: Path) -> None:
     assert found["passed"], json.dumps(found, indent=1)
 
 
-@pytest.mark.long
 def test_a_broker_that_comes_and_goes_costs_no_record_and_no_memory(tmp_path: Path) -> None:
     found = broker_flap.run(2, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)

@@ -38,6 +38,7 @@ def test_a_clock_that_is_set_forward_and_back_ends_no_job(tmp_path: Path) -> Non
     assert found["passed"], json.dumps(found, indent=1)
 
 
+@pytest.mark.long
 def test_no_answer_of_a_policy_ends_its_job(tmp_path: Path) -> None:
     found = job_answers.run(len(job_answers.ANSWERS), tmp_path)
     assert found["passed"], json.dumps(found, indent=1)

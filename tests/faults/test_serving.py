@@ -54,6 +54,7 @@ def test_on_a_full_disk_nothing_is_done_by_half(tmp_path: Path) -> None:
     assert found["passed"], json.dumps(found, indent=1)
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.usefixtures("postgres")
 def test_without_the_database_the_last_route_stays(tmp_path: Path) -> None:
@@ -61,6 +62,7 @@ def test_without_the_database_the_last_route_stays(tmp_path: Path) -> None:
     assert found["passed"], json.dumps(found, indent=1)
 
 
+@pytest.mark.long
 def test_what_was_killed_ends_the_second_time_where_it_would_have(tmp_path: Path) -> None:
     found = serving_kill.run(2, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
