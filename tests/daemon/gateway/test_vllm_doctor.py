@@ -41,6 +41,7 @@ def test_each_wrong_flag_of_vllm_fails_its_own_check(kintsugi: Kintsugi, raw_vll
         assert remedy in found[name][1]
 
 
+@pytest.mark.long
 def test_a_vllm_that_makes_a_grammar_of_every_tool_fails_and_is_not_believed(
     kintsugi: Kintsugi, strict_vllm: str, tmp_path: Path
 ) -> None:
