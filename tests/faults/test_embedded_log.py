@@ -1,6 +1,5 @@
 """Faults of the embedded log, at a twentieth of the full counts (ops/faults/run runs those)."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops.faults import full_disk, kill_appender, power_cut
+from tests.faults.reports import expect_pass
 
 pytestmark = pytest.mark.faults
 
@@ -18,22 +18,19 @@ compiler = pytest.mark.skipif(
 
 
 def test_killed_appenders_lose_and_double_nothing(tmp_path: Path) -> None:
-    result = kill_appender.run(5, tmp_path, processes=1)
-    assert result["passed"], json.dumps(result, indent=1)
+    expect_pass(kill_appender.run(5, tmp_path, processes=1))
 
 
 @pytest.mark.skipif(
     os.geteuid() != 0 and os.environ.get("CI") != "true", reason="mounting a disk needs root"
 )
 def test_a_full_disk_acknowledges_nothing_falsely_and_is_survived(tmp_path: Path) -> None:
-    result = full_disk.run(5, tmp_path)
-    assert result["passed"], json.dumps(result, indent=1)
+    expect_pass(full_disk.run(5, tmp_path))
 
 
 @compiler
 def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    result = power_cut.run(20, tmp_path)
-    assert result["passed"], json.dumps(result, indent=1)
+    result = expect_pass(power_cut.run(20, tmp_path))
     assert result["acknowledged"] > 0
 
 

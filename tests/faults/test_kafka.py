@@ -3,7 +3,6 @@
 The full runs are `python -m ops.faults.NAME`; their figures are in docs/LOG.md.
 """
 
-import json
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,9 @@ from ops.faults import (
     reordered,
     shipper_kill,
 )
+from tests.faults.reports import expect_pass
 
-pytestmark = [pytest.mark.kafka, pytest.mark.faults]
+pytestmark = [pytest.mark.kafka, pytest.mark.faults, pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)
@@ -28,41 +28,32 @@ def _broker_can_start(broker: object) -> None:
 
 
 def test_kill_of_the_shipper_loses_and_reorders_nothing(tmp_path: Path) -> None:
-    found = shipper_kill.run(5, tmp_path)
-    assert found["passed"], json.dumps(found, indent=1)
+    expect_pass(shipper_kill.run(5, tmp_path))
 
 
-@pytest.mark.long
 def test_a_broker_that_comes_and_goes_costs_no_record_and_no_memory(tmp_path: Path) -> None:
-    found = broker_flap.run(2, tmp_path)
-    assert found["passed"], json.dumps(found, indent=1)
+    expect_pass(broker_flap.run(2, tmp_path))
 
 
 def test_kill_of_the_broker_loses_and_reorders_nothing(tmp_path: Path) -> None:
-    found = broker_kill.run(1, tmp_path)
-    assert found["passed"], json.dumps(found, indent=1)
+    expect_pass(broker_kill.run(1, tmp_path))
 
 
 def test_appends_are_acknowledged_while_the_broker_is_away(tmp_path: Path) -> None:
-    found = broker_down.run(30, tmp_path)
-    assert found["passed"], json.dumps(found, indent=1)
+    expect_pass(broker_down.run(30, tmp_path))
 
 
 def test_a_wiped_broker_halts_the_reader(tmp_path: Path) -> None:
-    found = broker_wiped.run(1, tmp_path)
-    assert found["passed"], json.dumps(found, indent=1)
+    expect_pass(broker_wiped.run(1, tmp_path))
 
 
 def test_a_trimmed_start_halts_the_reader(tmp_path: Path) -> None:
-    found = log_trimmed.run(1, tmp_path)
-    assert found["passed"], json.dumps(found, indent=1)
+    expect_pass(log_trimmed.run(1, tmp_path))
 
 
 def test_reordering_inside_the_window_changes_nothing(tmp_path: Path) -> None:
-    found = reordered.run(10, tmp_path)
-    assert found["passed"], json.dumps(found, indent=1)
+    expect_pass(reordered.run(10, tmp_path))
 
 
 def test_a_corrupt_batch_halts_the_reader_at_its_offset(tmp_path: Path) -> None:
-    found = corrupt_batch.run(1, tmp_path)
-    assert found["passed"], json.dumps(found, indent=1)
+    expect_pass(corrupt_batch.run(1, tmp_path))

@@ -1,15 +1,14 @@
 """Faults of closing sessions, at a twentieth of the full counts (ops/faults/run runs those)."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from ops.faults import session_poison
+from tests.faults.reports import expect_pass
 
 pytestmark = pytest.mark.faults
 
 
 def test_sessions_that_cannot_be_closed_cost_one_dead_letter_each(tmp_path: Path) -> None:
-    result = session_poison.run(6, tmp_path)
-    assert result["passed"], json.dumps(result, indent=1)
+    expect_pass(session_poison.run(6, tmp_path))

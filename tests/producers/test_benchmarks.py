@@ -12,7 +12,7 @@ from events.memory import MemoryLog
 from events.messages import executed_calls
 from producers.importers.importer import RolloutImport, append_rollouts, read_rollouts
 from tests.producers.importers.test_importer import stored
-from tests.producers.samples import places, read
+from tests.producers.samples import read
 
 pytestmark = pytest.mark.benchmarks
 
@@ -104,15 +104,6 @@ def test_conversations_for_training_are_unjudged(benchmarks: Path) -> None:
     assert not any(one.warnings for one in rollouts)
 
 
-def test_few_shot_displays_are_rejected_as_files(benchmarks: Path) -> None:
-    for name in ("Retail", "Airline"):
-        path = benchmarks / "tau_bench" / f"Mock{name}DomainEnv-few_shot.jsonl"
-        rollouts, rejections = read(path)
-        assert not rollouts
-        assert places(rejections) == ["file"]
-        assert "few-shot displays" in rejections[0].reason
-
-
 def test_the_whole_folder_is_imported_and_stored(benchmarks: Path, tmp_path: Path) -> None:
     log = MemoryLog()
     paths = [benchmarks / name for name in ("tau_bench", "tau2_simulations", "tau2_sft_v1_small")]
@@ -121,23 +112,3 @@ def test_the_whole_folder_is_imported_and_stored(benchmarks: Path, tmp_path: Pat
     assert (result.imported, result.duplicates) == (100 + 260 + 37, 0)
     assert {one.position for one in result.rejected} == {"file"}
     assert len([decode(record) for record in stored(log)]) == result.imported
-
-
-@pytest.mark.parametrize("share", [0.31, 0.83])
-@pytest.mark.parametrize(
-    "name",
-    ["tau_bench/gpt-4o-airline.trials_0_1.json", "tau2_simulations/gpt-4.1_airline_1trial.json"],
-)
-def test_a_part_of_a_real_file_gives_the_same_leading_records(
-    benchmarks: Path, tmp_path: Path, name: str, share: float
-) -> None:
-    whole, _ = read(benchmarks / name)
-    content = (benchmarks / name).read_bytes()
-    part = tmp_path / "part.json"
-    part.write_bytes(content[: int(len(content) * share)])
-    rollouts, rejections = read(part)
-    assert 0 < len(rollouts) < len(whole)
-    assert [one.envelope.id for one in rollouts] == [one.envelope.id for one in whole][
-        : len(rollouts)
-    ]
-    assert len(rejections) == 1

@@ -57,7 +57,7 @@ def import_bytes(content: bytes, **options: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_file_cut_anywhere_gives_its_leading_records_and_names_the_rest(
     name: str, data: st.DataObject
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_file_cut_anywhere_gives_its_leading_records_and_names_the_rest(
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bytes_changed_anywhere_never_raise(name: str, data: st.DataObject) -> None:
     content = bytearray(DOCUMENTS[name].encode())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -86,7 +86,7 @@ def test_bytes_changed_anywhere_never_raise(name: str, data: st.DataObject) -> N
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_values_of_any_type_anywhere_cost_at_most_their_record(
     name: str, data: st.DataObject
 ) -> None:
@@ -113,13 +113,10 @@ def test_values_of_any_type_anywhere_cost_at_most_their_record(
     assert bad <= 1
 
 
-@given(st.binary(max_size=200), st.sampled_from(["auto", *FORMATS]))
-@settings(max_examples=150, deadline=None)
+@given(
+    st.binary(max_size=200) | JSON_VALUES.map(lambda value: json.dumps(value).encode()),
+    st.sampled_from(["auto", *FORMATS]),
+)
+@settings(max_examples=100, deadline=None)
 def test_any_bytes_in_any_format_never_raise(content: bytes, name: str) -> None:
     import_bytes(content, format=name)
-
-
-@given(JSON_VALUES, st.sampled_from(["auto", *FORMATS]))
-@settings(max_examples=150, deadline=None)
-def test_any_json_in_any_format_never_raises(value: Any, name: str) -> None:
-    import_bytes(json.dumps(value).encode(), format=name)

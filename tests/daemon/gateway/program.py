@@ -5,10 +5,14 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from events.codec import decode
+from events.rollouts import EventData
+from events.sqlite.log import SqliteLog
+from events.streams import ROLLOUTS
 from tests.daemon.commands import start
 
 
@@ -34,6 +38,17 @@ class Program:
     def stored(self) -> bytes:
         """Every byte below its home."""
         return b"".join(path.read_bytes() for path in self.home.rglob("*") if path.is_file())
+
+
+def read_log(home: Path) -> list[EventData]:
+    """What the log of a home holds, whether its gateway runs or not."""
+    with closing(SqliteLog(home / "log.db", read_only=True)) as log:
+        return [
+            decode(record).data
+            for partition, end in enumerate(log.end(ROLLOUTS.name))
+            for offset in range(0, end, 500)
+            for record in log.read(ROLLOUTS.name, partition, offset)
+        ]
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """OpenAI's own client, pointed at the gateway and told nothing else."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 
 import openai
@@ -9,14 +8,12 @@ import pytest
 from openai.types.chat import ChatCompletionFunctionToolParam
 
 from events.canonical import exact_json
-from tests.daemon.engine.conftest import Recite
-from tests.daemon.gateway.conftest import Front, Fronted
+from tests.daemon.gateway.conftest import Fronted
 
 TOOL: ChatCompletionFunctionToolParam = {
     "type": "function",
     "function": {"name": "get_user", "parameters": {"type": "object"}},
 }
-CALL = 'L<tool_call>\n{"name": "get_user", "arguments": {"user_id": "U12"}}\n</tool_call>'
 
 
 @pytest.fixture
@@ -48,46 +45,6 @@ def test_a_conversation_is_one_session_of_deltas(front: Fronted, client: openai.
     assert front.gateway.metrics.value("kintsugi_gateway_unattributed_calls_total") == 1
 
 
-def test_a_stream_and_its_usage(front: Fronted, client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(
-        model="tiny",
-        messages=[{"role": "user", "content": "Hello"}],
-        max_tokens=6,
-        seed=2,
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    chunks = list(stream)
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens <= 6
-    (ended,) = front.ended()
-    assert ended.content is not None
-    said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-    assert ended.content.messages[0].text == said
-    assert ended.completion_tokens == chunks[-1].usage.completion_tokens
-    assert len(front.arrays(ended.call)["token_ids"]) == ended.completion_tokens
-
-
-def test_the_asynchronous_client_gathers_a_streamed_call(recite: Recite, front_over: Front) -> None:
-    front = front_over(recite(CALL).url)
-
-    async def ask() -> tuple[str, str, str | None]:
-        async with (
-            openai.AsyncOpenAI(base_url=f"{front.url}/v1", api_key="none") as asynchronous,
-            asynchronous.chat.completions.stream(
-                model="tiny", messages=[{"role": "user", "content": "Who?"}], tools=[TOOL]
-            ) as stream,
-        ):
-            final = await stream.get_final_completion()
-        (choice,) = final.choices
-        assert choice.message.tool_calls is not None
-        (call,) = choice.message.tool_calls
-        return call.function.name, call.function.arguments, choice.finish_reason
-
-    name, arguments, finish = asyncio.run(ask())
-    assert (name, json.loads(arguments), finish) == ("get_user", {"user_id": "U12"}, "tool_calls")
-
-
 def test_many_asynchronous_calls_are_all_recorded_once(front: Fronted) -> None:
     async def ask() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{front.url}/v1", api_key="none") as asynchronous:
@@ -102,16 +59,6 @@ def test_many_asynchronous_calls_are_all_recorded_once(front: Fronted) -> None:
     assert sorted(call.call for call in front.ended()) == sorted(told)
     assert sorted(call.call for call in front.started()) == sorted(told)
     assert front.log.commits < 64, "appends that wait at the same time share a commit"
-
-
-def test_errors_are_the_clients_own_kinds(front: Fronted, client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="does not exist"):
-        client.completions.create(model="none", prompt="a")
-    with pytest.raises(openai.BadRequestError, match="top_logprobs needs logprobs"):
-        client.chat.completions.create(
-            model="tiny", messages=[{"role": "user", "content": "a"}], top_logprobs=2
-        )
-    assert [ended.outcome for ended in front.ended()] == ["failed", "failed"]
 
 
 def test_who_asks_is_told_by_headers_and_kept(front: Fronted, client: openai.OpenAI) -> None:

@@ -48,12 +48,6 @@ def test_the_embedded_engine_is_as_it_must_be(kintsugi: Kintsugi, live: Live) ->
     assert served(live.url) == ["tiny"], "nothing stays loaded"
 
 
-def test_what_it_finds_is_shown_to_people_too(kintsugi: Kintsugi, live: Live) -> None:
-    shown = kintsugi("doctor", "--upstream", f"{live.url}/v1")
-    assert shown.code == 0
-    assert "logprobs-mode" in shown.out
-
-
 def test_an_engine_that_is_not_there_is_unavailable(kintsugi: Kintsugi) -> None:
     code, found = examined(kintsugi, unused_url())
     assert (code, failed(found)) == (4, {"models"})

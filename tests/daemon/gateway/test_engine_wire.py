@@ -240,16 +240,6 @@ def test_usage_is_asked_for_and_only_who_asked_gets_it(over: Over, options: Json
     assert (call.trainable, call.prompt_tokens, call.completion_tokens) == (True, 3, 2)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"continuous_usage_stats": True}, {"include_usage": "yes"}, {"include_usage": 0}, 7, []],
-)
-def test_options_that_mean_something_else_stay_as_they_came(over: Over, options: Any) -> None:
-    front, engine = over(lambda _: stream(BEGIN, *HI))
-    post(front.url, CHAT, **HELLO, stream_options=options)
-    assert engine.requests[-1]["stream_options"] == options
-
-
 def test_an_engine_that_tells_usage_of_itself_is_not_asked(over: Over) -> None:
     def chat(body: Json) -> Reply:
         told = usage(2) if body.get("stream_options") else usage(2, 3, chunk({})["choices"][0])
@@ -259,18 +249,6 @@ def test_an_engine_that_tells_usage_of_itself_is_not_asked(over: Over) -> None:
     got = post(front.url, CHAT, **HELLO)
     assert "stream_options" not in engine.requests[-1]
     assert b'"completion_tokens"' in got.content
-
-
-@pytest.mark.parametrize("asks", [False, True])
-def test_usage_beside_an_empty_choice_reaches_the_client(over: Over, asks: bool) -> None:
-    told = usage(2, 3, {"index": 0, "delta": {}, "finish_reason": None, "logprobs": None})
-    front, _ = over(lambda _: stream(BEGIN, *HI, told))
-    options = {"stream_options": {"include_usage": True}} if asks else {}
-    got = post(front.url, CHAT, **HELLO, **options)
-    events = [line for line in got.text.split("\n\n") if '"usage"' in line]
-    assert json.loads(events[0].removeprefix("data: ")) == told
-    (call,) = front.ended()
-    assert (call.trainable, call.completion_tokens) == (True, 2)
 
 
 def test_chunks_that_the_gateway_did_not_cause_are_passed_on(over: Over) -> None:

@@ -38,6 +38,7 @@ from tests.consumers.cycling import PATTERN, cycle_id, job_over, requested, star
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Fronted, fronting
+from tests.daemon.gateway.test_rollouts import shown as shown_rollouts
 
 __all__ = ["clean", "home", "kintsugi"]
 
@@ -141,12 +142,10 @@ def learn_from(rollout: str) -> None:
 
 def shown(kintsugi: Kintsugi, session: str) -> dict[str, Any]:
     """The rollout of a session, whole."""
-    listed = kintsugi("rollouts", "ls", "--json").json
-    found = [kintsugi("rollouts", "show", one["rollout"], "--json").json for one in listed]
     with App(load()) as app, app.reading() as connection:
         rows = connection.exec_driver_sql("SELECT rollout, session FROM rollouts").all()
     by_session = {row.session: row.rollout for row in rows}
-    (one,) = [one for one in found if one["rollout"] == by_session[session]]
+    (one,) = [one for one in shown_rollouts(kintsugi) if one["rollout"] == by_session[session]]
     return dict(one)
 
 

@@ -111,9 +111,6 @@ def control(tmp_path: Path) -> Iterator[Control]:
         yield found
 
 
-Start = Callable[..., Program]
-
-
 def wait_for(true: Callable[[], bool]) -> bool:
     """Whether it becomes true within some seconds."""
     deadline = time.monotonic() + PATIENCE
@@ -187,7 +184,7 @@ def test_flips_under_load_fail_no_call_and_no_answer_is_of_two(
         for client in clients:
             client.start()
         try:
-            for number, name in enumerate(("two", None, "one", "two")):
+            for number, name in enumerate(("two", None, "one")):
                 flipped = control.route("operator", name)
                 assert wait_for(partial(control.known, flipped, 2))
                 new = [answerer(one, f"after-{number}") for one in both]
@@ -310,9 +307,9 @@ def test_held_out_sessions_stay_with_the_base_over_promotions_rollbacks_and_a_re
     engine: Live, control: Control
 ) -> None:
     home, url = control.app.home, f"{engine.url}/v1"
-    sessions = [f"s{n}" for n in range(24)]
+    sessions = [f"s{n}" for n in range(12)]
     held_out = {name for name in sessions if is_held_out(0.3, "agent", name)}
-    assert 2 <= len(held_out) <= 15
+    assert 2 <= len(held_out) <= 8
 
     def answerers(gateway: Program) -> dict[str, str]:
         """Session -> who answers it; then it ends, so that the gateway forgets who did."""

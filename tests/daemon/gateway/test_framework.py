@@ -62,7 +62,7 @@ def whole(front: Fronted) -> list[Message]:
     return said
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_conversation_of_an_agent_framework_is_recorded_token_by_token(
     reference: Live, front_over: Front, stream: bool
 ) -> None:

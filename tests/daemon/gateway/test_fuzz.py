@@ -26,7 +26,7 @@ from producers.gateway.http.wire import Refused, parse_request
 from producers.gateway.openapi import DOCUMENT
 from tests.conftest import missing
 from tests.daemon.engine.conftest import Live
-from tests.daemon.gateway.conftest import Front, Fronted, post
+from tests.daemon.gateway.conftest import Front, Fronted
 
 HELLO = [{"role": "user", "content": "Hello"}]
 HEADS = '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2'
@@ -60,15 +60,12 @@ def test_the_description_lists_exactly_the_routes(front: Fronted) -> None:
         HEADS + ', "x": ' + "[" * 100_000,
         HEADS + ', "x": ' + '{"a":' * 100_000,
         HEADS + ', "temperature": NaN}',
-        HEADS + ', "temperature": -Infinity}',
         HEADS + ', "temperature": 1e999}',
         HEADS + ', "seed": ' + "9" * 5000 + "}",
-        HEADS + ', "seed": 1' + "0" * 400 + "}",
         HEADS + ', "seed": -1' + "0" * 309 + "}",
         HEADS + ', "x": [{"y": ' + "9" * 309 + "}]}",
         HEADS,
         HEADS + "}}",
-        "\x00",
         "",
         "null",
         '"' + HEADS + '"',
@@ -85,7 +82,7 @@ def test_what_is_no_json_of_ours_is_refused_with_the_reason(front: Fronted, text
     assert front.records() == []
 
 
-@pytest.mark.parametrize("depth", [*range(60, 140, 10), 400, 900, 960, 980, 990, 995])
+@pytest.mark.parametrize("depth", [60, 100, 130, 900, 990])
 def test_however_deep_it_is_somebody_answers(front: Fronted, depth: int) -> None:
     for field in ("x", "metadata", "stop", "response_format", "logit_bias"):
         text = HEADS + f', "{field}": ' + "[" * depth + "]" * depth + "}"
@@ -97,7 +94,7 @@ def test_however_deep_it_is_somebody_answers(front: Fronted, depth: int) -> None
                 assert answer.headers["x-kintsugi-recorded"] == "yes"
 
 
-@pytest.mark.parametrize("text", ["\x00", "\ud83d", "\uffff\u202e", "\x7f\x1b[2J", "𝕏" * 1000])
+@pytest.mark.parametrize("text", ["\x00", "\ud83d", "\x7f\x1b[2J𝕏\uffff\u202e"])
 def test_odd_texts_are_answered_and_recorded(front: Fronted, text: str) -> None:
     body = {"messages": [{"role": "user", "content": text}], "max_tokens": 2, "user": text}
     for stream in (False, True):
@@ -123,9 +120,7 @@ def test_the_last_of_two_values_counts_here_and_there(live: Live, front_over: Fr
     assert [message.text for message in started.content.messages] == ["Hello"]
 
 
-@pytest.mark.parametrize(
-    "session", ["", "a b", "a\nb", "\x00", "é", "\ud83d", "x" * 257, 7, ["s"], None]
-)
+@pytest.mark.parametrize("session", ["", "a b", "\x00", "\ud83d", "x" * 257, 7, None])
 def test_a_session_that_no_table_could_hold_takes_no_feedback(front: Fronted, session: Any) -> None:
     sent = json.dumps({"session": session, "score": 1})
     answer = httpx2.post(f"{front.url}/v1/feedback", content=sent)
@@ -147,9 +142,7 @@ def test_an_integer_is_taken_exactly_where_it_is_finite_as_a_double(
             parse_request("chat", body)
 
 
-@pytest.mark.parametrize(
-    "score", ["1e999", "NaN", "9" * 5000, "9" * 401, "1e308", '"1"', "true", "[1]"]
-)
+@pytest.mark.parametrize("score", ["1e999", "NaN", "9" * 401, "1e308", '"1"', "true"])
 def test_a_score_is_a_number(front: Fronted, score: str) -> None:
     sent = f'{{"session": "s", "score": {score}}}'
     answer = httpx2.post(f"{front.url}/v1/feedback", content=sent)
@@ -169,7 +162,7 @@ def test_random_requests_break_nothing(tmp_path: Path) -> None:
 def test_described_requests_break_nothing(tmp_path: Path) -> None:
     with stage(tmp_path) as fuzzed:
         try:
-            report = schemathesis(f"http://127.0.0.1:{fuzzed.gateway.port}", 10, 6, tmp_path)
+            report = schemathesis(f"http://127.0.0.1:{fuzzed.gateway.port}", 3, 6, tmp_path)
         except InstallError as error:
             missing(str(error))
         assert report.passed, report.text
@@ -214,21 +207,3 @@ def test_the_fuzzer_sees_what_is_wrong(answer: bytes, why: str) -> None:
         assert why in said
         found = send_all(port, islice(requests(0, 3), 3))
         assert found.wrong
-
-
-def test_a_seed_makes_its_requests_again() -> None:
-    assert list(requests(1, 50)) == list(requests(1, 50))
-    assert list(requests(1, 50)) != list(requests(2, 50))
-
-
-def test_feedback_on_a_log_that_cannot_be_read_is_unavailable(
-    live: Live, front_over: Front
-) -> None:
-    front = front_over(live.url)
-    call = post(front.url, messages=HELLO, max_tokens=2).headers["x-kintsugi-call"]
-    front.log.close()
-    unknown = "0" * 7 + call[7:]
-    for named in (call, unknown):
-        answer = post(front.url, "/v1/feedback", call=named, score=1)
-        assert answer.status_code in (404, 503), answer.text
-        assert answer.json()["error"]["message"]

@@ -32,7 +32,7 @@ from ops.reciting_model import reciting
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.privacy.rules import BuiltIn, find_builtin, own
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
-from tests.daemon.engine.conftest import Live, Recite, listening
+from tests.daemon.engine.conftest import Live, listening
 from tests.daemon.gateway.conftest import Fronted, fronting
 
 __all__ = ["clean", "home", "kintsugi"]
@@ -204,28 +204,6 @@ def test_the_same_reading_finds_them_where_there_are_no_rules(
     found = leaks(home, shop_tokens)
     assert {secret for _, secret in found} == set(SECRETS)
     assert {kind for kind, _ in found} == {"bytes", "event", "blob", "tokens", "row", "receipt"}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_secret_in_the_arguments_of_an_answered_call_is_not_stored(
-    recite: Recite, home: Path, shop_tokens: PreTrainedTokenizerFast, stream: bool
-) -> None:
-    home.mkdir()
-    (home / "kintsugi.db").touch()
-    answer = 'L<tool_call>\n{"name": "get_user", "arguments": {"user_id": "U12"}}\n</tool_call>'
-    rules = Redaction([own("member", "U[0-9]{2}")])
-    tools = [{"type": "function", "function": {"name": "get_user", "parameters": {}}}]
-    body = {"messages": [{"role": "user", "content": "Hi"}], "tools": tools, "stream": stream}
-    with fronting(home, [recite(answer).url], redaction=rules) as front:
-        said = send(front, CHAT, body)
-        (ended,) = front.ended()
-        assert "U12" in said.text
-        assert ended.content is not None
-        (call,) = ended.content.messages[0].tool_calls
-        assert call.arguments == {"user_id": "[redacted:member]"}
-        assert ended.untrainable_because == "redaction rules matched: member"
-        assert front.arrays(ended.call) == {}
-        assert all("U12" not in text for kind, text in stored(home, shop_tokens) if kind != "bytes")
 
 
 def test_a_call_is_judged_by_its_whole_request_and_its_relation_stays_true(

@@ -26,6 +26,7 @@ from producers.gateway.routing.routes import GatewayRoute, GatewayRoutes
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live
 from tests.daemon.gateway.conftest import Front, Fronted, fronting
+from tests.daemon.gateway.test_rollouts import shown
 
 __all__ = ["clean", "home", "kintsugi"]
 
@@ -69,11 +70,6 @@ def closed() -> list[Pair]:
             return agents.present(connection)
 
 
-def rollouts(kintsugi: Kintsugi) -> list[Json]:
-    listed = kintsugi("rollouts", "ls", "--json").json
-    return [kintsugi("rollouts", "show", one["rollout"], "--json").json for one in listed]
-
-
 def test_an_engine_that_has_not_said_what_it_serves_is_no_refusal_and_no_agent(
     home: Path, kintsugi: Kintsugi, engine: Engine
 ) -> None:
@@ -89,7 +85,7 @@ def test_an_engine_that_has_not_said_what_it_serves_is_no_refusal_and_no_agent(
         engine.listed.set()
         assert ask(front, "Where is my order?", session="early").status_code == 200
     assert closed() == [Pair("agent", "scripted")]
-    closed_as = {one["messages"][0]["content"]: one for one in rollouts(kintsugi)}
+    closed_as = {one["messages"][0]["content"]: one for one in shown(kintsugi)}
     judged, lost_to_all = closed_as["Where is my order?"], closed_as["Is anybody there?"]
     assert (judged["base"], judged["policy"]) == ("scripted", "scripted")
     assert judged["success"] is False
@@ -110,7 +106,7 @@ def test_a_session_whose_last_call_nobody_answered_is_of_who_answered_before(
     with fronting(home, [server(engine)], keys=[GRADER], proven=False) as front:
         assert ask(front, "Where is my order?", said, "Well?").status_code == 503
     assert closed() == [Pair("agent", "scripted")]
-    (rollout,) = rollouts(kintsugi)
+    (rollout,) = shown(kintsugi)
     assert (rollout["base"], rollout["policy"]) == ("scripted", "scripted")
     assert [message["role"] for message in rollout["messages"]] == ["user", "assistant", "user"]
 

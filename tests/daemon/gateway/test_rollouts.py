@@ -15,7 +15,6 @@ from daemon.sessions.closing import close_sessions
 from daemon.sessions.conversations import Node, main_line
 from envs.shop.environment import Shop
 from events.envelope import utc_now
-from events.rollouts import CallStarted
 from producers.gateway.privacy.keys import ClientKey, hash_key
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, Recite
@@ -140,26 +139,6 @@ def test_a_compaction_and_a_side_question_are_forks() -> None:
     assert main_line(compacted) == (("a", "b", "c"), ("title", "d", "e"))
     outgrown = [*compacted, Node("f", "e", 8)]
     assert main_line(outgrown) == (("d", "e", "f"), ("a", "b", "title", "c"))
-
-
-def test_a_long_conversation_is_stored_as_what_is_new(live: Live, tmp_path: Path) -> None:
-    with fronting(tmp_path, [live.url]) as front:
-        said: list[Any] = [{"role": "system", "content": "Be brief. " * 500}]
-        sizes: list[int] = []
-        for number in range(5):
-            said.append({"role": "user", "content": f"Question {number}"})
-            answer = ask(front, said, max_tokens=4)
-            # As frameworks do: fields of their own, and nulls that the engine never sent.
-            said.append({**answer, "refusal": None, "annotations": []})
-        started = front.started()
-        for call in started:
-            assert isinstance(call, CallStarted)
-            assert call.content is not None
-            sizes.append(len(call.content.messages))
-        assert sizes == [2, 1, 1, 1, 1]
-        rewritten = [{"role": "system", "content": "Be kind."}, *said[1:]]
-        ask(front, [*rewritten, {"role": "user", "content": "And now?"}], max_tokens=4)
-        assert front.started()[-1].parent is None
 
 
 @pytest.fixture(autouse=True)

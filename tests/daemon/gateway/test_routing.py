@@ -3,7 +3,6 @@
 A real engine with adapters of random weights, which answer otherwise than their base.
 """
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -105,8 +104,7 @@ def named(value: Any, model: str) -> Any:
     return {**value, "model": model} if isinstance(value, dict) else value
 
 
-@pytest.mark.parametrize("policy", [None, "one"])
-@pytest.mark.parametrize("asked", ["agent", None])
+@pytest.mark.parametrize(("policy", "asked"), [(None, "agent"), ("one", "agent"), ("one", None)])
 @pytest.mark.parametrize(
     ("path", "body"),
     [(CHAT, GREEDY), (TEXT, {"prompt": "Hello", "max_tokens": 8, "temperature": 0})],
@@ -159,16 +157,6 @@ def test_a_named_adapter_that_no_engine_has_is_not_replaced(front: Fronted, engi
     assert post(front.url, **GREEDY, model="two").status_code == 404
 
 
-def test_an_alias_of_another_agent_counts_for_itself(front: Fronted) -> None:
-    planner = GatewayRoute("tiny", (RouteShare(adapter="two", share=1.0),))
-    front.gateway.context.routing.apply(
-        GatewayRoutes(1, {"planner": planner}, {"two": Adapter("planner", "tiny", True)})
-    )
-    assert post(front.url, **GREEDY, model="planner").headers["x-kintsugi-adapter"] == "two"
-    (started,) = front.started()
-    assert (started.alias, started.policy) == ("planner", "two")
-
-
 def test_the_models_are_the_engines_and_the_aliases(front: Fronted, engine: Live) -> None:
     direct = httpx2.get(f"{engine.url}/v1/models").json()["data"]
     planner = GatewayRoute("tiny", (RouteShare(adapter="two", share=1.0),))
@@ -203,20 +191,10 @@ def test_a_session_that_ended_goes_on_by_the_route(front: Fronted) -> None:
     assert [answerer(front, name) for name in ("asked", "told", "on")] == ["two", "two", "one"]
 
 
-def test_a_session_is_moved_when_it_is_too_old(front: Fronted) -> None:
-    routing = front.gateway.context.routing
-    route(front, {"one": 1.0})
-    assert answerer(front) == "one"
-    route(front, {"two": 1.0})
-    assert answerer(front) == "one"
-    routing.clock = lambda: threading.TIMEOUT_MAX
-    assert answerer(front) == "two"
-
-
 def test_sessions_stay_over_a_restart_of_the_gateway(engine: Live, tmp_path: Path) -> None:
     with fronting(tmp_path, [engine.url]) as first:
         route(first, {"one": 0.5, None: 0.5})
-        names = [f"s{number}" for number in range(12)]
+        names = [f"s{number}" for number in range(8)]
         before = [answerer(first, name) for name in names]
         assert set(before) == {"one", "tiny"}
         assert answerer(first, "ended") in before
@@ -225,16 +203,6 @@ def test_sessions_stay_over_a_restart_of_the_gateway(engine: Live, tmp_path: Pat
         route(second, {"two": 1.0})
         assert [answerer(second, name) for name in names] == before
         assert answerer(second, "ended") == "two"
-
-
-def test_gateways_that_know_nothing_of_each_other_draw_the_same(
-    engine: Live, front_over: Front
-) -> None:
-    fronts = [front_over(engine.url), front_over(engine.url)]
-    for front in fronts:
-        route(front, {"one": 0.5, "two": 0.5})
-    for number in range(12):
-        assert len({answerer(front, f"s{number}") for front in fronts}) == 1
 
 
 def test_an_engine_that_lost_the_adapter_is_not_asked_for_it(
@@ -268,13 +236,6 @@ def test_the_first_call_after_a_flip_finds_what_was_loaded_since_the_last_look(
     load(engine, one=adapter)
     route(front, {"one": 1.0}, position=2)
     assert answerer(front, "new") == "one"
-
-
-def test_what_the_route_names_beside_is_asked_before_the_base(front: Fronted, engine: Live) -> None:
-    route(front, {"one": 0.5, "two": 0.5})
-    name = next(name for name in "abcdefgh" if answerer(front, name) == "one")
-    unload(engine, "one")
-    assert answerer(front, name) == "two"
 
 
 def test_the_operator_may_have_such_calls_refused(engine: Live, front_over: Front) -> None:
@@ -327,14 +288,6 @@ def test_the_log_says_which_replica_was_asked_first_and_which_one_answered(
         assert answerer(front, session) == "tiny"
     assert [one.upstream for one in front.started()] == [first, first]
     assert [one.upstream for one in front.ended()] == [first, second]
-
-
-def test_where_nobody_answers_the_log_names_nobody(tmp_path: Path) -> None:
-    nobody = "http://127.0.0.1:1"
-    with fronting(tmp_path, [nobody], proven=False) as front:
-        assert ask(front).status_code == 503
-        (started,), (ended,) = front.started(), front.ended()
-    assert (started.upstream, ended.upstream) == (f"{nobody}/v1", None)
 
 
 def test_calls_and_sessions_are_counted_until_they_are_over(front: Fronted) -> None:
@@ -451,15 +404,6 @@ def test_the_tokens_for_anthropics_clients_are_counted_by_the_base_of_the_route(
     assert b"agent" not in engine.received
 
 
-def test_a_call_that_was_drawn_among_several_says_the_shares(front: Fronted) -> None:
-    route(front, {None: 0.75, "one": 0.25})
-    for _ in range(2):
-        answerer(front, "s")
-    assert [(one.routed, one.shares) for one in front.started()] == [
-        ("drawn", {"tiny": 0.75, "one": 0.25}), ("kept", None),
-    ]  # fmt: skip
-
-
 HELD = [name for name in (f"h{n}" for n in range(60)) if is_held_out(0.3, "agent", name)]
 """Sessions of `agent` that a share of .3 holds out."""
 
@@ -484,10 +428,3 @@ def test_a_session_that_another_policy_answers_keeps_its_draw(front: Fronted, en
     begun = front.started()
     assert (begun[-1].routed, begun[-1].shares) == ("fallback", None)
     assert {one.holdout for one in begun} == {HoldoutDraw(share=0.3, held_out=False)}
-
-
-def test_a_rollback_moves_nobody_who_is_held_out(front: Fronted) -> None:
-    route(front, {"two": 1.0}, holdout=0.3)
-    assert answerer(front, HELD[0]) == "tiny"
-    route(front, {"one": 1.0}, position=2, holdout=0.3, taken_back=True)
-    assert answerer(front, HELD[0]) == "tiny"

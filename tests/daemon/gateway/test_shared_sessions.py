@@ -23,6 +23,7 @@ from producers.gateway.capture.recorder import About, Recorder
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Recite
 from tests.daemon.gateway.conftest import Fronted, fronting
+from tests.daemon.gateway.test_rollouts import shown
 
 __all__ = ["clean", "home", "kintsugi"]
 
@@ -45,11 +46,6 @@ def say(front: Fronted, person: str | None, *messages: Any, session: str | None 
 
 def words(number: int) -> dict[str, str]:
     return {"role": "user", "content": f"Turn {number}"}
-
-
-def rollouts(kintsugi: Kintsugi) -> list[dict[str, Any]]:
-    listed = kintsugi("rollouts", "ls", "--json").json
-    return [kintsugi("rollouts", "show", one["rollout"], "--json").json for one in listed]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -77,7 +73,7 @@ def test_who_began_word_for_word_like_an_erased_person_is_readable(
         end = SessionEnded(session="desk", because="asked")
         asyncio.run(recorder.append(end, About()))
     assert kintsugi("work", "--once").json["rollouts"] == 1
-    (rollout,) = rollouts(kintsugi)
+    (rollout,) = shown(kintsugi)
     assert [one["content"] for one in rollout["messages"]] == ["Hello", SAID, "Turn 1", SAID]
     assert (rollout["erased"], rollout["reason"]) == (False, None)
 
@@ -152,7 +148,7 @@ def test_what_an_earlier_version_stored_between_persons_is_said_to_be_lost(
         recorder = Recorder(app.spool, app.blobs, app.keys)
         asyncio.run(recorder.append(SessionEnded(session="desk", because="asked"), About()))
     assert kintsugi("work", "--once").json["rollouts"] == 1
-    (rollout,) = rollouts(kintsugi)
+    (rollout,) = shown(kintsugi)
     assert (rollout["messages"], rollout["erased"]) == ([], True)
     assert "erased" in rollout["reason"]
     assert kintsugi("rebuild", "--json").json["equal"] is True

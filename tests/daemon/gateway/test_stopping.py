@@ -5,17 +5,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from events.codec import decode
 from events.rollouts import CallEnded, CallStarted
-from events.sqlite.log import SqliteLog
-from events.streams import ROLLOUTS
-from tests.daemon.gateway.program import Program, running
+from tests.daemon.gateway.program import Program, read_log, running
 from tests.daemon.gateway.recording_upstream import RecordingUpstream, recording_upstream
 
 pytestmark = pytest.mark.processes
@@ -34,12 +31,7 @@ def engine() -> Iterator[RecordingUpstream]:
 
 def recorded(home: Path) -> tuple[list[CallStarted], list[CallEnded]]:
     """What is in the log."""
-    with closing(SqliteLog(home / "log.db")) as log:
-        data = [
-            decode(record).data
-            for partition in range(ROLLOUTS.partitions)
-            for record in log.read(ROLLOUTS.name, partition, 0)
-        ]
+    data = read_log(home)
     started = [one for one in data if isinstance(one, CallStarted)]
     return started, [one for one in data if isinstance(one, CallEnded)]
 

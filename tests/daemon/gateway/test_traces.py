@@ -15,7 +15,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from daemon.config.settings import load
 from daemon.core.app import App
-from events.rollouts import CallEnded, CallStarted
 from producers.gateway.privacy.keys import ClientKey, hash_key
 from producers.gateway.traces import BECAUSE
 from producers.spans import conventions as genai
@@ -250,15 +249,6 @@ def test_a_protobuf_answer_says_what_was_rejected(front: Fronted) -> None:
     found = ExportTraceServiceResponse.FromString(answer.content)
     assert found.partial_success.rejected_spans == 1
     assert genai.INPUT in found.partial_success.error_message
-
-
-def test_calls_and_spans_are_told_apart(front: Fronted) -> None:
-    agent = Agent()
-    agent.talk("talk-11")
-    assert agent.sent(front.url)
-    assert {one.attribution for one in front.started()} == {None}
-    events = front.events()
-    assert {type(event.data) for event in events} == {CallStarted, CallEnded}
 
 
 JSON = {"content-type": "application/json"}

@@ -88,7 +88,7 @@ def test_an_engine_that_cannot_be_reached_is_said_and_recorded(tmp_path: Path) -
         assert httpx2.get(f"{front.url}/readyz").status_code == 503
         assert httpx2.get(f"{front.url}/livez").status_code == 200
         (ended,) = front.ended()
-        assert (ended.outcome, ended.status) == ("failed", 503)
+        assert (ended.outcome, ended.status, ended.upstream) == ("failed", 503, None)
 
 
 def test_an_engine_that_came_up_later_is_asked_for_its_own_name_at_once(tmp_path: Path) -> None:
@@ -99,16 +99,6 @@ def test_an_engine_that_came_up_later_is_asked_for_its_own_name_at_once(tmp_path
             assert post(front.url, model="agent", messages=HELLO).status_code == 200
             assert b'"model":"one"' in engine.received
             assert b'"model":"agent"' not in engine.received
-
-
-def test_another_engine_answers_where_one_cannot_be_reached(live: Live, tmp_path: Path) -> None:
-    with fronting(tmp_path, [unused_url(), live.url], proven=False) as front:
-        for number in range(6):
-            headers = {"x-kintsugi-session": f"s{number}"}
-            body = {"messages": HELLO, "max_tokens": 2}
-            answer = httpx2.post(f"{front.url}{CHAT}", json=body, headers=headers, timeout=60)
-            assert answer.status_code == 200
-        assert {ended.outcome for ended in front.ended()} == {"completed"}
 
 
 def test_a_disk_that_refuses_is_told(live: Live, front_over: Front) -> None:
@@ -149,14 +139,6 @@ def test_where_recording_is_required_a_disk_that_refuses_is_no_answer(
         assert "recorded" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'"a"', b'{"n": NaN}', b"\xff", b"[" * 5000])
-def test_what_is_no_request_is_refused_and_no_event(front: Fronted, body: bytes) -> None:
-    answer = httpx2.post(f"{front.url}{CHAT}", content=body)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["type"] == "invalid_request_error"
-    assert front.records() == []
-
-
 def test_what_the_log_cannot_hold_is_served_and_marked(front: Fronted) -> None:
     half = '{"messages": [{"role": "user", "content": "\\ud83d"}], "max_tokens": 2}'
     assert httpx2.post(f"{front.url}{CHAT}", content=half).status_code in (200, 400)
@@ -167,19 +149,6 @@ def test_what_the_log_cannot_hold_is_served_and_marked(front: Fronted) -> None:
     answer = post(front.url, messages=HELLO, tools=[tool], max_tokens=2)
     assert answer.headers["x-kintsugi-recorded"] == "yes"
     assert len(front.ended()) == 2
-
-
-def test_limits_are_said(live: Live, front_over: Front) -> None:
-    front = front_over(live.url, max_body_bytes=1024, feedback_per_minute=1)
-    assert post(front.url, messages=[{"role": "user", "content": "x" * 2000}]).status_code == 413
-    bad = httpx2.post(f"{front.url}{CHAT}", json={}, headers={"x-kintsugi-session": "a b"})
-    assert (bad.status_code, "x-kintsugi-session" in bad.json()["error"]["message"]) == (400, True)
-    said = {"session": "s", "score": 1}
-    assert post(front.url, "/v1/feedback", **said).status_code == 200
-    again = post(front.url, "/v1/feedback", **said)
-    assert again.status_code == 429
-    assert int(again.headers["retry-after"]) >= 1
-    assert len(front.records()) == 2, "one piece of feedback, and the end of its session"
 
 
 def test_keys_open_what_they_are_for(live: Live, front_over: Front) -> None:
@@ -223,7 +192,7 @@ def test_feedback_is_late_once_and_joined(live: Live, tmp_path: Path) -> None:
     with fronting(tmp_path, [live.url]) as front:
         calls = [
             post(front.url, messages=HELLO, max_tokens=2).headers["x-kintsugi-call"]
-            for _ in range(20)
+            for _ in range(5)
         ]
     with fronting(tmp_path, [live.url], log=SqliteLog(tmp_path / "log.db")) as front:
         sessions = {one.call: one.session for one in front.started()}
@@ -272,7 +241,7 @@ def test_a_session_is_ended_by_its_outcome_or_by_asking(front: Fronted) -> None:
 @example(name=".")
 @example(name="..")
 @example(name="a?b#c;d")
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_every_session_that_is_accepted_can_be_ended(front_with_names: Fronted, name: str) -> None:
     front, encoded = front_with_names, quote(name, safe="")
     body = {"messages": HELLO, "max_tokens": 1}
@@ -299,15 +268,6 @@ def send_as_written(
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
     connection.request("POST", path, json.dumps(body), headers)
     return connection.getresponse()
-
-
-def test_a_session_may_be_ended_by_its_name_as_it_is(front: Fronted) -> None:
-    ended = post(front.url, "/v1/sessions/a/b/end")
-    assert ended.json() == {"session": "a/b", "ended": True}
-    for path in ("/v1/sessions//end", "/v1/sessions/a%20b/end", "/v1/sessions/a%00/end"):
-        refused = post(front.url, path)
-        assert refused.status_code in (400, 404)
-        assert "session" in refused.json()["error"]["message"]
 
 
 def test_an_engine_that_breaks_in_a_stream_is_recorded(recite: Recite, front_over: Front) -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from events.rollouts import LOWEST_LOGPROB
@@ -99,19 +98,6 @@ def test_an_answer_under_a_grammar_of_vllm_trains_nothing(
         reason = named and f"{named}: a mask or rule that cannot be applied again"
         assert (ended.trainable, ended.untrainable_because) == (named is None, reason)
         assert bool(front.arrays(ended.call)) is (named is None)
-
-
-def test_an_unknown_field_of_a_client_is_recorded_and_trains_nothing(
-    vllm: str, tmp_path: Path
-) -> None:
-    with fronting(tmp_path, [vllm], patience=300) as front:
-        assert post(front.url, messages=HELLO, **COLD, verbosity_2028="low").status_code == 200
-        (started,), (ended,) = front.started(), front.ended()
-        assert started.sampling["verbosity_2028"] == "low"
-        assert "unknown field verbosity_2028" in (ended.untrainable_because or "")
-        shown = httpx2.get(f"{front.url}/metrics").text
-        assert 'kintsugi_gateway_untrainable_requests_total{field="unknown_field"} 1.0' in shown
-        assert "verbosity" not in shown
 
 
 @pytest.mark.long

@@ -168,9 +168,3 @@ def test_tokens_are_counted_and_nothing_is_recorded(
     answer = client.messages.create(**HELLO)
     assert counted.input_tokens == answer.usage.input_tokens
     assert len(front_vllm.ended()) == 1
-
-
-def test_errors_are_the_clients_own_kinds(front_vllm: Fronted, client: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="does not exist"):
-        client.messages.create(**HELLO | {"model": "none"})
-    assert [ended.outcome for ended in front_vllm.ended()] == ["failed"]

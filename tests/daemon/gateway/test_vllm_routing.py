@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from events.jobs import PanelRouter
@@ -52,24 +51,6 @@ def test_a_stream_of_messages_is_vllms_under_the_alias(vllm: str, front_vllm: Fr
     ]
     assert through == expected
     assert through[0][0] == "message_start"
-
-
-def test_tokens_for_anthropics_clients_are_counted_under_the_alias(
-    vllm: str, front_vllm: Fronted
-) -> None:
-    path = f"{MESSAGES}/count_tokens"
-    direct = post(vllm, path, **HELLO)
-    through = post(front_vllm.url, path, **{**HELLO, "model": "agent"})
-    assert (through.status_code, through.json()) == (direct.status_code, direct.json())
-    assert direct.json()["input_tokens"] > 0
-
-
-def test_the_alias_stands_among_vllms_models(vllm: str, front_vllm: Fronted) -> None:
-    direct, through = (
-        httpx2.get(f"{url}/v1/models").json()["data"] for url in (vllm, front_vllm.url)
-    )
-    assert [one["id"] for one in through] == [*(one["id"] for one in direct), "agent"]
-    assert (through[-1]["root"], through[-1]["parent"]) == ("tiny", "tiny")
 
 
 @pytest.mark.parametrize("forced", [True, False])

@@ -159,16 +159,6 @@ def test_malformed_and_repeated_calls_cost_a_live_session_what_they_cost_in_simu
     assert live.reward == pytest.approx(0.86)
 
 
-def test_an_authentication_that_failed_authenticates_no_live_session(home: Path) -> None:
-    """A client's tool results have no flag: whether one is an error follows from the replay."""
-    retail, task = Retail(), "retail/modify_address/3"
-    find, *others = gold_calls(retail, task)
-    unknown = ToolCall(name="find_user_id_by_email", arguments={"email": "nobody@example.com"})
-    wrong = Message(role="assistant", tool_calls=(unknown,))
-    live = compare(home, retail, task, [wrong, *others, find, CLOSING])
-    assert live.reward_parts["penalty_authentication"] == -0.5
-
-
 def test_a_rule_that_asks_whether_a_call_failed_judges_a_live_session_alike(home: Path) -> None:
     """Of shop, a failed look-up is no authentication, and a write after it breaks the policy."""
     shop, task = Shop(), "shop/cancel/1"
@@ -230,17 +220,14 @@ def test_a_session_of_an_agent_that_works_alone_is_graded_as_any(home: Path) -> 
     assert compare(home, telecom, task, [*gold_calls(telecom, task), CLOSING]).success is True
 
 
-def test_the_length_is_shaped_where_the_engine_counted_its_tokens(home: Path) -> None:
+@pytest.mark.parametrize(("tokens", "penalty"), [(4000, -0.1), (None, None)])
+def test_the_length_is_shaped_where_the_engine_counted_its_tokens(
+    home: Path, tokens: int | None, penalty: float | None
+) -> None:
     retail, task = Retail(), "retail/cancel/1"
-    live = compare(home, retail, task, [*gold_calls(retail, task), CLOSING], tokens=4000)
-    assert live.reward_parts["penalty_length"] == pytest.approx(-0.1)
-
-
-def test_an_unknown_length_is_no_penalty_and_is_said(home: Path) -> None:
-    retail, task = Retail(), "retail/cancel/1"
-    live = compare(home, retail, task, [*gold_calls(retail, task), CLOSING], tokens=None)
-    assert live.reward_parts["penalty_length"] is None
-    assert live.reward == 1.0
+    live = compare(home, retail, task, [*gold_calls(retail, task), CLOSING], tokens=tokens)
+    assert live.reward_parts["penalty_length"] == pytest.approx(penalty)
+    assert live.reward == pytest.approx(1.0 + (penalty or 0.0))
 
 
 def call(name: str, /, **arguments: str) -> Message:

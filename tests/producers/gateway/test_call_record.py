@@ -76,23 +76,6 @@ def answer(text: str = "Hi") -> Capture:
     return capture
 
 
-def test_a_call_is_its_start_and_its_end(journal: Journal) -> None:
-    async def calls() -> bool:
-        record = journal.record()
-        record.begin(BASE)
-        record.status, record.upstream = 200, "http://two/v1"
-        return await record.end("completed", answer(), None)
-
-    assert asyncio.run(calls())
-    started, ended = journal.events()
-    assert isinstance(started, CallStarted)
-    assert isinstance(ended, CallEnded)
-    assert (started.call, started.routed, started.upstream) == (
-        ended.call, "drawn", "http://one/v1",
-    )  # fmt: skip
-    assert (ended.outcome, ended.status, ended.upstream) == ("completed", 200, "http://two/v1")
-
-
 def test_what_was_not_begun_has_no_end(journal: Journal) -> None:
     async def calls() -> tuple[bool, bool]:
         record = journal.record()
@@ -194,16 +177,6 @@ def test_an_answer_that_cannot_be_taken_still_ends_its_call(
     assert isinstance(ended, CallEnded)
     assert (ended.call, ended.outcome, ended.trainable) == (started.call, "failed", False)
     assert ended.error == "the gateway failed: ZeroDivisionError"
-
-
-def test_a_log_that_refuses_is_said_and_not_raised(journal: Journal) -> None:
-    async def calls() -> tuple[bool, bool]:
-        record = journal.record()
-        journal.log.close()
-        record.begin(BASE)
-        return await record.wait_for_start(), await record.end("completed", answer(), None)
-
-    assert asyncio.run(calls()) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,6 @@ def test_work_on_what_is_huge_is_done_one_after_the_other() -> None:
     assert most == [1] * 20
 
 
-def test_what_the_work_raises_is_raised() -> None:
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(run_in_thread_if_large(HUGE_BYTES, lambda: 1 / 0))
-
-
 def test_who_has_many_pieces_to_do_lets_others_have_the_loop() -> None:
     done: list[str] = []
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from events.messages import Action, executed_calls
-from tests.producers.samples import only, places, read, tau_bench_run, without, write
+from tests.producers.samples import only, places, read, tau_bench_run, write
 
 
 def test_a_run_becomes_a_rollout_with_its_task_and_its_verdict(tmp_path: Path) -> None:
@@ -35,10 +35,6 @@ def test_arguments_are_parsed_and_an_error_text_is_an_error(tmp_path: Path) -> N
     (call,) = executed_calls(data.content.messages)
     assert call.call.arguments == {"reservation_id": "R1"}
     assert call.failed
-
-
-def test_the_record_says_no_time(tmp_path: Path) -> None:
-    assert only(write(tmp_path / "a.json", [tau_bench_run()])).envelope.time is None
 
 
 def test_a_run_that_was_never_graded_ran_out_of_turns_and_failed(tmp_path: Path) -> None:
@@ -77,12 +73,6 @@ def test_a_record_of_wrong_types_is_named(
     assert len(rollouts) == 2
     assert places(rejections) == ["[1]"]
     assert reason in rejections[0].reason
-
-
-def test_a_record_without_a_trajectory_is_named(tmp_path: Path) -> None:
-    runs = [tau_bench_run(), without(tau_bench_run(), "traj")]
-    _, rejections = read(write(tmp_path / "a.json", runs))
-    assert [(one.position, one.reason.split(":")[0]) for one in rejections] == [("[1]", "traj")]
 
 
 def test_facts_that_contradict_each_other_are_warned_of(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Spans as calls: every form of content that instrumentations write, and whatever else comes."""
 
-import gzip
 import json
 from contextlib import suppress
 from typing import Any
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 
 from producers.spans import conventions as names
 from producers.spans.genai import Chat, chat_of
-from producers.spans.otlp import JSON, PROTOBUF, BadTraces, ClientSpan, inflate, spans
-from producers.spans.protobuf_size import TooMuch
+from producers.spans.otlp import JSON, PROTOBUF, BadTraces, ClientSpan, spans
 from producers.storable import Unusable
 
 USER = {"role": "user", "parts": [{"type": "text", "content": "Hello"}]}
@@ -158,12 +156,3 @@ def test_json_is_spans_or_refused(document: Any) -> None:
     ):
         with suppress(BadTraces):
             assert isinstance(spans(json.dumps(sent).encode(), JSON), list)
-
-
-def test_an_inflated_body_is_bounded() -> None:
-    packed = gzip.compress(bytes(1001))
-    assert inflate(packed, 1001) == bytes(1001)
-    with pytest.raises(TooMuch, match="larger than 1,000 bytes"):
-        inflate(packed, 1000)
-    with pytest.raises(BadTraces, match="cut off"):
-        inflate(packed[:-4], 2000)

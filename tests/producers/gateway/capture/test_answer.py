@@ -51,14 +51,6 @@ def captured(*choices: Json, prompt: Any = (1, 2)) -> Any:
     return capture.build_record()
 
 
-def test_exact_tokens_are_kept() -> None:
-    found = captured(choice([5, 6], [-0.5, -1.0]))
-    assert found.untrainable_because is None
-    assert {name: list(values) for name, values in found.arrays.items()} == {
-        "prompt_token_ids": [1, 2], "token_ids": [5, 6], "logprobs": [-0.5, -1.0],
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("bad", "why"),
     [

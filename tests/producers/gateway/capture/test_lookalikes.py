@@ -200,7 +200,7 @@ def talk(
 
 
 @pytest.mark.parametrize("troubles", TROUBLES, ids=lambda names: "+".join(sorted(names)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=Seeds)
 @example(seed=100_000_000)
 def test_no_two_customers_are_ever_in_one_session(troubles: frozenset[Trouble], seed: int) -> None:
@@ -214,7 +214,7 @@ def test_no_two_customers_are_ever_in_one_session(troubles: frozenset[Trouble], 
             assert whose.setdefault(session, number) == number, session
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(Seeds)
 def test_who_begins_like_nobody_else_is_in_one_session_whatever_happens(seed: int) -> None:
     """Also where answers are made anew."""

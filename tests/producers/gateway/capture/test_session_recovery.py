@@ -207,15 +207,6 @@ def test_it_is_what_a_gateway_knew_that_was_never_restarted(log: SqliteLog) -> N
     assert ways == {"prefix", "none"}
 
 
-def test_alike_conversations_are_as_doubtful_as_before_the_restart(log: SqliteLog) -> None:
-    for name in "ab":
-        call(log, f"{name}1", [USER], ANSWER, session=name)
-    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).by == "none"
-    call(log, "a2", [NEXT], ANSWER, Parent("a1", 2, same_tools=True), session="a")
-    append(log, SessionEnded(session="elsewhere", because="asked"))
-    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).session == "b"
-
-
 def test_an_answer_right_before_the_end_may_not_have_been_heard(log: SqliteLog) -> None:
     for name in "ab":
         call(log, f"{name}1", [USER], ANSWER, session=name)

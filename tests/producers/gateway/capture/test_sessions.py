@@ -49,11 +49,6 @@ def test_an_answer_is_known_by_what_it_says_not_by_how_it_is_sent_back() -> None
     assert attributed(known(), USER, other, NEXT).by == "none"
 
 
-def test_two_conversations_that_begin_alike_are_two_until_an_answer_tells_them_apart() -> None:
-    found = attributed(known(), USER)
-    assert (found.session, found.by, found.parent) == ("fresh", "none", None)
-
-
 def test_a_name_goes_before_a_beginning_and_a_parent_is_of_the_same_session() -> None:
     elsewhere = attributed(known(), USER, ANSWER, NEXT, named=SessionName("t", "header"))
     assert (elsewhere.session, elsewhere.by, elsewhere.parent) == ("t", "header", None)
@@ -158,13 +153,6 @@ def test_a_session_that_its_client_ended_is_not_continued() -> None:
     assert talks.says(USER, ANSWER, NEXT, ANSWER, NEXT) == again
 
 
-def test_an_answer_that_is_made_anew_is_a_fork_of_the_one_conversation() -> None:
-    talks = Talks()
-    session = talks.says(USER)
-    for answer in (ANSWER, {"role": "assistant", "content": "Other"}):
-        assert talks.says(USER, ANSWER, NEXT, answer=answer) == session
-
-
 def test_other_words_after_an_answer_that_was_gone_on_from_may_be_anothers() -> None:
     talks = Talks()
     talks.says(USER)
@@ -216,21 +204,20 @@ def test_what_was_gone_on_from_is_forgotten_without_doubt() -> None:
 
 
 def test_a_long_conversation_whose_answers_may_not_have_been_heard_is_settled() -> None:
-    talks, messages = Talks(), list[Any]()
+    sessions, conversation = Sessions(), Conversation.of([NEXT])
     answers: list[Any] = []
     for _ in range(1_200):
-        messages.append(NEXT)
-        claim, conversation = talks.asks(*messages).claim, Conversation.of(messages)
+        claim = sessions.attribute(None, SCOPE, conversation, "s").claim
         heard = conversation.digest_answer(ANSWER)
-        talks.sessions.remember_answer("s", "c", SCOPE, conversation, heard)
-        talks.sessions.settle(claim, completed=True)
+        sessions.remember_answer("s", "c", SCOPE, conversation, heard)
+        sessions.settle(claim, completed=True)
         answers.append((claim, heard.loose))
-        messages.append(ANSWER)
+        conversation = conversation.extend([ANSWER, NEXT])
     for claim, answer in reversed(answers[1:]):
-        talks.sessions.doubt_delivery(claim, answer)
-    last = talks.asks(*messages, NEXT)
-    talks.sessions.settle(last.claim, completed=True)
-    assert talks.sessions._unsure == {}
+        sessions.doubt_delivery(claim, answer)
+    last = sessions.attribute(None, SCOPE, conversation, "s")
+    sessions.settle(last.claim, completed=True)
+    assert sessions._unsure == {}
 
 
 def test_a_call_that_came_to_nothing_leaves_its_beginning_to_who_asks_again() -> None:
@@ -262,15 +249,6 @@ def test_an_answer_in_between_that_is_not_known_tells_of_another_call() -> None:
     assert talks.tries(USER, ANSWER, NEXT, unknown, NEXT).session == mine
     talks.says(USER)
     assert talks.tries(USER, ANSWER, NEXT, unknown, NEXT).by == "none"
-
-
-def test_a_named_call_continues_what_was_said_under_its_name() -> None:
-    talks = Talks()
-    named = SessionName("mine", "header")
-    talks.says(USER, named=named)
-    other = talks.says(USER)
-    assert talks.says(USER, ANSWER, NEXT, named=named) == "mine"
-    assert talks.says(USER, ANSWER, NEXT) == other
 
 
 def test_too_many_that_are_alike_are_all_doubtful() -> None:

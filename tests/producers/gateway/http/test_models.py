@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from producers.gateway.http.wire import ModelRequest, set_model
+from producers.gateway.http.wire import set_model
 from producers.gateway.server import with_aliases
 
 BASE = {"id": "tiny", "parent": None, "root": "a checkpoint", "max_model_len": 64}
@@ -53,22 +53,3 @@ def test_an_answer_names_the_model_that_was_asked_for(document: Any, expected: A
     assert set_model(document, "agent") == expected
     assert list(set_model(document, "agent")) == list(document)
     assert set_model(document, None) is document
-
-
-def test_a_request_for_another_model_is_the_same_but_for_its_name() -> None:
-    asked = ModelRequest("chat", {"model": "agent", "messages": [], "x": 1})
-    assert list(asked.with_model("one").document.items()) == [
-        ("model", "one"),
-        ("messages", []),
-        ("x", 1),
-    ]
-
-
-def test_events_of_anthropics_streams_keep_their_names() -> None:
-    event = {"type": "message_start", "message": {"model": "agent"}}
-    assert (
-        ModelRequest("messages", {})
-        .encode_event(event)
-        .startswith(b"event: message_start\ndata: {")
-    )
-    assert ModelRequest("chat", {}).encode_event({"type": "x"}) == b'data: {"type":"x"}\n\n'

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ops.fuzz.streams import STYLES, Style, check, prove
+from ops.fuzz.streams import STYLES, check, prove
 from producers.gateway.http.stream_usage import StreamUsage, compare_streams, find_kind
 
 Json = dict[str, Any]
@@ -13,9 +13,9 @@ VLLM = STYLES[0]
 
 
 def test_a_client_reads_the_same_with_and_without_the_additions() -> None:
-    streams, differences = check(seed=1, count=300)
+    streams, differences = check(seed=1, count=100)
     assert differences == []
-    assert sum(streams.values()) == 300
+    assert sum(streams.values()) == 100
     assert len(streams) == len(STYLES) >= 6
 
 
@@ -119,8 +119,3 @@ def test_an_engine_with_usage_in_all_chunks_keeps_its_empty_texts() -> None:
     each = compare_streams([END], [usage(of({"content": "a"})), usage(END), usage(bare())])
     assert each is not None
     assert not each.is_own_chunk(usage(of({"content": ""})))
-
-
-def test_engines_that_differ_in_one_habit_are_told_apart() -> None:
-    style = Style("other", usage_in="end", fingerprint="fp")
-    assert prove(style).usage == StreamUsage(frozenset(("end",)), frozenset())

@@ -14,7 +14,6 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
-from prometheus_client.registry import DuplicateTimeseries
 
 from producers.gateway.metrics.counters import Count, Inside, Level, Spread
 
@@ -62,13 +61,6 @@ def test_what_is_told_is_what_the_library_would_tell(encode: Encode) -> None:
     with pytest.raises(ValueError, match="left"), inside:
         raise ValueError("it is left however that comes about")
     assert ours.get_sample_value("in_flight") == 0
-
-
-def test_a_name_is_told_once() -> None:
-    registry = CollectorRegistry()
-    Count("calls", "Calls.", (), registry)
-    with pytest.raises(DuplicateTimeseries):
-        Level("calls_total", "The same.", (), registry)
 
 
 def test_who_asks_meanwhile_sees_it_grow_and_in_the_end_all() -> None:

@@ -99,8 +99,3 @@ def test_two_choices_with_one_score_are_a_tie_whatever_the_other_order_says(gap:
     even = {100: -0.7, 101: -0.7 - gap}
     for logprobs in ([even, clear], [clear, even]):
         assert decide(router, score(router, logprobs)) == RouterAnswer(None, "tie")
-
-
-def test_a_score_that_an_engine_does_not_give_is_no_score() -> None:
-    with pytest.raises(KeyError):
-        read_scores(make_router(2), 0, {100: -0.1})

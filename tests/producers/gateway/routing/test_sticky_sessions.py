@@ -43,13 +43,6 @@ def test_what_is_too_old_is_over_however_much_is_said() -> None:
     assert known.count_open(AGE) == {"a1": 1}, "what goes on afterwards is a new session"
 
 
-def test_a_session_that_moves_is_counted_where_it_is() -> None:
-    known = stays()
-    for policy in ("a1", None, "a2"):
-        known.assign("s", "agent", policy, 0)
-    assert known.count_open(0) == {"a2": 1}
-
-
 def test_of_too_many_the_ones_that_were_silent_longest_are_forgotten() -> None:
     known = stays(most=2)
     for second, session in enumerate("abac"):
