@@ -144,12 +144,8 @@ def test_an_end_that_would_come_again_is_final(make: Make) -> None:
     assert verdict(ended(here, "u"), 3) == Over("failed", reason)
 
 
+@pytest.mark.long
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "make",
-    ["local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.long])],
-    indirect=True,
-)
 def test_a_learner_that_is_killed_ends_with_the_same_adapter(make: Make, tmp_path: Path) -> None:
     base = letters.checkpoint(tmp_path / "base")
     spec = JobSpec.model_validate(letters.spec(base))

@@ -99,12 +99,14 @@ def test_it_serves_until_it_is_told_to_stop_and_finishes_what_runs(
         httpx2.get(f"{url}/models")
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_told_to_stop_before_it_answers_it_ends(start: Start) -> None:
     process, _ = start(program=TOLD_EARLY)
     assert process.wait(30) == 0
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_what_does_not_end_in_time_is_cut_off(start: Start) -> None:
     process, url = start("--grace", "1")

@@ -195,6 +195,7 @@ def test_what_finds_no_memory_fails_with_the_reason(tmp_path: Path, base: Path) 
         here.runner.cancel(here.folder().name, "that is enough")
 
 
+@pytest.mark.long
 @needs_root
 def test_a_full_disk_ends_the_job_unless_there_is_room_again(tmp_path: Path, base: Path) -> None:
     with (

@@ -3,10 +3,7 @@ kill."""
 
 import json
 import logging
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,8 @@ from envs.registry import open_place
 from envs.task import TaskDefinition, write_body
 from events.jobs import JobSpec
 from events.messages import Message
-from tests.daemon.commands import environment
 from tests.daemon.solver import letters
+from tests.daemon.solver.forked import ForkedJob
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +80,11 @@ def test_a_killed_job_goes_on_to_the_same_adapter(base: Path, tmp_path: Path) ->
 
     killed = lay(tmp_path / "killed", *TASKS, *KEPT)
     (tmp_path / "job.json").write_text(job.model_dump_json())
-    command = [sys.executable, "-m", "daemon.solver", "job.json", "--out", str(killed)]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE) as one:
+    with ForkedJob(["job.json", "--out", str(killed)], folder=tmp_path) as one:
         while not (killed / "rollouts.jsonl").exists():
             assert one.poll() is None
             time.sleep(0.01)
-        os.kill(one.pid, signal.SIGKILL)
+        assert one.kill() == -signal.SIGKILL
     assert run(job, killed).sha256 == whole.sha256
 
 

@@ -6,9 +6,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pytest
@@ -19,6 +21,14 @@ from daemon.adapters.directory import WEIGHTS, verify
 from daemon.solver.__main__ import main
 from ops.isolated import interpreter, ours
 from tests.daemon.solver import letters
+from tests.daemon.solver.forked import (
+    Action,
+    Done,
+    ForkedJob,
+    die_at_call,
+    replace_call,
+    run_forked,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -39,40 +49,10 @@ def job(base: Path, folder: Path, **changes: Any) -> list[str]:
     return [str(path), "--out", str(folder / "out")]
 
 
-@dataclass(frozen=True)
-class Done:
-    """A process that has ended."""
-
-    code: int
-    lines: list[dict[str, Any]]
-    complaint: str
-
-    @property
-    def last(self) -> dict[str, Any]:
-        return self.lines[-1]
-
-    @property
-    def updates(self) -> list[dict[str, Any]]:
-        return [line for line in self.lines if "metrics" in line]
-
-
 def ended(command: list[str]) -> Done:
+    """Run a real command line to its end."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return Done(done.returncode, lines, done.stderr)
-
-
-def started(arguments: list[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-
-
-def after_an_update(running: "subprocess.Popen[str]") -> None:
-    """Return once it has said one."""
-    assert running.stdout is not None
-    while "metrics" not in running.stdout.readline():
-        assert running.poll() is None
+    return Done.read(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +75,7 @@ def test_a_job_says_lines_of_json_and_last_its_outcome(whole: Done) -> None:
 
 
 def test_a_field_that_does_not_exist_is_named(base: Path, tmp_path: Path) -> None:
-    done = ended([*COMMAND, *job(base, tmp_path, learning_rate=1)])
+    done = run_forked(job(base, tmp_path, learning_rate=1))
     assert done.code == 2
     assert [line["outcome"] for line in done.lines] == ["failed"]
     assert "learning_rate: Extra inputs are not permitted" in done.last["reason"]
@@ -105,7 +85,7 @@ def test_a_field_that_does_not_exist_is_named(base: Path, tmp_path: Path) -> Non
 
 def test_a_gap_has_an_exit_code_of_its_own(base: Path, tmp_path: Path) -> None:
     pools = [{"name": "word", "tasks": letters.ids("spell", 0, 20)}]
-    done = ended([*COMMAND, *job(base, tmp_path, pools=pools)])
+    done = run_forked(job(base, tmp_path, pools=pools))
     assert done.code == 3
     assert done.last["outcome"] == "competence_gap"
     assert done.last["adapter"] is None
@@ -136,92 +116,49 @@ def test_a_spec_that_cannot_be_read_is_a_failure_with_a_last_line(
     path = tmp_path / "job.json"
     if content is not None:
         path.write_bytes(content)
-    done = ended([*COMMAND, str(path), "--out", str(tmp_path / "out")])
+    done = run_forked([str(path), "--out", str(tmp_path / "out")])
     assert (done.code, done.last["outcome"]) == (code, "failed")
     assert reason in done.last["reason"]
     assert "Traceback" not in done.complaint
 
 
 def test_a_number_outside_its_range_is_named(base: Path, tmp_path: Path) -> None:
-    done = ended([*COMMAND, *job(base, tmp_path, optimizer={"lr": 1e300})])
+    done = run_forked(job(base, tmp_path, optimizer={"lr": 1e300}))
     assert (done.code, done.last["outcome"]) == (2, "failed")
     assert "optimizer.lr is 1e+300, outside of its range, 1e-12 to 10" in done.last["reason"]
 
 
-FAILING = """
-import sys
+def fail_appends(error: BaseException) -> None:
+    """Make the journal raise this at the first batch."""
 
-from daemon.solver.journal import Journal
+    def fail(*_given: object) -> None:
+        raise error
 
-
-def fail(*given):
-    raise {error}
-
-
-Journal.append = fail
-from daemon.solver.__main__ import main
-
-sys.exit(main(sys.argv[1:]))
-"""
+    replace_call("daemon.solver.journal:Journal.append", lambda _: fail)
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        pytest.param(
-            "ValueError('odd \\ud800')",
-            "ValueError: odd \ufffd; its log has the traceback",
-            marks=pytest.mark.long,
-        ),
-        ("MemoryError", "MemoryError; its log has the traceback"),
-        pytest.param(
-            "RecursionError('x' * 100_000)", "RecursionError: xxx", marks=pytest.mark.long
-        ),
-        pytest.param("KeyboardInterrupt", "KeyboardInterrupt; ", marks=pytest.mark.long),
-        ("SystemExit(0)", "SystemExit: 0; "),
+        (ValueError("odd \ud800"), "ValueError: odd \ufffd; its log has the traceback"),
+        (MemoryError(), "MemoryError; its log has the traceback"),
+        (RecursionError("x" * 100_000), "RecursionError: xxx"),
+        (KeyboardInterrupt(), "KeyboardInterrupt; "),
+        (SystemExit(0), "SystemExit: 0; "),
     ],
+    ids=["ValueError", "MemoryError", "RecursionError", "KeyboardInterrupt", "SystemExit"],
 )
 def test_an_error_that_nobody_expects_is_a_failure_with_a_last_line(
-    error: str, reason: str, base: Path, tmp_path: Path
+    error: BaseException, reason: str, base: Path, tmp_path: Path
 ) -> None:
     """A runner tries it again: the reason ends as that of any job that can go on."""
-    program = FAILING.format(error=error)
-    done = ended([sys.executable, "-c", program, *job(base, tmp_path)])
+    done = run_forked(job(base, tmp_path), before=partial(fail_appends, error))
     assert (done.code, done.last["outcome"]) == (1, "failed")
     assert done.last["reason"].startswith(reason)
     assert done.last["reason"].endswith("run the same command to go on")
     assert len(json.dumps(done.last)) < 5_000
     assert "Traceback" in done.complaint
     assert done.complaint.splitlines()[-1].startswith(f"daemon.solver: {reason[:10]}")
-
-
-DEADLY = """
-import importlib, os, signal, sys
-
-where, number, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-module, _, attribute = where.partition(":")
-holder = importlib.import_module(module)
-*parents, name = attribute.split(".")
-for parent in parents:
-    holder = getattr(holder, parent)
-original, calls = getattr(holder, name), []
-
-
-def deadly(*given, **named):
-    calls.append(None)
-    if len(calls) == number and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    answer = original(*given, **named)
-    if len(calls) == number:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answer
-
-
-setattr(holder, name, deadly)
-from daemon.solver.__main__ import main
-
-sys.exit(main(sys.argv[4:]))
-"""
 
 
 @pytest.mark.faults
@@ -241,20 +178,21 @@ def test_a_killed_job_ends_with_the_same_adapter(
     where: str, number: int, when: str, whole: Done, base: Path, tmp_path: Path
 ) -> None:
     arguments = job(base, tmp_path)
-    killed = subprocess.run(
-        [sys.executable, "-c", DEADLY, where, str(number), when, *arguments],
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = ended([*COMMAND, *arguments])
+    killed = run_forked(arguments, before=partial(die_at_call, where, number, when))
+    assert killed.code == -signal.SIGKILL, killed.complaint
+    resumed = run_forked(arguments)
     assert resumed.code == 0, resumed.complaint
     assert resumed.last["sha256"] == whole.last["sha256"]
     assert resumed.last["steps"] == whole.last["steps"]
     assert resumed.last["rollouts"] == whole.last["rollouts"]
     left = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert left == ["adapter", "lock", "rollouts.jsonl"]
+
+
+def die_at_append(packages: str, number: int) -> None:
+    """Make the job load these packages too, and die after it stored a batch."""
+    sys.path.append(packages)
+    die_at_call("daemon.solver.journal:Journal.append", number, "after")
 
 
 @pytest.mark.long
@@ -264,20 +202,14 @@ def test_every_update_of_a_killed_job_is_in_its_tracker_once(
 ) -> None:
     library = interpreter("trackio==0.43.0", *ours("pydantic")).parents[1] / "lib"
     (packages,) = library.glob("python*/site-packages")
-    program = f"import sys; sys.path.append({str(packages)!r})\n{DEADLY}"
     arguments = job(base, tmp_path, tracker="trackio:letters")
-    for number in ("3", "1000"):
-        at = ["daemon.solver.journal:Journal.append", number, "after"]
-        done = subprocess.run(
-            [sys.executable, "-c", program, *at, *arguments],
-            env=os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
+    for number in (3, 1000):
+        done = run_forked(
+            arguments,
+            before=partial(die_at_append, str(packages), number),
+            variables={"TRACKIO_DIR": str(tmp_path / "trackio")},
         )
-    assert done.returncode == 0, done.stderr
-    assert all(line.startswith("{") for line in done.stdout.splitlines())
+    assert done.code == 0, done.complaint
     (file,) = (tmp_path / "trackio").glob("letters*.db")
     with closing(sqlite3.connect(file)) as database:
         rows = database.execute("select step, metrics from metrics order by step").fetchall()
@@ -291,23 +223,15 @@ def test_sigterm_ends_a_job_that_the_same_command_finishes(
     whole: Done, base: Path, tmp_path: Path
 ) -> None:
     arguments = job(base, tmp_path)
-    with started(arguments) as running:
-        after_an_update(running)
+    with ForkedJob(arguments) as running:
+        running.wait_for_update()
         running.send_signal(signal.SIGTERM)
-        rest, _ = running.communicate(timeout=240)
-    assert running.returncode == 1
-    last = json.loads(rest.splitlines()[-1])
-    assert last["outcome"] == "failed"
-    assert "run the same command to go on" in last["reason"]
-    resumed = ended([*COMMAND, *arguments])
+        done = running.wait()
+    assert done.code == 1
+    assert done.last["outcome"] == "failed"
+    assert "run the same command to go on" in done.last["reason"]
+    resumed = run_forked(arguments)
     assert resumed.last["sha256"] == whole.last["sha256"]
-
-
-def limited(kilobytes: int, arguments: list[str]) -> list[str]:
-    """The command under a limit of the size of any file it writes."""
-    command = " ".join([*COMMAND, *arguments])
-    # In blocks of 512 bytes by POSIX, of 1024 in bash.
-    return ["bash", "-c", f"ulimit -f {kilobytes}; exec {command}"]
 
 
 @pytest.mark.faults
@@ -316,13 +240,13 @@ def test_a_disk_that_refuses_a_batch_ends_the_job_and_not_the_journal(
 ) -> None:
     arguments = job(base, tmp_path)
     journal = Path(whole.last["adapter"]).parent / "rollouts.jsonl"
-    refused = ended(limited(journal.stat().st_size // 2048, arguments))
+    refused = run_forked(arguments, file_size=journal.stat().st_size // 2)
     assert refused.code == 1
     assert refused.last["outcome"] == "failed"
     assert "did not take" in refused.last["reason"]
     assert "see to the disk" in refused.last["reason"]
     assert not (tmp_path / "out" / "adapter").exists()
-    resumed = ended([*COMMAND, *arguments])
+    resumed = run_forked(arguments)
     assert resumed.code == 0
     assert resumed.last["sha256"] == whole.last["sha256"]
 
@@ -331,27 +255,25 @@ def test_a_disk_that_refuses_a_batch_ends_the_job_and_not_the_journal(
 def test_a_disk_that_refuses_the_adapter_leaves_nothing_of_it(base: Path, tmp_path: Path) -> None:
     large = {"lora": {"rank": 16}, "sampler": {"groups": 4, "size": 4, "rollouts": 16}}
     arguments = job(base, tmp_path, **large)
-    refused = ended(limited(48, arguments))
+    refused = run_forked(arguments, file_size=48 * 1024)
     assert refused.code == 1
     assert "could not be written" in refused.last["reason"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["lock", "rollouts.jsonl"]
-    assert ended([*COMMAND, *arguments]).code == 0
+    assert run_forked(arguments).code == 0
 
 
 @pytest.mark.faults
 def test_a_second_process_in_the_same_directory_is_turned_away(base: Path, tmp_path: Path) -> None:
     arguments = job(base, tmp_path)
-    with started(arguments) as first:
-        after_an_update(first)
-        os.kill(first.pid, signal.SIGSTOP)
-        try:
-            second = ended([*COMMAND, *arguments])
-        finally:
-            os.kill(first.pid, signal.SIGCONT)
-        first.communicate(timeout=240)
+    with ForkedJob(arguments) as first:
+        first.wait_for_update()
+        first.send_signal(signal.SIGSTOP)
+        second = run_forked(arguments)
+        first.send_signal(signal.SIGCONT)
+        done = first.wait()
     assert second.code == 1
     assert "another process works in" in second.last["reason"]
-    assert first.returncode == 0
+    assert done.code == 0
 
 
 def test_heartbeats_come_while_rollouts_are_played(
@@ -370,16 +292,23 @@ def test_heartbeats_come_while_rollouts_are_played(
     assert playing == sorted(playing)
 
 
-def spread(arguments: list[str], before: str = "") -> list[str]:
-    """The command in two processes; `before`: what each of them does first."""
-    if not before:
-        return [*TORCHRUN, "-m", "daemon.solver", *arguments]
-    folder = Path(arguments[0]).parent
-    program = folder / "program.py"
-    program.write_text(
-        f"import os, sys\n{before}\nfrom daemon.solver.__main__ import main\nsys.exit(main())\n"
-    )
-    return [*TORCHRUN, str(program), *arguments]
+def spread(arguments: list[str]) -> list[str]:
+    """The command in two processes."""
+    return [*TORCHRUN, "-m", "daemon.solver", *arguments]
+
+
+@contextmanager
+def two_forks(arguments: list[str], before: Action | None = None) -> Iterator[list[ForkedJob]]:
+    """The job in two forks that find each other as the processes of torchrun do."""
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with (
+        ForkedJob(arguments, before=before, variables={**world, "RANK": "0"}) as leader,
+        ForkedJob(arguments, before=before, variables={**world, "RANK": "1"}) as follower,
+    ):
+        yield [leader, follower]
 
 
 def test_two_processes_make_the_job_of_one(whole: Done, base: Path, tmp_path: Path) -> None:
@@ -408,7 +337,7 @@ def test_a_warm_start_is_every_processs(base: Path, tmp_path: Path) -> None:
     arguments = job(base, tmp_path / "two", pools=pools, warm_start=warm)
     two = ended(spread(arguments))
     assert two.code == 0, two.complaint
-    one = ended([*COMMAND, *job(base, tmp_path / "one", pools=pools, warm_start=warm)])
+    one = run_forked(job(base, tmp_path / "one", pools=pools, warm_start=warm))
     assert (two.last["steps"], two.last["rollouts"]) == (one.last["steps"], one.last["rollouts"])
     assert [line["metrics"]["loss"] for line in two.updates] == pytest.approx(
         [line["metrics"]["loss"] for line in one.updates], abs=1e-4
@@ -416,10 +345,12 @@ def test_a_warm_start_is_every_processs(base: Path, tmp_path: Path) -> None:
 
 
 def test_a_job_that_cannot_begin_ends_all_processes(base: Path, tmp_path: Path) -> None:
-    done = ended(spread(job(base, tmp_path, checkpoint="nowhere")))
-    assert done.code == 1
-    assert "nowhere holds no checkpoint" in done.last["reason"]
-    assert done.complaint.count("daemon.solver: nowhere holds no checkpoint") == 1
+    with two_forks(job(base, tmp_path, checkpoint="nowhere")) as forks:
+        leader, follower = (fork.wait() for fork in forks)
+    assert (leader.code, follower.code) == (1, 1)
+    assert "nowhere holds no checkpoint" in leader.last["reason"]
+    said = leader.complaint + follower.complaint
+    assert said.count("daemon.solver: nowhere holds no checkpoint") == 1
 
 
 @pytest.mark.long
@@ -431,33 +362,41 @@ def test_sigterm_ends_all_processes_and_the_same_command_goes_on(
     with subprocess.Popen(
         spread(arguments), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as running:
-        after_an_update(running)
+        assert running.stdout is not None
+        while "metrics" not in running.stdout.readline():
+            assert running.poll() is None
         running.send_signal(signal.SIGTERM)
         rest, _ = running.communicate(timeout=240)
     assert running.returncode != 0
     assert "run the same command to go on" in json.loads(rest.splitlines()[-1])["reason"]
-    resumed = ended([*COMMAND, *arguments])
+    resumed = run_forked(arguments)
     assert (resumed.code, resumed.last["steps"]) == (0, whole.last["steps"])
+
+
+def die_in_third_update() -> None:
+    """Make the second process end in its third exchange of gradients."""
+    calls: list[None] = []
+
+    def change(original: Callable[..., Any]) -> Callable[..., Any]:
+        def dying(parameters: Any) -> None:
+            calls.append(None)
+            if len(calls) == 3 and os.environ["RANK"] == "1":
+                os._exit(9)
+            original(parameters)
+
+        return dying
+
+    replace_call("daemon.solver.parallel:add_gradients", change)
 
 
 @pytest.mark.faults
 def test_a_process_that_dies_in_an_update_ends_the_job_with_a_reason(
     whole: Done, base: Path, tmp_path: Path
 ) -> None:
-    dying = (
-        "from daemon.solver import parallel\n"
-        "summed, calls = parallel.add_gradients, []\n"
-        "def dying(parameters):\n"
-        "    calls.append(None)\n"
-        "    if len(calls) == 3 and os.environ['RANK'] == '1':\n"
-        "        os._exit(9)\n"
-        "    summed(parameters)\n"
-        "parallel.add_gradients = dying\n"
-    )
     arguments = job(base, tmp_path)
-    done = ended(spread(arguments, dying))
-    assert done.code == 1
-    assert done.last["outcome"] == "failed"
+    with two_forks(arguments, die_in_third_update) as (leader, _):
+        done = leader.wait()
+    assert (done.code, done.last["outcome"]) == (1, "failed")
     assert "another process of this job ended before its time" in done.last["reason"]
-    resumed = ended([*COMMAND, *arguments])
+    resumed = run_forked(arguments)
     assert (resumed.code, resumed.last["steps"]) == (0, whole.last["steps"])

@@ -18,6 +18,7 @@ from daemon.adapters.directory import (
     CONFIG,
     PROVENANCE,
     WEIGHTS,
+    AdapterWriteError,
     BadAdapter,
     Base,
     Provenance,
@@ -34,6 +35,7 @@ from daemon.solver.lora import (
 )
 from events.files import UNFINISHED
 from events.jobs import LoraSettings
+from tests.daemon.solver.forked import file_size_limit
 from tests.daemon.solver.tiny import tiny_model
 
 SMALL = LoraSettings(rank=4, alpha=8.0, targets=("q_proj", "down_proj"))
@@ -310,49 +312,35 @@ def test_an_adapter_that_replaces_whole_modules_is_refused(adapters: Path) -> No
 
 
 PROGRAM = """
-import resource, sys
+import sys
 from pathlib import Path
 from daemon.solver.lora import save
 from tests.daemon.solver.test_lora import provenance, trained, tiny_model
 
-folder, limit = Path(sys.argv[1]), int(sys.argv[2])
+folder = Path(sys.argv[1])
 model, origin = trained(), provenance(tiny_model())
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    save(model, folder / "a", origin)
 print("ready", flush=True)
 for number in range(100_000):
     save(model, folder / str(number), origin)
 """
 
 
-def start(folder: Path, limit: int) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), str(limit)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-@pytest.mark.processes
-@pytest.mark.processes
 def test_a_disk_that_refuses_leaves_nothing_behind(adapters: Path) -> None:
-    """Files may not grow beyond 1,000 bytes, so the weights do not fit."""
-    process = start(adapters, 1000)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "AdapterWriteError" in said
-    assert "File too large; nothing of it was left behind" in said
+    model, origin = trained(), provenance(tiny_model())
+    sentence = "File too large; nothing of it was left behind"
+    # The weights do not fit.
+    with file_size_limit(1000), pytest.raises(AdapterWriteError, match=sentence):
+        save(model, adapters / "a", origin)
     assert list(adapters.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.faults
 def test_a_killed_save_leaves_whole_adapters_only(adapters: Path) -> None:
-    process = start(adapters, 0)
+    command = [sys.executable, "-c", PROGRAM, str(adapters)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stderr is not None
     assert process.stdout.readline() == "ready\n"
     while len(list(adapters.iterdir())) < 5:
         time.sleep(0.01)

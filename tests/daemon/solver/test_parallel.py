@@ -72,6 +72,7 @@ def in_two(folder: Path) -> list[dict[str, object]]:
     return [json.loads(out) for out, _ in ends]
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_two_processes_make_the_step_of_one(tmp_path: Path) -> None:
     first, second = in_two(tmp_path)

@@ -1,10 +1,7 @@
 """Jobs whose pools have an environment, a user or a reward of their own."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -34,9 +31,9 @@ from envs.task import TaskDefinition, write_body
 from envs.users import STOP
 from events.jobs import JobSpec
 from events.messages import Message
-from tests.daemon.commands import environment
 from tests.daemon.engine.conftest import listening
 from tests.daemon.solver import letters
+from tests.daemon.solver.forked import ForkedJob
 from tests.daemon.solver.lessons import REFLECTION, write_lesson
 from tests.envs import mini
 from tests.envs.model_server import Json, ModelServer, messages_of, refused, said
@@ -198,13 +195,12 @@ def test_figures_and_provenance_say_what_a_pool_is_rewarded_by(whole: Whole) -> 
 def test_a_killed_job_goes_on_to_the_same_adapter(whole: Whole, tmp_path: Path) -> None:
     out = lay(tmp_path / "killed", LESSONS)
     (tmp_path / "job.json").write_text(spec().model_dump_json())
-    command = [sys.executable, "-m", "daemon.solver", "job.json", "--out", str(out)]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE) as one:
+    with ForkedJob(["job.json", "--out", str(out)], folder=tmp_path) as one:
         journal = out / "rollouts.jsonl"
         while not (journal.exists() and journal.read_bytes().count(b"\n") > 2):
             assert one.poll() is None
             time.sleep(0.01)
-        os.kill(one.pid, signal.SIGKILL)
+        assert one.kill() == -signal.SIGKILL
     assert run(spec(), out).sha256 == whole.outcome.sha256
     assert journal.read_bytes() == (whole.out / "rollouts.jsonl").read_bytes()
 
@@ -233,13 +229,12 @@ def test_a_killed_job_in_environments_kept_apart_refills_as_the_whole_one(tmp_pa
     whole = run(job, tmp_path / "whole", told.append)
     assert (whole.outcome, whole.rollouts) == ("trained", 56), "a batch more is over the budget"
     (tmp_path / "job.json").write_text(job.model_dump_json())
-    command = [sys.executable, "-m", "daemon.solver", "job.json", "--out", str(out)]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE) as one:
+    with ForkedJob(["job.json", "--out", str(out)], folder=tmp_path) as one:
         journal = out / "rollouts.jsonl"
         while not (journal.exists() and journal.read_bytes().count(b"\n") > 4):
             assert one.poll() is None
             time.sleep(0.01)
-        os.kill(one.pid, signal.SIGKILL)
+        assert one.kill() == -signal.SIGKILL
     assert run(job, out).sha256 == whole.sha256
     assert journal.read_bytes() == (tmp_path / "whole" / "rollouts.jsonl").read_bytes()
     check_updates(tmp_path / "whole" / "rollouts.jsonl", told)

@@ -3,8 +3,6 @@ in the open."""
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,9 +18,9 @@ from envs.sealed_body import open_body, salt_task, seal_body, write_sealed
 from envs.task import BadDefinition, TaskDefinition, write_body
 from events.jobs import JobSpec
 from events.privacy.sealing import Key, new_secret
-from tests.daemon.commands import environment
 from tests.daemon.gateway.test_erasing import showing
 from tests.daemon.solver import letters
+from tests.daemon.solver.forked import run_forked
 from tests.daemon.solver.test_content_job import SAMPLER, bodies, tasks
 
 ROSA: Final = Key("rosa-key", "rosa", new_secret())
@@ -159,11 +157,8 @@ def test_a_job_of_its_own_process_takes_the_keys_from_memory(base: Path, tmp_pat
     job = spec(base, sampler={**SAMPLER, "rollouts": 32})
     out = lay(tmp_path / "out")
     (tmp_path / "job.json").write_text(job.model_dump_json())
-    command = [sys.executable, "-m", "daemon.solver", "job.json", "--out", str(out)]
-    ran = subprocess.run(
-        command, cwd=tmp_path, env={**environment(), **write_keys([ROSA])}, capture_output=True,
-        check=False, text=True,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
+    command = ["job.json", "--out", str(out)]
+    done = run_forked(command, folder=tmp_path, variables=write_keys([ROSA]))
+    assert done.code == 0, done.complaint
     assert any("sealed" in rollout for rollout in stored(out))
     assert KEYS not in os.environ

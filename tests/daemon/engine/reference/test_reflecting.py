@@ -98,6 +98,7 @@ def test_the_card_holds_the_reported_figures(
     assert tabulate_repairs(repairs) in card
 
 
+@pytest.mark.long
 def test_lessons_of_other_seeds_are_repaired_as_reported(
     repairs: dict[Operator, RepairFigures],
 ) -> None:

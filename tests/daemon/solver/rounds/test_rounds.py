@@ -1,14 +1,15 @@
 """A job closes rounds over its own rollouts, and a kill in any phase changes no byte."""
 
 import json
+import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -34,23 +35,22 @@ from daemon.solver.telemetry.progress import Progress
 from envs.registry import open_place
 from events.jobs import EndpointUser, JobRounds, JobSpec
 from events.learning import DirectiveWritten, PoolsShifted, TaskProposed, TaskRejected
+from tests.daemon.solver.forked import ForkedJob, run_forked
 from tests.daemon.solver.rounds import jobs
 from tests.daemon.solver.sampling.test_local import ActingShop
 from tests.envs.mini import Mini
 
 pytestmark = pytest.mark.processes
 
-DYING: Final = """
-import os, signal, sys
-event, ending = sys.argv.pop(1), sys.argv.pop(1)
-def die(name, arguments):
-    if name == event and str(arguments[0]).endswith(ending):
-        os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(die)
-from daemon.solver.__main__ import main
-sys.exit(main())
-"""
-"""The learner, which kills itself where Python is about to do something with a file."""
+
+def die_at_event(event: str, ending: str) -> None:
+    """Make the process kill itself where Python is about to do something with a file."""
+
+    def die(name: str, arguments: tuple[object, ...]) -> None:
+        if name == event and str(arguments[0]).endswith(ending):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(die)
 
 
 def written(record: RoundRecord) -> list[str]:
@@ -271,11 +271,8 @@ def test_a_kill_while_something_is_stored_changes_no_byte(
     path = tmp_path / "job.json"
     path.write_text(whole.spec.model_dump_json())
     arguments = [str(path), "--out", str(tmp_path / "out")]
-    dying = subprocess.run(
-        [sys.executable, "-c", DYING, event, ending, *arguments],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert dying.returncode == -signal.SIGKILL, dying.stderr
+    dying = run_forked(arguments, before=partial(die_at_event, event, ending))
+    assert dying.code == -signal.SIGKILL, dying.complaint
     _same_adapter(whole, tmp_path / "out")
 
 
@@ -288,17 +285,14 @@ def test_a_kill_between_two_batches_changes_no_byte(
     path = tmp_path / "job.json"
     path.write_text(whole.spec.model_dump_json())
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "daemon.solver", str(path), "--out", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+    with ForkedJob([str(path), "--out", str(out)]) as running:
         for _ in _until_played(out / JOURNAL, batches):
             assert running.poll() is None
         if phase == "rollouts":
-            assert running.stdout is not None
             updates = 0
             while updates < batches:
                 updates += "metrics" in running.stdout.readline()
-        running.kill()
-    assert running.returncode == -signal.SIGKILL
+        assert running.kill() == -signal.SIGKILL
     _same_adapter(whole, out)
 
 

@@ -137,7 +137,13 @@ def test_log_probabilities_are_the_learners() -> None:
     assert float(((logp - padded.sampler_logp) * padded.mask).abs().max()) < 1e-4
 
 
-@pytest.mark.parametrize("answer", HOSTILE_ANSWERS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *HOSTILE_ANSWERS[:3],
+        *(pytest.param(answer, marks=pytest.mark.long) for answer in HOSTILE_ANSWERS[3:]),
+    ],
+)
 def test_an_answer_ends_no_episode_but_its_own(answer: str, tmp_path: Path) -> None:
     tokens = with_token(vocabulary(Shop()), answer)
     checkpoint = reciting(tmp_path, tokens, answer, max_position_embeddings=512)
