@@ -165,16 +165,6 @@ def test_what_is_held_out_is_drawn_by_no_job_though_it_came_as_traffic(tmp_path:
     assert set(own.tasks) == {f"shop/question/{seed}" for seed in seeds[:2]}
 
 
-def test_tasks_follow_the_failed_ones(app: App) -> None:
-    given = wanted(app, directed(app))
-    proposals = list(propose(SHOP, given))
-    accepted = [one.data for one in proposals if isinstance(one.data, TaskProposed)]
-    assert len(accepted) == 6
-    for one in accepted:
-        kind = SHOP.task(one.task.id).capability
-        assert one.pattern == f"missing_write_action|{FORGOTTEN[kind]}"
-
-
 def append(app: App, proposals: Sequence[tuple[str, Decision]]) -> None:
     """Append decisions under their ids, and fold them."""
     made = [

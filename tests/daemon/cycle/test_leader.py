@@ -80,13 +80,6 @@ def test_a_job_that_left_nothing_ends_the_cycle_and_the_next_one_cools_down(app:
     assert [one.number for one in cycles(app)] == [2, 1]
 
 
-def test_without_a_job_a_cycle_ends_with_the_reason(app: App) -> None:
-    leader(app, Fixed(lacking="no task passed")).tick()
-    (cycle,) = cycles(app)
-    assert (cycle.outcome, cycle.ended_because) == ("nothing_learnable", "no task passed")
-    assert (cycle.accepted, cycle.job) == (TASKS, None)
-
-
 def test_a_cycle_that_was_called_off_ends(app: App) -> None:
     leads = leader(app, Hesitating())
     leads.tick()
@@ -159,16 +152,6 @@ def test_a_gate_against_an_incumbent_that_a_person_replaced_is_passed_again(app:
     assert leads.tick().told == []
     Decisions(app).take(evaluated("made", "hers"), "evaluated again", "gate")
     Decisions(app).take(decided("made", "PROMOTE", "hers"), "gated again", "gate")
-    assert needs(app) == "route"
-
-
-def test_a_gate_counts_again_once_its_incumbent_is_back(app: App) -> None:
-    leads = leader(app)
-    leads.tick()
-    gated(app, cycles(app)[0])
-    push(app, "hers")
-    replace_incumbent(app, "hers")
-    replace_incumbent(app, None)
     assert needs(app) == "route"
 
 

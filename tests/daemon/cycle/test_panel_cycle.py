@@ -315,7 +315,7 @@ def test_without_a_selected_skill_that_fails_a_cycle_is_an_ordinary_one(tmp_path
     assert [pool.name for pool in job.spec.target_pools] == [CANCEL]
 
 
-@pytest.mark.parametrize("router", ["trained", "labels"])
+@pytest.mark.parametrize("router", ["trained", pytest.param("labels", marks=pytest.mark.long)])
 def test_a_panel_cycle_that_is_killed_after_each_step_takes_each_once(
     tmp_path: Path, router: str
 ) -> None:

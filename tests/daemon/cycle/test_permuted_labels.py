@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 from sqlalchemy import select
 
 from consumers.reads import learning
@@ -160,6 +161,7 @@ def build_world(
     return world, Labels(rollouts, job.capability, reported)
 
 
+@pytest.mark.long
 def test_permuted_labels_change_nothing_from_the_log_to_the_weights(tmp_path: Path) -> None:
     kinds = list(KINDS)
     permuted = dict(zip(kinds, (*kinds[7:], *kinds[:7]), strict=True))

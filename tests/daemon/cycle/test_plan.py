@@ -104,13 +104,6 @@ def test_what_a_closed_round_read_is_not_read_again_and_an_open_cycle_is_named(
         }
 
 
-def test_without_a_failure_no_task_is_planned_and_the_reason_is_said(tmp_path: Path) -> None:
-    with open_home(tmp_path, tasks(("question",), 4)) as app:
-        plan = planned_quietly(app)
-    assert (plan.accepted, plan.rejected, plan.job) == ((), (), None)
-    assert plan.lacking == "no failure pattern of the round has a priority above 0"
-
-
 def test_the_policy_that_answers_plays_the_tasks_and_nothing_of_it_is_recorded(
     tmp_path: Path, engine: Live
 ) -> None:

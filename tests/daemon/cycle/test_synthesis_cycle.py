@@ -256,7 +256,14 @@ class Careless(RulePlanner):
         return replace(drafts, entries=tuple(entries), writer="careless")
 
 
-@pytest.mark.parametrize("changes", [{}, {"synthesis_plans": 4}, {"synthesis_rounds": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"synthesis_plans": 4},
+        pytest.param({}, marks=pytest.mark.long),
+        pytest.param({"synthesis_rounds": 3}, marks=pytest.mark.long),
+    ],
+)
 def test_an_id_has_one_content_whatever_settings_the_next_leader_has(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:

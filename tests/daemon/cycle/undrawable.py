@@ -2,7 +2,7 @@
 for it is the same task again."""
 
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
@@ -12,6 +12,8 @@ ENVIRONMENT: Final = str(Path(__file__))
 
 class Undrawable(Shop):
     """Shop, without fresh tasks and without other words."""
+
+    capabilities: ClassVar = {"cancel": Shop.capabilities["cancel"]}
 
     def like(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
         """None."""

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -23,7 +22,6 @@ from daemon.evaluation.gate.decision import decide
 from daemon.evaluation.gate.measurements import Conduct, TokenParts, TokenUse
 from daemon.evaluation.sample_size import Sizes, extend_sizes
 from daemon.evaluation.targets import PlannedTarget
-from daemon.jobs.local import LocalRunner
 from daemon.methods.lessons import after_error
 from daemon.methods.lessons.after_error import HeldOutLessons
 from daemon.methods.lessons.practice import read_cycle_practice
@@ -44,6 +42,7 @@ from tests.daemon.evaluation.test_candidate_evaluation import (
     TARGET,
     base,
     examined,
+    large,
     of_type,
     opened,
     rollouts,
@@ -52,10 +51,10 @@ from tests.daemon.evaluation.test_candidate_evaluation import (
     unchanged,
 )
 from tests.daemon.evaluation.test_gate import BETTER, CALM, alike, check, evaluation
-from tests.daemon.serving.recorded_trial import COMMAND, RATES
+from tests.daemon.serving.recorded_trial import COMMAND, RATES, RecordedRunner
 from tests.daemon.slips import draw_sources, record_slips
 
-__all__ = ["base", "unchanged"]
+__all__ = ["base", "large", "unchanged"]
 
 SHOP = Shop()
 WRITTEN = {"p": [TARGET] * 5}
@@ -236,13 +235,6 @@ def test_a_policy_without_a_refused_call_has_no_growth_there() -> None:
 # The evaluation
 
 
-@pytest.fixture
-def large(tmp_path: Path) -> Iterator[App]:
-    sizes = {"gain": 0.2, "pilot_tasks": 12, "least_tasks": 64, "most_tasks": 128}
-    with opened(tmp_path / "large", **sizes) as app:
-        yield app
-
-
 def record_rates(monkeypatch: pytest.MonkeyPatch, after_error: tuple[float, float]) -> None:
     rates = {TARGET: (0.4, 0.7), OTHER: (0.99, 0.99), AFTER_ERROR: after_error}
     monkeypatch.setenv(RATES, json.dumps(rates))
@@ -293,18 +285,6 @@ def test_a_candidate_whose_job_drew_lessons_plays_them_held_out(
     assert rebuild(large.log, large.engine).equal is True
 
 
-def test_a_candidate_that_repairs_less_is_rejected(
-    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record_rates(monkeypatch, (0.9, 0.4))
-    row = trained(large, unchanged, base, WRITTEN, LESSONS)
-    examined(large, row, base, COMMAND, RECORDED)
-    found = row_of(large, row.adapter)
-    assert found.state == "rejected"
-    assert found.gate is not None
-    assert slice_check(found.gate).verdict == "FAIL"
-
-
 def test_an_environment_with_too_few_lessons_is_named(
     large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,7 +314,7 @@ def test_without_lessons_a_setting_of_theirs_changes_no_evaluation(
         with App(settings) as same:
             row = rows[bool(lessons)]
             agent = RECORDED.model_copy(update={"checkpoint": base})
-            runner = LocalRunner(app.home / "trials", command=COMMAND)
+            runner = RecordedRunner(app.home / "trials")
             return CandidateEvaluation(same, runner, agent, row, None).digest
 
     with opened(tmp_path / "plain") as plain:
@@ -356,7 +336,7 @@ def test_whoever_goes_on_after_a_kill_plays_the_same_lessons(
         noted.unlink()
     before = len(rollouts(large)), len(of_type(large, GateDecided))
     agent = RECORDED.model_copy(update={"checkpoint": base})
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    runner = RecordedRunner(large.home / "trials")
     list(CandidateEvaluation(large, runner, agent, row, None, held_out=HeldOutLessons()).advance())
     assert (len(rollouts(large)), len(of_type(large, GateDecided))) == before
     played = chain.from_iterable([item.task] for item in rollouts(large))

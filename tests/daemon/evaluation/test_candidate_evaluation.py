@@ -48,7 +48,7 @@ from events.serving import (
     RouteShare,
 )
 from ops.random_adapters import Maker
-from tests.daemon.serving.recorded_trial import COMMAND, EVIDENCE, FAULTS, RATES
+from tests.daemon.serving.recorded_trial import COMMAND, EVIDENCE, FAULTS, RATES, RecordedRunner
 from tests.daemon.solver import letters
 from tests.daemon.solver.test_content_job import TASKS, bodies
 from tests.envs.faulty_shop import write_definition
@@ -62,6 +62,8 @@ RECORDED: Final = AGENT.model_copy(
     update={"environment": "shop", "traffic": {TARGET: 0.5, OTHER: 0.5}}
 )
 """Where verdicts are recorded, an environment without torch will do."""
+OWN_KINDS: Final = dict.fromkeys((TARGET, OTHER), "some kind")
+"""Kinds of an environment of a test: cheaters play each before a gate."""
 
 
 @pytest.fixture(scope="module")
@@ -117,19 +119,28 @@ def row_of(app: App, name: str) -> AdapterRow:
         return serving.find_adapter(connection, name)
 
 
+def make_runner(app: App, command: Sequence[str]) -> LocalRunner:
+    """A runner of the home's trials; recorded ones take no process."""
+    root = app.home / "trials"
+    return RecordedRunner(root) if command == COMMAND else LocalRunner(root, command=command)
+
+
 def examined(
     app: App, row: AdapterRow, base: Path, command: Sequence[str], agent: Agent = AGENT,
     user: ModelUser | None = None,
 ) -> list[str]:  # fmt: skip
     """What is said until the adapter is no candidate any more."""
-    runner = LocalRunner(app.home / "trials", command=command)
+    runner = make_runner(app, command)
     agent = agent.model_copy(update={"checkpoint": base})
     told: list[str] = []
     while row.state in ("staged", "evaluated"):
-        told += CandidateEvaluation(
+        evaluation = CandidateEvaluation(
             app, runner, agent, row, None, held_out=HeldOutLessons(), user=user
-        ).advance()
-        time.sleep(0.1)
+        )
+        notes = list(evaluation.advance())
+        told += notes
+        if not notes:
+            time.sleep(0.1)
         row = row_of(app, row.adapter)
     return told
 
@@ -152,6 +163,7 @@ def rollouts(app: App) -> list[RolloutEnded]:
 TRIAL: Final = (sys.executable, "-m", "daemon.evaluation.trial")
 
 
+@pytest.mark.long
 def test_an_adapter_that_changes_nothing_is_not_promoted(
     app: App, base: Path, unchanged: Path
 ) -> None:
@@ -280,7 +292,7 @@ def test_a_candidate_waits_while_the_model_of_its_users_is_away(
 ) -> None:
     recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
     row = staged(large, unchanged, base, TARGET)
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    runner = RecordedRunner(large.home / "trials")
     agent = RECORDED.model_copy(update={"checkpoint": base})
     for _ in range(4):
         told = list(CandidateEvaluation(large, runner, agent, row, None, user=AWAY).advance())
@@ -295,7 +307,7 @@ def test_a_candidate_waits_while_the_files_of_its_users_adapter_are_damaged(
 ) -> None:
     recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
     row = staged(large, unchanged, base, TARGET)
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    runner = RecordedRunner(large.home / "trials")
     agent = RECORDED.model_copy(update={"checkpoint": base})
     user = AdapterUser(adapter="user-1", folder=row.path, sha256=row.sha256)
     damaged = user.model_copy(update={"sha256": "0" * 64})
@@ -314,7 +326,7 @@ def test_users_of_an_environment_that_err_spoil_no_gate(
     recorded(monkeypatch, target=(0.3, 0.9), other=(1.0, 1.0))
     monkeypatch.setenv(FAULTS, "[0.02, 0.02]")
     place = tmp_path / "faulty.py"
-    place.write_text(write_definition(0.2, users_err=True))
+    place.write_text(write_definition(0.2, users_err=True) + f"    capabilities = {OWN_KINDS}\n")
     row = staged(large, unchanged, base, TARGET)
     agent = RECORDED.model_copy(update={"environment": str(place)})
     told = examined(large, row, base, COMMAND, agent)
@@ -383,6 +395,7 @@ from envs.task import Rules
 
 class Ruled(Shop):
     name = "ruled"
+    capabilities = KINDS
 
     def generate(self, capability, seed):
         task = super().generate(capability, seed)
@@ -397,10 +410,10 @@ def test_where_the_rules_of_a_kind_change_a_candidate_is_evaluated_anew(
 ) -> None:
     recorded(monkeypatch, target=(0.4, 0.9), other=(0.99, 0.99))
     place = tmp_path / "ruled.py"
-    place.write_text(RULED)
+    place.write_text(f"KINDS = {OWN_KINDS}\n{RULED}")
     agent = RECORDED.model_copy(update={"environment": str(place), "checkpoint": str(base)})
     row = staged(large, unchanged, base, TARGET)
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    runner = RecordedRunner(large.home / "trials")
 
     def make() -> CandidateEvaluation:
         return CandidateEvaluation(large, runner, agent, row, None)
@@ -420,11 +433,10 @@ def test_a_kind_that_a_cheater_wins_is_no_kind_of_the_gate(
     large: App, base: Path, unchanged: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "ruled.py"
-    own = f"capabilities = {dict.fromkeys((TARGET, OTHER), 'some kind')}; name ="
-    place.write_text(RULED.replace("name =", own))
+    place.write_text(f"KINDS = {OWN_KINDS}\n{RULED}")
     agent = RECORDED.model_copy(update={"environment": str(place), "checkpoint": str(base)})
     row = staged(large, unchanged, base, TARGET)
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    runner = RecordedRunner(large.home / "trials")
     (told,) = CandidateEvaluation(large, runner, agent, row, None).advance()
     assert "cheaters played ruled" in told, "no machine evaluates what it has not measured"
     record = read_cheats(large.settings, open_place(str(place)))
@@ -443,7 +455,7 @@ def test_whoever_goes_on_after_a_kill_says_the_same_once(
     for noted in (large.home / "trials").glob("*/noted.json"):
         noted.unlink()
     agent = RECORDED.model_copy(update={"checkpoint": base})
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    runner = RecordedRunner(large.home / "trials")
     before = len(rollouts(large)), len(of_type(large, Decision))
     list(CandidateEvaluation(large, runner, agent, row, None).advance())
     assert (len(rollouts(large)), len(of_type(large, Decision))) == before
@@ -456,12 +468,11 @@ def test_what_follows_a_look_follows_from_the_report_in_the_log(
     recorded(monkeypatch, target=(0.4, 0.7), other=(0.5, 0.46))
     row = staged(larger, unchanged, base, TARGET)
     agent = RECORDED.model_copy(update={"checkpoint": base})
-    runner = LocalRunner(larger.home / "trials", command=COMMAND)
+    runner = RecordedRunner(larger.home / "trials")
     while not of_type(larger, GateDecided):
         for told in CandidateEvaluation(larger, runner, agent, row, None).advance():
             if told.endswith("EXTEND at look 1"):
                 break  # Killed between the event and the note.
-        time.sleep(0.1)
 
     def decide_otherwise(evaluation: Evaluation, settings: GateSettings) -> GateReport:
         return decide(evaluation, settings).model_copy(update={"decision": "REJECT"})
@@ -480,14 +491,13 @@ def test_a_gate_that_was_passed_is_passed_anew_beside_another_incumbent(
     row = staged(large, unchanged, base, TARGET)
     examined(large, row, base, COMMAND, RECORDED)
     agent = RECORDED.model_copy(update={"checkpoint": base})
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    runner = RecordedRunner(large.home / "trials")
     hers = replace(row, adapter="hers")
     for gates, incumbent in enumerate((hers, None), start=1):
         name = None if incumbent is None else incumbent.adapter
         row = row_of(large, row.adapter)
         while row.incumbent != name or row.state == "evaluated":
             list(CandidateEvaluation(large, runner, agent, row, incumbent, gates).advance())
-            time.sleep(0.1)
             row = row_of(large, row.adapter)
         assert row.state == "gated"
         with large.reading() as connection:
@@ -558,7 +568,7 @@ def test_a_candidate_of_a_cycle_is_judged_on_what_its_tasks_were_written_for(
     written = {"p": [TARGET] * 5, "q": [TARGET] * 3, "r": [OTHER] * 4}
     row = trained(large, unchanged, base, written)
     agent = RECORDED.model_copy(update={"checkpoint": base})
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    runner = RecordedRunner(large.home / "trials")
     digests = set()
     while row.state in ("staged", "evaluated"):
         evaluation = CandidateEvaluation(large, runner, agent, row, None)
@@ -566,7 +576,6 @@ def test_a_candidate_of_a_cycle_is_judged_on_what_its_tasks_were_written_for(
         list(evaluation.advance())
         for noted in (large.home / "trials").glob("*/noted.json"):
             noted.unlink()
-        time.sleep(0.1)
         row = row_of(large, row.adapter)
     assert len(digests) == 1
     assert row.state == "gated"
@@ -665,10 +674,9 @@ def test_the_best_policy_of_a_kind_plays_the_kind_as_well(
     row = staged(large, unchanged, base, TARGET)
     incumbent = incumbent_that_cost(large, row, -0.03)
     agent = RECORDED.model_copy(update={"checkpoint": base})
-    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    runner = RecordedRunner(large.home / "trials")
     while row.state in ("staged", "evaluated"):
         list(CandidateEvaluation(large, runner, agent, row, incumbent).advance())
-        time.sleep(0.1)
         row = row_of(large, row.adapter)
     assert row.gate is not None
     assert row.gate.decision == decision

@@ -18,7 +18,6 @@ from daemon.evaluation.comparison import (
     judge,
     play,
 )
-from daemon.evaluation.gate.pairs import TooFewTrials
 from daemon.methods.skills.panels import Composition, compose
 from daemon.serving.staging import StageRefusal
 from envs.environment import Environment
@@ -125,20 +124,6 @@ def test_users_of_an_environment_that_err_spoil_no_comparison(
     )
     (evaluated,) = of_type(home, AdapterEvaluated)
     assert evaluated.tasks <= 6
-
-
-def test_users_that_always_err_leave_nothing_to_compare(
-    make_home: MakeHome, adapters: Adapters
-) -> None:
-    class Hopeless(FaultyShop):
-        rate = 1.0
-        users_err = True
-
-    home = make_home(1)
-    name = home.push(adapters["v1"])
-    comparison = played(home, name, FEW, ignored, Hopeless())
-    with pytest.raises(TooFewTrials, match="the users that shop itself played erred"):
-        judge(home.app, comparison, GateSettings(), ADA)
 
 
 def test_the_tasks_are_fresh_each_time(make_home: MakeHome, adapters: Adapters) -> None:

@@ -76,15 +76,11 @@ def test_the_p_value_is_the_share_of_sign_flips_at_least_as_large(seed: int) -> 
     assert sign_flip(differences) == pytest.approx(brute_force(differences))
 
 
-@pytest.mark.parametrize(("lost", "won"), [(0, 5), (3, 9), (7, 7), (9, 2)])
+@pytest.mark.parametrize(("lost", "won"), [(0, 0), (0, 5), (3, 9), (7, 7), (9, 2)])
 def test_with_one_trial_it_is_mcnemars_exact_test(lost: int, won: int) -> None:
     n = lost + won
     binomial = sum(comb(n, j) for j in range(won, n + 1)) / 2**n
     assert sign_flip([-1.0] * lost + [1.0] * won + [0.0] * 20) == pytest.approx(binomial)
-
-
-def test_no_difference_at_all_is_no_evidence() -> None:
-    assert sign_flip([0.0] * 50) == 1
 
 
 @pytest.mark.parametrize(("tasks", "trials"), [(60, 4), (100, 1)])
@@ -265,7 +261,7 @@ def test_tokens_that_stray_widely_are_no_growth_and_a_growth_within_the_limit_is
     assert check(decide(little, GateSettings()), "tokens").verdict == "PASS"
 
 
-@pytest.mark.parametrize("looks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("looks", [1, 2, 4, 8])
 def test_so_many_looks_at_twice_the_tasks_err_as_rarely_as_one(looks: int) -> None:
     chance, count, level = Random(f"looks {looks}"), 4_000, level_of(looks)
     threshold = NormalDist().inv_cdf(1 - level)

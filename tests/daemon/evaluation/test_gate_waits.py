@@ -15,7 +15,6 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
 from daemon.evaluation.trial import Plan
 from daemon.jobs.attempts import number_in
-from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import JOURNAL, OUT, SPEC, Active, Exit
 from events.jobs import EndpointUser, ModelUser
 from events.serving import GateDecided
@@ -24,6 +23,7 @@ from tests.daemon.evaluation.test_candidate_evaluation import (
     RECORDED,
     TARGET,
     TRIAL,
+    make_runner,
     of_type,
     opened,
     recorded,
@@ -66,7 +66,7 @@ class Gate:
 
     def use(self, command: Any) -> None:
         """Play the trials that begin from now on with another program."""
-        self.runner = LocalRunner(self.app.home / "trials", command=command)
+        self.runner = make_runner(self.app, command)
 
     def has_played(self, trial: Path) -> bool:
         """Whether a trial is over."""
@@ -126,6 +126,7 @@ def answer_exactly(gate: Gate) -> Callable[[Json], Json]:
     return answering
 
 
+@pytest.mark.long
 def test_a_budget_that_is_spent_rejects_no_candidate_and_a_larger_one_goes_on(
     app: App, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_budget_that_is_spent_rejects_no_candidate_and_a_larger_one_goes_on(
     assert {rollout.simulator for rollout in rollouts(app)} == {"customer"}
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_none_or_of_another_base_rejects_no_candidate(
     app: App, unchanged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """A panel before the gate: a candidate whose router is judged with it."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,48 +12,30 @@ from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.evaluation.candidate_evaluation import CandidateEvaluation
 from daemon.evaluation.players import Adapter, NoSuchPart, PlayerWithMembers, build_player
-from daemon.jobs.local import LocalRunner
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.gate import GateReport
 from events.jobs import PanelRouter, RouterOption
 from events.learning import Decision
 from events.serving import AdapterStaged, GateDecided, Panel, PanelComposed, PanelMember
-from ops.random_adapters import Maker
 from tests.daemon.evaluation.test_candidate_evaluation import (
-    AWAY,
     OTHER,
     RECORDED,
     TARGET,
+    base,
     examined,
+    large,
     of_type,
-    opened,
     recorded,
     rollouts,
     row_of,
     staged,
     trained,
+    unchanged,
 )
-from tests.daemon.serving.recorded_trial import COMMAND
-from tests.daemon.solver import letters
-from tests.envs.model_server import ModelServer, said
+from tests.daemon.serving.recorded_trial import COMMAND, RecordedRunner
 
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return letters.checkpoint(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def unchanged(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Maker(base).write(tmp_path_factory.mktemp("made") / "unchanged", 0.0)
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    sizes = {"gain": 0.2, "pilot_tasks": 12, "least_tasks": 64, "most_tasks": 128}
-    with opened(tmp_path / "home", **sizes) as app:
-        yield app
+__all__ = ["base", "large", "unchanged"]
 
 
 def compose(app: App, member: AdapterRow, cycle: str | None = None) -> AdapterRow:
@@ -88,20 +69,20 @@ def read_targets(app: App) -> list[str]:
 
 
 def test_a_panel_is_judged_on_what_its_cycle_wrote(
-    app: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded(monkeypatch, target=(0.4, 0.8), other=(0.5, 0.9))
     """For the skills that its cycle's jobs taught: what else it wrote is another's."""
+    recorded(monkeypatch, target=(0.4, 0.8), other=(0.5, 0.9))
     written = {TARGET: [TARGET] * 5, OTHER: [OTHER] * 4}
-    member = trained(app, unchanged, base, written, skill=TARGET)
-    panel = compose(app, member, derive_id("cycle", "agent", "letters", "1"))
-    examined(app, panel, base, COMMAND, RECORDED)
-    assert row_of(app, "panel").state == "gated"
-    assert read_targets(app) == [TARGET]
-    own = [data for data in rollouts(app) if data.policy == "panel"]
+    member = trained(large, unchanged, base, written, skill=TARGET)
+    panel = compose(large, member, derive_id("cycle", "agent", "letters", "1"))
+    examined(large, panel, base, COMMAND, RECORDED)
+    assert row_of(large, "panel").state == "gated"
+    assert read_targets(large) == [TARGET]
+    own = [data for data in rollouts(large) if data.policy == "panel"]
     counts = Counter(data.task.capability for data in own if data.task)
     passed = sum(bool(data.success) for data in own if data.member and data.member.skill)
-    with app.reading() as connection:
+    with large.reading() as connection:
         shares = read_member_shares(connection, "panel")
         assert read_member_shares(connection, "letters") == []
     assert {(share.capability, share.member, share.skill, share.rollouts) for share in shares} == {
@@ -115,23 +96,25 @@ def test_a_panel_is_judged_on_what_its_cycle_wrote(
 
 
 def test_a_panel_that_a_person_composed_is_judged_on_the_kinds_of_its_members(
-    app: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(monkeypatch, target=(0.4, 0.9), other=(0.95, 0.5))
-    panel = compose(app, staged(app, unchanged, base, TARGET))
-    examined(app, panel, base, COMMAND, RECORDED)
-    assert read_targets(app) == [TARGET]
-    gate = row_of(app, "panel").gate
+    panel = compose(large, staged(large, unchanged, base, TARGET))
+    examined(large, panel, base, COMMAND, RECORDED)
+    assert read_targets(large) == [TARGET]
+    gate = row_of(large, "panel").gate
     assert gate is not None
     verdicts = {check.name: check.verdict for check in gate.checks}
     assert verdicts[f"slice {OTHER}"] == "FAIL", "what its router spoils counts"
 
 
-def test_a_panel_plays_with_the_files_of_its_members(app: App, base: Path, unchanged: Path) -> None:
-    member = staged(app, unchanged, base, TARGET)
-    panel = compose(app, member)
+def test_a_panel_plays_with_the_files_of_its_members(
+    large: App, base: Path, unchanged: Path
+) -> None:
+    member = staged(large, unchanged, base, TARGET)
+    panel = compose(large, member)
     assert panel.composition is not None
-    with app.reading() as connection:
+    with large.reading() as connection:
         player = build_player(connection, panel)
         assert isinstance(player, PlayerWithMembers)
         files = Adapter(name=member.adapter, folder=member.path, sha256=member.sha256)
@@ -142,18 +125,6 @@ def test_a_panel_plays_with_the_files_of_its_members(app: App, base: Path, uncha
         with pytest.raises(NoSuchPart, match="has gone as a part, which is not known"):
             build_player(connection, replace(panel, composition=gone))
     agent = RECORDED.model_copy(update={"checkpoint": base})
-    runner = LocalRunner(app.home / "trials", command=COMMAND)
-    beside = CandidateEvaluation(app, runner, agent, member, panel)
-    assert beside.digest != CandidateEvaluation(app, runner, agent, member, None).digest
-
-
-def test_the_model_of_the_users_plays_beside_a_panel_too(
-    app: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded(monkeypatch, target=(0.4, 0.8), other=(0.5, 0.9))
-    panel = compose(app, staged(app, unchanged, base, TARGET))
-    with ModelServer(lambda _: said("Hello.")) as server:
-        customer = AWAY.model_copy(update={"url": server.url})
-        examined(app, panel, base, COMMAND, RECORDED, customer)
-    assert row_of(app, "panel").state == "gated"
-    assert {data.simulator for data in rollouts(app)} == {"customer"}
+    runner = RecordedRunner(large.home / "trials")
+    beside = CandidateEvaluation(large, runner, agent, member, panel)
+    assert beside.digest != CandidateEvaluation(large, runner, agent, member, None).digest

@@ -83,13 +83,6 @@ def test_the_oracle_gets_one_and_doing_nothing_none(evaluate: Evaluate) -> None:
     assert found["run"]["number"] == 1
 
 
-def test_a_silly_agent_gets_nothing(evaluate: Evaluate) -> None:
-    with ModelServer(lambda _: said("How interesting.")) as server:
-        found = evaluate(server, "--tasks", "22", "--json").json
-    assert found["pass_hat"]["1"]["value"] == 0.0
-    assert found["pass_hat"]["1"]["high"] < 0.2
-
-
 def test_an_agent_that_is_sometimes_right_is_measured_by_its_tasks(evaluate: Evaluate) -> None:
     given = shop_tasks(8)
     right = oracle(SHOP, given)
@@ -468,7 +461,7 @@ def test_tasks_that_need_a_judge_are_named_and_not_counted(
     assert "1 tasks need a judge (NL_ASSERTION) and are not counted" in only_judged.out
 
 
-KILLED_TASKS, KILLED_TRIALS = 40, 2
+KILLED_TASKS, KILLED_TRIALS = 20, 2
 
 
 @pytest.mark.processes
@@ -488,7 +481,7 @@ def test_a_killed_run_goes_on_where_the_log_ends(tmp_path: Path, kintsugi: Kints
             "--model", "small", "--tasks", str(KILLED_TASKS), "--trials", str(KILLED_TRIALS),
             "--concurrency", "4", "--json", "--home", home,
         ]  # fmt: skip
-        for requests in (60, 120):
+        for requests in (30, 60):
             _kill_after(requests, server, command, tmp_path)
         recorded = _recorded(kintsugi, home)
         before = len(server.requests)
@@ -544,7 +537,7 @@ def test_repairs_of_injected_mistakes_are_measured_beside_clean_tasks(evaluate: 
     wrong = {task.id for task in of["argument"][::2]}
     with ModelServer(repairing(tasks, lambda task: task.id in wrong)) as server:
         result = evaluate(server, "--tasks", "44", "--trials", "3", *OPTIONS, "--json")
-        shown = evaluate(server, "--tasks", "44", "--trials", "3", *OPTIONS)
+        shown = evaluate(server, "--tasks", "4", "--trials", "3", *OPTIONS)
     assert result.code == 0, result.err
     document = result.json
     assert document["clean"]["tasks"] == sum(task.lesson is None for task in tasks) > 0
@@ -579,13 +572,6 @@ def test_a_run_with_mistakes_that_went_on_measures_what_was_played_before(
     assert document["run"]["resumed"] > 0
     assert [row["1"] for row in document["repair"].values()] == [1.0, 1.0]
     assert document["redundant_calls"]["injected"] == 0.0
-
-
-def test_an_evaluation_with_mistakes_of_which_nothing_is_judged_says_so(evaluate: Evaluate) -> None:
-    with ModelServer(lambda body: refused(500, "broken")) as server:
-        result = evaluate(server, "--tasks", "4", "--retries", "0", *OPTIONS)
-    assert result.code == 3, result.err
-    assert "ended by infrastructure_error 4" in result.out
 
 
 BROKEN = """

@@ -177,6 +177,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> UserPlan:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.learning
 def test_a_trial_is_played_once_and_says_what_an_untrained_user_does(
     plan: UserPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -207,12 +208,6 @@ def test_a_trial_is_played_once_and_says_what_an_untrained_user_does(
     other = plan.model_copy(update={"seed": 6})
     with pytest.raises(BadPlan, match="another plan"):
         read_result(out, other)
-
-
-def test_the_event_says_of_how_many_lines_the_user_chose(plan: UserPlan) -> None:
-    chooser = plan.user.model_copy(update={"candidates": 3})
-    event = summarize([result("a")]).to_event(plan.model_copy(update={"user": chooser}))
-    assert event.candidates == 3
 
 
 @pytest.mark.learning

@@ -3,17 +3,26 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import text, update
 
+from consumers import database
+from consumers.reads import spools
+from consumers.reads.rollouts import pattern_lines
+from consumers.tables import Offset, Projection
 from daemon.cli.methods import build_loop_metrics
 from daemon.config.settings import Settings
 from daemon.core.app import App
+from daemon.jobs.runner_factory import jobs_of
 from daemon.metrics import jobs, log, loop
+from daemon.metrics.exposition import port_of, serve_metrics
 from daemon.metrics.families import Sheet
 from daemon.status.doctor import records
 from daemon.status.snapshot import situation
-from events.envelope import utc_now
+from events.codec import encode
+from events.envelope import Envelope, new_id, utc_now
 from events.learning import Decision
 from events.rollouts import CallStarted
 from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
@@ -31,7 +40,7 @@ from tests.daemon.metrics.scene import (
     settings_of,
 )
 
-VERSIONS = 500
+VERSIONS = 60
 
 
 @pytest.fixture
@@ -120,8 +129,6 @@ def test_priorities_come_by_category(app: App) -> None:
         if name == "kintsugi_pattern_priority"
     }
     with app.reading() as connection:
-        from consumers.reads.rollouts import pattern_lines
-
         lines = pattern_lines(connection)
     assert sum(weights.values()) == pytest.approx(sum(one.priority for one in lines))
     assert found[labelled("kintsugi_patterns", alias="agent", status="new")] == len(lines)
@@ -169,12 +176,9 @@ def lives(count: int) -> Iterator[Decision]:
         before = name
 
 
-def test_500_versions_of_an_adapter_leave_as_many_series_as_one(
+def test_many_versions_of_an_adapter_leave_as_many_series_as_one(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from events.codec import encode
-    from events.envelope import Envelope, new_id
-
     def appended(decisions: Iterator[Decision]) -> None:
         entries = []
         for data in decisions:
@@ -231,8 +235,6 @@ def test_of_an_agent_without_an_environment_nothing_is_counted_that_no_cycle_rea
 
 def test_the_newest_update_of_a_job_is_told(app: App) -> None:
     sheet = Sheet(jobs.JOBS)
-    from daemon.jobs.runner_factory import jobs_of
-
     jobs.read(app, sheet, jobs_of(app.settings).folder)
     found = series(sheet.metrics())
     assert UPDATE.metrics is not None
@@ -242,12 +244,14 @@ def test_the_newest_update_of_a_job_is_told(app: App) -> None:
     assert labelled("kintsugi_job_heartbeat_timestamp_seconds", alias="agent") in found
 
 
-def test_a_fold_that_is_behind_is_told_by_events_and_by_age(app: App) -> None:
-    def lag() -> Series:
-        sheet = Sheet(log.LOG)
-        log.read(app, sheet)
-        return series(sheet.metrics())
+def told_of_log(app: App) -> Series:
+    """The figures of the log and its folds."""
+    sheet = Sheet(log.LOG)
+    log.read(app, sheet)
+    return series(sheet.metrics())
 
+
+def test_a_fold_that_is_behind_is_told_by_events_and_by_age(app: App) -> None:
     def behind(found: Series) -> float:
         return sum(
             value for (name, _), value in found.items() if name == "kintsugi_projection_lag_events"
@@ -257,56 +261,46 @@ def test_a_fold_that_is_behind_is_told_by_events_and_by_age(app: App) -> None:
         "kintsugi_projection_oldest_unfolded_timestamp_seconds",
         projection="history", stream="rollouts",
     )  # fmt: skip
-    found = lag()
+    found = told_of_log(app)
     assert (behind(found), oldest in found) == (0, False)
     app.append([ended("later"), ended("later-still")])
-    found = lag()
+    found = told_of_log(app)
     assert (behind(found), found[oldest]) == (2, 0.001)
     state = labelled("kintsugi_projection_state", projection="history", state="live")
     assert found[state] == 1
 
 
-def test_another_version_of_the_folds_is_told_as_a_halt(app: App) -> None:
-    from sqlalchemy import update
+DIVERGED = (Offset, {"last_sha256": "of another event"}, "diverged")
+"""A log that was restored from before."""
 
-    from consumers.tables import Projection
 
+def halt(app: App, table: type[Projection | Offset], values: dict[str, Any]) -> None:
+    """Have the tables hold what no fold goes on from."""
     with app.engine.begin() as connection:
-        connection.execute(update(Projection.table()).values(fold_version=0))
-    sheet = Sheet(log.LOG)
-    log.read(app, sheet)
-    found = series(sheet.metrics())
+        connection.execute(update(table.table()).values(values))
+
+
+@pytest.mark.parametrize(
+    ("table", "values", "reason"),
+    [
+        (Projection, {"fold_version": 0}, "fold_version"),
+        (Offset, {"next_offset": 1000}, "ahead_of_log"),
+        DIVERGED,
+    ],
+)
+def test_a_fold_that_halts_is_told_with_the_reason(
+    app: App, table: type[Projection | Offset], values: dict[str, Any], reason: str
+) -> None:
+    halt(app, table, values)
+    found = told_of_log(app)
     assert found[labelled("kintsugi_projection_state", projection="history", state="halted")] == 1
-    why = labelled("kintsugi_projection_halted_info", projection="history", reason="fold_version")
+    why = labelled("kintsugi_projection_halted_info", projection="history", reason=reason)
     assert found[why] == 1
 
 
-def test_a_wiped_log_is_told_as_the_reason_of_a_halt(app: App) -> None:
-    from sqlalchemy import update
-
-    from consumers.tables import Offset
-
-    with app.engine.begin() as connection:
-        connection.execute(update(Offset.table()).values(next_offset=1000))
-    sheet = Sheet(log.LOG)
-    log.read(app, sheet)
-    found = series(sheet.metrics())
-    why = labelled("kintsugi_projection_halted_info", projection="history", reason="ahead_of_log")
-    assert found[why] == 1
-
-
-def test_a_log_restored_from_before_is_told_as_the_reason_of_a_halt(app: App) -> None:
-    from sqlalchemy import update
-
-    from consumers.tables import Offset
-
-    with app.engine.begin() as connection:
-        connection.execute(update(Offset.table()).values(last_sha256="of another event"))
-    sheet = Sheet(log.LOG)
-    log.read(app, sheet)
-    found = series(sheet.metrics())
-    why = labelled("kintsugi_projection_halted_info", projection="history", reason="diverged")
-    assert found[why] == 1
+def test_status_and_doctor_tell_of_a_log_that_was_restored_from_before(app: App) -> None:
+    table, values, _ = DIVERGED
+    halt(app, table, values)
     told = situation(app)["projection"]
     assert told["state"] == "halted"
     assert "kintsugi rebuild --yes" in told["halted"][0]
@@ -316,24 +310,14 @@ def test_a_log_restored_from_before_is_told_as_the_reason_of_a_halt(app: App) ->
 
 
 def test_a_spool_whose_owner_is_silent_is_told_with_what_the_tables_lack(app: App) -> None:
-    from sqlalchemy import text
-
-    from consumers import database
-    from consumers.reads import spools
-
-    def told_of() -> Series:
-        sheet = Sheet(log.LOG)
-        log.read(app, sheet)
-        return series(sheet.metrics())
-
     silent = labelled("kintsugi_spools_silent_timestamp_seconds")
-    assert silent not in told_of()
+    assert silent not in told_of_log(app)
     with database.write_transaction(app.engine) as connection:
         for source in ("gone", "here"):
             said = spools.Report(source, "host", f"/{source}/log.db", {"rollouts": (2, 1)})
             spools.report(connection, said)
         connection.execute(text("UPDATE spools SET seen = seen - 3600 WHERE source = 'gone'"))
-    found = told_of()
+    found = told_of_log(app)
     for state in ("live", "silent"):
         assert found[labelled("kintsugi_spools", state=state)] == 1
         assert found[labelled("kintsugi_spools_unfolded_events", state=state)] == 3
@@ -360,8 +344,6 @@ def test_what_cannot_be_read_is_told_with_its_age(tmp_path: Path, clean: Path) -
 
 
 def test_settings_without_a_port_expose_nothing() -> None:
-    from daemon.metrics.exposition import port_of, serve_metrics
-
     settings = Settings()
     assert port_of(settings, "work") is None
     with serve_metrics(settings, "work") as registry:

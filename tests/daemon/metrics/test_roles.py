@@ -1,7 +1,5 @@
 """What roles count while they run, told as Prometheus asks for it."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -37,16 +35,6 @@ def test_a_fold_tells_how_long_its_transactions_take_and_what_it_passed_over(
         if series_name == "kintsugi_fold_skipped_total"
     }
     assert reasons == {"duplicate": 0, "gap": 0, "epoch": 0, "unknown_type": 0}
-
-
-def test_counters_are_plain_enough_to_be_printed(engine: Engine) -> None:
-    log = MemoryLog()
-    log.append([ended("r")])
-    runner = Runner(log, engine)
-    runner.catch_up()
-    printed = json.loads(json.dumps(asdict(runner.counters)))
-    assert sum(printed["committed"].values()) == 1
-    assert printed["dead_letters"] == {}
 
 
 def test_a_home_that_ships_tells_of_its_own_log_until_all_of_it_was_shipped(

@@ -294,6 +294,7 @@ def test_a_rollout_is_played_again_where_the_environments_own_user_erred(
         probing(EASY)
 
 
+@pytest.mark.long
 def test_an_adapter_of_the_engine_plays_the_user(app: App, engine: Live, tmp_path: Path) -> None:
     folder = Maker(CHECKPOINT).write(tmp_path / "stranger", 0.3)
     user = AdapterUser(adapter="stranger", folder=str(folder), sha256="0" * 64, max_tokens=8)

@@ -207,14 +207,6 @@ def test_an_id_of_many_signs_is_looked_for_in_linear_time(sign: str) -> None:
     assert has_id(f"it is 1{sign * 60}x", "1" + sign * 60 + "x")
 
 
-def test_leak_is_a_tool_of_the_user_too() -> None:
-    telecom = open_environment("telecom")
-    task = telecom.generate(next(iter(telecom.capabilities)), FIRST_SEED)
-    told = changed(task, unknown_info="I can call toggle_airplane_mode for it.")
-    why = refused("leak", examined(told, source=task, environment=telecom))
-    assert "toggle_airplane_mode" in why
-
-
 @pytest.mark.parametrize(
     "spelling",
     ["cancelorder", "cancelOrder", "CANCELORDER", "cancelOrder()", "`cancel_order`",

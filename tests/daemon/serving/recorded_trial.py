@@ -1,7 +1,11 @@
-"""A trial whose verdicts are recorded and not played: `RATES` says how often whom passes what.
+"""A trial whose verdicts are recorded and not played: `RATES` says how often each player passes.
 
 Plan, file and last line are those of daemon.evaluation.trial; nothing of torch is imported, so that
-many looks take a moment.
+many looks take a moment. With `FAULTS`, a verdict follows from the place of its task in
+the plan, and not from its name, which follows from ports and folders of the test run.
+
+    COMMAND                  the program, for a runner that starts processes
+    RecordedRunner(root)     a runner that records in the process of the test
 """
 
 import json
@@ -15,6 +19,9 @@ from typing import Final
 from daemon.evaluation.plan_program import ChunkJournal
 from daemon.evaluation.players import PlayerWithMembers
 from daemon.evaluation.trial import _CHUNK, Plan, TrialAttempt, _chunks
+from daemon.jobs.attempts import JobFolder
+from daemon.jobs.local import LocalRunner
+from daemon.jobs.runner import OUT, SPEC, Job
 from daemon.solver.journal import read_definitions
 from envs.registry import open_place
 from events.gate import AFTER_ERROR
@@ -36,6 +43,8 @@ def played(plan: Plan, out: Path) -> Iterator[TrialAttempt]:
     """Everything that a plan wants."""
     environment, rates = open_place(plan.environment), json.loads(os.environ[RATES])
     environment.use_definitions(read_definitions(out).get)
+    look = plan.name.rpartition(" ")[2]
+    places = {task: place for place, task in enumerate(plan.tasks)}
     for chunk in _chunks(plan):
         for player, task, trial in chunk:
             definition = environment.task(task)
@@ -51,8 +60,10 @@ def played(plan: Plan, out: Path) -> Iterator[TrialAttempt]:
                     doubt=None if adapter else "none",
                 )
             faults = json.loads(os.environ.get(FAULTS, "[0, 0]"))
-            erred = Random(f"user {side} {task} {trial}").random() < faults[player]
-            passed = Random(f"{side} {task} {trial}").random() < rate
+            drawn = f"{look} {places[task]}" if FAULTS in os.environ else task
+            seed = f"{side} {drawn} {trial}"
+            erred = Random(f"user {seed}").random() < faults[player]
+            passed = Random(seed).random() < rate
             head = RolloutEnded(
                 rollout=plan.rollout(player, task, trial), alias=plan.alias, base=plan.base,
                 policy=plan.name_policy(player), source="simulation", purpose="evaluate",
@@ -67,13 +78,34 @@ def played(plan: Plan, out: Path) -> Iterator[TrialAttempt]:
             )
 
 
-def main() -> None:
-    plan = Plan.model_validate_json(Path(sys.argv[1]).read_bytes())
-    out = Path(sys.argv[3])
+def record(spec: Path, out: Path) -> str:
+    """Write the journal of a plan; return the last line of the program."""
+    plan = Plan.model_validate_json(spec.read_bytes())
     # One line holds everything.
     journal = ChunkJournal(out, plan.digest, _CHUNK)
     journal.fill([None], lambda: lambda _: played(plan, out))
-    print(json.dumps({"outcome": "played"}), flush=True)
+    return json.dumps({"outcome": "played"})
+
+
+class RecordedRunner(LocalRunner):
+    """A runner whose trials are over once they were started."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, command=COMMAND)
+
+    def start(self, job: Job) -> bool:
+        """Record a trial."""
+        folder = JobFolder(self.folder(job.id))
+        folder.prepare(job)
+        attempt = folder.begin(len(folder.attempts()) + 1)
+        last = record(folder.path / SPEC, folder.path / OUT)
+        attempt.with_suffix(".out").write_text(f"{last}\n")
+        attempt.with_suffix(".code").write_text("0\n")
+        return True
+
+
+def main() -> None:
+    print(record(Path(sys.argv[1]), Path(sys.argv[3])), flush=True)
 
 
 if __name__ == "__main__":
