@@ -179,6 +179,7 @@ def test_check_of_a_broken_environment_exits_with_1_and_names_the_task(
     assert found["problems"][0].startswith("mine/lend/0: ")
 
 
+@pytest.mark.long
 def test_check_takes_a_first_seed_and_a_number_of_tasks(kintsugi: Kintsugi) -> None:
     first = kintsugi("env", "check", "shop", "--tasks", "22", "--json").json
     other = kintsugi("env", "check", "shop", "--tasks", "22", "--seed", "7", "--json").json

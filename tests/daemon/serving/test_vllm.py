@@ -186,6 +186,7 @@ def test_what_rounding_hides_is_not_proven(coarse: Replica, adapters: Adapters) 
         coarse.prove(name, adapters.read_fingerprint("v2"), tolerance, rivals)
 
 
+@pytest.mark.long
 def test_a_mended_one_answers_as_its_base_beside_adapters_in_all_slots(
     coarse: Replica, adapters: Adapters
 ) -> None:
