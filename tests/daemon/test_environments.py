@@ -23,12 +23,6 @@ def test_ls_has_a_row_for_each_environment(kintsugi: Kintsugi) -> None:
         assert row["tasks"] == 16 * len(row["capabilities"]) > 0
 
 
-def test_ls_shows_a_table(kintsugi: Kintsugi) -> None:
-    shown = kintsugi("env", "ls")
-    assert shown.out.split()[:5] == ["env", "split", "tasks", "capabilities", "source"]
-    assert "kintsugi env new NAME" in shown.err
-
-
 def test_ls_shows_files_of_the_settings(
     kintsugi: Kintsugi, clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,11 +109,6 @@ def test_new_writes_an_environment_that_is_right_at_once(kintsugi: Kintsugi, cle
     assert checked.json["env"] == "book_club"
     assert checked.json["problems"] == []
     assert [path.name for path in clean.iterdir()] == ["book_club.py"]
-
-
-def test_new_says_where_the_file_is(kintsugi: Kintsugi, clean: Path) -> None:
-    made = kintsugi("env", "new", "mine", "--json").json
-    assert made == {"env": "mine", "file": str(clean / "mine.py")}
 
 
 def test_new_overwrites_nothing(kintsugi: Kintsugi, clean: Path) -> None:

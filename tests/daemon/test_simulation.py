@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.invariants import Broken
 from tests.daemon.simulation import World
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3)))
 MUTANT_SEEDS = 12
 """Within so many a mutant has to be found; each test begins where it is found soon."""
 
