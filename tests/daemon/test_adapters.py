@@ -140,6 +140,7 @@ def start_here(*arguments: str) -> "subprocess.Popen[str]":
     return start(arguments, os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_command_that_is_killed_anywhere_ends_where_one_would_that_was_not(
     home: Path, engine: Restartable, adapters: Adapters, kintsugi: Kintsugi

@@ -16,6 +16,7 @@ TWELVE = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.benchmarks
 def test_what_an_agent_keeps_failing_at_is_ranked(
     home: Path, kintsugi: Kintsugi, benchmarks: Path

@@ -28,12 +28,8 @@ def run(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]
     ("arguments", "variables", "code", "said"),
     [
         (["nothing"], {}, 2, "'nothing'"),
-        (["rollouts"], {}, 2, "missing command"),
-        (["patterns", "--bogus"], {}, 2, "--bogus"),
         (["rollouts", "ls", "--limit", "many"], {}, 2, "many"),
-        (["import"], {}, 2, "PATH"),
         (["status"], {"KINTSUGI_HOEM": "/tmp"}, 2, "KINTSUGI_HOME"),
-        (["status"], {"KINTSUGI_LOG__DURABILITY": "none"}, 2, "'none'"),
         (["status"], {"KINTSUGI_CONFIG": "nowhere.toml"}, 2, "nowhere.toml"),
         (["status"], {"KINTSUGI_DATABASE_URL": "mysql://u:hush@h/d"}, 2, "'mysql'"),
         (["status"], {"KINTSUGI_DATABASE_URL": "postgresql://u:hush@127.0.0.1:1/d"}, 4, ":1/d"),

@@ -23,12 +23,6 @@ def test_ls_has_a_row_for_each_environment(kintsugi: Kintsugi) -> None:
         assert row["tasks"] == 16 * len(row["capabilities"]) > 0
 
 
-def test_ls_shows_a_table(kintsugi: Kintsugi) -> None:
-    shown = kintsugi("env", "ls")
-    assert shown.out.split()[:5] == ["env", "split", "tasks", "capabilities", "source"]
-    assert "kintsugi env new NAME" in shown.err
-
-
 def test_ls_shows_files_of_the_settings(
     kintsugi: Kintsugi, clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,11 +111,6 @@ def test_new_writes_an_environment_that_is_right_at_once(kintsugi: Kintsugi, cle
     assert [path.name for path in clean.iterdir()] == ["book_club.py"]
 
 
-def test_new_says_where_the_file_is(kintsugi: Kintsugi, clean: Path) -> None:
-    made = kintsugi("env", "new", "mine", "--json").json
-    assert made == {"env": "mine", "file": str(clean / "mine.py")}
-
-
 def test_new_overwrites_nothing(kintsugi: Kintsugi, clean: Path) -> None:
     (clean / "mine.py").write_text("precious")
     refused = kintsugi("env", "new", "mine")
@@ -179,6 +168,7 @@ def test_check_of_a_broken_environment_exits_with_1_and_names_the_task(
     assert found["problems"][0].startswith("mine/lend/0: ")
 
 
+@pytest.mark.long
 def test_check_takes_a_first_seed_and_a_number_of_tasks(kintsugi: Kintsugi) -> None:
     first = kintsugi("env", "check", "shop", "--tasks", "22", "--json").json
     other = kintsugi("env", "check", "shop", "--tasks", "22", "--seed", "7", "--json").json

@@ -174,15 +174,6 @@ def test_two_homes_share_nothing(home: Path, kintsugi: Kintsugi, tmp_path: Path)
     assert len(kintsugi("rollouts", "ls", "--json", "--home", other).json) == 6
 
 
-def test_the_same_files_give_the_same_hash_in_two_homes(kintsugi: Kintsugi, tmp_path: Path) -> None:
-    path = write_examples(tmp_path / "a.jsonl")
-    hashes = set()
-    for name in ("one", "two"):
-        kintsugi("import", path, "--home", tmp_path / name)
-        hashes.add(kintsugi("rebuild", "--json", "--home", tmp_path / name).json["hash"])
-    assert len(hashes) == 1
-
-
 @pytest.mark.processes
 def test_two_imports_at_once_import_everything_once(home: Path, tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.jsonl")

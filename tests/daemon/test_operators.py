@@ -354,6 +354,7 @@ def test_consume_says_why_it_halted(
     assert line.startswith("kintsugi: the fold halted: ")
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_home_without_permission_to_write_is_unavailable(imported: Path, tmp_path: Path) -> None:
     """SQLite in WAL mode writes beside its file even to read it (a read-only file system is

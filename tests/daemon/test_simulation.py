@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.invariants import Broken
 from tests.daemon.simulation import World
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3)))
 MUTANT_SEEDS = 12
 """Within so many a mutant has to be found; each test begins where it is found soon."""
 
@@ -28,7 +28,9 @@ def test_whatever_happens_to_two_daemons_a_cycle_is_one_cycle(seed: int, tmp_pat
     assert world.pauses
 
 
-@pytest.mark.parametrize("seed", [1, 4, 5])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (4, 5))]
+)
 def test_a_person_who_replaces_the_incumbent_at_any_moment_stops_no_cycle(
     seed: int, tmp_path: Path
 ) -> None:

@@ -1,6 +1,5 @@
 """Fingerprints: how far apart answers are, what is proven by it, and what is refused."""
 
-import json
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -121,11 +120,6 @@ def test_an_answer_without_what_was_asked_for_is_no_fingerprint(name: str) -> No
         parse_answer(made(), PROMPTS)
 
 
-def test_a_fingerprint_is_the_same_after_it_was_stored() -> None:
-    stored = json.loads(expecting(0.1).model_dump_json())
-    assert Expectation.model_validate(stored) == expecting(0.1)
-
-
 def test_the_distance_is_the_root_mean_square_of_what_both_tell() -> None:
     assert distance(said(), said()) == 0
     # Two of three log-probabilities differ by 0.3 at every step.
@@ -187,14 +181,12 @@ def test_an_answer_as_expected_is_proven_with_its_distances() -> None:
     assert proof.from_base == pytest.approx(0.5 * (2 / 3) ** 0.5, rel=1e-3)
 
 
-def test_the_base_in_the_adapters_place_is_named() -> None:
-    with pytest.raises(NotProven, match=r"nearest is its base, at 0\.0000"):
-        prove(moved(0.0), expecting(0.5), EXACT)
-
-
-def test_another_adapter_in_its_place_is_named() -> None:
-    with pytest.raises(NotProven, match="nearest is a-6"):
-        prove(moved(0.4), expecting(0.5), EXACT, {"a-6": expecting(0.4)})
+@pytest.mark.parametrize(
+    ("shift", "named"), [(0.0, r"nearest is its base, at 0\.0000"), (0.4, "nearest is a-6")]
+)
+def test_what_answers_in_the_adapters_place_is_named(shift: float, named: str) -> None:
+    with pytest.raises(NotProven, match=named):
+        prove(moved(shift), expecting(0.5), EXACT, {"a-6": expecting(0.4)})
 
 
 def test_a_rival_within_the_tolerance_is_found_all_the_same() -> None:

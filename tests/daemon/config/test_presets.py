@@ -50,17 +50,6 @@ def test_each_preset_is_what_its_source_says(name: str) -> None:
     assert summary(preset(name)) == EXPECTED[name]
 
 
-def test_each_preset_names_its_source() -> None:
-    assert PRESETS.keys() == EXPECTED.keys()
-    assert all("arXiv" in item.source or "github.com" in item.source for item in PRESETS.values())
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_each_preset_survives_json(name: str) -> None:
-    algorithm = preset(name)
-    assert Algorithm.model_validate_json(algorithm.model_dump_json()) == algorithm
-
-
 def test_an_unknown_preset_is_named_with_the_known_ones() -> None:
     with pytest.raises(UnknownPreset, match=r"'ppo'; there are areal_code, .*trace_paper"):
         preset("ppo")

@@ -19,7 +19,6 @@ from daemon.config.settings import (
     load,
     names,
     origins,
-    variable,
 )
 from daemon.core.broker import client_security
 from tests.daemon.conftest import Kintsugi
@@ -240,11 +239,6 @@ def test_what_is_wrong_with_a_model_is_named(clean: Path, text: str, problem: st
     (clean / "kintsugi.toml").write_text(text)
     with pytest.raises(ConfigurationError, match=problem):
         load()
-
-
-def test_the_names_of_variables_follow_from_those_of_settings() -> None:
-    assert variable("kafka.security.ca_file") == "KINTSUGI_KAFKA__SECURITY__CA_FILE"
-    assert {"home", "database_url", "log.durability"} <= set(names())
 
 
 def test_the_next_times_of_the_schedule_are_printed(

@@ -79,6 +79,7 @@ def test_two_adapters_become_one_of_the_home(pushed: list[str], kintsugi: Kintsu
     assert kintsugi("rebuild", "--json").json["equal"] is True
 
 
+@pytest.mark.long
 def test_it_is_explained_and_exported_with_its_members(
     pushed: list[str], kintsugi: Kintsugi, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_it_is_explained_and_exported_with_its_members(
     assert "Nothing was trained for it." in card
 
 
+@pytest.mark.long
 def test_engines_answer_with_it_at_the_rank_that_they_take(
     make_home: MakeHome, adapters: Adapters
 ) -> None:
@@ -170,6 +172,7 @@ def go_on(child: str, row: dict[str, Any], number: int, parent: str) -> None:
             Decisions(app).take(data, f"step {place} of {cycle_id(number)}", "a test")
 
 
+@pytest.mark.long
 def test_what_would_count_twice_is_refused_or_said(pushed: list[str], kintsugi: Kintsugi) -> None:
     rows = [kintsugi("adapters", "show", name, "--json").json for name in pushed]
     go_on("child", rows[1], 1, rows[0]["path"])

@@ -59,6 +59,7 @@ def test_promote_rollback_and_route_set_find_the_engine_of_up(
         assert run(tmp_path, "adapters", "promote", name, *why).code == 0
 
 
+@pytest.mark.long
 def test_a_push_knows_the_model_that_the_engine_of_up_serves(
     adapters: Adapters, engine: Restartable, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def home(
         engine.stop()
 
 
+@pytest.mark.long
 def test_a_trained_router_chooses_at_an_engine_as_in_process_and_its_members_answer(
     home: Home, adapters: Adapters, reference: tuple[Policy, Chat], tmp_path: Path
 ) -> None:

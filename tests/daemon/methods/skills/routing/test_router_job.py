@@ -106,6 +106,7 @@ def test_a_label_outside_the_vocabulary_is_a_failure(tmp_path: Path) -> None:
     assert "token id 2147483647 is outside the model's vocabulary" in str(outcome.reason)
 
 
+@pytest.mark.long
 @pytest.mark.learning
 @pytest.mark.processes
 def test_a_router_learns_to_choose_and_is_the_same_after_a_kill(tmp_path: Path) -> None:

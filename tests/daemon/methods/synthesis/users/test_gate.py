@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import adopt
@@ -73,6 +75,7 @@ def count_verdicts(app: App) -> int:
     return sum(decode(r).envelope.type == "UserEvaluated" for page in pages for r in page)
 
 
+@pytest.mark.long
 def test_one_that_is_staged_again_after_its_gate_is_judged_anew_once(
     make_app: MakeApp, adapters: Adapters
 ) -> None:
@@ -102,6 +105,7 @@ def test_the_gate_of_one_that_is_retired_is_stopped(make_app: MakeApp, adapters:
     assert worker.advance(Breaks()) == []
 
 
+@pytest.mark.long
 def test_a_wrong_checkpoint_rejects_no_adapter_for_users_and_its_gate_goes_on(
     make_app: MakeApp, adapters: Adapters, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def kill_trial(home: Home) -> None:
     os.killpg(number, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_job_trains_one_and_its_gate_decides_whatever_is_killed(make_home: MakeHome) -> None:
     home = make_home(1, **SETTINGS)
     record(home)

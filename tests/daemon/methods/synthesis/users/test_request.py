@@ -225,7 +225,7 @@ def test_so_is_a_failed_gate_and_a_passed_one_by_none(make: Callable[..., App]) 
     assert second != first
     end(app, second, "trained")
     decide(app, user_produced("v", job=second), user_evaluated("v"))
-    play(app, *(f"shop/exchange/{seed}" for seed in range(8 * LEAST_DIALOGUES)), second=2 * 10**9)
+    play(app, *(f"shop/exchange/{seed}" for seed in range(2 * LEAST_DIALOGUES)), second=2 * 10**9)
     assert tick(app).told == []
 
 
