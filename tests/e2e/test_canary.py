@@ -270,6 +270,7 @@ def test_a_canary_that_is_worse_is_rolled_back_by_itself(stage: Stage) -> None:
     assert stage.state(name) is State.ROLLED_BACK
 
 
+@pytest.mark.long
 def test_a_canary_that_is_no_worse_is_promoted_through_its_shares(stage: Stage) -> None:
     """No session names its task; a key that may judge says how they went."""
     incumbent = stage.incumbent("better", SPOILT)
@@ -302,6 +303,7 @@ def test_a_canary_that_is_no_worse_is_promoted_through_its_shares(stage: Stage) 
     assert stage.state(name) is State.PROMOTED
 
 
+@pytest.mark.long
 def test_silence_and_strangers_move_nothing_and_time_ends_it(stage: Stage) -> None:
     name = stage.canary("silent", FAINT)
     agent = Agent(stage, "silent", STRANGER)

@@ -38,7 +38,6 @@ def test_both_ways_give_the_same_tables(
     second = str(write_lines(tmp_path / "b.jsonl", unjudged_rollout("again")))
     there = production(own_broker, postgres_url, tmp_path / "there")
     here = {"KINTSUGI_HOME": str(tmp_path / "here")}
-
     outdated = run_here(["patterns"], there)
     assert (outdated.code, outdated.out) == (4, "")
     assert "kintsugi db upgrade" in outdated.err
@@ -58,8 +57,6 @@ def test_both_ways_give_the_same_tables(
         assert succeed([*command], there).json == succeed([*command], here).json
 
     _production_answers(there)
-    _roles_do_the_work(there, tmp_path)
-    _a_broker_that_is_away_is_said(own_broker, there)
 
 
 def test_the_spool_of_one_who_never_returns_is_shipped_once(
@@ -111,6 +108,7 @@ def _failures(path: Path, task: str) -> str:
     return str(write_lines(path, *(failed_rollout(f"{task}-{number}") for number in range(5))))
 
 
+@pytest.mark.long
 def test_a_topic_that_was_trimmed_is_rebuilt_from_its_archive_or_a_snapshot(
     own_broker: Broker, tmp_path: Path
 ) -> None:
@@ -154,18 +152,24 @@ def _production_answers(there: dict[str, str]) -> None:
     assert doctor["ok"], doctor
 
 
-def _roles_do_the_work(there: dict[str, str], folder: Path) -> None:
-    """A shipper holds its lock, and an import shares its work."""
+@pytest.mark.long
+def test_a_shipper_holds_its_lock_and_an_import_shares_its_work(
+    own_broker: Broker, postgres_url: str, tmp_path: Path
+) -> None:
+    there = production(own_broker, postgres_url, tmp_path / "there")
+    succeed(["db", "upgrade"], there)
+    succeed(["import", write_examples(tmp_path / "a.jsonl")], there)
+    before = _count_rollouts(there)
     roles = [_start(role, there) for role in ("ship", "consume")]
     try:
-        more = str(write_lines(folder / "c.jsonl", unjudged_rollout("with roles")))
-        assert succeed(["import", more, "--no-wait"], there).code == 0
+        more = write_lines(tmp_path / "c.jsonl", unjudged_rollout("with roles"))
+        succeed(["import", more, "--no-wait"], there)
         deadline = time.monotonic() + 30
-        while len(succeed(["rollouts", "ls", "--json"], there).json) < 7:
+        while _count_rollouts(there) < before + 1:
             assert time.monotonic() < deadline, "nobody shipped and folded"
-        another = str(write_lines(folder / "d.jsonl", unjudged_rollout("beside roles")))
+        another = write_lines(tmp_path / "d.jsonl", unjudged_rollout("beside roles"))
         assert succeed(["import", another, "--json"], there).json["imported"] == 1
-        assert len(succeed(["rollouts", "ls", "--json"], there).json) == 8
+        assert _count_rollouts(there) == before + 2
         for role in roles:
             role.send_signal(signal.SIGTERM)
         codes = [(role.communicate(timeout=30), role.returncode) for role in roles]
@@ -175,15 +179,26 @@ def _roles_do_the_work(there: dict[str, str], folder: Path) -> None:
             role.kill()
 
 
-def _a_broker_that_is_away_is_said(broker: Broker, there: dict[str, str]) -> None:
-    broker.kill()
-    assert len(succeed(["rollouts", "ls", "--json"], there).json) == 8
+@pytest.mark.long
+def test_a_broker_that_is_away_is_named_and_the_tables_are_read(
+    own_broker: Broker, postgres_url: str, tmp_path: Path
+) -> None:
+    there = production(own_broker, postgres_url, tmp_path / "there")
+    succeed(["db", "upgrade"], there)
+    succeed(["import", write_examples(tmp_path / "a.jsonl")], there)
+    before = _count_rollouts(there)
+    own_broker.kill()
+    assert _count_rollouts(there) == before
     for command in (["log", "stats"], ["diagnose"], ["log", "verify"]):
         result = run_here(command, there)
         assert (result.code, result.out) == (4, ""), command
-        assert broker.bootstrap in result.err
-    broker.start()
+        assert own_broker.bootstrap in result.err
+    own_broker.start()
     assert succeed(["diagnose"], there).code == 0
+
+
+def _count_rollouts(variables: dict[str, str]) -> int:
+    return len(succeed(["rollouts", "ls", "--json"], variables).json)
 
 
 def _start(role: str, variables: dict[str, str]) -> "subprocess.Popen[str]":

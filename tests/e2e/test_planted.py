@@ -40,7 +40,7 @@ from tests.daemon.evaluation.test_candidate_evaluation import (
     staged,
 )
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.learning, pytest.mark.long, pytest.mark.timeout(700)]
 
 TARGET: Final = "two_writes"
 RUINED: Final = "payment"

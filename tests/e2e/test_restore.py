@@ -22,6 +22,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "backup.md"
 
 pytestmark = pytest.mark.postgres
 
+TARGETS = ["sqlite", pytest.param("postgres", marks=pytest.mark.long)]
+"""The database of the home that is restored."""
+
 
 def commands(heading: str) -> list[list[str]]:
     """What the first block below a heading runs, word by word."""
@@ -61,7 +64,7 @@ def settings(tmp_path: Path) -> Settings:
     return made
 
 
-@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_what_was_backed_up_is_restored_on_an_empty_machine(
     settings: Settings, tmp_path: Path, target: str, request: pytest.FixtureRequest
 ) -> None:
@@ -97,7 +100,7 @@ def test_what_was_backed_up_is_restored_on_an_empty_machine(
     assert weights.read_bytes() == b"weights"
 
 
-@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_tables_that_are_too_old_are_folded_anew_from_the_log(
     settings: Settings, tmp_path: Path, target: str, request: pytest.FixtureRequest
 ) -> None:

@@ -27,7 +27,7 @@ from producers.spans.trace_context import root
 from tests.daemon.commands import run_here, start
 from tests.daemon.gateway.receiver import Receiver, receiving, told
 
-pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.processes]
+pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.processes, pytest.mark.long]
 
 SESSIONS = 12
 """More than there are partitions, so that events lie on several."""

@@ -111,6 +111,7 @@ def test_a_corrupt_batch_is_an_error_at_its_offset_and_is_never_skipped(
     assert read_all(kafka_log) == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_a_poll_that_never_returns_ends_the_process(
     broker: Broker, kafka_log: KafkaLog, kafka_topics: dict[str, str]
 ) -> None:
@@ -162,6 +163,7 @@ def test_without_crc32c_it_refuses_to_start() -> None:
     assert "install kafka-python[crc32c]" in done.stdout
 
 
+@pytest.mark.long
 def test_records_on_their_way_are_bounded_while_the_broker_is_down(
     broker: Broker, kafka_topics: dict[str, str]
 ) -> None:
@@ -205,6 +207,7 @@ def test_the_largest_value_fits_and_one_byte_more_sends_nothing(kafka_log: Kafka
     assert kafka_log.end("rollouts")[0] == 1
 
 
+@pytest.mark.long
 def test_a_wiped_broker_is_ahead_of_log_and_not_a_wait(tmp_path: Path) -> None:
     with Broker(tmp_path / "broker") as own:
         log = KafkaLog(own.bootstrap, replication=1, timeout_seconds=5)
@@ -270,6 +273,7 @@ def test_a_broker_that_is_down_is_log_unavailable_of_each_call_and_heals(
     log.close()
 
 
+@pytest.mark.long
 def test_a_broker_that_goes_away_under_connected_clients_is_found_again(
     broker: Broker, kafka_topics: dict[str, str]
 ) -> None:
@@ -294,6 +298,7 @@ def test_a_broker_that_goes_away_under_connected_clients_is_found_again(
     log.close()
 
 
+@pytest.mark.long
 def test_an_append_waits_for_a_broker_that_only_restarts(
     broker: Broker, kafka_log: KafkaLog
 ) -> None:

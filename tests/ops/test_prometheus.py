@@ -22,7 +22,7 @@ from tests.daemon.commands import start
 from tests.daemon.gateway.receiver import receiving
 from tests.daemon.metrics.scene import once_round, serve_panel, settings_of
 
-pytestmark = [pytest.mark.prometheus, pytest.mark.processes]
+pytestmark = pytest.mark.prometheus
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "ops/prometheus"
@@ -147,6 +147,8 @@ def panels() -> Panels:
     return found
 
 
+@pytest.mark.long
+@pytest.mark.processes
 def test_every_panel_of_a_running_loop_returns_data_and_every_rule_is_evaluated(
     tmp_path: Path, promtool: str
 ) -> None:

@@ -189,14 +189,13 @@ def test_unjudged_rollouts_count_nowhere(engine: Engine) -> None:
     assert (last(engine).judged, last(engine).unjudged) == (1, 1)
 
 
-@pytest.mark.parametrize("purpose", ["train", "evaluate", "probe"])
 def test_rollouts_made_by_the_daemon_are_no_failures_and_evidence_of_who_answers(
-    engine: Engine, tmp_path: Path, purpose: str
+    engine: Engine, tmp_path: Path
 ) -> None:
     def own(number: int) -> list[Entry]:
         return [failure(f"f{number}"), success(f"s{number}"), failure(f"u{number}", task="u")]
 
-    def made(number: int, policy: str) -> list[Entry]:
+    def made(number: int, policy: str, purpose: str) -> list[Entry]:
         fields: dict[str, Any] = {"purpose": purpose, "policy": policy}
         names = [f"{purpose}-{policy}-{number}-{place}" for place in range(6)]
         return [
@@ -209,12 +208,14 @@ def test_rollouts_made_by_the_daemon_are_no_failures_and_evidence_of_who_answers
     engines["base"] = engine
     for number in range(3):
         for policy, log in logs.items():
-            log.append(own(number) if policy == "plain" else [*made(number, policy), *own(number)])
+            for purpose in ("train", "evaluate", "probe") if policy != "plain" else ():
+                log.append(made(number, policy, purpose))
+            log.append(own(number))
             close_round(log, engines[policy], f"round-{number}")
     lines = {policy: patterns(engines[policy])[MISSING] for policy in logs}
     assert lines["candidate"] == lines["plain"]
     assert (lines["plain"].attempts, lines["plain"].passes) == (3, 1)
-    assert (lines["base"].attempts, lines["base"].passes) == (11, 7)
+    assert (lines["base"].attempts, lines["base"].passes) == (27, 19)
     assert lines["base"].failures == lines["plain"].failures == 2
     assert lines["base"].priority < lines["plain"].priority
     assert last(engines["base"]) == last(engines["plain"])

@@ -161,7 +161,7 @@ VERDICTS = st.lists(
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(old=VERDICTS, new=VERDICTS)
 def test_patterns_after_a_change_are_those_of_the_new_verdicts_alone(

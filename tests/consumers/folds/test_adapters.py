@@ -473,7 +473,7 @@ splits = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
 @settings(
-    max_examples=15,
+    max_examples=4,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -57,6 +57,7 @@ def end_cycles(home: Path, count: int) -> None:
         app.settle()
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_cycles_without_an_adapter_end_with_a_report_of_the_base(tmp_path: Path) -> None:
