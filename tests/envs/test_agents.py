@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from envs.agents import CLOSING, GoldAgent, NullAgent, RandomAgent, call, count_calls
+from envs.agents import CLOSING, GoldAgent, RandomAgent
 from envs.database import Database
 from envs.episode import Episode, Termination, play
 from envs.tools import Toolset, read
@@ -75,26 +75,6 @@ def test_the_oracle_says_the_outputs_at_the_end_and_knows_no_others_part() -> No
     )
     unknown = GoldAgent(task(gold_actions=None), WRITES)
     assert unknown.reply([SYSTEM, heard("Hi.")]).text == CLOSING
-
-
-def test_a_question_names_every_argument() -> None:
-    action = Action(name="note", arguments={"order_id": "w1", "notes": ["a", 1, None]})
-    assert gold(action).question(action) == (
-        'I will note: order_id w1, notes ["a", 1, null]. Do you confirm (yes/no)?'
-    )
-
-
-def test_a_call_has_arguments_of_its_own() -> None:
-    message = call(CANCEL, 3)
-    (made,) = message.tool_calls
-    assert (made.id, made.arguments) == ("call_3", {"order_id": "w1"})
-    assert made.arguments is not CANCEL.arguments
-    assert count_calls([heard("Hi."), message, message]) == 2
-
-
-def test_doing_nothing_is_saying_the_same_whatever_is_said() -> None:
-    assert NullAgent().reply([]) == NullAgent().reply([heard("Cancel w1!")])
-    assert not NullAgent().reply([]).tool_calls
 
 
 TALK = st.lists(

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,29 +11,6 @@ from envs.asides import AsideSplitter, split_aside, write_aside
 _PIECES = st.sampled_from(
     ["<reflect>", "</reflect>", "<REFLECT>", "<ref", "lect>", "</", "<", " ", "\n", "a", "W1", "İ"]
 )
-
-
-def test_a_reflection_is_taken_out_with_the_space_behind_it() -> None:
-    text = "<reflect>order_id was W1, it is W2.</reflect>\n\nLet me look again."
-    assert split_aside(text) == ("order_id was W1, it is W2.", "Let me look again.")
-
-
-def test_a_text_without_a_reflection_comes_back_unchanged() -> None:
-    for text in ("", "  Hello. ", "a < b", "</reflect> late", "<reflects>", "1 <ref"):
-        assert split_aside(text) == (None, text)
-
-
-def test_an_unclosed_reflection_hides_what_follows_it() -> None:
-    assert split_aside("Well. <reflect>it was\nW") == ("it was\nW", "Well. ")
-
-
-def test_several_blocks_are_lines_of_one_reflection() -> None:
-    text = "<reflect> one </reflect> A <Reflect>two</REFLECT>B"
-    assert split_aside(text) == ("one\ntwo", "A B")
-
-
-def test_an_empty_reflection_is_none_and_its_tags_are_not_visible() -> None:
-    assert split_aside("<reflect> </reflect>Yes.") == (None, "Yes.")
 
 
 def test_a_written_reflection_is_read_again() -> None:
@@ -54,3 +32,22 @@ def test_blocks_are_where_the_splitter_hides(pieces: list[str]) -> None:
     text = "".join(pieces)
     block = r"(?is)<reflect>.*?(?:</reflect>\s*|\Z)"
     assert re.sub(block, "", text) == split_aside(text)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "aside", "visible"),
+    [
+        ("<reflect>It is W2.</reflect>\n\nLet me look.", "It is W2.", "Let me look."),
+        ("Well. <reflect>it was\nW", "it was\nW", "Well. "),
+        ("<reflect> one </reflect> A <Reflect>two</REFLECT>B", "one\ntwo", "A B"),
+        ("<reflect> </reflect>Yes.", None, "Yes."),
+        ("  Hello. ", None, "  Hello. "),
+        ("</reflect> late", None, "</reflect> late"),
+        ("<reflects>", None, "<reflects>"),
+        ("1 <ref", None, "1 <ref"),
+    ],
+)
+def test_a_reflection_is_told_from_what_others_read(
+    text: str, aside: str | None, visible: str
+) -> None:
+    assert split_aside(text) == (aside, visible)

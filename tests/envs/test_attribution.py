@@ -21,6 +21,7 @@ from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, User
 from events.messages import Message, ToolCall
 from tests.envs.faulty_user import FAULTS, FaultKind, FaultyUser
+from tests.envs.mini import heard, said
 
 SHOP = Shop()
 TASK = SHOP.generate("two_writes", 5)
@@ -36,8 +37,8 @@ class Lines:
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next one."""
-        said = sum(message.role == "user" for message in messages)
-        return Message(role="user", content=self.lines[said] if said < len(self.lines) else STOP)
+        count = sum(message.role == "user" for message in messages)
+        return heard(self.lines[count] if count < len(self.lines) else STOP)
 
 
 def fault_of(user: User, task: TaskDefinition = TASK) -> str | None:
@@ -88,11 +89,11 @@ def test_a_user_may_say_it_in_other_words_and_bit_by_bit() -> None:
 
 def test_a_user_who_corrects_the_agent_is_right() -> None:
     other = SHOP.generate("two_writes", 6)
-    asked = Message(role="assistant", content="Confirm: cancel order O999?")
+    asked = said("Confirm: cancel order O999?")
     messages = [
-        Message(role="user", content=other.script.opening if other.script else ""),
+        heard(other.script.opening if other.script else ""),
         asked,
-        Message(role="user", content="No, not that one."),
+        heard("No, not that one."),
     ]
     assert find_user_fault(SHOP, other, messages) is None
     gold = next(a for a in other.criteria.gold_actions or () if a.name == "modify_payment")
@@ -114,18 +115,14 @@ def test_a_user_may_refuse_what_no_write_of_the_task_does() -> None:
     retail = open_environment("retail")
     task = next(iter(retail.tasks()))
     assert task.script is not None
-    refusal = Message(role="user", content="No, that is not what I want.")
+    refusal = heard("No, that is not what I want.")
     for question, is_right in {
         "I will delete your whole account. Shall I proceed?": True,
         f"So I shall not cancel {_find_order(task)}. Is that right?": True,
         f"I will return {_find_order(task)} to your card. Shall I proceed?": True,
         f"I will cancel {_find_order(task)}. Shall I proceed?": False,
     }.items():
-        talk = [
-            Message(role="user", content=task.script.opening),
-            Message(role="assistant", content=question),
-            refusal,
-        ]
+        talk = [heard(task.script.opening), said(question), refusal]
         assert (find_user_fault(retail, task, talk) is None) is is_right, question
 
 
@@ -199,7 +196,7 @@ def test_a_date_may_be_written_in_any_way() -> None:
         "02.03.1984": False, "03-01-1985": False,
     }.items():  # fmt: skip
         text = task.script.opening.replace(date, spelling)
-        fault = find_user_fault(airline, task, [Message(role="user", content=text)])
+        fault = find_user_fault(airline, task, [heard(text)])
         assert (fault is None) is is_right, spelling
 
 
@@ -209,11 +206,11 @@ def test_a_user_who_got_what_it_wanted_may_hang_up_at_any_word() -> None:
     episode = play_locally(Episode(SHOP, task), SHOP.oracle(CANCEL), SHOP.user(task))
     last = max(place for place, item in enumerate(episode.messages) if item.role == "assistant")
     farewell = [
-        Message(role="assistant", content="Storniert. Sonst noch etwas?"),
-        Message(role="user", content=f"Danke! {STOP}"),
+        said("Storniert. Sonst noch etwas?"),
+        heard(f"Danke! {STOP}"),
     ]
     assert find_user_fault(SHOP, task, [*episode.messages[:last], *farewell]) is None
-    asked = Message(role="assistant", content="What colour is the door?")
+    asked = said("What colour is the door?")
     fault = find_user_fault(SHOP, task, [*episode.messages[:1], asked, farewell[1]])
     assert fault is not None
     assert fault.rule == "early_end"
@@ -267,9 +264,9 @@ def test_a_user_that_never_hangs_up_errs() -> None:
     talk = episode.messages[:-1]
     assert talk[-1].role == "assistant"
     for _ in range(3):
-        talk += [Message(role="user", content="Hi."), Message(role="assistant", content="Done.")]
+        talk += [heard("Hi."), said("Done.")]
     assert find_user_fault(SHOP, CANCEL, talk) is None
-    fault = find_user_fault(SHOP, CANCEL, [*talk, Message(role="user", content="Hi.")])
+    fault = find_user_fault(SHOP, CANCEL, [*talk, heard("Hi.")])
     assert fault is not None
     assert "it never hangs up, and says 'Hi.'" in fault.reason
 
@@ -285,7 +282,7 @@ class Waiting:
         line = self.exact.reply(messages)
         if line.text != STOP:
             return line
-        return Message(role="user", content=f"Okay, I am waiting ({len(messages)}).")
+        return heard(f"Okay, I am waiting ({len(messages)}).")
 
 
 @pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom"])
@@ -308,11 +305,7 @@ def test_a_user_may_go_when_its_request_is_turned_down() -> None:
         "I am sorry, please tell me your zip code to proceed.": False,
         "I cannot see it yet. What is your zip code?": False,
     }.items():
-        talk = [
-            Message(role="user", content=task.script.opening),
-            Message(role="assistant", content=words),
-            Message(role="user", content=STOP),
-        ]
+        talk = [heard(task.script.opening), said(words), heard(STOP)]
         assert (find_user_fault(retail, task, talk) is None) is may_go, words
 
 
@@ -345,9 +338,9 @@ def test_a_user_may_go_at_the_second_needless_question() -> None:
 def test_an_agent_that_failed_first_is_not_excused_by_its_user() -> None:
     order = _find_order(CANCEL)
     call = ToolCall(id="1", name="cancel_order", arguments={"order_id": order})
-    invented = Message(role="user", content="My order is O987654.")
-    opening = Message(role="user", content=HELLO)
-    question = Message(role="assistant", content="What is your order?")
+    invented = heard("My order is O987654.")
+    opening = heard(HELLO)
+    question = said("What is your order?")
     answer = Message(role="tool", content="{}", tool_call_id="1", name="cancel_order", error=False)
     assert find_user_fault(SHOP, CANCEL, [opening, question, invented]) is not None
     # Cancelled without leave: against the policy.
@@ -406,6 +399,39 @@ def test_an_agent_that_only_talks_is_not_excused_by_a_user_that_said_what_it_wan
     assert talk_beside(agent_line, *lines) is None
 
 
+@pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom"])
+def test_the_request_of_a_task_is_its_first_words_and_no_greeting(name: str) -> None:
+    environment = open_environment(name)
+    for task in islice(environment.tasks(), 40):
+        assert task.script is not None
+        roots = list_request_roots(environment, task)
+        assert has_request(task.script.opening, roots)
+        assert not has_request("Hello, I am a user. Could you help me, please?", roots)
+
+
+def leave(*calls: ToolCall, zip_code: str = "", after: str = "Done.") -> str | None:
+    """The reason of the fault of a user that begins with a zip code or none, and hangs up once the
+    agent made some calls."""
+    messages = [
+        heard(f"Hi. Please call off the order O50. I am Carl{zip_code}."),
+        *(Message(role="assistant", tool_calls=(call,)) for call in calls),
+        said(after),
+        heard(STOP),
+    ]
+    fault = find_user_fault(SHOP, CANCEL, messages)
+    return None if fault is None else fault.summary
+
+
+def test_a_user_that_goes_without_what_it_was_to_begin_with_errs() -> None:
+    guess = ToolCall(name="find_user", arguments={"name": "Carl", "zip": "11111"}, id="1")
+    transfer = ToolCall(name="transfer_to_human", arguments={"order_id": "O50"}, id="2")
+    assert "never told '90070', with which it was to begin" in str(leave(guess))
+    assert leave(guess, zip_code=", my zip is 90070") is None
+    assert leave() is None
+    assert leave(guess, transfer) is None
+    assert leave(guess, after="Sorry, I cannot do that.") is None
+
+
 def test_a_user_may_answer_the_same_question_five_times_with_the_same_line() -> None:
     lines = (HELLO, *["It is 90070."] * 5)
     assert talk_beside("What is your zip code?", *lines) is None
@@ -425,36 +451,3 @@ def test_an_agent_that_failed_before_its_user_said_what_it_wants_is_not_excused(
     assert find_user_fault(SHOP, CANCEL, idle) is not None
     spoilt = [idle[0], Message(role="assistant", tool_calls=(call,)), answer, *idle[1:]]
     assert find_user_fault(SHOP, CANCEL, spoilt) is None
-
-
-@pytest.mark.parametrize("name", ["shop", "retail", "airline", "telecom"])
-def test_the_request_of_a_task_is_its_first_words_and_no_greeting(name: str) -> None:
-    environment = open_environment(name)
-    for task in islice(environment.tasks(), 40):
-        assert task.script is not None
-        roots = list_request_roots(environment, task)
-        assert has_request(task.script.opening, roots)
-        assert not has_request("Hello, I am a user. Could you help me, please?", roots)
-
-
-def leave(*calls: ToolCall, zip_code: str = "", after: str = "Done.") -> str | None:
-    """The reason of the fault of a user that begins with a zip code or none, and hangs up once the
-    agent made some calls."""
-    messages = [
-        Message(role="user", content=f"Hi. Please call off the order O50. I am Carl{zip_code}."),
-        *(Message(role="assistant", tool_calls=(call,)) for call in calls),
-        Message(role="assistant", content=after),
-        Message(role="user", content=STOP),
-    ]
-    fault = find_user_fault(SHOP, CANCEL, messages)
-    return None if fault is None else fault.summary
-
-
-def test_a_user_that_goes_without_what_it_was_to_begin_with_errs() -> None:
-    guess = ToolCall(name="find_user", arguments={"name": "Carl", "zip": "11111"}, id="1")
-    transfer = ToolCall(name="transfer_to_human", arguments={"order_id": "O50"}, id="2")
-    assert "never told '90070', with which it was to begin" in str(leave(guess))
-    assert leave(guess, zip_code=", my zip is 90070") is None
-    assert leave() is None
-    assert leave(guess, transfer) is None
-    assert leave(guess, after="Sorry, I cannot do that.") is None

@@ -5,24 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from envs.catalog import CATALOGS, ToolCatalog, catalog, identify, infer_catalog
+from envs.catalog import CATALOGS, ToolCatalog, identify, infer_catalog
 
 
 @pytest.mark.parametrize("declared", CATALOGS.values(), ids=list(CATALOGS))
-def test_every_tool_has_one_kind(declared: ToolCatalog) -> None:
+def test_every_tool_has_one_kind_and_every_role_a_tool(declared: ToolCatalog) -> None:
     kinds = (declared.writes, declared.reads, declared.generic, declared.user_tools)
     assert sum(len(kind) for kind in kinds) == len(declared.tools)
-
-
-@pytest.mark.parametrize("declared", CATALOGS.values(), ids=list(CATALOGS))
-def test_every_role_is_played_by_a_declared_tool(declared: ToolCatalog) -> None:
     assert declared.transfer <= declared.generic
     assert declared.authenticating <= declared.user_record <= declared.reads
-
-
-def test_a_name_nobody_declared_has_no_catalog() -> None:
-    assert catalog("banking") is None
-    assert catalog("airline") is CATALOGS["airline"]
 
 
 @pytest.mark.parametrize("name", CATALOGS)
@@ -107,11 +98,3 @@ def test_toolsandbox_publishes_the_same_tools(benchmarks: Path) -> None:
     declared = CATALOGS["toolsandbox"]
     names = {tool["function"]["name"] for tool in stated} - {"end_conversation"}
     assert declared.reads | declared.writes | declared.generic == names
-
-
-@pytest.mark.benchmarks
-@pytest.mark.parametrize("name", ["airline", "retail"])
-def test_tau_bench_tools_are_declared(benchmarks: Path, name: str) -> None:
-    stated = json.loads((benchmarks / "tau_bench" / name / "tools.json").read_text())
-    assert {tool["function"]["name"] for tool in stated} <= CATALOGS[name].tools
-    assert identify(tool["function"]["name"] for tool in stated) == name

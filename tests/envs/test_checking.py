@@ -1,8 +1,5 @@
 """An environment that is broken in one way is caught, and the sentence says which way."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ SKELETON = Path(skeleton.__file__).read_text()
 Edit = tuple[str, str]
 
 pytestmark = pytest.mark.processes
+LONG = pytest.mark.long
 
 
 def method(text: str) -> Edit:
@@ -67,14 +65,23 @@ def test_the_skeleton_is_right(checked: Any) -> None:
 
 
 def test_shop_is_right() -> None:
-    found = check(Sample(environment="shop", tasks=110))
+    found = check(Sample(environment="shop", tasks=22))
     assert found.problems == ()
     assert len(found.capabilities) == len(open_environment("shop").capabilities)
 
 
-@pytest.mark.parametrize("name", ["retail", "airline", "telecom"])
-def test_the_customer_service_environments_are_right(name: str) -> None:
-    assert check(Sample(environment=name, tasks=60)).problems == ()
+@pytest.mark.parametrize(
+    ("name", "tasks"),
+    [
+        ("retail", 6),
+        ("airline", 6),
+        ("telecom", 4),
+        *(pytest.param(name, 60, marks=LONG) for name in ("retail", "airline", "telecom")),
+    ],
+)
+def test_the_customer_service_environments_are_right(name: str, tasks: int) -> None:
+    """A few tasks are of as many kinds, and cheaters play the kinds of the sample alone."""
+    assert check(Sample(environment=name, tasks=tasks)).problems == ()
 
 
 def test_a_digest_tells_two_versions_of_a_split_apart(checked: Any) -> None:
@@ -85,37 +92,67 @@ def test_a_digest_tells_two_versions_of_a_split_apart(checked: Any) -> None:
 
 def test_seed_and_number_of_tasks_choose_the_tasks(checked: Any) -> None:
     assert checked(tasks=3).overall.tasks == 3
-    assert checked(tasks=50).overall.tasks == 50, "more than the split has"
     assert checked(tasks=4, seed=0).digest != checked(tasks=4, seed=100).digest
 
 
-def test_progress_is_told_of_each_task_twice(tmp_path: Path) -> None:
-    file = tmp_path / "fine.py"
-    file.write_text(SKELETON)
-    told: list[int] = []
-    check(Sample(environment=str(file), tasks=5), told.append)
-    assert told == [1] * 10
+LOOKUP = """
+    def task(self, task_id: str) -> TaskDefinition:
+        _, capability, seed = task_id.split("/")
+        task = self.generate(capability, int(seed))
+        return task.model_copy(update={"scenario": Scenario(reason_for_call="Hello.")})"""
+REFUSAL = """        if title not in self.database["books"]:
+            raise ToolError(f"there is no book {title!r}")
+"""
+CHANCE: Edit = ("{chance.randrange(1_000, 10_000)}", "{__import__('time').time_ns()}")
+CAUGHT: dict[str, tuple[Edit, str]] = {
+    "global chance": (CHANCE, "lend/0: generated twice, it is not the same task"),
+    "a clock": (
+        (
+            'Database({"books": library(task.seed)})',
+            'Database({"books": library(task.seed), "now": {"t": __import__("time").time_ns()}})',
+        ),
+        "pristine made another state the second time",
+    ),
+    "a change in place": (
+        ('self.database.edit("books", title)', 'self.database["books"][title]'),
+        "its first state is another one after it was played",
+    ),
+    "gold without effect": (
+        ('        self.database.edit("books", title)["reader"] = reader\n', ""),
+        "its gold actions write (lend_book), but the state stays as it was",
+    ),
+    "no end": (
+        ('ends="request is complete"', "patience=150"),
+        "the oracle gets 0: the episode ended with max_steps",
+    ),
+    "an id twice": (
+        ("id=self.task_id(capability, seed)", "id=self.task_id(capability, seed // 2)"),
+        "skeleton/lend/0: 2 tasks have this id",
+    ),
+    "an id of another": (
+        ("id=self.task_id(capability, seed)", "id=f'{capability}-{seed}'"),
+        "it says that it is 'lend-0' of 'skeleton'",
+    ),
+    "another task by id": (
+        method(LOOKUP),
+        "task(id) gives another definition than its split",
+    ),
+    "a tool that raises": ((REFUSAL, ""), "a tool raised: find_book: KeyError: "),
+    "a seed that raises": (
+        ('Random(f"{capability} {seed}")', 'Random(f"{capability} {seed} {1 // (seed - 150)}")'),
+        "skeleton/lend/150: generate raises ZeroDivisionError: integer division or modulo by zero",
+    ),
+    "scenarios that repeat": (
+        ("randrange(1_000, 10_000)", "randrange(3)"),
+        "of 200 scenarios are distinct, 190 should be",
+    ),
+}
 
 
-def test_global_chance_is_caught(checked: Any) -> None:
-    found = checked(
-        ("from random import Random", "import random\nfrom random import Random"),
-        ('f"R{chance.randrange(1_000, 10_000)}"', 'f"R{random.randrange(1_000, 10_000)}"'),
-    )
-    assert not found.deterministic
-    assert "generated twice, it is not the same task" in found.problems[0]
-    assert "broken" not in found.problems[0]
-    assert found.problems[0].startswith("skeleton/lend/0: ")
-
-
-def test_a_clock_in_the_first_state_is_caught(checked: Any) -> None:
-    found = checked(
-        ("from random import Random", "import time\nfrom random import Random"),
-        ('Database({"books": library(task.seed)})',
-         'Database({"books": library(task.seed), "now": {"t": time.perf_counter_ns()}})'),
-    )  # fmt: skip
-    assert not found.deterministic
-    assert any("pristine made another state the second time" in one for one in found.problems)
+@pytest.mark.parametrize(("edit", "said"), CAUGHT.values(), ids=CAUGHT)
+def test_what_is_broken_is_named(checked: Any, edit: Edit, said: str) -> None:
+    found = checked(edit, tasks=32)
+    assert any(said in problem for problem in found.problems), found.problems
 
 
 def test_the_order_of_a_set_is_caught_by_a_second_process(checked: Any) -> None:
@@ -137,11 +174,6 @@ def test_an_environment_that_only_one_process_can_import_is_caught(
     assert "FileExistsError" in the_problem(found)
 
 
-def test_what_an_environment_prints_is_in_nobodys_way(checked: Any) -> None:
-    printing = lines("    print('hello')", '    chance = Random(f"library')
-    assert checked(('    chance = Random(f"library', printing)).problems == ()
-
-
 def test_state_that_outlives_an_episode_is_caught(checked: Any) -> None:
     counting = lines(
         "        self.looked_up.append(title)",
@@ -156,44 +188,12 @@ def test_state_that_outlives_an_episode_is_caught(checked: Any) -> None:
     assert "keep all state in the database" in found.problems[0]
 
 
-def test_a_record_that_is_changed_in_place_is_caught(checked: Any) -> None:
-    found = checked(('self.database.edit("books", title)', 'self.database["books"][title]'))
-    assert not found.deterministic
-    assert any(
-        "its first state is another one after it was played" in one and "database.edit" in one
-        for one in found.problems
-    )
-
-
-def test_mutable_state_that_tasks_share_is_caught(checked: Any) -> None:
-    found = checked(
-        ("\n\nclass SkeletonTools", "\n\nSHARED = library(1)\n\n\nclass SkeletonTools"),
-        ("library(task.seed)", "SHARED"),
-        ('seed}"), library(seed)', 'seed}"), SHARED'),
-        ('self.database.edit("books", title)', 'self.database["books"][title]'),
-    )
-    assert not found.deterministic
-    assert any("its first state is another one" in one for one in found.problems)
-
-
 def test_gold_that_a_tool_refuses_is_caught(checked: Any) -> None:
     found = checked(('bool(books[t]["reader"]) == lent', 'bool(books[t]["reader"])'))
     assert found.deterministic
     refused = [one for one in found.problems if "its gold action lend_book is refused" in one]
     assert len(refused) == 1
     assert "is lent out) (and 5 more like it); correct its gold actions" in refused[0]
-
-
-def test_gold_that_calls_no_tool_is_caught(checked: Any) -> None:
-    found = checked(('Action(name="find_book"', 'Action(name="look_up_book"'))
-    assert "gold action look_up_book is refused" in found.problems[0]
-    assert "Tool 'look_up_book' not found" in found.problems[0]
-
-
-def test_gold_that_writes_and_changes_nothing_is_caught(checked: Any) -> None:
-    found = checked(('        self.database.edit("books", title)["reader"] = reader\n', ""))
-    said = "its gold actions write (lend_book), but the state stays as it was"
-    assert any(said in one for one in found.problems)
 
 
 def test_an_oracle_that_does_something_else_is_caught_with_what_differs(checked: Any) -> None:
@@ -211,11 +211,6 @@ def test_an_oracle_that_does_something_else_is_caught_with_what_differs(checked:
     assert "reader is 'R2', not 'R" in the_problem(found)
     assert found.overall.oracle == 0.5
     assert found.capabilities["tell"].oracle == 1.0
-
-
-def test_an_episode_that_does_not_come_to_an_end_is_caught(checked: Any) -> None:
-    found = checked(('ends="request is complete"', "patience=150"))
-    assert "the oracle gets 0: the episode ended with max_steps" in found.problems[0]
 
 
 def test_tasks_that_only_need_a_refusal_are_caught(checked: Any) -> None:
@@ -240,12 +235,6 @@ def test_a_kind_whose_output_every_answer_has_is_named_with_the_cheater(checked:
             "state can tell"
         ),
     )
-
-
-def test_a_kind_that_guesses_win_is_named_with_a_remedy(checked: Any) -> None:
-    found = checked(UNRULED)
-    assert found.winnable["tell"].cheater == "recite_numbers"
-    assert "give criteria.rules the sources of its outputs" in the_problem(found)
 
 
 def test_a_bank_that_cannot_play_is_a_problem(checked: Any) -> None:
@@ -296,47 +285,6 @@ def test_a_pattern_that_is_not_searched_in_linear_time_is_caught(checked: Any) -
         assert "write it without" in problem
 
 
-def test_ids_that_are_used_twice_are_caught(checked: Any) -> None:
-    found = checked(("id=self.task_id(capability, seed)", "id=self.task_id(capability, seed // 2)"))
-    assert "skeleton/lend/0: 2 tasks have this id" in found.problems[0]
-
-
-def test_an_id_that_is_not_the_tasks_own_is_caught(checked: Any) -> None:
-    found = checked(("id=self.task_id(capability, seed)", "id=f'{capability}-{seed}'"))
-    assert "it says that it is 'lend-0' of 'skeleton'" in found.problems[0]
-
-
-def test_a_task_that_is_another_when_it_is_looked_up_is_caught(checked: Any) -> None:
-    lookup = """
-    def task(self, task_id: str) -> TaskDefinition:
-        _, capability, seed = task_id.split("/")
-        task = self.generate(capability, int(seed))
-        return task.model_copy(update={"scenario": Scenario(reason_for_call="Hello.")})"""
-    found = checked(method(lookup))
-    assert "task(id) gives another definition than its split" in found.problems[0]
-
-
-def test_a_tool_that_raises_is_caught(checked: Any) -> None:
-    refusal = lines(
-        '        if title not in self.database["books"]:',
-        '            raise ToolError(f"there is no book {title!r}")',
-        "",
-    )
-    found = checked((refusal, ""), tasks=32)
-    assert "a tool raised: find_book: KeyError: " in found.problems[0]
-    assert "raise ToolError" in found.problems[0]
-
-
-def test_a_capability_that_raises_for_some_seed_is_caught(checked: Any) -> None:
-    found = checked(
-        ('Random(f"{capability} {seed}")', 'Random(f"{capability} {seed} {1 // (seed - 150)}")')
-    )
-    assert found.problems[0] == (
-        "skeleton/lend/150: generate raises ZeroDivisionError: integer division or modulo by zero; "
-        "every capability must give a task for every seed"
-    )
-
-
 def test_what_an_environment_raises_while_it_works_is_a_problem(checked: Any) -> None:
     found = checked(('Database({"books": library(task.seed)})', "Database(library(task.seed)[0])"))
     assert "pristine raises KeyError: 0" in found.problems[0]
@@ -346,12 +294,6 @@ def test_what_an_environment_raises_while_it_works_is_a_problem(checked: Any) ->
         return None"""
     found = checked(method(nobody))
     assert "the episode of the oracle raises AttributeError" in found.problems[0]
-
-
-def test_scenarios_that_repeat_are_caught(checked: Any) -> None:
-    found = checked(("randrange(1_000, 10_000)", "randrange(3)"))
-    assert "skeleton/lend: " in found.problems[0]
-    assert "of 200 scenarios are distinct, 190 should be" in found.problems[0]
 
 
 def test_a_reward_that_hangs_on_a_judge_is_caught(checked: Any) -> None:
@@ -365,10 +307,7 @@ def test_a_reward_that_hangs_on_a_judge_is_caught(checked: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("parameters['properties']['title'] = {'type': 'text'}", "properties.title.type"),
         ("parameters['required'].append('shelf')", "'shelf' is required and is no property"),
-        ("function['name'] = 'find book'", "function.name"),
-        ("function['description'] = ''", "function.description"),
         ("del made[0]['type']", "type: Field required"),
     ],
 )
@@ -416,22 +355,12 @@ def test_loaded_tasks_are_reported_and_not_judged(checked: Any) -> None:
 
 
 @pytest.mark.benchmarks
-@pytest.mark.parametrize(("name", "tasks"), [("retail", 74), ("airline", 30)])
+@pytest.mark.parametrize(
+    ("name", "tasks"), [("retail", 74), pytest.param("airline", 30, marks=LONG)]
+)
 def test_the_figures_of_real_tasks_are_reported(name: str, tasks: int, benchmarks: Path) -> None:
     found = check(Sample(environment=name, benchmarks=benchmarks, split="train"))
     assert found.problems == ()
     assert found.deterministic
     assert found.overall.tasks == tasks
     assert found.overall.oracle == 1.0
-
-
-def test_the_second_process_prints_one_document(tmp_path: Path) -> None:
-    file = tmp_path / "fine.py"
-    file.write_text(SKELETON)
-    sample = Sample(environment=str(file), tasks=2).model_dump_json()
-    command = [sys.executable, "-m", "envs.footprint", sample]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    seen = json.loads(done.stdout)
-    assert list(seen["footprints"]) == ["skeleton/lend/0", "skeleton/tell/0"]
-    assert seen["distinct"] == {"lend": 200, "tell": 200}
-    assert set(seen["footprints"]["skeleton/lend/0"]) == {"definition", "state", "oracle", "random"}

@@ -172,18 +172,6 @@ def test_a_difference_names_each_value_by_its_path() -> None:
     )
 
 
-def test_a_value_that_reads_like_absence_is_a_difference() -> None:
-    pristine = Database({"orders": {"w1": {}}})
-    actual = pristine.fork()
-    actual.edit("orders", "w1")["note"] = "<absent>"
-    actual.put("orders", "w2", "<absent>")
-    assert not pristine.same(actual)
-    assert [one.path for one in pristine.difference(actual)] == [
-        ("orders", "w1", "note"),
-        ("orders", "w2"),
-    ]
-
-
 @pytest.mark.parametrize(("one", "other"), [(1, 1.0), (1, True), (0, False), (None, "null")])
 def test_values_that_only_python_takes_for_equal_differ(one: Any, other: Any) -> None:
     pristine = Database({"t": {"k": {"v": one}}})
@@ -191,26 +179,6 @@ def test_values_that_only_python_takes_for_equal_differ(one: Any, other: Any) ->
     actual.edit("t", "k")["v"] = other
     assert not pristine.same(actual)
     assert pristine.difference(actual)
-
-
-def test_a_change_that_is_taken_back_is_none() -> None:
-    pristine = Database({"t": {"k": {"v": 1}}})
-    actual = pristine.fork()
-    actual.edit("t", "k")["v"] = 2
-    actual.edit("t", "k")["v"] = 1
-    actual.put("t", "new", 1)
-    actual.remove("t", "new")
-    assert pristine.same(actual)
-    assert pristine.digest() == actual.digest() == actual.copy().digest()
-
-
-def test_forks_of_a_state_that_was_changed_begin_in_the_pristine_one() -> None:
-    changed = Database({"t": {"k": 1}})
-    changed.put("t", "k", 2)
-    assert changed.fork()["t"] == {"k": 1}
-    assert changed.as_pristine().fork()["t"] == {"k": 2}
-    untouched = Database({"t": {}})
-    assert untouched.as_pristine() is untouched
 
 
 @settings(deadline=None)

@@ -23,7 +23,6 @@ from envs.endpoint import (
     Sampling,
     Tokens,
     Usage,
-    request_seed,
     wire,
 )
 from envs.episode import Termination
@@ -143,35 +142,6 @@ def test_arguments_are_an_object_or_the_text_they_were(sent: str, kept: Any) -> 
     assert call.arguments == kept
 
 
-def test_arguments_that_are_no_text_are_taken_as_they_are() -> None:
-    message = called("look", {})
-    message["tool_calls"][0]["function"]["arguments"] = {"order": "#1"}
-    with ModelServer(lambda _: message) as server:
-        (call,) = ask(server.url).message.tool_calls
-    assert call.arguments == {"order": "#1"}
-
-
-@pytest.mark.parametrize("blank", ["", " ", None, "null"])
-def test_a_call_without_arguments_has_none(blank: Any) -> None:
-    message = called("look", {})
-    message["tool_calls"][0]["function"]["arguments"] = blank
-    with ModelServer(lambda _: message) as server:
-        (call,) = ask(server.url).message.tool_calls
-    assert call.arguments == {}
-
-
-def test_parts_of_an_answer_are_text_and_reasoning() -> None:
-    parts = [
-        {"type": "thinking", "thinking": "Hm."},
-        {"type": "image_url"},
-        {"type": "text", "text": "Hi"},
-    ]
-    with ModelServer(lambda _: {"role": "assistant", "content": parts}) as server:
-        completion = ask(server.url)
-    assert completion.message == Message(role="assistant", content="Hi", reasoning="Hm.")
-    assert completion.content == "Hi"
-
-
 @pytest.mark.parametrize("id", [None, "", 7])
 def test_a_call_without_an_id_gets_one(id: Any) -> None:
     with ModelServer(lambda _: called("look", {}, id=id)) as server:
@@ -184,11 +154,6 @@ def test_a_malformed_call_goes_back_as_an_object() -> None:
     sent = wire(Message(role="assistant", tool_calls=calls))
     arguments = sent["tool_calls"][0]["function"]["arguments"]
     assert json.loads(arguments) == {"malformed_arguments": "{malformed"}
-
-
-def test_a_tools_answer_names_its_call() -> None:
-    result = Message(role="tool", content="gone", tool_call_id="x1", name="look", error=True)
-    assert wire(result) == {"role": "tool", "content": "gone", "tool_call_id": "x1"}
 
 
 def test_an_agents_reasoning_is_sent_back_and_nothing_else_that_was_not_said() -> None:
@@ -235,29 +200,20 @@ def test_reasoning_is_sent_back_in_the_fields_that_the_endpoint_has(
     assert server.requests[2]["messages"][4] == {"role": "assistant", "content": "Bye"}
 
 
-def test_a_seed_follows_from_its_parts() -> None:
-    assert request_seed(1, 2) == request_seed(1, 2)
-    assert len({request_seed(1, turn) for turn in range(100)}) == 100
-    assert 0 <= request_seed(1, 2) < 2**31
-
-
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (Reply(b"<html>It works!</html>"), "no JSON"),
         (Reply(b"<html>It works!</html>"), "<html>It works!</html>"),
         (Reply(b""), "(nothing)"),
         (Reply(b"[]"), "got '[]'"),
         (Reply(b"\xff\xfe\x00"), "no JSON"),
         (Reply(b"[" * 100_000), "no JSON"),
-        (Reply(b'{"choices": []}'), "choices"),
         (Reply(b'{"choices": null}'), "choices"),
         (Reply(b'{"choices": [7]}'), "got '7'"),
         (Reply(b'{"choices": [{"message": {"content": 7}}]}'), "got '7'"),
         (Reply(b'{"choices": [{"message": {"tool_calls": "look"}}]}'), "got 'look'"),
         (answer(called(7, {})), "got '7'"),
         (answer(said("")), "it is empty (finish_reason 'stop')"),
-        (answer(said(" \n")), "it is empty"),
         (answer({"role": "assistant"}), "it is empty"),
     ],
 )
@@ -275,21 +231,8 @@ def test_an_answer_of_fifty_megabytes_is_not_read_to_its_end() -> None:
     assert "larger than 4,194,304 bytes" in failed.reason
 
 
-def test_an_answer_with_a_megabyte_of_arguments_is_an_answer() -> None:
-    with ModelServer(lambda _: called("look", {"order": "x" * (1 << 20)})) as server:
-        (call,) = ask(server.url).message.tool_calls
-    assert isinstance(call.arguments, dict)
-    assert len(call.arguments["order"]) == 1 << 20
-
-
-def test_an_answer_that_cannot_be_unpacked_is_the_agents_error() -> None:
-    failed = ended_by(lambda _: Reply(b"no gzip", headers={"content_encoding": "gzip"}))
-    assert failed.termination is Termination.AGENT_ERROR
-    assert "cannot be decoded" in failed.reason
-
-
 def test_a_small_answer_that_becomes_a_large_one_is_not_unpacked() -> None:
-    bomb = gzip.compress(bytes(512 << 20))
+    bomb = gzip.compress(bytes(128 << 20))
     assert len(bomb) < MAX_ANSWER_BYTES
     tracemalloc.start()
     try:
@@ -392,12 +335,6 @@ def test_a_refused_conversation_after_good_ones_is_the_agents_error() -> None:
     assert failed.reason == "the conversation was refused: HTTP 400: bad tool name"
 
 
-def test_a_key_that_is_withdrawn_stops_everything() -> None:
-    answering = good_then(refused(401, "expired"))
-    with ModelServer(answering) as server, pytest.raises(EndpointRefusal):
-        ask(server.url, times=2)
-
-
 @pytest.mark.parametrize(
     "reply",
     [
@@ -415,13 +352,6 @@ def test_the_unusable_choices_of_several_are_left_out() -> None:
         completion = ask(server.url, choices=4)
         assert server.requests[0]["n"] == 4
     assert [message.text for message in completion.messages] == ["Hi", "Hello"]
-
-
-def test_usage_that_was_not_reported_stays_unknown() -> None:
-    with ModelServer(lambda _: answer(said("Hi"), usage={"completion_tokens": "many"})) as server:
-        usage = ask(server.url).usage
-    assert usage == Usage(1, None, None)
-    assert Usage(2, 10, 20) + usage == Usage(3, None, None)
 
 
 def test_the_key_is_in_no_error() -> None:
@@ -548,11 +478,6 @@ def test_exact_tokens_come_with_an_answer_that_reports_them() -> None:
         assert ask(server.url).tokens == Tokens((1, 5), (7, 2), (-0.5, -1.0))
 
 
-def test_an_endpoint_that_counts_nothing_contradicts_no_tokens() -> None:
-    with ModelServer(lambda _: scored(-0.5, ids=[7], prompt=[1], usage={})) as server:
-        assert ask(server.url).tokens == Tokens((1,), (7,), (-0.5,))
-
-
 @pytest.mark.parametrize(
     "reply",
     [
@@ -577,3 +502,15 @@ def test_what_is_no_message_keeps_its_tokens() -> None:
     assert failed.termination is Termination.AGENT_ERROR
     assert failed.tokens == Tokens((1,), (2,), (-0.5,))
     assert ended_by(lambda _: answer(said(""))).tokens is None
+
+
+def test_an_endpoint_that_counts_nothing_contradicts_no_tokens() -> None:
+    with ModelServer(lambda _: scored(-0.5, ids=[7], prompt=[1], usage={})) as server:
+        assert ask(server.url).tokens == Tokens((1,), (7,), (-0.5,))
+
+
+def test_usage_that_was_not_reported_stays_unknown() -> None:
+    with ModelServer(lambda _: answer(said("Hi"), usage={"completion_tokens": "many"})) as server:
+        usage = ask(server.url).usage
+    assert usage == Usage(1, None, None)
+    assert Usage(2, 10, 20) + usage == Usage(3, None, None)

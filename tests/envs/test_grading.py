@@ -1,6 +1,7 @@
 """The verdict by replay, part by part, for any transcript."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -281,11 +282,6 @@ def test_a_part_without_a_rule_here_is_the_environments_to_judge() -> None:
     assert judged(task(reward_basis=("TURNS",))).reward is None
 
 
-def test_only_what_is_in_the_basis_counts() -> None:
-    verdict = graded(task("tell", reward_basis=("COMMUNICATE",)), said("1,000"), CANCEL)
-    assert (verdict.parts, verdict.difference) == ({"COMMUNICATE": 1.0}, ())
-
-
 MESSAGES = st.lists(
     st.one_of(
         st.text(max_size=10).map(heard),
@@ -310,7 +306,7 @@ MESSAGES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(MESSAGES, st.sampled_from(["user_stop", "timeout", None]))
 def test_any_transcript_has_a_verdict_and_the_same_again(
     messages: list[Message], termination: str | None
@@ -344,7 +340,7 @@ def nest(depth: int) -> list[Any]:
 @pytest.mark.parametrize("name", ["airline", "retail", "shop", "telecom", "toolsandbox"])
 def test_calls_and_results_that_are_nested_too_deep_get_a_verdict(name: str) -> None:
     environment = open_environment(name)
-    for capability in environment.capabilities:
+    for capability in islice(environment.capabilities, 8):
         task = environment.generate(capability, 0)
         messages = [heard("Yes.")]
         for action in task.criteria.gold_actions or ():

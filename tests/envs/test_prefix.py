@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.environment import Environment
-from envs.episode import Episode, Party, PrefixMismatch, Termination, play
+from envs.episode import Episode, Party, PrefixMismatch, play
 from envs.evaluation import assess_recorded
 from envs.grading import grade
 from envs.registry import open_environment
@@ -184,14 +184,6 @@ def test_calls_of_a_prefix_that_have_no_ids_get_some() -> None:
     assert len({*ids}) == 2
     assert [message.tool_call_id for message in made.messages[2:]] == ids
     assert None not in ids
-
-
-def test_a_prefix_may_leave_the_user_at_turn() -> None:
-    made = Episode(Mini(), begin(Mini(), task(), OPENING, said("Do you confirm?")))
-    assert made.turn is Party.USER
-    played = play(made, Reciting(CANCEL, said(DONE)), Mini().user(task()))
-    assert played.messages[2] == heard("Yes.")
-    assert played.termination is Termination.USER_STOP
 
 
 def test_a_definition_without_a_prefix_keeps_its_digest() -> None:

@@ -48,7 +48,7 @@ def shapings(draw: st.DrawFn) -> Shaping:
     )
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=200)
 @given(shapings(), conducts, conducts)
 def test_every_success_is_above_every_failure(
     shaping: Shaping, good: Conduct, bad: Conduct
@@ -58,7 +58,7 @@ def test_every_success_is_above_every_failure(
     assert success.total > failure.total
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(shapings(), conducts, st.sampled_from([0.0, 1.0]))
 def test_the_components_sum_to_the_total_unless_it_is_at_the_floor(
     shaping: Shaping, conduct: Conduct, worth: float
@@ -72,7 +72,7 @@ def test_the_components_sum_to_the_total_unless_it_is_at_the_floor(
     assert reward.total == pytest.approx(max(shaping.floor, sum(reward.components.values())))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(shapings(), conducts, conducts)
 def test_worse_conduct_is_never_worth_more(shaping: Shaping, one: Conduct, other: Conduct) -> None:
     worse = Conduct(
@@ -127,11 +127,6 @@ def test_a_shaping_that_could_reorder_is_refused(field: str, value: float) -> No
         Shaping(**{field: value})
 
 
-def test_the_refusal_names_the_sum() -> None:
-    with pytest.raises(ValidationError, match=r"can sum to 1\.1; keep them at 0\.999 or below"):
-        Shaping(authentication=0.8)
-
-
 def answered(*messages: Message, error: bool = False) -> list[Message]:
     """Messages with a result after each call, an error where it is the last and should be one."""
     found: list[Message] = []
@@ -177,11 +172,6 @@ def test_what_a_user_calls_authenticates_nobody_and_is_no_write_of_the_agents() 
     found = [Message(role="user", tool_calls=FIND.tool_calls), Message(role="tool", content="u")]
     assert not conduct_of(answered(users), RETAIL, 0).unauthenticated_write
     assert conduct_of([*found, *answered(CANCEL)], RETAIL, 0).unauthenticated_write
-
-
-def test_where_nobody_authenticates_nobody_can_forget_to() -> None:
-    write = called("cancel_order", order_id="w1")
-    assert not conduct_of(answered(write), MINI, 0).unauthenticated_write
 
 
 def look(**arguments: Any) -> Message:

@@ -8,7 +8,7 @@ import pytest
 
 from envs.endpoint import AnswerFailure, Endpoint, Sampling
 from envs.episode import Termination
-from envs.simulator import ModelUser, TokenMeter, find_breach, parse_number, swap_roles
+from envs.simulator import ModelUser, TokenMeter, find_breach, swap_roles
 from envs.task import Criteria, Scenario, TaskDefinition
 from envs.users import STOP
 from events.messages import Message, ToolCall
@@ -91,11 +91,6 @@ def test_a_user_who_has_only_called_tools_does_not_hang_up() -> None:
     assert reply.text == "My phone is dead."
 
 
-def test_a_user_with_tools_may_also_speak() -> None:
-    reply, _ = reply_with_tools(lambda body: answer(said("It is on.")), TALK)
-    assert (reply.text, reply.tool_calls) == ("It is on.", ())
-
-
 def is_choice(body: Json) -> bool:
     return "Candidates:" in body["messages"][-1]["content"]
 
@@ -165,12 +160,6 @@ def test_an_endpoint_that_gives_one_candidate_is_asked_as_often_as_needed() -> N
     assert len({request["seed"] for request in requests}) == 4
 
 
-def test_equal_candidates_need_no_choice() -> None:
-    text, _, requests = line(candidates_and_choice("Same.", "Same. ", choice="?"), candidates=2)
-    assert text == "Same."
-    assert len(requests) == 1
-
-
 @pytest.mark.parametrize("choice", ["neither", "1 or 2", "7", "0"])
 def test_a_choice_that_fails_takes_the_first_and_is_remarked(choice: str) -> None:
     text, user, _ = line(candidates_and_choice("One.", "Two.", choice=choice), candidates=2)
@@ -206,12 +195,6 @@ def test_a_trained_user_speaks_where_that_is_likeliest_though_a_candidate_calls_
     drawn = Sampling(temperature=1.0)
     text, *_ = line(write, candidates=3, trained=True, sampling=drawn, tools=TOOLS)
     assert text == "Wait."
-
-
-def test_a_choice_that_is_no_message_takes_the_first_too() -> None:
-    text, user, _ = line(candidates_and_choice("One.", "Two.", choice=""), candidates=2)
-    assert text == "One."
-    assert "it is empty" in user.remarks[0]
 
 
 @pytest.mark.parametrize(
@@ -316,12 +299,6 @@ def test_what_a_server_writes_above_its_bound_is_counted() -> None:
 def test_a_line_of_as_many_tokens_as_it_may_have_is_a_line(token: str) -> None:
     text, *_ = line(lambda _: said(token * 512), sampling=Sampling(max_tokens=512))
     assert text == (token * 512).strip()
-
-
-def test_one_number_is_a_choice() -> None:
-    assert parse_number("**2**, as it invents nothing", 3) == 2
-    assert parse_number("2. Two", 3) == 2
-    assert parse_number("10" * 3000, 3) is None
 
 
 @pytest.mark.parametrize("piece", ["\n", " ", "-", "agent\n", "\u2014"])

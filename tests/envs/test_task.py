@@ -12,22 +12,7 @@ from envs.environment import UnknownTask
 from envs.lessons.making import make_lessons
 from envs.shop.environment import Shop
 from envs.task import Criteria, Scenario, TaskDefinition, read_body, write_body
-from events.messages import Action
 from tests.envs.mini import Mini, task
-
-
-def test_a_scenario_reads_as_one_labelled_paragraph_per_part() -> None:
-    scenario = Scenario(reason_for_call="Cancel w1.", known_info="You are Ada.", persona="Curt.")
-    assert scenario.text() == (
-        "Reason for call: Cancel w1.\nKnown info: You are Ada.\nPersona: Curt."
-    )
-
-
-def test_a_task_survives_being_written_and_read() -> None:
-    for made in Mini().tasks():
-        read = TaskDefinition.model_validate_json(made.model_dump_json())
-        assert read == made
-        assert read.digest() == made.digest()
 
 
 def test_a_body_keeps_the_order_of_arguments_that_a_policy_is_shown() -> None:
@@ -103,11 +88,6 @@ def test_no_other_id_is_a_task(name: str) -> None:
         Mini().task(name)
 
 
-def test_an_unknown_split_is_named() -> None:
-    with pytest.raises(UnknownTask, match="no split 'test'; it has generated"):
-        Mini().tasks("test").__next__()
-
-
 def test_a_mixture_has_the_shares_that_were_asked_for_and_no_task_twice() -> None:
     environment = Mini()
     made = list(islice(environment.mixture({"cancel": 3, "tell": 1}, seed=4), 2_000))
@@ -163,13 +143,3 @@ def test_states_are_made_once_per_task_and_not_all_are_kept() -> None:
         environment.reset(task("cancel", seed))
     environment.reset(task("cancel", 0))
     assert environment.made["mini/cancel/0"] == 2
-
-
-def test_what_writes_is_what_the_tools_declare() -> None:
-    assert Mini().writes == {"cancel_order", "note"}
-    assert Mini().catalog.writes == {"cancel_order", "note"}
-
-
-def test_an_action_of_another_party_is_kept_as_such() -> None:
-    users = Action(name="reboot", requestor="user")
-    assert task(gold_actions=(users,)).record().gold_actions == (users,)

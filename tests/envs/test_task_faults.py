@@ -35,7 +35,7 @@ def fault_of(task: TaskDefinition) -> TaskFault:
 def test_no_task_that_an_environment_generates_has_a_fault(name: str) -> None:
     environment = open_environment(name)
     kinds = list(environment.capabilities)
-    for seed in range(2000, 2000 + 150 // len(kinds)):
+    for seed in range(2000, 2000 + 60 // len(kinds)):
         for kind in kinds:
             task = environment.generate(kind, seed)
             assert find_task_fault(environment, task) is None, task.id
@@ -52,12 +52,12 @@ def test_no_task_that_an_environment_generates_has_a_fault(name: str) -> None:
 )
 def test_planted_faults_of_tasks_are_named(name: str, rates: dict[str, float]) -> None:
     environment = open_environment(name)
-    tasks = list(islice(environment.tasks(), 80))
+    tasks = list(islice(environment.tasks(), 50))
     for fault in TASK_FAULTS:
         planted = [plant_task_fault(environment, task, fault, seed=1) for task in tasks]
         faulty = [task for task in planted if task is not None]
         named = sum(find_task_fault(environment, task) is not None for task in faulty)
-        assert len(faulty) >= 40, fault
+        assert len(faulty) >= 25, fault
         assert named >= rates[fault] * len(faulty), (fault, named)
 
 
@@ -152,7 +152,6 @@ def test_a_task_whose_reward_is_of_no_state_may_change_none() -> None:
 @pytest.mark.benchmarks
 def test_one_real_task_has_a_fault_and_it_is_one(benchmarks: Path) -> None:
     """Its only gold action, an exchange, is refused for the balance of the gift card."""
-    for name, expected in (("retail", ["retail/105"]), ("airline", [])):
-        environment = open_environment(name, benchmarks=benchmarks)
-        faulty = [t.id for t in environment.tasks("base") if find_task_fault(environment, t)]
-        assert faulty == expected
+    environment = open_environment("retail", benchmarks=benchmarks)
+    faulty = [t.id for t in environment.tasks("base") if find_task_fault(environment, t)]
+    assert faulty == ["retail/105"]

@@ -11,7 +11,7 @@ from envs.retail.environment import Retail
 from envs.task import Answer, Criteria, Scenario, Script, TaskDefinition
 from envs.users import HEARD_CHARACTERS, STOP, ScriptUser
 from events.messages import Message
-from tests.envs.mini import called, heard, said
+from tests.envs.mini import heard, said
 
 
 def user(script: Script | None, scenario: Scenario | None = None) -> ScriptUser:
@@ -80,13 +80,6 @@ def test_who_is_not_understood_is_patient_for_a_while_and_then_hangs_up() -> Non
     assert answers(script, *texts) == [
         "I have nothing to add.", "Ada.", "I have nothing to add.", STOP, STOP,
     ]  # fmt: skip
-
-
-def test_calls_of_the_agent_are_nothing_to_answer() -> None:
-    """The episode shows none; a text beside one would be shown with it."""
-    script = Script(opening="Hi.", answers=(Answer(asks="w1", says="Yes."),))
-    assert user(script).reply([heard("Hi."), said("w1?")]).text == "Yes."
-    assert called("get_order").text == ""
 
 
 LINES = st.lists(st.sampled_from(["name?", "order?", "Hm.", "done", "name and order?"]), max_size=8)
@@ -173,14 +166,3 @@ def test_a_pattern_that_cannot_be_compiled_is_refused_where_it_is_written(patter
         Answer(asks=pattern, says="Yes.")
     with pytest.raises(ValidationError, match=refusal):
         Script(opening="Hi.", ends=pattern)
-
-
-def test_a_line_must_say_something() -> None:
-    for make in (
-        lambda: Script(opening=""),
-        lambda: Script(opening="Hi.", otherwise=""),
-        lambda: Answer(asks="x", says=""),
-        lambda: Script(opening="Hi.", patience=0),
-    ):
-        with pytest.raises(ValidationError):
-            make()

@@ -3,13 +3,13 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envs.agents import Agent, NullAgent, RandomAgent
+from envs.agents import Agent
 from envs.airline.environment import WHO, Airline
 from envs.airline.kinds import KINDS
 from envs.airline.policy import TRANSFER
@@ -20,6 +20,7 @@ from envs.tau2.gold import play_gold
 from envs.tau2.golden import replay
 from events.messages import Action, Message
 from tests.envs.airline.rules import Rules
+from tests.envs.mini import Reciting, called, said
 
 AIRLINE = Airline()
 
@@ -36,17 +37,6 @@ def gold(capability: str, seed: int) -> tuple[Action, ...]:
 
 
 @pytest.mark.parametrize("capability", KINDS)
-def test_the_oracle_solves_every_kind_and_keeps_the_policy(capability: str) -> None:
-    for seed in range(24):
-        task = AIRLINE.generate(capability, seed)
-        episode, verdict = played(task, AIRLINE.oracle(task))
-        assert verdict.reward == 1, (task.id, verdict)
-        assert episode.termination == "user_stop"
-        assert (episode.errors, episode.defects) == (0, [])
-        assert AIRLINE.violations(task, episode.messages) == ()
-
-
-@pytest.mark.parametrize("capability", KINDS)
 def test_gold_actions_begin_with_the_users_record_and_break_no_rule(capability: str) -> None:
     for seed in range(24):
         task = AIRLINE.generate(capability, seed)
@@ -59,48 +49,27 @@ def test_gold_actions_begin_with_the_users_record_and_break_no_rule(capability: 
             assert not AIRLINE.toolset(state).call(action.name, action.arguments).error
 
 
-def test_neither_doing_nothing_nor_chance_solves_tasks() -> None:
-    verdicts = Counter[str]()
-    for task in AIRLINE.tasks():
-        for name, agent in (
-            ("null", NullAgent()),
-            ("random", RandomAgent(AIRLINE.schemas(task), task.seed)),
-        ):
-            verdicts[name] += int(played(task, agent)[1].reward or 0)
-    assert verdicts["null"] == 0
-    assert verdicts["random"] <= 4  # one in a hundred
-
-
-class Talker:
-    """Says that the user is handed over, and does nothing."""
-
-    def reply(self, messages: Sequence[Message]) -> Message:
-        return Message(role="assistant", content=TRANSFER)
+def test_handing_over_before_the_reservation_was_read_solves_nothing() -> None:
+    for seed in range(5):
+        task = AIRLINE.generate("hand_over", seed)
+        user, *_ = task.criteria.gold_actions or ()
+        agent = Reciting(
+            called(user.name, **user.arguments),
+            called("transfer_to_human_agents", summary="They need a person."),
+            said(TRANSFER),
+        )
+        assert not played(task, agent)[1].success
 
 
 @pytest.mark.parametrize("capability", KINDS)
 def test_to_speak_of_a_transfer_solves_nothing(capability: str) -> None:
-    for seed in range(12):
-        assert played(AIRLINE.generate(capability, seed), Talker())[1].reward == 0
-
-
-@pytest.mark.parametrize("capability", KINDS)
-def test_a_task_is_a_function_of_kind_and_seed(capability: str) -> None:
-    tasks = [AIRLINE.generate(capability, seed) for seed in range(12)]
-    assert tasks == [Airline().generate(capability, seed) for seed in range(12)]
-    assert len({task.criteria.model_dump_json() for task in tasks}) == 12
-    assert [AIRLINE.task(task.id) for task in tasks] == tasks
+    for seed in range(3):
+        assert played(AIRLINE.generate(capability, seed), Reciting(said(TRANSFER)))[1].reward == 0
 
 
 def test_some_airports_never_have_a_direct_flight_between_them() -> None:
     # The routes that are drawn first with this seed join six airports, each with each.
     assert AIRLINE.generate("book_one_stop", 239).capability == "book_one_stop"
-
-
-def test_every_seed_has_a_customer_for_every_kind() -> None:
-    for seed in range(1_000, 1_060):
-        for capability in KINDS:
-            AIRLINE.generate(capability, seed)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +98,6 @@ def test_a_second_choice_is_taken_only_where_the_first_is_full() -> None:
         assert (leaves in first) != (leaves in second)
         first_taken[leaves in first] += 1
     assert set(first_taken) == {True, False}
-
-
-def test_a_cancellation_is_allowed_for_different_reasons() -> None:
-    requests = [AIRLINE.generate("cancel", seed).scenario.reason_for_call for seed in range(24)]
-    reasons = {request.split(". ", 1)[1] for request in requests}
-    assert len(reasons) == 3
 
 
 def test_the_customer_tells_their_id_when_they_are_asked() -> None:
@@ -169,57 +132,6 @@ def test_the_scripted_customer_understands_what_agents_say(asked: str, answered:
     task = next(one for one in tasks if "without travel insurance" in one.scenario.reason_for_call)
     talk = [Message(role="user", content="Hello."), Message(role="assistant", content=asked)]
     assert re.search(answered, AIRLINE.user(task).reply(talk).text)
-
-
-def bare(schema: Any) -> Any:
-    """A schema without words: names, types and what is required."""
-    if isinstance(schema, list):
-        return [bare(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    return {
-        key: {name: bare(item) for name, item in value.items()}
-        if key in ("properties", "$defs")
-        else bare(value)
-        for key, value in schema.items()
-        if key not in ("description", "title")
-    }
-
-
-@pytest.mark.benchmarks
-def test_the_tools_have_the_names_and_parameters_of_the_original(benchmarks: Path) -> None:
-    original = Airline(benchmarks).benchmark.schemas
-    theirs = {one["function"]["name"]: one["function"] for one in original}
-    ours = {one["function"]["name"]: one["function"] for one in Airline.toolset.schemas()}
-    assert set(ours) == set(theirs)
-    for name, function in ours.items():
-        mine, other = bare(function["parameters"]), bare(theirs[name]["parameters"])
-        assert mine.get("required", []) == other.get("required", []), name
-        assert mine["properties"] == other["properties"], name
-        assert list(mine["properties"]) == list(other["properties"]), name
-        assert mine.get("$defs") == other.get("$defs"), name
-        assert function["description"] != theirs[name]["description"], name
-
-
-@pytest.mark.benchmarks
-def test_the_kinds_of_the_tools_are_the_originals(benchmarks: Path) -> None:
-    raw = json.loads((benchmarks / "tau2" / "airline" / "tools.json").read_text())
-    assert {name: tool.kind for name, tool in Airline.toolset.tools().items()} == raw["tool_types"]
-
-
-@pytest.mark.benchmarks
-def test_the_canonical_database_has_the_originals_hash(benchmarks: Path) -> None:
-    raw = json.loads((benchmarks / "tau2" / "airline" / "tools.json").read_text())
-    assert Airline(benchmarks).benchmark.database.digest() == raw["initial_db_hash"]
-
-
-@pytest.mark.benchmarks
-@pytest.mark.parametrize(("name", "calls"), [("fuzz", 1200), ("gold_transcripts", 142)])
-def test_the_recordings_of_the_original_are_equal(benchmarks: Path, name: str, calls: int) -> None:
-    lines = (benchmarks / "golden" / f"airline_{name}.jsonl").read_text().splitlines()
-    found = replay(Airline(benchmarks), lines)
-    assert found.mismatches == []
-    assert (found.calls, found.equal) == (calls, calls)
 
 
 @pytest.mark.benchmarks

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from envs.airline.policy import (
-    POLICY,
     TRANSFER,
     can_cancel,
     count_extra_bags,
@@ -13,9 +12,9 @@ from envs.airline.policy import (
     is_compensable,
     violations,
 )
-from envs.airline.tools import AirlineTools
 from events.messages import Message, ToolCall
 from tests.envs.airline.records import Json
+from tests.envs.mini import heard, said
 
 USER, CANCEL = "get_user_details", "cancel_reservation"
 OLD, RECENT = "2024-05-14T14:59:59", "2024-05-14T15:00:00"
@@ -69,20 +68,6 @@ def test_free_bags_rise_with_membership_and_cabin() -> None:
     assert [count_extra_bags("silver", "economy", 2, bags) for bags in (0, 4, 6)] == [0, 0, 2]
 
 
-def test_the_policy_names_only_tools_that_there_are() -> None:
-    named = {word.strip(",.:") for word in POLICY.split() if "_" in word}
-    assert named == {"transfer_to_human_agents"}
-    assert named <= set(AirlineTools.tools())
-
-
-def user(text: str) -> Message:
-    return Message(role="user", content=text)
-
-
-def says(text: str) -> Message:
-    return Message(role="assistant", content=text)
-
-
 def calls(*names: str) -> Message:
     return Message(role="assistant", tool_calls=tuple(ToolCall(name=name) for name in names))
 
@@ -95,8 +80,8 @@ def owned(owner: str = "lena_1") -> Message:
     return tool(json.dumps({"user_id": owner}))
 
 
-KNOWN = [user("Cancel R1."), calls(USER), owned()]
-AGREED = [says("I will cancel R1. Do you confirm?"), user("Yes, please.")]
+KNOWN = [heard("Cancel R1."), calls(USER), owned()]
+AGREED = [said("I will cancel R1. Do you confirm?"), heard("Yes, please.")]
 
 
 def test_a_question_and_a_yes_break_nothing() -> None:
@@ -126,21 +111,21 @@ def test_only_records_of_the_user_who_was_looked_up_may_be_changed() -> None:
     assert violations([*KNOWN, *AGREED, calls(CANCEL), owned("emeka_2")]) == (
         "message 5 calls cancel_reservation on data of emeka_2, not of lena_1",
     )
-    assert violations([user("Yes."), calls(CANCEL), owned()]) == (
+    assert violations([heard("Yes."), calls(CANCEL), owned()]) == (
         "message 1 calls cancel_reservation on data of lena_1, not of None",
     )
 
 
 def test_a_transfer_is_made_before_it_is_spoken_of_and_after_the_user_is_known() -> None:
     made = [calls("transfer_to_human_agents"), tool("Transfer successful")]
-    assert violations([*KNOWN, *made, says(TRANSFER)]) == ()
-    assert violations([*KNOWN, says(TRANSFER)]) == (
+    assert violations([*KNOWN, *made, said(TRANSFER)]) == ()
+    assert violations([*KNOWN, said(TRANSFER)]) == (
         "message 3 speaks of a transfer that was not made",
     )
-    assert violations([*KNOWN, says("You are being transferred, to a human agent.")]) == (
+    assert violations([*KNOWN, said("You are being transferred, to a human agent.")]) == (
         "message 3 speaks of a transfer that was not made",
     )
-    assert violations([KNOWN[0], *made, says(TRANSFER)]) == (
+    assert violations([KNOWN[0], *made, said(TRANSFER)]) == (
         "message 1 calls transfer_to_human_agents before the user is looked up",
     )
 

@@ -170,14 +170,6 @@ def test_a_call_without_arguments_has_none(blank: str | None, whole: bool) -> No
     assert reader.build_message().tool_calls == (ToolCall(name="list_orders", id="A"),)
 
 
-def test_calls_of_a_whole_message_are_as_many_as_its_items() -> None:
-    reader = MessageReader()
-    items = [piece("stock", ITEM, "A", 0), piece("stock", json.dumps(ITEM), "A", 0)]
-    reader.take({"tool_calls": items}, whole=True)
-    call = ToolCall(name="stock", arguments=ITEM, id="A")
-    assert reader.build_message().tool_calls == (call, call)
-
-
 def test_a_call_may_be_flat_custom_or_of_the_older_form() -> None:
     reader = MessageReader()
     custom = {"id": "C", "type": "custom", "custom": {"name": "shell", "input": "ls -l"}}
@@ -279,11 +271,6 @@ def test_an_empty_call_of_the_older_form_is_none(older: Json | None, whole: bool
     reader = MessageReader()
     reader.take({"content": "Hi", "function_call": older}, whole)
     assert reader.build_message() == Message(role="assistant", content="Hi")
-
-
-def test_a_part_whose_text_is_null_says_nothing() -> None:
-    parts = [{"type": kind, kind: None} for kind in ("text", "refusal", "thinking")]
-    assert read_content(parts) == Content("", "", False)
 
 
 def test_clients_that_join_by_index_have_the_calls_of_an_index_as_one() -> None:

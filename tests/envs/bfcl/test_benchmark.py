@@ -77,16 +77,6 @@ def test_the_gold_calls_win_every_case_by_both_verdicts(real: Bfcl, split: str) 
     assert (real.splits[split], lost) == (100, [])
 
 
-@pytest.mark.parametrize("split", WITH_EMPTY_TURNS)
-def test_a_turn_in_which_nothing_can_be_done_is_followed_by_its_twin(
-    real: Bfcl, split: str
-) -> None:
-    for case in real.cases(split).values():
-        empty = [place for place, turn in enumerate(case.turns) if not turn.gold]
-        assert empty
-        assert all(case.turns[place + 1].gold for place in empty)
-
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_doing_nothing_wins_no_case(real: Bfcl, split: str) -> None:
     grades = [played(real, task, NullAgent())[1] for task in real.tasks(split)]

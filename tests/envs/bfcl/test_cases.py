@@ -33,12 +33,6 @@ def test_a_case_holds_what_is_said_and_what_is_called(tmp_path: Path) -> None:
     )
 
 
-def test_a_class_without_an_initial_state_begins_empty(tmp_path: Path) -> None:
-    (read,) = load(write_folder(tmp_path))["base"]
-    assert list(read.config) == ["GorillaFileSystem", "MathAPI"]
-    assert read.config["MathAPI"] == {}
-
-
 def test_excluded_functions_are_not_shown_and_held_out_ones_come_later(tmp_path: Path) -> None:
     (read,) = load(write_folder(tmp_path))["miss_func"]
     shown = [
@@ -147,8 +141,3 @@ def test_a_missing_file_is_named_with_the_remedy(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(NoBenchmark, match=rf"{path} cannot be read .* KINTSUGI_BENCHMARKS"):
         load(tmp_path)
-
-
-def test_without_a_folder_the_setting_is_named() -> None:
-    with pytest.raises(NoBenchmark, match="set KINTSUGI_BENCHMARKS"):
-        load(None)

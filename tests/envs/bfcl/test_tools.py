@@ -104,11 +104,3 @@ def test_toolsets_share_nothing_though_bfcls_classes_do(make: Make) -> None:
         card["balance"] = -1
     assert cards != second.objects["TravelAPI"].credit_card_list
     assert cards != make("long_context").objects["TravelAPI"].credit_card_list
-
-
-def test_a_fork_begins_anew(make: Make) -> None:
-    tools = make()
-    tools.call("mv", {"source": "notes.txt", "destination": "old"})
-    again = BfclTools(tools.database.fork())
-    assert "notes.txt" in again.call("ls", {}).content
-    assert "notes.txt" not in tools.call("ls", {}).content

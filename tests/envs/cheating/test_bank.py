@@ -109,11 +109,3 @@ def test_a_sentence_that_the_policy_dictates_is_no_answer() -> None:
     assert len(known(shop, "refund").answers) == 2
     assert not known(shop, "refund").has_answers
     assert known(shop, "question").has_answers
-    assert known(open_environment("airline"), "question_bags").has_answers
-
-
-def test_an_answer_that_all_tasks_share_is_no_cheat_after_a_lookup() -> None:
-    knowledge = known(open_environment("shop"), "ineligible")
-    applying = [name for name, cheater in CHEATERS.items() if cheater.applies(knowledge)]
-    assert "close" in applying
-    assert [name for name in applying if name.startswith("look_up")] == []

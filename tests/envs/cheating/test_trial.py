@@ -50,11 +50,6 @@ def test_the_winnable_kinds_are_named_with_the_best_cheater() -> None:
     assert winnable["cancel"].wins == 2, "one of three orders"
 
 
-def test_the_same_bank_is_played_twice_alike() -> None:
-    assert run_bank(Mini(), ["tell"], 4) == run_bank(Mini(), ["tell"], 4)
-    assert run_bank(Mini(), ["tell"], 4, seed=7) == run_bank(Mini(), ["tell"], 4, seed=7)
-
-
 def test_kinds_of_constant_outcome_are_not_played() -> None:
     class Constant(Mini):
         constant: ClassVar[frozenset[str]] = frozenset({"tell"})

@@ -225,20 +225,6 @@ def test_sorted_lists_are_equal_exactly_for_the_same_pairs(
     assert (arrange(crossed) == arrange(pairs)) == same
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"a": [2, 1]},
-        {"a": [2, 1], "b": [1]},
-        {"a": [2, 1], "b": "21"},
-        {"a": [], "b": []},
-        {"a": None, "b": [2, 1]},
-    ],
-)
-def test_lists_that_are_no_pairs_stay_as_they_are(fields: dict[str, Any]) -> None:
-    assert sort_lists(fields, [("a", "b")]) == fields
-
-
 def test_events_carry_the_groups_of_a_declaration() -> None:
     declared = replace(
         Mini().catalog,

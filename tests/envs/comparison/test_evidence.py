@@ -214,12 +214,6 @@ def test_an_agent_that_adds_up_six_prices_stays_below_the_limit() -> None:
     assert count_unseen_values("", [*talk, said(steps)]) == len(prices) - 1 <= MAX_UNSEEN_VALUES
 
 
-def test_a_text_is_guessed_by_no_number() -> None:
-    counting = [said(" ".join(map(str, range(100))))]
-    assert list(find_breaches(("blue",), Rules(), "", counting)) == []
-    assert list(find_breaches(("17 May",), Rules(), "", counting)) != []
-
-
 @pytest.mark.parametrize("output", ["2026-05-24", "555-0142", "24.5.2026"])
 def test_what_has_several_numbers_is_said_as_a_text(output: str) -> None:
     assert says(f"It is {output}.", output)
@@ -262,3 +256,9 @@ def test_no_transcript_makes_evidence_fail(arguments: dict[str, Any] | str, resu
     messages = [*answered(calls(("t", arguments)), result), said(result)]
     rules = Rules(sources=((Source(identity={"a": 1}),), (PRICE,)))
     list(find_breaches(("1000", result), rules, result, messages))
+
+
+def test_a_text_is_guessed_by_no_number() -> None:
+    counting = [said(" ".join(map(str, range(100))))]
+    assert list(find_breaches(("blue",), Rules(), "", counting)) == []
+    assert list(find_breaches(("17 May",), Rules(), "", counting)) != []

@@ -107,4 +107,4 @@ def test_a_text_says_itself_wherever_it_stands(before: str, text: str, after: st
 @pytest.mark.parametrize("piece", ["1,", "1-", "-", "1.", "a_", "$", "1,111", "-1 ", "1:", "a-"])
 def test_a_long_text_is_read_at_once(piece: str) -> None:
     # A number of steps that grows with the square of the length would take hours here.
-    assert find_unsaid(("none",), (piece * 200_000,)) == ("none",)
+    assert find_unsaid(("none",), (piece * 100_000,)) == ("none",)

@@ -93,14 +93,14 @@ def test_of_a_long_text_the_end_is_searched_where_re2_takes_no_pattern() -> None
         r"(e-?mail|zip)[^.!]*\?",
         r"\s*(.*?)\s*</tool_call>",
         "(a+)+$",
-        r"(?!x)(a+)+b",
+        pytest.param(r"(?!x)(a+)+b", marks=pytest.mark.long),
         r"(a|a|a)*\1b",
         r"(.*)(.*)(.*)\1x",
         "(a?){20}a{20}(?!x)b",
         r"(?=.*a)(?=.*b).*c",
     ],
 )
-@pytest.mark.parametrize("piece", ["zip", "a", " ", "\n", "é", "a b", "1a", "_"])
+@pytest.mark.parametrize("piece", ["zip", "a", "\n", "é", "1a"])
 def test_no_text_takes_a_pattern_long(pattern: str, piece: str) -> None:
     """With `re`, on the whole of such a text, most of these take minutes to millennia."""
     assert matches(pattern, piece * 20_000) in (True, False)

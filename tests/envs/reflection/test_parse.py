@@ -35,11 +35,6 @@ def test_calls_are_read_in_the_form_of_llama_too() -> None:
     assert parse(f"<reflect>no</reflect>[{call}]").calls[0].arguments == {"a": [1, "]"]}
 
 
-def test_the_first_reflection_and_the_first_final_answer_count() -> None:
-    found = parse("<reflect>a</reflect><final>b</final><REFLECT>c</REFLECT><Final>d</Final>")
-    assert (found.reflection, found.final) == ("a", "b")
-
-
 @pytest.mark.parametrize("tag", ["reflect", "think", "REFLECT"])
 @pytest.mark.parametrize(
     "quotation",
@@ -118,12 +113,6 @@ def test_calls_are_equal_in_any_order_and_as_often() -> None:
     assert not are_calls_equal(calls(f), calls(tagged("f", a="1", b=[1, {"c": 2}])))
     assert not are_calls_equal(calls(tagged("f", a=True)), calls(tagged("f", a=1)))
     assert are_calls_equal((), ())
-
-
-def test_halves_of_surrogate_pairs_are_compared_as_they_are() -> None:
-    found = parse('<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>\udfff')
-    assert are_calls_equal(found.calls, found.calls)
-    assert found.calls[0].arguments == {"a": "\ud800"}
 
 
 @pytest.mark.parametrize(

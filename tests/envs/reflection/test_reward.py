@@ -140,19 +140,6 @@ def test_the_forms_differ_where_the_calls_are_wrong() -> None:
     assert reward_text(nothing, GOLD, "release") == 0.0
 
 
-def test_missing_and_surplus_calls_cost_by_their_share() -> None:
-    # Two calls of one: S = .1 / .8 for the reflection alone, P = .6 * .7 * 1 / 2.
-    assert reward_text(GOLD + CALL, GOLD) == pytest.approx(0.125 * (1 - 0.8 * 0.21))
-    assert reward_text(GOLD, GOLD + CALL) == pytest.approx(0.125 * (1 - 0.8 * 0.21))
-
-
-def test_a_call_where_none_is_expected_costs() -> None:
-    assert reward_text(CALL, "") == pytest.approx(1 - 0.8 * 0.8 * 0.7)
-    assert reward_text(REFLECT, FINAL) == pytest.approx(
-        0.15 * compute_similarity(f"{REFLECTION} [] ", " [] It is returned.")
-    )
-
-
 def test_a_verdict_counts_whole_and_a_repair_half() -> None:
     assert combine_with_verdict(0.9, 0.0) == 0.45
     assert combine_with_verdict(0.9, 1.0) == 1.0
@@ -181,11 +168,11 @@ def fuzzed(chance: Random) -> str:
     )
 
 
-def test_a_hundred_thousand_fuzzed_completions_have_a_reward_by_the_formula() -> None:
+def test_fuzzed_completions_have_a_reward_by_the_formula() -> None:
     chance = Random(24)
     golds = [parse(text) for text in (GOLD, GOLD + FINAL, CALL, FINAL, "", CALL + CALL)]
     seen: Counter[str] = Counter()
-    for number in range(100_000):
+    for number in range(20_000):
         form = FORMS[number % 2]
         made, gold = parse(fuzzed(chance)), golds[number % len(golds)]
         reward = compute_reward(made, gold, form)
@@ -193,13 +180,7 @@ def test_a_hundred_thousand_fuzzed_completions_have_a_reward_by_the_formula() ->
         seen["zero" if reward == 0 else "one" if reward > 1 - 1e-9 else "between"] += 1
         if number % 10 == 0:
             assert abs(reward - plain_reward(made, gold, form)) < 1e-8
-    assert min(seen[kind] for kind in ("zero", "one", "between")) > 1_000, seen
-
-
-@given(some.text(), some.text())
-def test_any_two_texts_have_a_reward(completion: str, gold: str) -> None:
-    for form in FORMS:
-        assert 0.0 <= reward_text(completion, gold, form) <= 1.0
+    assert min(seen[kind] for kind in ("zero", "one", "between")) > 200, seen
 
 
 JSON: Any = some.recursive(

@@ -5,17 +5,10 @@ import json
 from envs.retail.environment import Retail
 from envs.retail.policy import violations
 from events.messages import Message, ToolCall
+from tests.envs.mini import heard, said
 
 WRITES = Retail().writes
 FIND, CANCEL = "find_user_id_by_email", "cancel_pending_order"
-
-
-def user(text: str) -> Message:
-    return Message(role="user", content=text)
-
-
-def says(text: str) -> Message:
-    return Message(role="assistant", content=text)
 
 
 def calls(*names: str) -> Message:
@@ -30,8 +23,8 @@ def order(owner: str = "ada_1") -> Message:
     return tool(json.dumps({"order_id": "#1", "user_id": owner}))
 
 
-KNOWN = [user("Cancel #1."), calls(FIND), tool("ada_1")]
-AGREED = [says("Cancel #1, no longer needed. Do you confirm?"), user("Yes, please.")]
+KNOWN = [heard("Cancel #1."), calls(FIND), tool("ada_1")]
+AGREED = [said("Cancel #1, no longer needed. Do you confirm?"), heard("Yes, please.")]
 
 
 def broken(*messages: Message) -> list[str]:
@@ -44,21 +37,21 @@ def test_authentication_a_question_and_a_yes_break_nothing() -> None:
 
 
 def test_nothing_of_a_user_may_be_read_before_they_are_known() -> None:
-    assert broken(user("Hi."), calls("get_order_details"), order()) == [
+    assert broken(heard("Hi."), calls("get_order_details"), order()) == [
         "message 1 calls get_order_details before the user is authenticated"
     ]
-    failed = (user("Hi."), calls(FIND), tool("Error: User not found", error=True))
+    failed = (heard("Hi."), calls(FIND), tool("Error: User not found", error=True))
     assert len(broken(*failed, calls("get_user_details"), order())) == 1
 
 
 def test_the_catalogue_is_open_to_anybody() -> None:
-    assert broken(user("Hi."), calls("list_all_product_types"), tool("{}")) == []
+    assert broken(heard("Hi."), calls("list_all_product_types"), tool("{}")) == []
 
 
 def test_a_change_needs_a_yes() -> None:
     unasked = "message 3 calls cancel_pending_order without the user's yes"
     assert broken(*KNOWN, calls(CANCEL), order()) == [unasked]
-    refused = (*KNOWN, says("Shall I?"), user("No, wait."), calls(CANCEL), order())
+    refused = (*KNOWN, said("Shall I?"), heard("No, wait."), calls(CANCEL), order())
     assert broken(*refused) == ["message 5 calls cancel_pending_order without the user's yes"]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from envs.catalog import CATALOGS, identify
+from envs.catalog import CATALOGS
 from envs.database import Database
 from envs.shop.tools import ShopTools
 from envs.shop.vocabulary import POOLS
@@ -160,21 +160,6 @@ def test_an_item_is_returned_once(tools: ShopTools) -> None:
     assert tools.call("return_item", arguments).content == "Error: tent is returned"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"order_id": 12}, {"order_id": None}, {"order_id": "O11", "reason": "x"}, "O11"],
-)
-def test_a_call_that_does_not_fit_is_malformed(
-    tools: ShopTools, arguments: dict[str, Any] | str
-) -> None:
-    result = tools.call("cancel_order", arguments)
-    assert (result.error, result.malformed) == (True, True)
-
-
-def test_an_empty_street_is_no_street(tools: ShopTools) -> None:
-    assert call(tools, "modify_address", order_id="O11", street="").malformed
-
-
 def test_the_catalog_says_of_the_tools_what_they_declare() -> None:
     declared = CATALOGS["shop"]
     kinds = {name: tool.kind for name, tool in ShopTools.tools().items()}
@@ -183,20 +168,6 @@ def test_the_catalog_says_of_the_tools_what_they_declare() -> None:
     assert declared.generic == {name for name, kind in kinds.items() if kind == "generic"}
     arguments = {name for tool in ShopTools.tools().values() for name in tool.parameters}
     assert {*declared.record_arguments, *declared.selection_arguments} <= arguments
-
-
-def test_the_tools_are_nobody_elses() -> None:
-    for name, other in CATALOGS.items():
-        if name != "shop":
-            assert not other.tools & CATALOGS["shop"].tools
-            assert identify(other.tools) == name
-    assert identify(ShopTools.tools()) == "shop"
-
-
-def test_somebodys_own_shop_is_not_taken_for_ours() -> None:
-    assert identify(["cancel_order"]) is None
-    assert identify(["cancel_order", "get_order", "get_user", "find_user"]) is None
-    assert identify([*ShopTools.tools(), "done"]) == "shop"
 
 
 def test_every_entity_is_one_word_of_one_pool_and_begins_no_other() -> None:

@@ -90,13 +90,3 @@ def test_any_other_exception_is_an_answer_and_no_malformed_call(
 ) -> None:
     result = tools.call(name, arguments)
     assert (result.content, result.error, result.malformed) == (f"Error: {text}", True, False)
-
-
-def test_types_are_not_checked(tools: LendingTools) -> None:
-    assert not tools.call("get_book", {"title": "Ö", "edition": "many"}).error
-
-
-def test_handing_over_changes_nothing(tools: LendingTools) -> None:
-    before = tools.database.digest()
-    assert tools.call("transfer_to_human_agents", {"summary": "x"}).content == "Transfer successful"
-    assert tools.database.digest() == before

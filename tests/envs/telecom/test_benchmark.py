@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envs.environment import UnknownTask
-from envs.tau2.benchmark import InvalidBenchmark, NoBenchmark
+from envs.tau2.benchmark import InvalidBenchmark
 from envs.tau2.gold import play_gold
 from envs.tau2.golden import replay
 from envs.telecom.environment import Telecom
@@ -101,13 +101,6 @@ def test_a_setup_that_cannot_run_is_named_when_the_task_is_reset(tmp_path: Path)
     (only,) = telecom.tasks("base")
     with pytest.raises(UnknownTask, match="'melt'"):
         telecom.reset(only)
-
-
-def test_without_a_manual_there_are_no_tasks(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path)
-    (folder / "tau2" / "telecom" / "tech_support_manual.md").unlink()
-    with pytest.raises(NoBenchmark, match=r"tech_support_manual\.md"):
-        Telecom(folder).tasks("base")
 
 
 def recorded(telecom: Telecom) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 import pytest
 
 from envs.task import TaskDefinition
-from envs.telecom.customer import ActingUser, Request, read_requests
+from envs.telecom.customer import ActingUser, read_requests
 from envs.telecom.environment import Telecom
 from envs.users import STOP
 from events.messages import Message, ToolCall
+from tests.envs.mini import said
 
 TELECOM = Telecom()
 
@@ -58,21 +59,9 @@ def test_what_an_agent_asks_is_understood(text: str, tools: list[str]) -> None:
     assert asked(text) == tools
 
 
-def test_each_named_permission_is_granted() -> None:
-    (request,) = read_requests("Please allow the messaging app to use its storage permission.")
-    assert request == Request(
-        None, "grant_app_permission", (("app_name", "messaging"), ("permission", "storage"))
-    )
-
-
 def user(task: TaskDefinition | None = None) -> ActingUser:
     """The user of a task about the service alone."""
     return ActingUser(task or TELECOM.generate("suspended_line", 0))
-
-
-def says(text: str) -> Message:
-    """A text of the agent."""
-    return Message(role="assistant", content=text)
 
 
 def answered(name: str, text: str) -> list[Message]:
@@ -81,7 +70,7 @@ def answered(name: str, text: str) -> list[Message]:
     return [call, Message(role="tool", content=text, tool_call_id="u")]
 
 
-OPEN = [Message(role="user", content="No service."), says("Please turn off airplane mode.")]
+OPEN = [Message(role="user", content="No service."), said("Please turn off airplane mode.")]
 
 
 def test_the_user_looks_before_it_switches_and_then_whether_it_helped() -> None:
@@ -103,7 +92,7 @@ def test_the_user_leaves_alone_what_is_already_as_it_should_be() -> None:
 
 
 def test_the_user_hangs_up_when_it_works_and_not_before() -> None:
-    talk = [Message(role="user", content="No service."), says("What does your network status say?")]
+    talk = [Message(role="user", content="No service."), said("What does your network status say?")]
     works = [*talk, *answered("check_network_status", "Cellular Connection: connected")]
     assert STOP in user().reply(works).text
     broken = [*talk, *answered("check_network_status", "Cellular Connection: no_service")]
@@ -111,7 +100,7 @@ def test_the_user_hangs_up_when_it_works_and_not_before() -> None:
 
 
 def test_an_agent_that_says_nothing_of_the_phone_is_answered_by_the_script() -> None:
-    talk = [Message(role="user", content="No service."), says("May I have your phone number?")]
+    talk = [Message(role="user", content="No service."), said("May I have your phone number?")]
     task = TELECOM.generate("no_service", 0)
     number = next(call.arguments["phone_number"] for call in task.setup if "name" in call.arguments)
     assert number in user(task).reply(talk).text
@@ -119,7 +108,7 @@ def test_an_agent_that_says_nothing_of_the_phone_is_answered_by_the_script() -> 
 
 def test_a_user_who_is_handed_over_hangs_up_whatever_else_is_said() -> None:
     text = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON. Turn off airplane mode."
-    assert STOP in user().reply([OPEN[0], says(text)]).text
+    assert STOP in user().reply([OPEN[0], said(text)]).text
 
 
 def test_a_novel_of_the_agent_takes_no_long_time() -> None:

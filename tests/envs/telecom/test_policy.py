@@ -7,6 +7,7 @@ import pytest
 
 from envs.telecom.environment import Telecom
 from events.messages import Message, ToolCall
+from tests.envs.mini import said
 
 TELECOM = Telecom()
 TASK = TELECOM.generate("line_change", 0)
@@ -59,12 +60,8 @@ def looked(*answers: str) -> list[Message]:
     return [part for text in answers for part in (look, Message(role="tool", content=text))]
 
 
-def asks(text: str) -> Message:
-    return Message(role="assistant", content=text)
-
-
 AIRPLANE = "Airplane Mode: ON\nSIM Card Status: active"
-OFF = asks("Please turn off airplane mode.")
+OFF = said("Please turn off airplane mode.")
 ENDED = {"line_id": "L1", "status": "Suspended", "contract_end_date": "2025-01-31"}
 LOCKED = looked("The SIM card is locked with a PIN code.")
 TRANSFER = called("transfer_to_human_agents", summary="Customer C1 has no service.")
@@ -77,13 +74,13 @@ TRANSFER = called("transfer_to_human_agents", summary="Customer C1 has no servic
         ([OFF], ["toggle_airplane_mode, and nothing seen before"]),
         ([OFF, *looked(AIRPLANE)], ["toggle_airplane_mode, and nothing seen before"]),
         ([*looked("Airplane Mode: OFF"), OFF], ["toggle_airplane_mode, and nothing seen before"]),
-        ([asks("Airplane mode is off. Please restart your phone.")], []),
-        ([asks("Please turn off airplane mode and turn off the VPN.")], ["airplane", "vpn"]),
+        ([said("Airplane mode is off. Please restart your phone.")], []),
+        ([said("Please turn off airplane mode and turn off the VPN.")], ["airplane", "vpn"]),
         ([*looked("App 'messaging' has permission for: sms."),
-          asks("Please grant the messaging app the sms and storage permissions.")],
+          said("Please grant the messaging app the sms and storage permissions.")],
          ["nothing seen"]),
-        ([asks("Hello."), ACTS], []),
-        ([asks("Hello."), Message(role="user", tool_calls=(ToolCall(name="toggle_data"),))],
+        ([said("Hello."), ACTS], []),
+        ([said("Hello."), Message(role="user", tool_calls=(ToolCall(name="toggle_data"),))],
          ["toggle_data, and nothing seen before"]),
         ([OFF.model_copy(update={"sampled": False})], []),
         ([*FIND, *LOCKED, *TRANSFER], []),
@@ -120,5 +117,5 @@ def test_a_call_that_failed_hands_nobody_over() -> None:
 def test_an_agent_that_works_alone_looks_before_it_repairs() -> None:
     solo = TELECOM.make_solo(TASK)
     look, repair = called("check_network_status", AIRPLANE), called("toggle_airplane_mode")
-    assert TELECOM.violations(solo, [*look, *repair, asks("I turned off airplane mode.")]) == ()
+    assert TELECOM.violations(solo, [*look, *repair, said("I turned off airplane mode.")]) == ()
     assert len(TELECOM.violations(solo, [*repair, *look])) == 1

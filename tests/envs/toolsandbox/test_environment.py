@@ -1,22 +1,16 @@
 """toolsandbox's generated tasks: solvable, not solved by accident, and the same every time."""
 
-from collections import defaultdict
-from statistics import mean
-
 import pytest
 
 from consumers.diagnosis.detectors import diagnose
 from daemon.proposer.candidate import FIRST_SEED, Candidate, CandidateFacts
 from daemon.proposer.verification import verify
-from envs.agents import Agent, NullAgent, RandomAgent
-from envs.catalog import catalog, identify
-from envs.environment import UnknownTask
+from envs.agents import Agent
 from envs.episode import Episode, play
 from envs.evaluation import choose_shaping
 from envs.grading import Grade, grade
 from envs.reward import DEFAULT, Conduct, shape
 from envs.task import TaskDefinition
-from envs.toolsandbox.device.tools import ToolSandboxTools
 from envs.toolsandbox.environment import QUESTION, ToolSandbox
 from envs.toolsandbox.gold import GoldPlan, PlanAgent
 from envs.toolsandbox.kinds import KINDS
@@ -38,49 +32,6 @@ def test_a_kind_is_named_constant_where_one_sentence_wins_all_of_its_tasks(capab
 def played(task: TaskDefinition, agent: Agent) -> tuple[Episode, Grade]:
     episode = play(Episode(PHONE, task), agent, PHONE.user(task))
     return episode, grade(PHONE, task, episode.messages, episode.termination)
-
-
-@pytest.mark.parametrize("capability", KINDS)
-def test_the_oracle_solves_every_kind_without_an_error(capability: str) -> None:
-    for seed in range(12):
-        task = PHONE.generate(capability, seed)
-        episode, verdict = played(task, PHONE.oracle(task))
-        assert (verdict.reward, verdict.success, verdict.violations) == (1.0, True, ()), task.id
-        assert (episode.termination, episode.errors, episode.defects) == ("user_stop", 0, [])
-
-
-def test_neither_doing_nothing_nor_chance_solves_tasks() -> None:
-    rewards = defaultdict(list)
-    for task in PHONE.tasks():
-        agents: dict[str, Agent] = {
-            "null": NullAgent(),
-            "declining": PHONE.idle_agent(task),
-            "random": RandomAgent(PHONE.schemas(task), task.seed),
-        }
-        for name, agent in agents.items():
-            rewards[name].append(played(task, agent)[1].reward or 0.0)
-    assert mean(rewards["null"]) == mean(rewards["declining"]) == 0.0
-    assert mean(rewards["random"]) <= 0.15
-
-
-@pytest.mark.parametrize("capability", KINDS)
-def test_a_task_is_a_function_of_kind_and_seed(capability: str) -> None:
-    tasks = [PHONE.generate(capability, seed) for seed in range(8)]
-    assert tasks == [ToolSandbox().generate(capability, seed) for seed in range(8)]
-    assert len({task.scenario for task in tasks}) == 8
-    assert [PHONE.task(task.id) for task in tasks] == tasks
-
-
-@pytest.mark.parametrize("capability", KINDS)
-def test_a_task_in_other_words_is_judged_by_the_same(capability: str) -> None:
-    task = PHONE.generate(capability, 5)
-    others = [PHONE.rephrase(task, phrasing) for phrasing in range(12)]
-    assert len({other.script for other in others if other}) > 2
-    for other in others:
-        assert other is not None
-        assert (other.criteria, PHONE.state_key(other)) == (task.criteria, PHONE.state_key(task))
-        assert PHONE.task(other.id) == other
-        assert PHONE.reset(other).digest() == PHONE.reset(task).digest()
 
 
 @pytest.mark.parametrize("capability", IMPOSSIBLE)
@@ -138,13 +89,6 @@ def test_the_user_tells_the_rest_when_asked() -> None:
     assert text in episode.messages[asked + 1].text
 
 
-def test_a_kind_that_there_is_not_is_unknown() -> None:
-    with pytest.raises(UnknownTask, match="no capability 'fly'"):
-        PHONE.generate("fly", 0)
-    with pytest.raises(UnknownTask, match="CAPABILITY/SEED"):
-        PHONE.task("toolsandbox/fly/0")
-
-
 def test_a_graded_reward_is_the_score_and_no_penalty_reorders_it() -> None:
     task = PHONE.generate("switch_on", 0)
     shaping = choose_shaping(task, DEFAULT)
@@ -153,14 +97,6 @@ def test_a_graded_reward_is_the_score_and_no_penalty_reorders_it() -> None:
     assert shape(0.99, Conduct(), shaping).total == 0.99
     assert choose_shaping(task.model_copy(update={"criteria": task.criteria.model_copy(
         update={"milestones": None})}), DEFAULT) is DEFAULT  # fmt: skip
-
-
-def test_the_catalog_names_every_tool_and_no_other_environment_is_taken_for_it() -> None:
-    known = catalog("toolsandbox")
-    assert known is not None
-    assert known.tools - {"end_conversation"} == set(ToolSandboxTools.tools())
-    assert known.writes == PHONE.writes
-    assert identify(["add_contact", "get_current_timestamp"]) is None
 
 
 def _failure(task: TaskDefinition, agent: Agent) -> RolloutEnded:
@@ -201,16 +137,8 @@ def test_what_it_writes_passes_the_ten_checks(capability: str) -> None:
     source = PHONE.generate(capability, FIRST_SEED)
     verdicts = [
         verify(CandidateFacts(PHONE, Candidate(fresh, "explore", source)))
-        for seed in range(1, 9)
+        for seed in range(1, 5)
         if (fresh := PHONE.like(source, FIRST_SEED + seed)) is not None
     ]
     assert {verdict.failed for verdict in verdicts} <= {None, "novelty"}
     assert any(verdict.failed is None for verdict in verdicts)
-
-
-def test_messages_of_a_model_that_make_no_sense_are_scored() -> None:
-    task = PHONE.generate("temperature", 0)
-    messages = [Message(role="user", content="x"), Message(role="assistant", content="y" * 100_000)]
-    for nonsense in ([], messages, messages[1:], messages * 20):
-        verdict = grade(PHONE, task, nonsense, "user_stop")
-        assert verdict.reward == 0.0

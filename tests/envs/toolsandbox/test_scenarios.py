@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from envs.agents import Agent
-from envs.environment import UnknownTask
 from envs.episode import Episode, play
 from envs.grading import Grade, grade
 from envs.task import TaskDefinition
@@ -19,10 +18,7 @@ from events.messages import Message
 from tests.envs.toolsandbox.files import (
     NOW,
     SETTING,
-    constraint,
     impossible,
-    milestone,
-    said,
     scenario,
     write_file,
 )
@@ -210,14 +206,6 @@ def test_a_time_of_export_that_no_tool_can_name_is_an_error(tmp_path: Path, time
         load(write_file(tmp_path, scenario(), exported=time))
 
 
-def test_a_setting_without_a_target_row_is_never_reached_and_asks_for_no_call(
-    tmp_path: Path,
-) -> None:
-    row = scenario(milestones=[milestone(constraint("SETTING", []))], milestone_edges=[])
-    (task,) = loaded(write_file(tmp_path, row)).tasks("scenarios")
-    assert task.criteria.gold_actions == ()
-
-
 def test_several_target_rows_are_refused_before_an_episode_where_scipy_is_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,11 +215,6 @@ def test_several_target_rows_are_refused_before_an_episode_where_scipy_is_absent
     (sentence,) = load(write_file(tmp_path, several, scenario())).damaged
     assert "line 1" in sentence
     assert "pip install 'kintsugi[toolsandbox]'" in sentence
-
-
-def test_a_scenario_that_there_is_not_is_unknown(tmp_path: Path) -> None:
-    with pytest.raises(UnknownTask, match="no scenario 'nothing'"):
-        loaded(write_file(tmp_path, scenario())).task("toolsandbox/scenarios/nothing")
 
 
 def test_without_a_time_of_export_the_clock_follows_the_newest_row(tmp_path: Path) -> None:
@@ -251,12 +234,3 @@ def test_the_published_schemas_beside_the_file_are_those_that_the_agent_is_shown
     environment = loaded(write_file(tmp_path, scenario()))
     (task,) = environment.tasks("scenarios")
     assert published in environment.schemas(task)
-
-
-def test_another_line_is_another_definition(tmp_path: Path) -> None:
-    (first,) = loaded(write_file(tmp_path, scenario())).tasks("scenarios")
-    changed = scenario(milestones=[milestone(said("Sent"))], milestone_edges=[])
-    (second,) = loaded(write_file(tmp_path, changed)).tasks("scenarios")
-    assert first.id == second.id
-    assert first.digest() != second.digest()
-    assert (first.seed, first.seed < 2**63) == (first.seed, True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,13 +131,6 @@ def test_a_failed_call_leaves_no_trace() -> None:
     assert traces == ["get_wifi_status"]
 
 
-def test_a_trace_has_the_defaults_of_arguments_that_were_left_out() -> None:
-    record = recording(calls(("search_holiday", {"holiday_name": "Thanksgiving"})))
-    trace = record.snapshots[-1].trace
-    assert trace is not None
-    assert trace.arguments == {"holiday_name": "Thanksgiving", "year": None}
-
-
 def test_milestones_are_reached_in_order() -> None:
     graph = MilestoneGraph(
         milestones=(heard("first"), heard("second")),
@@ -231,10 +223,3 @@ def test_a_circle_and_a_milestone_that_there_is_not_are_refused() -> None:
         MilestoneGraph(milestones=two, edges=((0, 1), (1, 0)))
     with pytest.raises(ValueError, match="no milestone 2"):
         MilestoneGraph(milestones=two, edges=((0, 2),))
-
-
-def test_the_definition_of_a_task_without_milestones_is_as_it_was(tmp_path: Path) -> None:
-    from envs.task import Criteria
-
-    assert "milestones" not in Criteria().model_dump()
-    assert "milestones" in Criteria(milestones=Milestones()).model_dump()

@@ -146,12 +146,6 @@ def test_times_are_converted_in_utc() -> None:
     )
 
 
-def test_milliseconds_are_no_timestamp() -> None:
-    assert "less than or equal" in refusal(
-        device(), "add_reminder", content="x", reminder_timestamp=NOW * 1000
-    )
-
-
 @pytest.mark.parametrize(
     ("amount", "source", "target", "expected"),
     [
@@ -214,7 +208,7 @@ likely = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_whatever_is_called_there_is_an_answer_and_no_defect(data: st.DataObject) -> None:
     tools = device(wifi=data.draw(st.booleans()), location_service=data.draw(st.booleans()))
