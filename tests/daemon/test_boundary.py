@@ -30,6 +30,7 @@ def run(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]
         (["nothing"], {}, 2, "'nothing'"),
         (["rollouts", "ls", "--limit", "many"], {}, 2, "many"),
         (["status"], {"KINTSUGI_HOEM": "/tmp"}, 2, "KINTSUGI_HOME"),
+        (["status"], {"KINTSUGI_LOG__DURABILITY": "none"}, 2, "'none'"),
         (["status"], {"KINTSUGI_CONFIG": "nowhere.toml"}, 2, "nowhere.toml"),
         (["status"], {"KINTSUGI_DATABASE_URL": "mysql://u:hush@h/d"}, 2, "'mysql'"),
         (["status"], {"KINTSUGI_DATABASE_URL": "postgresql://u:hush@127.0.0.1:1/d"}, 4, ":1/d"),
@@ -93,6 +94,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
     assert "No space left on device" in line
 
 
+@pytest.mark.long
 def test_ascii_output_is_still_json(tmp_path: Path) -> None:
     record = failed_rollout("größe")
     run(tmp_path, "import", str(write_lines(tmp_path / "a.jsonl", record)))
@@ -175,6 +177,7 @@ def test_common_options_stand_before_or_after_the_command(tmp_path: Path) -> Non
         assert found.json["home"] == other
 
 
+@pytest.mark.long
 def test_a_home_may_have_any_name(tmp_path: Path) -> None:
     home = str(tmp_path / "50% off? #1 ü")
     examples = str(write_examples(tmp_path / "a.jsonl"))

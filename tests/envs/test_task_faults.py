@@ -149,6 +149,7 @@ def test_a_task_whose_reward_is_of_no_state_may_change_none() -> None:
     assert find_task_fault(SHOP, task.model_copy(update={"criteria": criteria})) is None
 
 
+@pytest.mark.long
 @pytest.mark.benchmarks
 def test_one_real_task_has_a_fault_and_it_is_one(benchmarks: Path) -> None:
     """Its only gold action, an exchange, is refused for the balance of the gift card."""

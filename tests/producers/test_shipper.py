@@ -89,6 +89,7 @@ class FailsAfter(Sender):
         return super().send(record)
 
 
+@pytest.mark.long
 def test_it_copies_everything_as_it_was_recorded(spool: SqliteLog, kafka_log: KafkaLog) -> None:
     spool.append(entries(0, 1000))
     shipper = Shipper(spool, kafka_log.sender)
@@ -189,6 +190,7 @@ def test_it_waits_for_a_broker_and_keeps_up_with_appends(
     log.close()
 
 
+@pytest.mark.long
 def test_once_gives_up_in_time_and_keeps_what_was_acknowledged(
     broker: Broker, spool: SqliteLog, kafka_log: KafkaLog
 ) -> None:

@@ -426,6 +426,7 @@ def test_a_name_that_stands_twice_is_no_answer(text: str) -> None:
         _read_labels(text, ["finishes_orders"], ["r1"])
 
 
+@pytest.mark.long
 def test_a_cycle_goes_on_and_does_not_pay_twice_for_what_fails(tmp_path: Path) -> None:
     with ModelServer(lambda _: said("No.")) as server:
         with opened(

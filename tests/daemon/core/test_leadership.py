@@ -256,3 +256,14 @@ def test_a_process_that_was_paused_is_followed_and_then_speaks_to_nobody(
         said = [decode(record).data for record in app.spool.read("learning", 0, 0)]
         assert [data.alias for data in said if isinstance(data, CycleStarted)] == ["late", "agent"]
         assert cycles(app) == {"agent": "other"}
+
+
+def test_a_process_that_was_killed_is_followed(
+    processes: tuple[Process, Process], tmp_path: Path
+) -> None:
+    one, other = processes
+    first = one.lead()
+    one.popen.kill()
+    assert other.lead() > first
+    with App(Settings(home=tmp_path)) as app:
+        assert leader(app).holder == "other"

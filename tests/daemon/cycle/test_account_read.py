@@ -366,6 +366,7 @@ def ended_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_command_accounts_for_a_cycle_whose_tasks_were_all_rejected(
     ended_home: Path, kintsugi: Kintsugi
 ) -> None:

@@ -366,6 +366,7 @@ def test_a_panel_cycle_that_is_killed_after_each_step_takes_each_once(
         check_next_cycle(app)
 
 
+@pytest.mark.long
 def test_a_skill_that_disappears_is_taught_no_more_and_another_base_lacks_none_yet(
     tmp_path: Path,
 ) -> None:

@@ -493,6 +493,7 @@ def configured(app: App, monkeypatch: pytest.MonkeyPatch) -> App:
     return app
 
 
+@pytest.mark.long
 def test_commands_name_tasks_by_their_plans(configured: App, kintsugi: Kintsugi) -> None:
     cycle = run_cycle(configured, 1)
     shown = kintsugi("cycle", "show", cycle.cycle, "--json").json

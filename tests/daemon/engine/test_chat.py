@@ -31,6 +31,7 @@ def chat(directory: Path) -> Chat:
     return Chat(directory)
 
 
+@pytest.mark.long
 def test_a_prompt_has_the_ids_that_the_tokenizer_gives(chat: Chat) -> None:
     shop = Shop()
     for kind in shop.capabilities:

@@ -224,6 +224,7 @@ def test_a_policy_that_is_unloaded_leaves_no_weights_behind(policy: Policy) -> N
     assert answers(engine)
 
 
+@pytest.mark.long
 def test_policies_that_come_and_go_take_the_same_row_of_the_cache(policy: Policy) -> None:
     """Each row is memory from when it is first written to, and a daemon trains for months."""
     engine = Engine(policy, slots=8)

@@ -79,6 +79,7 @@ def start(checkpoint: Path) -> Iterator[Start]:
         yield run
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_it_serves_until_it_is_told_to_stop_and_finishes_what_runs(
     start: Start, adapter: Path
@@ -120,6 +121,7 @@ def test_what_does_not_end_in_time_is_cut_off(start: Start) -> None:
     assert process.wait(30) == 0
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_an_engine_that_breaks_ends_the_program(start: Start) -> None:
     process, url = start(program=BREAKABLE)

@@ -92,6 +92,7 @@ def written(policy: Policy, request: Request) -> list[Emission]:
     return found
 
 
+@pytest.mark.long
 def test_an_answer_has_the_engines_tokens_and_log_probabilities(
     live: Live, base: Policy, served_chat: Chat
 ) -> None:
@@ -400,6 +401,7 @@ def test_adapters_come_and_go(live: Live, adapter: Path, tmp_path: Path) -> None
     assert refused(live, "/v1/unload_lora_adapter")[0] == 400
 
 
+@pytest.mark.long
 def test_many_streams_over_three_policies_each_answer_as_alone(
     live: Live, adapter: Path, other_adapter: Path
 ) -> None:

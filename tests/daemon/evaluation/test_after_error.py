@@ -240,6 +240,7 @@ def record_rates(monkeypatch: pytest.MonkeyPatch, after_error: tuple[float, floa
     monkeypatch.setenv(RATES, json.dumps(rates))
 
 
+@pytest.mark.long
 def test_a_candidate_whose_job_drew_lessons_plays_them_held_out(
     large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +286,7 @@ def test_a_candidate_whose_job_drew_lessons_plays_them_held_out(
     assert rebuild(large.log, large.engine).equal is True
 
 
+@pytest.mark.long
 def test_an_environment_with_too_few_lessons_is_named(
     large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +328,7 @@ def test_without_lessons_a_setting_of_theirs_changes_no_evaluation(
         assert find_digest(large, LESSONS, 1.0) != find_digest(large, LESSONS, 2.0)
 
 
+@pytest.mark.long
 def test_whoever_goes_on_after_a_kill_plays_the_same_lessons(
     large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def test_both_play_the_same_and_the_gate_decides(make_home: MakeHome, adapters: 
     assert min(comparison.tokens.values()) > 0
 
 
+@pytest.mark.long
 def test_users_of_an_environment_that_err_spoil_no_comparison(
     make_home: MakeHome, adapters: Adapters
 ) -> None:

@@ -210,6 +210,7 @@ def test_a_gate_whose_users_change_stops_its_trial_and_begins_anew(
     assert {rollout.simulator for rollout in rollouts(app)} == {"scripted"}
 
 
+@pytest.mark.long
 def test_no_report_is_of_rollouts_with_different_users(
     tmp_path: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def play_all(plan: Plan, out: Path) -> Mapping[str, list[TrialAttempt]]:
     }
 
 
+@pytest.mark.long
 def test_the_member_that_the_router_chooses_plays_as_it_would_alone(
     tmp_path: Path, member: Adapter
 ) -> None:

@@ -531,6 +531,7 @@ def repairing(tasks: list[TaskDefinition], stays_wrong: Callable[[TaskDefinition
     return answering
 
 
+@pytest.mark.long
 def test_repairs_of_injected_mistakes_are_measured_beside_clean_tasks(evaluate: Evaluate) -> None:
     tasks = list(inject(SHOP, shop_tasks(44), INJECTED, 0))
     of = {name: [t for t in tasks if t.lesson and t.lesson.operator == name] for name in INJECTED}

@@ -210,6 +210,7 @@ def test_a_trial_is_played_once_and_says_what_an_untrained_user_does(
         read_result(out, other)
 
 
+@pytest.mark.long
 @pytest.mark.learning
 def test_a_gate_gives_its_tasks_manners_in_turn_and_names_them(
     plan: UserPlan, tmp_path: Path

@@ -154,6 +154,7 @@ def test_where_a_route_names_the_base_it_is_asked_for_before_the_engine_listed_i
         assert answer.json()["model"] == "agent"
 
 
+@pytest.mark.long
 def test_a_model_that_no_engine_lists_is_a_base_of_its_own_where_it_answers(
     home: Path, kintsugi: Kintsugi
 ) -> None:

@@ -247,6 +247,7 @@ def test_killed_before_it_had_an_answer_it_asks_again(live: Live, tmp_path: Path
     assert {started.session for started in of(CallStarted, home)} == {ended.session}
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.faults
 def test_an_unnamed_conversation_goes_on_after_a_kill(live: Live, tmp_path: Path) -> None:

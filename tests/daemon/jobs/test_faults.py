@@ -168,6 +168,7 @@ def test_what_diverges_fails_and_what_hangs_goes_on_in_the_next_cycle(
         assert adapter.job == job.job
 
 
+@pytest.mark.long
 def test_what_nobody_passes_ends_as_a_competence_gap(tmp_path: Path, base: Path) -> None:
     with loop(tmp_path, base) as here:
         never = [{"name": "target", "tasks": letters.ids("spell", 0, 40)}]
@@ -180,6 +181,7 @@ def test_what_nobody_passes_ends_as_a_competence_gap(tmp_path: Path, base: Path)
         assert (here.folder() / "attempts" / "1.code").read_text() == "3\n"
 
 
+@pytest.mark.long
 def test_what_finds_no_memory_fails_with_the_reason(tmp_path: Path, base: Path) -> None:
     with loop(tmp_path, base, attempts=1) as here:
         here.runner = LocalRunner(tmp_path / "jobs", command=STARVED)

@@ -89,6 +89,7 @@ def test_a_job_that_waits_for_a_gpu_has_not_begun_and_can_be_called_off(
     ended(here)
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_two_homes_with_a_job_of_one_name_share_nothing(cluster: Cluster, tmp_path: Path) -> None:
     one, other = (on(cluster, tmp_path / name, Needs(cpus=0.5)) for name in ("a", "b"))
@@ -101,6 +102,7 @@ def test_two_homes_with_a_job_of_one_name_share_nothing(cluster: Cluster, tmp_pa
     ended(one)
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_what_the_cluster_has_forgotten_is_over_or_was_never_begun(
     ray: Head, cluster: Cluster, tmp_path: Path

@@ -51,6 +51,7 @@ def merge(kintsugi: Kintsugi, *arguments: Any) -> dict[str, Any]:
     return dict(result.json)
 
 
+@pytest.mark.long
 def test_two_adapters_become_one_of_the_home(pushed: list[str], kintsugi: Kintsugi) -> None:
     first, second = sorted(pushed)
     made = merge(kintsugi, f"{second}=0.5", f"{first}=1", "--rank", "16", "--actor", "ada")

@@ -54,6 +54,7 @@ def test_the_same_files_again_are_the_same_adapter_and_others_another(
     assert len(home.acts()) == 2
 
 
+@pytest.mark.long
 def test_a_scale_that_differs_makes_another_adapter_of_the_same_weights(
     tmp_path: Path, make_home: MakeHome, adapters: Adapters
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_name_of_ones_own_is_kept_and_never_given_twice(
         home.push(adapters["v2"], base="reference", name="../tuesday")
 
 
+@pytest.mark.long
 def test_what_a_directory_does_not_say_of_itself_is_computed(
     make_home: MakeHome, adapters: Adapters
 ) -> None:

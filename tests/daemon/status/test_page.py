@@ -209,6 +209,7 @@ def basic(key: str) -> dict[str, str]:
     return {"authorization": f"Basic {b64encode(f'me:{key}'.encode()).decode()}"}
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.browser
 def test_a_browser_shows_the_loop_as_it_moves(app: App) -> None:

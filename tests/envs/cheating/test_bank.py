@@ -104,6 +104,7 @@ def test_users_without_tools_are_told_no_repairs() -> None:
     assert [name for name in told if CHEATERS[name].applies(known(Lamp(), "dark"))] == told
 
 
+@pytest.mark.long
 def test_a_sentence_that_the_policy_dictates_is_no_answer() -> None:
     shop = open_environment("shop")
     assert len(known(shop, "refund").answers) == 2

@@ -163,6 +163,7 @@ def other_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_checkpoint(tmp_path_factory.mktemp("other") / "tiny", vocabulary(Shop()))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 def test_a_checkpoint_that_the_endpoint_does_not_serve_is_refused(other_checkpoint: Path) -> None:
     policy, chat = Policy.load(CHECKPOINT, "reference"), Chat(CHECKPOINT)

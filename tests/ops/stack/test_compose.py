@@ -81,6 +81,7 @@ def read(tmp_path: Path) -> Callable[[str, dict[str, str]], Any]:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.deployment
 def test_docker_compose_reads_every_profile_and_the_example_says_its_defaults(read: Any) -> None:
     found = {profile: read(profile, {}) for profile in PROFILES}

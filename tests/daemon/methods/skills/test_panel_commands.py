@@ -40,6 +40,7 @@ def record_rollout(app: App, panel: str, member: str) -> None:
     app.settle()
 
 
+@pytest.mark.long
 def test_a_panel_is_composed_shown_served_and_exported(
     engine: Restartable, adapters: Adapters, kintsugi: Kintsugi, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_each_batch_is_played_by_the_newest_policy(
     assert not list((tmp_path / "versions").iterdir())
 
 
+@pytest.mark.long
 def test_what_a_killed_job_left_on_the_server_is_unloaded(
     served: Live, base: Path, tmp_path: Path
 ) -> None:

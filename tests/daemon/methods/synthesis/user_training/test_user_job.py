@@ -50,6 +50,7 @@ def build_spec(shown: int = 24, pool: dict[str, Any] | None = None, **changes: A
     return JobSpec.model_validate(fields | changes)
 
 
+@pytest.mark.long
 @pytest.mark.learning
 def test_a_user_learns_the_words_of_customers_and_is_the_same_again(tmp_path: Path) -> None:
     spec, told = build_spec(), list[Progress]()

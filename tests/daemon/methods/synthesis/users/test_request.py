@@ -104,6 +104,7 @@ def test_its_spec_is_one_that_the_learner_takes_and_its_file_follows_from_the_lo
     assert [item.rollout for item in dialogues] == sorted(pool.successes)
 
 
+@pytest.mark.long
 def test_where_plans_write_tasks_the_second_job_trains_on_in_all_manners(
     make: Callable[..., App],
 ) -> None:
@@ -229,6 +230,7 @@ def test_so_is_a_failed_gate_and_a_passed_one_by_none(make: Callable[..., App]) 
     assert tick(app).told == []
 
 
+@pytest.mark.long
 def test_another_base_begins_anew(make: Callable[..., App], make_app: MakeApp) -> None:
     app = make(LEAST_DIALOGUES)
     tick(app)
