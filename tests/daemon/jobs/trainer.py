@@ -1,8 +1,8 @@
 """A program that behaves as a learner may, in a moment and without torch.
 
 Its spec's `seed` says how: see `WAYS`. It speaks and is spoken to as `python -m daemon.solver` is,
-so that every end a process can have is seen; the learner itself runs in the contract's last test
-(tests/contract/test_job_runner.py) and in test_faults.py.
+so that every end a process can have is seen. The learner itself runs in test_faults.py and, by
+make long, in the last test of tests/contract/test_job_runner.py.
 """
 
 import json
