@@ -21,7 +21,9 @@ from daemon.core.app import App
 from ops.demo.mixture import MIX
 from ops.demo.place import ROOT
 
-pytestmark = [pytest.mark.learning, pytest.mark.processes, pytest.mark.timeout(700)]
+pytestmark = [
+    pytest.mark.long, pytest.mark.learning, pytest.mark.processes, pytest.mark.timeout(700),
+]  # fmt: skip
 
 PATIENCE: Final = 300.0
 
