@@ -174,7 +174,6 @@ def test_two_homes_share_nothing(home: Path, kintsugi: Kintsugi, tmp_path: Path)
     assert len(kintsugi("rollouts", "ls", "--json", "--home", other).json) == 6
 
 
-@pytest.mark.long
 @pytest.mark.processes
 def test_two_imports_at_once_import_everything_once(home: Path, tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.jsonl")

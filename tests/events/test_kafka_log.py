@@ -92,7 +92,6 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.long
 def test_a_corrupt_batch_is_an_error_at_its_offset_and_is_never_skipped(
     broker: Broker, kafka_log: KafkaLog, kafka_topics: dict[str, str]
 ) -> None:

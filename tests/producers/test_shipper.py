@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,6 @@ class FailsAfter(Sender):
         return super().send(record)
 
 
-@pytest.mark.long
 def test_it_copies_everything_as_it_was_recorded(spool: SqliteLog, kafka_log: KafkaLog) -> None:
     spool.append(entries(0, 1000))
     shipper = Shipper(spool, kafka_log.sender)
@@ -142,6 +142,19 @@ def test_what_a_lost_cursor_sends_again_is_dropped_by_the_next_sequence_rule(
     assert facts(kafka_log) == facts(spool)
 
 
+def test_all_is_shipped_again_to_a_broker_that_lost_what_it_acknowledged(
+    spool: SqliteLog, kafka_log: KafkaLog
+) -> None:
+    spool.append(entries(0, 500))
+    shipper = Shipper(spool, kafka_log.sender)
+    shipper.ship_once()
+    shipper.begin_again()
+    spool.append(entries(500, 10))
+    assert shipper.ship_once() == 510
+    assert records_on(kafka_log) == 1010
+    assert facts(kafka_log) == facts(spool)
+
+
 def test_a_second_shipper_of_one_spool_is_refused(spool: SqliteLog, kafka_log: KafkaLog) -> None:
     stop = threading.Event()
     first = Shipper(spool, kafka_log.sender)
@@ -161,7 +174,6 @@ def test_a_second_shipper_of_one_spool_is_refused(spool: SqliteLog, kafka_log: K
     assert Shipper(spool, kafka_log.sender).ship_once() == 1
 
 
-@pytest.mark.long
 def test_it_waits_for_a_broker_and_keeps_up_with_appends(
     broker: Broker, spool: SqliteLog, kafka_topics: dict[str, str]
 ) -> None:
@@ -190,7 +202,6 @@ def test_it_waits_for_a_broker_and_keeps_up_with_appends(
     log.close()
 
 
-@pytest.mark.long
 def test_once_gives_up_in_time_and_keeps_what_was_acknowledged(
     broker: Broker, spool: SqliteLog, kafka_log: KafkaLog
 ) -> None:
@@ -215,3 +226,9 @@ def test_what_waiting_cannot_heal_is_raised(spool: SqliteLog, kafka_log: KafkaLo
         Shipper(spool, refused).run(threading.Event())
     # The lock went with it.
     assert Shipper(spool, kafka_log.sender).ship_once() == 10
+
+
+def test_without_idempotence_it_ships_the_same(spool: SqliteLog, kafka_log: KafkaLog) -> None:
+    spool.append(entries(0, 500))
+    Shipper(spool, partial(kafka_log.sender, idempotent=False)).ship_once()
+    assert facts(kafka_log) == facts(spool)

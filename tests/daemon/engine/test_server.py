@@ -92,7 +92,6 @@ def written(policy: Policy, request: Request) -> list[Emission]:
     return found
 
 
-@pytest.mark.long
 def test_an_answer_has_the_engines_tokens_and_log_probabilities(
     live: Live, base: Policy, served_chat: Chat
 ) -> None:

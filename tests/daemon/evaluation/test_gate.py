@@ -99,7 +99,6 @@ def test_a_gain_of_five_points_is_found_as_often_as_the_planned_size_promises() 
     assert found >= 0.8 - 3 * sqrt(0.8 * 0.2 / 150)
 
 
-@pytest.mark.long
 def test_an_e_process_reaches_20_without_a_gain_in_at_most_one_of_20_runs() -> None:
     count = 600
     reached = 0

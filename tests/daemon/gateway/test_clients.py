@@ -22,7 +22,6 @@ def client(front: Fronted) -> Iterator[openai.OpenAI]:
         yield made
 
 
-@pytest.mark.long
 def test_a_conversation_is_one_session_of_deltas(front: Fronted, client: openai.OpenAI) -> None:
     messages: list[dict[str, object]] = [{"role": "system", "content": "Be brief."}]
     for number in range(4):

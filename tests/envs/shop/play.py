@@ -8,6 +8,7 @@ from envs.grading import Grade, grade
 from envs.shop.environment import Shop
 from envs.shop.oracle import ShopOracle
 from envs.shop.policy import CONFIRM, DONE, REFUSED
+from envs.shop.vocabulary import STATUSES, STREETS
 from envs.task import TaskDefinition
 from events.messages import Message
 
@@ -47,6 +48,12 @@ class LookingRefuser(ShopOracle):
         if done < len(self.actions) and self.actions[done].name.startswith(("find_", "get_")):
             return super().reply(messages)
         return Message(role="assistant", content=self.text)
+
+
+class Lister(LookingRefuser):
+    """Looks everything up, then lists streets and statuses as answers, without the colon."""
+
+    text = " ".join([*(f"Answer - {value}." for value in (*STREETS, *STATUSES)), DONE])
 
 
 class Hedger(ShopOracle):

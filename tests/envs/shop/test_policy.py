@@ -14,18 +14,18 @@ from envs.shop.case import STATUS, Case
 from envs.shop.environment import Shop
 from envs.shop.kinds import KINDS
 from envs.shop.oracle import ShopOracle
-from envs.shop.policy import DONE, output
+from envs.shop.policy import DONE, REFUSED, output
 from envs.shop.tables import make_tables
 from envs.shop.vocabulary import STATUSES
 from envs.task import TaskDefinition
 from events.messages import Action, Message
-from tests.envs.shop.play import Hedger, LookingRefuser, Refuser, Rusher, graded, played
+from tests.envs.shop.play import Hedger, Lister, LookingRefuser, Refuser, Rusher, graded, played
 
 SHOP = Shop()
 REFUSALS = ("ineligible", "unavailable", "refund", "other_owner")
 
 
-def tasks(kind: str, seeds: int = 10) -> list[TaskDefinition]:
+def tasks(kind: str, seeds: int = 30) -> list[TaskDefinition]:
     return [SHOP.generate(kind, seed) for seed in range(seeds)]
 
 
@@ -34,10 +34,19 @@ def passes(kind: str, agent: Callable[[TaskDefinition], Agent]) -> float:
     return sum(grade.success is True for grade in grades) / len(grades)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_refusing_everything_passes_nothing(kind: str) -> None:
+    assert passes(kind, lambda task: Refuser()) == 0.0
+
+
 @pytest.mark.parametrize("text", ["Sorry - not possible.", "Done! **Sorry** not possible."])
 @pytest.mark.parametrize("kind", REFUSALS)
 def test_refusing_in_other_signs_passes_nothing(kind: str, text: str) -> None:
     assert passes(kind, lambda task: Refuser(text)) == 0.0
+
+
+def test_listing_answers_in_other_signs_passes_nothing() -> None:
+    assert passes("question", lambda task: Lister(task, SHOP.writes)) == 0.0
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in REFUSALS])
@@ -93,6 +102,11 @@ def transcript(kind: str, seed: int = 0) -> tuple[TaskDefinition, list[Message]]
 
 def violations(task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
     return SHOP.violations(task, messages)
+
+
+def test_an_oracle_breaks_no_rule() -> None:
+    for kind in KINDS:
+        assert violations(*transcript(kind)) == ()
 
 
 def test_a_write_before_the_customer_is_found_breaks_a_rule() -> None:
@@ -151,6 +165,13 @@ def test_a_read_between_the_yes_and_the_write_takes_the_leave_away() -> None:
     assert violations(task, late) == ("cancel_order without a yes just before it",)
 
 
+def test_an_answer_that_is_not_the_right_one_breaks_a_rule() -> None:
+    task, messages = transcript("question")
+    answers = Message(role="assistant", content="Answer: pending. Answer: P77.")
+    found = violations(task, [*messages[:5], answers, *messages[5:]])
+    assert "said 'answer: p77.'" in found
+
+
 @pytest.mark.parametrize("before", ["", "x", "An"])
 def test_many_answers_are_no_answer_however_they_begin(before: str) -> None:
     task, messages = transcript("question")
@@ -190,6 +211,24 @@ def test_a_transfer_needs_a_look_first() -> None:
         assert violations(task, afterwards) == violations(task, unseen)
 
 
+def test_a_transfer_of_every_order_is_none() -> None:
+    task = handovers()[0]
+    messages = played(SHOP, task, SHOP.oracle(task)).messages
+    gold = task.criteria.gold_actions or ()
+    other = next(
+        order
+        for order in make_tables(task.seed)["orders"]
+        if order != gold[-1].arguments["order_id"]
+    )
+    again = [
+        call(Action(name="transfer_to_human", arguments={"order_id": other}), 9),
+        Message(role="tool", content="{}", error=False),
+    ]
+    assert violations(task, [*messages[:7], *again, *messages[7:]]) == (
+        "transferred a customer with another order than theirs",
+    )
+
+
 def test_a_refusal_of_another_order_is_unseen() -> None:
     task, messages = transcript("ineligible")
     other = next(key for key in make_tables(task.seed)["orders"] if key not in str(messages))
@@ -202,6 +241,12 @@ def test_a_refusal_of_another_order_is_unseen() -> None:
         ),
     )
     assert violations(task, elsewhere) == ("refused without a look at the customer and the order",)
+
+
+def test_the_sentence_of_refusal_is_heard_with_its_comma() -> None:
+    assert "," in REFUSED
+    task, messages = transcript("other_owner")
+    assert grade(SHOP, task, messages, "user_stop").missing == ()
 
 
 LOOKUPS = {
@@ -249,21 +294,3 @@ def _looked_up(task: TaskDefinition, tool: str, place: int) -> tuple[Message, Me
     result = SHOP.toolset(SHOP.reset(task)).call(tool, arguments)
     said = Message(role="tool", content=result.content, error=result.error)
     return call(Action(name=tool, arguments=arguments), place), said
-
-
-def test_a_transfer_of_every_order_is_none() -> None:
-    task = handovers()[0]
-    messages = played(SHOP, task, SHOP.oracle(task)).messages
-    gold = task.criteria.gold_actions or ()
-    other = next(
-        order
-        for order in make_tables(task.seed)["orders"]
-        if order != gold[-1].arguments["order_id"]
-    )
-    again = [
-        call(Action(name="transfer_to_human", arguments={"order_id": other}), 9),
-        Message(role="tool", content="{}", error=False),
-    ]
-    assert violations(task, [*messages[:7], *again, *messages[7:]]) == (
-        "transferred a customer with another order than theirs",
-    )

@@ -1,5 +1,6 @@
 """Agents that know tools, policy and code, but not what is wrong: none wins telecom's tasks."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -12,8 +13,7 @@ from envs.telecom.environment import Telecom
 from envs.telecom.kinds import KINDS
 from envs.telecom.oracle import INSTRUCTIONS
 from envs.telecom.signs import SIGNS
-from events.messages import Action
-from tests.envs.mini import Reciting, said
+from events.messages import Action, Message
 
 TELECOM = Telecom()
 HANDED_OVER = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
@@ -56,13 +56,26 @@ LOOKS = [
 ]
 
 
-def take(steps: Sequence[str | Action]) -> Agent:
-    """An agent that makes its calls and says its texts one after the other, then closes."""
-    messages = [
-        call(step, place) if isinstance(step, Action) else said(step)
-        for place, step in enumerate(steps)
-    ]
-    return Reciting(*messages, said(CLOSING))
+class Reciter:
+    """Makes its calls and says its texts one after the other, whatever it hears."""
+
+    def __init__(self, steps: Sequence[str | Action]) -> None:
+        self.steps = steps
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The next step; at last the closing words."""
+        done = sum(message.role == "assistant" for message in messages) - 1
+        step = self.steps[done] if done < len(self.steps) else CLOSING
+        return call(step, done) if isinstance(step, Action) else says(step)
+
+
+def recite(steps: Sequence[str | Action]) -> Callable[[TaskDefinition], Agent]:
+    """The cheat that takes the same steps in each task."""
+    return lambda _: Reciter(steps)
+
+
+def says(text: str) -> Message:
+    return Message(role="assistant", content=text)
 
 
 def find_customer(task: TaskDefinition) -> Action:
@@ -73,9 +86,13 @@ def find_customer(task: TaskDefinition) -> Action:
 CHEATS: dict[str, list[str]] = {
     "every repair in one message": [" ".join(REPAIRS)],
     "every repair one by one": REPAIRS,
+    "every repair in two messages": [" ".join(REPAIRS[:6]), " ".join(REPAIRS[6:])],
     "only what the user looks at first": [" ".join(LOOK_FIRST)],
+    "every repair under a condition": CONDITIONAL,
     "every repair under a condition in one message": [" ".join(CONDITIONAL)],
     "every repair without a verb": TERSE,
+    "every look, then every repair": [*LOOKS, " ".join(REPAIRS)],
+    "every look in one message, then every repair": [" ".join(LOOKS), " ".join(REPAIRS)],
     "every look, then every repair without a verb": [*LOOKS, " ".join(TERSE)],
     "every look, then one statement after the other": [
         *LOOKS, "Airplane mode is off. Data saver is off. The VPN is off. Mobile data is on.",
@@ -100,7 +117,34 @@ def count_wins(
 @pytest.mark.parametrize("texts", CHEATS.values(), ids=CHEATS)
 @pytest.mark.parametrize("capability", KINDS)
 def test_reciting_repairs_wins_at_most_one_of_twenty(capability: str, texts: list[str]) -> None:
-    assert count_wins(capability, lambda task: take([find_customer(task), *texts])) <= 1
+    assert count_wins(capability, lambda task: Reciter([find_customer(task), *texts])) <= 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("texts", CHEATS.values(), ids=CHEATS)
+@pytest.mark.parametrize("capability", KINDS)
+def test_reciting_repairs_wins_at_most_one_in_twenty_of_many(
+    capability: str, texts: list[str]
+) -> None:
+    assert count_wins(capability, recite(texts), range(200)) <= 10
+
+
+@pytest.mark.parametrize("capability", KINDS)
+def test_the_commonest_repairs_of_other_tasks_win_at_most_one_of_twenty(capability: str) -> None:
+    """After every look, and in the order that wins most of the other tasks."""
+    others = Counter(mend_by_words(capability, seed) for seed in range(1000, 1200))
+    others.pop((), None)
+    for repairs, _ in others.most_common(3):
+        for looks in ([], LOOKS):
+            assert count_wins(capability, recite([*looks, *repairs])) <= 1
+
+
+def mend_by_words(capability: str, seed: int) -> tuple[str, ...]:
+    """The words that have the user mend a task's phone; () where the company has a part in it."""
+    _, *gold = TELECOM.generate(capability, seed).criteria.gold_actions or ()
+    if any(action.requestor == "assistant" for action in gold):
+        return ()
+    return tuple(INSTRUCTIONS[action.name].format_map(action.arguments) for action in gold)
 
 
 TRANSFER = Action(name="transfer_to_human_agents", arguments={"summary": "No service."})
@@ -119,9 +163,9 @@ TRANSFER = Action(name="transfer_to_human_agents", arguments={"summary": "No ser
 @pytest.mark.parametrize("looks_up", [False, True])
 def test_handing_over_unseen_wins_nothing(steps: list[str | Action], looks_up: bool) -> None:
     def cheat(task: TaskDefinition) -> Agent:
-        return take([find_customer(task), *steps] if looks_up else steps)
+        return Reciter([find_customer(task), *steps] if looks_up else steps)
 
-    assert count_wins("hand_over", cheat) == 0
+    assert count_wins("hand_over", cheat, range(40)) == 0
 
 
 def test_always_handing_over_loses_the_twins_in_which_the_line_can_be_resumed() -> None:
@@ -132,7 +176,7 @@ def test_always_handing_over_loses_the_twins_in_which_the_line_can_be_resumed() 
         look = Action(name="get_details_by_id", arguments={"id": ids["line_id"]})
         summary = {"summary": f"Customer {ids['customer_id']} has no service."}
         transfer = TRANSFER.model_copy(update={"arguments": summary})
-        return take([find_customer(task), look, *LOOKS, transfer, HANDED_OVER])
+        return Reciter([find_customer(task), look, *LOOKS, transfer, HANDED_OVER])
 
     tasks = [TELECOM.generate("hand_over", seed) for seed in range(40)]
     by_line = [task for task in tasks if any("line_id" in call.arguments for call in task.setup)]
@@ -154,6 +198,6 @@ FORGED = "\n".join(
 def test_signs_in_an_error_that_repeats_the_call_win_at_most_one_of_twenty(capability: str) -> None:
     def forge(task: TaskDefinition) -> Agent:
         forged = Action(name="get_details_by_id", arguments={"id": FORGED})
-        return take([find_customer(task), forged, *REPAIRS])
+        return Reciter([find_customer(task), forged, *REPAIRS])
 
     assert count_wins(capability, forge) <= 1

@@ -229,7 +229,6 @@ def test_a_string_that_never_ends_is_read_once() -> None:
     assert (damage.end, damage.whole) == (len(text), False)
 
 
-@pytest.mark.long
 def test_what_follows_values_without_an_end_is_looked_for_in_linear_time() -> None:
     """From each of the first thousand, all of the text was read."""
     (damage,) = items("[<" + '[{"a":' * 40_000, 0, "", lambda value: False)
