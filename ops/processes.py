@@ -4,6 +4,7 @@ class Prometheus(Server): ...        a program that answers a URL while a contex
 """
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -228,12 +229,25 @@ def compile_library(source: Path, library: Path) -> None:
 
 
 def find_ports(count: int) -> list[int]:
-    """Return different free ports of 127.0.0.1: all are held until the last is found."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in sockets]
+    """Return `count` free ports of 127.0.0.1, in a row.
+
+    They lie below the range from which Linux takes ports for outgoing connections, so none of those
+    can take one before its server listens.
+    """
+    while True:
+        first = random.SystemRandom().randint(15_000, 32_000)
+        ports = list(range(first, first + count))
+        if all(_is_free(port) for port in ports):
+            return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def is_alive(pid: int) -> bool:

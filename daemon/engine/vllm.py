@@ -10,8 +10,10 @@ be slow.
 
 Guarantee: its processes end when this one does, also after SIGKILL. A shell between the two waits
 for the end of a pipe that only this process holds; then it asks them to stop, and kills what is
-left after STOP_SECONDS. Not covered: the shell itself being killed, and a port that another process
-takes between the choice and the start (it fails and may be started again).
+left after STOP_SECONDS. Not covered: the shell itself being killed.
+
+A port that is not given is reserved from the choice until `stop`: a socket bound to it keeps the
+system from giving it to another program or connection, also while vLLM takes a minute to load.
 """
 
 import os
@@ -113,7 +115,11 @@ class Vllm:
         self.checkpoint = checkpoint
         self.name = name
         self.log = log
-        self.port = port or _free_port()
+        self._reservation: socket.socket | None = None
+        if port is None:
+            self._reservation = _reserve_port()
+            port = self._reservation.getsockname()[1]
+        self.port = port
         self._python = str(python)
         self._flags = flags
         self._settings = settings or {}
@@ -165,7 +171,9 @@ class Vllm:
         return self
 
     def stop(self) -> None:
-        """Ask it to stop, and kill what is left of its processes."""
+        """Ask it to stop, kill what is left of its processes, and give up its port."""
+        if self._reservation is not None:
+            self._reservation.close()
         if self._process is None:
             return
         assert self._process.stdin is not None, "it was started with a pipe"
@@ -216,7 +224,12 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _reserve_port() -> socket.socket:
+    """Return a socket that is bound to a free port.
+
+    Only a server that sets SO_REUSEADDR, as vLLM does, can listen on the port beside it.
+    """
+    reservation = socket.socket()
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind(("127.0.0.1", 0))
+    return reservation

@@ -8,8 +8,6 @@
 The gateway keeps its port over restarts, as the base URL of an agent would.
 """
 
-import random
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,7 +20,7 @@ import httpx2
 from ops.faults.gateway_audit import Audit, audit
 from ops.faults.gateway_engine import Engine
 from ops.faults.gateway_load import Client, Ledger, Talker
-from ops.processes import Program, read_end
+from ops.processes import Program, find_ports, read_end
 from ops.waits import run_threads, until
 
 START_SECONDS: Final = 120.0
@@ -33,7 +31,7 @@ class Gateway(Program):
 
     def __init__(self, folder: Path, upstreams: Sequence[str], settings: Mapping[str, str]) -> None:
         self.home = folder / "home"
-        self.port = free_port()
+        (self.port,) = find_ports(1)
         self.url = f"http://127.0.0.1:{self.port}/v1"
         named = [word for url in upstreams for word in ("--upstream", url)]
         arguments = ("daemon", "gateway", "--port", str(self.port), *named)
@@ -127,22 +125,3 @@ def scene(folder: Path, upstreams: Sequence[str] = (), **settings: str) -> Itera
         stack.callback(gateway.kill)
         gateway.start()
         yield Scene(engine, gateway)
-
-
-def free_port(count: int = 1) -> int:
-    """Return a port that the system gives to no outgoing connection while the gateway is away; the
-    first of `count` in a row."""
-    chance = random.Random()
-    while True:
-        first = chance.randint(15_000, 32_000)
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -24,8 +24,8 @@ from ops.command_line import run_command
 from ops.faults.gateway_audit import Book, read
 from ops.faults.gateway_engine import FAULTS
 from ops.faults.gateway_load import Ledger
-from ops.faults.gateway_scene import START_SECONDS, Scene, free_port, scene
-from ops.processes import ROOT, Program
+from ops.faults.gateway_scene import START_SECONDS, Scene, scene
+from ops.processes import ROOT, Program, find_ports
 from ops.waits import run_threads, until
 from producers.gateway.routing.upstreams import Upstream, Upstreams
 
@@ -52,7 +52,7 @@ class RealEngine(Program):
     """The embedded engine over the reference policy."""
 
     def __init__(self, output: Path, name: str = "scripted", *flags: str) -> None:
-        self.port = free_port()
+        (self.port,) = find_ports(1)
         self.url = f"http://127.0.0.1:{self.port}/v1"
         port, model = str(self.port), str(CHECKPOINT)
         arguments = ("--model", model, "--port", port, "--threads", "1", "--name", name)

@@ -30,8 +30,8 @@ from events.lifecycle import LOADED
 from ops.demo.crowd import PACE, serve, write
 from ops.demo.place import SIZES, Place
 from ops.demo.watch import first_cycle
-from ops.faults.gateway_scene import free_port
 from ops.faults.loop_processes import Processes
+from ops.processes import find_ports
 from ops.waits import until
 from producers.gateway.privacy.keys import hash_key, mint_key
 
@@ -197,13 +197,14 @@ def _build_place(
 ) -> Place:
     """A home with a configuration of its own."""
     place, key = Place(home.absolute()), mint_key()
+    gateway, engine = find_ports(2)
     home.mkdir(parents=True)
     (home / "customers.key").write_text(key)
     (home / "size.json").write_text(json.dumps(asdict(replace(SIZES["small"], seed=seed))))
     write(home / PACE, str(per_minute))
     text = Template(template.read_text()).substitute(
         kafka=backing.kafka, database=backing.database, checkpoint=CHECKPOINT,
-        gateway_port=free_port(), engine_port=free_port(), key=hash_key(key),
+        gateway_port=gateway, engine_port=engine, key=hash_key(key),
         gate=_GATES["hard" if seed % 2 else "easy"], **filled,
     )  # fmt: skip
     place.config.write_text(text)

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ops.command_line import add_folder, build_parser, open_folder
-from ops.faults.gateway_scene import Gateway, free_port
+from ops.faults.gateway_scene import Gateway
 from ops.fuzz.shapes import Shape, make_shapes, text_shape
-from ops.processes import Program
+from ops.processes import Program, find_ports
 from ops.waits import repeat
 
 SECONDS: Final = 0.25
@@ -109,7 +109,7 @@ class Stage:
 @contextmanager
 def stage(folder: Path, settings: dict[str, str], clients: int) -> Iterator[Stage]:
     """An engine and an idle gateway, until the end of the block."""
-    port = free_port()
+    (port,) = find_ports(1)
     engine = Program(folder / "engine.log", "ops.fuzz.flood", str(port))
     idle = Gateway(folder, [f"http://127.0.0.1:{port}/v1"], settings)
     with ExitStack() as stack:

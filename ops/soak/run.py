@@ -24,11 +24,11 @@ from daemon.metrics.exposition import port_of
 from events.errors import LogError
 from ops.demo.place import ALIAS
 from ops.faults.gateway_audit import audit
-from ops.faults.gateway_scene import free_port
 from ops.faults.loop_audit import count_decisions, wrong
 from ops.faults.loop_kill import LogKind, Servers, servers_of, stop_all
 from ops.faults.loop_scene import Backends, Scene, scene
 from ops.faults.scene import count_spool_backlog
+from ops.processes import find_ports
 from ops.soak.sampling import Sampler, read_metrics
 from ops.soak.traffic import Traffic
 from ops.soak.troubles import Trouble, troubles
@@ -62,7 +62,7 @@ def soak(minutes: float, folder: Path, seed: int = 0, kind: LogKind = "sqlite") 
         stage = stack.enter_context(
             scene(
                 folder, seed, backing, whole=True, template=TEMPLATE, per_minute=PER_MINUTE,
-                strangers=hash_key(key), metrics_port=free_port(4),
+                strangers=hash_key(key), metrics_port=find_ports(4)[0],
             )
         )  # fmt: skip
         url = f"http://127.0.0.1:{stage.settings.gateway.port}/v1/"

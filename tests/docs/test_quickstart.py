@@ -1,7 +1,6 @@
 """The commands of docs/quickstart.md run, and show what the page says."""
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops.kafka.broker import Broker
+from ops.processes import find_ports
 from tests.daemon.commands import environment
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def test_a_live_agent_is_recorded_with_its_tokens(folder: Path) -> None:
     checkpoint = "daemon/engine/reference/checkpoint"
     script = block("gateway").replace(checkpoint, str(ROOT / checkpoint))
     for port in ("8001", "8080"):
-        script = script.replace(port, str(free_port()))
+        script = script.replace(port, str(find_ports(1)[0]))
     shown = run(script, folder)
     calls = re.search(r"^(\d+)$", shown, re.MULTILINE)
     assert calls is not None
@@ -87,7 +87,7 @@ def test_a_live_agent_is_recorded_with_its_tokens(folder: Path) -> None:
 @pytest.mark.timeout(900)
 def test_an_adapter_is_trained_is_better_serves_and_is_taken_back(folder: Path) -> None:
     checkpoint = "daemon/engine/reference/checkpoint"
-    here = {checkpoint: str(ROOT / checkpoint), "8001": str(free_port())}
+    here = {checkpoint: str(ROOT / checkpoint), "8001": str(find_ports(1)[0])}
     for name in ("train", "serve"):
         script = block(name)
         for shown_there, used in here.items():
@@ -95,18 +95,11 @@ def test_an_adapter_is_trained_is_better_serves_and_is_taken_back(folder: Path) 
         shown = run(script, folder)
     base, better = re.findall(r"^two_writes +60 +([\d.]+)", shown, re.MULTILINE)
     assert float(better) > float(base) + 0.3
-    script = block("adapters").replace("8080", str(free_port()))
+    script = block("adapters").replace("8080", str(find_ports(1)[0]))
     for shown_there, used in here.items():
         script = script.replace(shown_there, used)
     served = re.findall(r"^x-kintsugi-adapter: (\S+)", run(script, folder), re.MULTILINE)
     assert [name.partition("-")[0] for name in served] == ["two_writes", "reference"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
 
 
 @pytest.mark.kafka

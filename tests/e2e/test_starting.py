@@ -14,11 +14,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from ops.faults.gateway_scene import free_port
 from ops.faults.loop_processes import role_of
 from ops.kafka.broker import Broker
 from ops.kafka.jars import BrokerUnavailable
 from ops.postgres.server import Postgres, PostgresUnavailable
+from ops.processes import find_ports
 from tests.conftest import missing
 from tests.daemon.commands import run_here, start, succeed
 from tests.daemon.gateway.recording_upstream import recording_upstream
@@ -128,7 +128,7 @@ class Up:
 @contextmanager
 def up(variables: dict[str, str], engine: str, output: Path) -> Iterator[Up]:
     """Every role of a home; stops, with exit code 0, at the end of the block."""
-    port = free_port()
+    (port,) = find_ports(1)
     own = {
         "KINTSUGI_UPSTREAMS": f'[{{"url": "{engine}"}}]',
         "KINTSUGI_GATEWAY__PORT": str(port),

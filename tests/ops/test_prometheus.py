@@ -1,11 +1,10 @@
 """A real Prometheus with the shipped files, beside a daemon that runs."""
 
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import yaml
 from daemon.core.app import App
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.metrics.exposition import ROLES, port_of
+from ops.processes import find_ports
 from ops.prometheus.server import Prometheus, PrometheusUnavailable, program
 from tests.conftest import missing
 from tests.daemon.commands import start
@@ -40,19 +40,6 @@ WITHOUT_DATA = {
 out (tests/daemon/status/test_lift.py). Their queries have to parse."""
 
 Panels = dict[str, list[str]]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, one after the other where there are four."""
-    while True:
-        with ExitStack() as held:
-            first = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            try:
-                for number in range(1, count):
-                    held.enter_context(socket.create_server(("127.0.0.1", first + number)))
-            except OSError:
-                continue
-            return list(range(first, first + count))
 
 
 @pytest.fixture
@@ -152,8 +139,7 @@ def panels() -> Panels:
 def test_every_panel_of_a_running_loop_returns_data_and_every_rule_is_evaluated(
     tmp_path: Path, promtool: str
 ) -> None:
-    metrics = free_ports(len(ROLES))[0]
-    gateway, engine = free_ports(1)[0], free_ports(1)[0]
+    gateway, engine, metrics, *_ = find_ports(2 + len(ROLES))
     with (
         receiving() as receiver,
         daemon(tmp_path / "home", gateway, engine, metrics, receiver.url) as url,

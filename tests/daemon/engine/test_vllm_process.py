@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from socket import SO_REUSEADDR, SOL_SOCKET, create_connection, create_server, socket
 
 import pytest
 
@@ -94,3 +95,15 @@ def test_a_server_that_fails_leaves_no_process_of_its_own(tmp_path: Path) -> Non
     with pytest.raises(VllmFailure, match="exited while starting"):
         Vllm(python, tmp_path, "small", tmp_path / "vllm.log").start()
     until(lambda: gone(tmp_path))
+
+
+def test_only_its_own_server_can_take_the_port_before_it_answers(tmp_path: Path) -> None:
+    server = Vllm(sys.executable, tmp_path, "small", tmp_path / "vllm.log")
+    with socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(("127.0.0.1", server.port))
+    # What vLLM and asyncio do.
+    with create_server(("127.0.0.1", server.port)), create_connection(("127.0.0.1", server.port)):
+        server.stop()
+    with socket() as stranger:
+        stranger.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        stranger.bind(("127.0.0.1", server.port))

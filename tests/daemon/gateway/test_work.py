@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from ops.faults.gateway_scene import free_port
+from ops.processes import find_ports
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
 from tests.daemon.gateway.recording_upstream import recording_upstream
 
@@ -35,7 +35,7 @@ def front(tmp_path: Path) -> Iterator[Fronted]:
 @pytest.fixture(scope="module")
 def flood() -> Iterator[str]:
     """An engine that answers with as much as it is told."""
-    port = free_port()
+    (port,) = find_ports(1)
     process = subprocess.Popen([sys.executable, "-m", "ops.fuzz.flood", str(port)])
     url = f"http://127.0.0.1:{port}"
     try:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from safetensors.torch import load_file
 from daemon.adapters.directory import WEIGHTS, verify
 from daemon.solver.__main__ import main
 from ops.isolated import interpreter, ours
+from ops.processes import find_ports
 from tests.daemon.solver import letters
 from tests.daemon.solver.forked import (
     Action,
@@ -300,9 +300,7 @@ def spread(arguments: list[str]) -> list[str]:
 @contextmanager
 def two_forks(arguments: list[str], before: Action | None = None) -> Iterator[list[ForkedJob]]:
     """The job in two forks that find each other as the processes of torchrun do."""
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(find_ports(1)[0])
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     with (
         ForkedJob(arguments, before=before, variables={**world, "RANK": "0"}) as leader,
