@@ -11,8 +11,8 @@ an id and a body can tell whether they belong together.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -29,6 +29,9 @@ from events.errors import KintsugiError
 from events.messages import Action, Message, Requestor, StrictModel
 from events.registry import first_problem
 from events.rollouts import Id, Int64, Name, Task
+
+C = TypeVar("C")
+P = TypeVar("P")
 
 Basis = Literal[
     "DB",
@@ -280,6 +283,15 @@ def find_operator(definition: Mapping[str, Any]) -> str | None:
     lesson = definition.get("lesson")
     operator = lesson.get("operator") if isinstance(lesson, dict) else None
     return operator if isinstance(operator, str) else None
+
+
+class Kind(NamedTuple, Generic[C, P]):
+    """A kind of generated task."""
+
+    demands: str
+    """What it demands of the agent."""
+    plan: Callable[[C], P]
+    """Draws what the user wants and what a perfect agent does, from a case."""
 
 
 class TaskDefinition(_Sparse):

@@ -21,7 +21,7 @@ from envs.airline.policy import HANDED_OVER, POLICY, violations
 from envs.airline.tools import AirlineTools
 from envs.database import Database, Record, Tables
 from envs.task import TaskDefinition
-from envs.tau2.case import CaseEnvironment, Plan, action
+from envs.tau2.case import CaseEnvironment, action
 from envs.tau2.customer import fill_phrase
 from events.messages import Action, Message
 
@@ -34,6 +34,8 @@ class Airline(CaseEnvironment):
     name: ClassVar[str] = "airline"
     toolset = AirlineTools
     capabilities: ClassVar[Mapping[str, str]] = {name: kind.demands for name, kind in KINDS.items()}
+    kinds = KINDS
+    case_type = Case
     who = WHO
     asks_identity = r"\buser[ -]?id\b|\byour id\b|\bid number|verify|identity|who you are"
     ends = rf"{HANDED_OVER}|{CLOSING}"
@@ -51,17 +53,6 @@ class Airline(CaseEnvironment):
     def synthetic_policy(self) -> str:
         """The rules in our words."""
         return POLICY
-
-    def draw_plan(
-        self,
-        capability: str,
-        database: Database,
-        user: Record,
-        chance: Random,
-        words: Random | None,
-    ) -> Plan | None:
-        """The plan of a task of this kind for a customer; None where they do not fit."""
-        return KINDS[capability].plan(Case(database, user, chance, words))
 
     def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
         """The customer's id, and the call that looks it up."""

@@ -6,23 +6,15 @@ refused, or ask for an answer. Every kind changes something or demands an output
 that does nothing fails it.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from envs.airline import bookings, changes, decisions
 from envs.airline.case import Case
+from envs.task import Kind
 from envs.tau2.case import Plan
 
-
-class Kind(NamedTuple):
-    """A kind of task."""
-
-    demands: str
-    """What it demands of the agent."""
-    plan: Callable[[Case], Plan | None]
-
-
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, Kind[Case, Plan | None]]] = {
     "cancel": Kind("Cancel a reservation that may be cancelled.", changes.cancellation),
     "add_bags": Kind("Add bags, of which the membership pays some.", changes.more_bags),
     "change_cabin": Kind("Change the cabin on the same flights.", changes.other_cabin),

@@ -21,7 +21,7 @@ from envs.retail.kinds import KINDS
 from envs.retail.policy import POLICY, violations
 from envs.retail.tools import RetailTools
 from envs.task import TaskDefinition
-from envs.tau2.case import CaseEnvironment, Plan, action
+from envs.tau2.case import CaseEnvironment, action
 from envs.tau2.customer import fill_phrase
 from events.messages import Action, Message
 
@@ -35,6 +35,8 @@ class Retail(CaseEnvironment):
     toolset = RetailTools
     internal: ClassVar[frozenset[str]] = frozenset({"item_ids", "new_item_ids"})
     capabilities: ClassVar[Mapping[str, str]] = {name: kind.demands for name, kind in KINDS.items()}
+    kinds = KINDS
+    case_type = Case
     who = WHO
     asks_identity = (
         r"\byour ((full|first|last) )?(e-?mail|names?|zip)|(e-?mail|zip)[^.!]*\?"
@@ -55,17 +57,6 @@ class Retail(CaseEnvironment):
     def synthetic_policy(self) -> str:
         """The rules in our words."""
         return POLICY
-
-    def draw_plan(
-        self,
-        capability: str,
-        database: Database,
-        user: Record,
-        chance: Random,
-        words: Random | None,
-    ) -> Plan | None:
-        """The plan of a task of this kind for a customer; None where they do not fit."""
-        return KINDS[capability].plan(Case(database, user, chance, words))
 
     def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
         """The customer's e-mail address, or name and zip code, and the call that finds them."""

@@ -6,8 +6,8 @@ refused, or ask for an answer. Every kind changes something or demands an output
 that does nothing fails it.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from envs.database import Record
 from envs.retail import database, phrases
@@ -25,7 +25,7 @@ from envs.retail.case import (
     total,
 )
 from envs.retail.tools import DELIVERED, GIFT_CARD, PENDING
-from envs.task import Answer, Source
+from envs.task import Answer, Kind, Source
 from envs.tau2.case import Plan, action
 from events.messages import Action
 
@@ -33,14 +33,6 @@ _REASONS: Final = {
     "no longer needed": "I no longer need it",
     "ordered by mistake": "I ordered it by mistake",
 }
-
-
-class Kind(NamedTuple):
-    """A kind of task."""
-
-    demands: str
-    """What it demands of the agent."""
-    plan: Callable[[Case], Plan | None]
 
 
 def _cancel(case: Case) -> Plan | None:
@@ -337,7 +329,7 @@ def _question_price(case: Case) -> Plan | None:
     )
 
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, Kind[Case, Plan | None]]] = {
     "cancel": Kind("Cancel a pending order.", _cancel),
     "return": Kind("Return items of a delivered order.", _return),
     "exchange": Kind("Exchange an item of a delivered order.", _exchange),

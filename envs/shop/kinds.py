@@ -8,11 +8,11 @@ opposite answer (`exchange` and `unavailable`, `cancel` and `ineligible`) ask in
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from envs.shop import phrases
 from envs.shop.case import STATUS, Case, get_order
-from envs.task import Source
+from envs.task import Kind, Source
 from events.messages import Action
 
 
@@ -29,14 +29,6 @@ class Plan:
     """The record that the answer is read from."""
     reaction: str | None = None
     """What the customer says to the answer."""
-
-
-class Kind(NamedTuple):
-    """A kind of task."""
-
-    demands: str
-    """What it demands of the agent."""
-    plan: Callable[[Case], Plan]
 
 
 def _plain(verb: str) -> Callable[[Case], Plan]:
@@ -223,7 +215,7 @@ def _handover(case: Case) -> Plan:
     return Plan(case.say(phrases.HANDOVER, wish=wish.words), (wish.calls[0], transfer))
 
 
-PLAIN: Final[Mapping[str, Kind]] = {
+PLAIN: Final[Mapping[str, Kind[Case, Plan]]] = {
     "cancel": Kind("cancel a pending order", _plain("cancel")),
     "return": Kind("return an item of a delivered order", _plain("return")),
     "exchange": Kind("exchange an item for another colour", _plain("exchange")),
@@ -231,7 +223,7 @@ PLAIN: Final[Mapping[str, Kind]] = {
     "address": Kind("send a pending order to another street", _plain("address")),
     "ineligible": Kind("refuse what the status of the order forbids", _ineligible),
 }
-HARDER: Final[Mapping[str, Kind]] = {
+HARDER: Final[Mapping[str, Kind[Case, Plan]]] = {
     "two_writes": Kind("make two changes to one order, each confirmed", _two_writes),
     "cond_status": Kind("cancel or return, whichever the status allows", _cond_status),
     "fallback": Kind("exchange for the second choice where the first is not in stock", _fallback),
@@ -249,4 +241,4 @@ HARDER: Final[Mapping[str, Kind]] = {
     "other_owner": Kind("refuse to change an order of somebody else", _other_owner),
     "handover": Kind("hand over to a person where the wish is not possible", _handover),
 }
-KINDS: Final[Mapping[str, Kind]] = {**PLAIN, **HARDER}
+KINDS: Final[Mapping[str, Kind[Case, Plan]]] = {**PLAIN, **HARDER}

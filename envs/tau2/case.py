@@ -5,14 +5,14 @@ of a generated database; it returns the plan of a task, or None where the custom
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, TypeVar
 
-from envs.agents import Agent
+from envs.agents import Agent, GoldAgent, count_calls
 from envs.database import Database, Record
-from envs.task import GENERATED, Answer, Criteria, Rules, Script, Source, TaskDefinition
+from envs.task import GENERATED, Answer, Criteria, Kind, Rules, Script, Source, TaskDefinition
 from envs.tau2.customer import (
     CORRECT,
     FAREWELL,
@@ -23,8 +23,7 @@ from envs.tau2.customer import (
     scenario,
 )
 from envs.tau2.environment import Tau2Environment
-from envs.tau2.oracle import IdentityOracle
-from events.messages import Action
+from events.messages import Action, Message
 
 T = TypeVar("T")
 
@@ -70,9 +69,31 @@ def action(name: str, **arguments: Any) -> Action:
     return Action(name=name, arguments=arguments)
 
 
+class IdentityOracle(GoldAgent):
+    """The perfect agent of generated tasks: it asks who the user is before its first lookup."""
+
+    def __init__(self, task: TaskDefinition, writes: frozenset[str], who: str) -> None:
+        super().__init__(task, writes)
+        self.who = who
+        """The question who they are."""
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The question, until they said it; then as any oracle."""
+        if not count_calls(messages) and not self._has_identity(messages):
+            return Message(role="assistant", content=self.who)
+        return super().reply(messages)
+
+    def _has_identity(self, messages: Sequence[Message]) -> bool:
+        text = " ".join(message.text for message in messages if message.role == "user")
+        return all(str(value) in text for value in self.actions[0].arguments.values())
+
+
 class CaseEnvironment(Tau2Environment):
     """A domain whose generated tasks are cases of one customer."""
 
+    kinds: ClassVar[Mapping[str, Kind[Any, Plan | None]]]
+    """Capability -> its kind, whose plan is drawn for a `case_type`."""
+    case_type: ClassVar[type[CustomerCase]]
     who: ClassVar[str]
     """The question by which the oracle asks who the customer is."""
     asks_identity: ClassVar[str]
@@ -81,17 +102,6 @@ class CaseEnvironment(Tau2Environment):
     """Pattern of what ends a conversation."""
     agrees_first: ClassVar[bool]
     """Whether a question for leave is looked for before those that a plan has answers to."""
-
-    @abstractmethod
-    def draw_plan(
-        self,
-        capability: str,
-        database: Database,
-        user: Record,
-        chance: Random,
-        words: Random | None,
-    ) -> Plan | None:
-        """Return the plan of a task of this kind for a customer; None where they do not fit."""
 
     @abstractmethod
     def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
@@ -107,11 +117,11 @@ class CaseEnvironment(Tau2Environment):
         """The task of this kind with this seed, in its first words or in those of a phrasing."""
         words = None if phrasing is None else Random(f"{self.name} phrasing {phrasing}")
         chance = Random(f"{self.name} task {capability} {seed}")
-        database = self.synthetic_database(seed)
+        database, kind = self.synthetic_database(seed), self.kinds[capability]
         user, plan = find_customer(
             database,
             chance,
-            lambda user: self.draw_plan(capability, database, user, chance, words),
+            lambda user: kind.plan(self.case_type(database, user, chance, words)),
         )
         identity, lookup = self.identify(user, chance, words)
         return TaskDefinition(

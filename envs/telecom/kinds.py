@@ -5,11 +5,11 @@ faults.py; one must be handed over, and one is a wish that only the company's re
 kind changes something or demands a call, so that an agent that does nothing fails it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
 from envs.agents import CLOSING
 from envs.task import (
@@ -17,6 +17,7 @@ from envs.task import (
     Assertion,
     Basis,
     Criteria,
+    Kind,
     Rules,
     Scenario,
     Script,
@@ -66,14 +67,6 @@ class Plan:
     """Once it has found the customer."""
     assertions: tuple[Assertion, ...] = ()
     basis: tuple[Basis, ...] = ("DB", "ENV_ASSERTION", "POLICY")
-
-
-class Kind(NamedTuple):
-    """A kind of task."""
-
-    demands: str
-    """What it demands of the agent."""
-    plan: Callable[[Case], Plan]
 
 
 _SERVICE_FAULTS: Final = ("airplane_mode", "no_sim", "access_point")
@@ -205,7 +198,7 @@ def _line_change(case: Case) -> Plan:
     )
 
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, Kind[Case, Plan]]] = {
     "no_service": Kind("finds what cuts the phone off, and has it mended", _no_service),
     "suspended_line": Kind("has an overdue bill paid before it resumes the line", _suspended_line),
     "no_data": Kind("finds why there is no mobile internet, and has it mended", _no_data),
