@@ -70,15 +70,6 @@ class Limits:
     """Messages with calls between two messages of the user; None: as many as there are steps."""
 
 
-def split_phrasing(task_id: str) -> tuple[str, int] | None:
-    """The id of the task in its first words, and the number of the phrasing, of an id
-    ENVIRONMENT/CAPABILITY/SEED/PHRASING; None for any other id."""
-    original, _, phrasing = task_id.rpartition("/")
-    if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
-        return None
-    return original, int(phrasing)
-
-
 _MakeTask = Callable[["Environment", str], TaskDefinition]
 _Rephrase = Callable[["Environment", TaskDefinition, int], TaskDefinition | None]
 
@@ -341,6 +332,15 @@ class Environment(ABC):
     def task_id(self, capability: str, seed: int) -> str:
         """The id of a generated task."""
         return f"{self.name}/{capability}/{seed}"
+
+    def read_phrasing(self, task_id: str) -> tuple[str, int, int] | None:
+        """Return capability, seed and phrasing of an id ENVIRONMENT/CAPABILITY/SEED/PHRASING; None
+        for any other id. Raises UnknownTask where there is no such task."""
+        original, _, phrasing = task_id.rpartition("/")
+        if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
+            return None
+        capability = Environment.task(self, original).capability
+        return capability, int(original.rpartition("/")[2]), int(phrasing)
 
     def like(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
         """A fresh task of the same kind; None for one without a generator, because it was loaded

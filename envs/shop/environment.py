@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 from envs.agents import Agent
 from envs.database import Database
-from envs.environment import Environment, Limits, UnknownTask, split_phrasing
+from envs.environment import Environment, Limits, UnknownTask
 from envs.shop import policy
 from envs.shop.case import Case
 from envs.shop.kinds import KINDS, Plan
@@ -45,12 +45,8 @@ class Shop(Environment):
     def task(self, task_id: str) -> TaskDefinition:
         """Return a task as any environment does, or one of `rephrase`:
         shop/CAPABILITY/SEED/PHRASING."""
-        phrased = split_phrasing(task_id)
-        if phrased is None:
-            return super().task(task_id)
-        original, phrasing = phrased
-        capability = super().task(original).capability
-        return self._build_task(capability, int(original.rpartition("/")[2]), phrasing)
+        phrased = self.read_phrasing(task_id)
+        return super().task(task_id) if phrased is None else self._build_task(*phrased)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
         """The same customer with the same wish, by other phrases; None where these phrases put two

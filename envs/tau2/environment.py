@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from envs.database import Database, Tables
-from envs.environment import Environment, UnknownTask, split_phrasing
+from envs.environment import Environment, UnknownTask
 from envs.task import GENERATED, TaskDefinition
 from envs.tau2.benchmark import Benchmark, DomainFiles, folder, load, read_json, read_text
 from envs.tau2.toolset import Tau2Conventions
@@ -125,11 +125,9 @@ class Tau2Environment(Environment):
 
         Raises UnknownTask, and its subclass NoBenchmark.
         """
-        phrased = split_phrasing(task_id)
+        phrased = self.read_phrasing(task_id)
         if phrased is not None:
-            original, phrasing = phrased
-            capability = super().task(original).capability
-            return self.write_task(capability, int(original.rpartition("/")[2]), phrasing)
+            return self.write_task(*phrased)
         real = task_id.startswith(f"{self.name}/") and task_id.count("/") == 1
         task = self.benchmark.tasks.get(task_id) if real else None
         return task or super().task(task_id)

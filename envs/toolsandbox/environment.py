@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final
 from envs.agents import Agent
 from envs.comparison.evidence import MAX_UNSEEN_VALUES, count_unseen_values, holds_number
 from envs.database import Database
-from envs.environment import Environment, Limits, UnknownTask, split_phrasing
+from envs.environment import Environment, Limits, UnknownTask
 from envs.milestones.graph import EXACT, INSUFFICIENT, MilestoneGraph, Milestones
 from envs.task import GENERATED, Answer, Basis, Criteria, Rules, Scenario, Script, TaskDefinition
 from envs.toolsandbox.case import Case, Plan, build_graph, build_minefields
@@ -116,12 +116,8 @@ class ToolSandbox(Environment):
         """The task with this id, one of `rephrase` included. Raises UnknownTask."""
         if task_id.startswith(f"{self.name}/{SCENARIOS}/"):
             return self._define(self.scenario(task_id))
-        phrased = split_phrasing(task_id)
-        if phrased is None:
-            return super().task(task_id)
-        original, phrasing = phrased
-        capability = super().task(original).capability
-        return self._write(capability, int(original.rpartition("/")[2]), phrasing)
+        phrased = self.read_phrasing(task_id)
+        return super().task(task_id) if phrased is None else self._write(*phrased)
 
     def scenario(self, task_id: str) -> LoadedScenario:
         """The scenario of a loaded task. Raises UnknownTask."""
