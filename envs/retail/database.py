@@ -220,7 +220,7 @@ class _Generator:
         self.users[user_id] = {
             "user_id": user_id,
             "name": {"first_name": first, "last_name": last},
-            "address": self.address(),
+            "address": address(self.chance),
             "email": email,
             "payment_methods": {method["id"]: method for method in methods},
             "orders": [],
@@ -245,10 +245,6 @@ class _Generator:
 
     def paypal(self) -> Record:
         return {"source": "paypal", "id": f"paypal_{self.number(8)}"}
-
-    def address(self) -> Record:
-        """An address whose zip code fits its city."""
-        return address(self.chance)
 
     def add_order(self, user: Record, status: str) -> None:
         """One to three items of different products, paid at once with one method."""
