@@ -1,9 +1,7 @@
-"""What a learning algorithm is, as data: loss, advantages, filter. Free of torch, so that a job's
-spec can be read and checked where nothing is trained.
+"""A learning algorithm as data: loss, advantages, filter. Needs no torch.
 
-Published algorithms are values of `Algorithm` (daemon/config/presets.py); loss.py and advantage.py
-beside them give the fields their meaning. Defaults: GRPO with an asymmetric clip, one step per
-batch, and no rollouts in place of those that teach nothing.
+Published algorithms are values of `Algorithm` (daemon/config/presets.py). Defaults: GRPO with an
+asymmetric clip, one step per batch, and no replacement of uninformative rollouts.
 """
 
 from typing import Annotated, Literal, Self
@@ -39,8 +37,8 @@ class KlConfig(StrictModel):
     """Penalty for leaving the reference policy."""
 
     estimator: Literal["k1", "k2", "k3", "k2_st_k3"] = "k3"
-    """Of x = logp - ref: x; x^2/2; exp(-x) - 1 + x; the last one's value with the second one's
-    gradient, which is that of the reverse divergence."""
+    """For x = logp - ref: x; x^2/2; exp(-x) - 1 + x; the last one's value with the second one's
+    gradient, that of the reverse divergence."""
     beta: float = Field(default=0.0, ge=0)
     unbiased: bool = False
     """Whether the estimate is weighted by the ratio to the recomputed policy."""
@@ -86,31 +84,29 @@ class AdvantageConfig(StrictModel):
 
 
 class FilterConfig(StrictModel):
-    """Which groups are trained on. Judged by the unshaped verdict unless `on` names the reward:
-    shaped rewards differ in every group, and one that always fails would teach nothing but its
-    penalties."""
+    """Which groups are trained on, by the unshaped verdict unless `on` names the reward. Shaped
+    rewards differ in every group, and one that always fails would teach its penalties alone."""
 
     informative: bool = True
-    """Whether groups that teach nothing are dropped: those that all fail or all pass, or those
-    whose rewards do not differ."""
+    """Whether uninformative groups are dropped: all fail, all pass, or rewards do not differ."""
     on: Literal["success", "reward"] = Field(
         default="success", exclude_if=lambda value: value == "success"
     )
-    """What says that a group teaches something: its verdicts, or its rewards. The latter is for
-    rewards that are graded by themselves, such as that of a repair."""
+    """What must differ in a group: verdicts, or rewards that are graded by themselves (a
+    repair's)."""
     min_dispersion: float = Field(default=0.0, ge=0, exclude_if=lambda value: value == 0)
     """On rewards: what the largest of a group must exceed the smallest by, and more."""
     min_advantage: Annotated[float, Field(ge=0)] | None = Field(
         default=None, exclude_if=lambda value: value is None
     )
-    """Rollouts whose advantage is no larger, whatever its sign, are left out of the loss and of its
-    denominators; None: no rollout is."""
+    """Rollouts with an advantage up to this size are left out of loss and denominators; None:
+    none."""
     # Left out of what is written at its default: specs and their digests stay as they were.
     uniform: Literal["reward", "zero"] = Field(
         default="reward", exclude_if=lambda value: value == "reward"
     )
-    """Advantages of a kept group of one verdict: those of its rewards, which differ by penalties
-    alone; or exactly 0, so that only the divergence from the reference is trained there."""
+    """Advantages of a kept group of one verdict: by its rewards, which differ by penalties; or 0,
+    so that only the divergence from the reference is trained."""
     most: float = Field(default=1.0, ge=0, le=1)
     """Groups that pass more often than this are dropped."""
     refill: int = Field(default=0, ge=0)

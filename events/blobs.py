@@ -1,8 +1,6 @@
-"""Content-addressed blobs for bodies that do not fit a record.
-
-Written before the event that names them: temporary file, fsync, rename, fsync of the folder. A
-crash in between leaves a blob that no event names, never a name without a blob.
-"""
+"""Content-addressed blobs for bodies that do not fit a record. A blob is written before its event:
+temporary file, fsync, rename, fsync of the folder. After a crash a blob may lack its event, but no
+event lacks its blob."""
 
 import errno
 from hashlib import sha256
@@ -30,10 +28,8 @@ class BlobStore:
         self.folder = folder
 
     def put(self, body: bytes) -> str:
-        """Store durably; returns the sha256. Storing the same bytes again changes nothing.
-
-        Raises LogFull, LogReadOnly or LogUnavailable; then nothing was stored.
-        """
+        """Store durably and return the sha256; storing again changes nothing. Raises LogFull,
+        LogReadOnly or LogUnavailable, and stores nothing then."""
         digest = sha256(body).hexdigest()
         path = self._path(digest)
         try:
@@ -59,8 +55,8 @@ class BlobStore:
         replace_file(path, body, is_durable=True, is_private=True, is_shared=True)
 
     def get(self, digest: str) -> bytes:
-        """The bytes; raises BlobError when they are missing or are others, BlobUnavailable where
-        the whole folder is away or its disk errs."""
+        """Return the bytes. Raises BlobError for missing or wrong ones, BlobUnavailable for an
+        absent folder or a disk that errs."""
         try:
             body = self._path(digest).read_bytes()
         except OSError as error:

@@ -1,7 +1,5 @@
-"""What was said in an event, wherever it lies: in its record, in a blob, or sealed in either.
-
-The one way to read content and arrays; folds read heads alone and need none of it.
-"""
+"""Reads content and arrays of an event from its record or a blob, sealed or not. Folds read heads
+alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,11 +46,9 @@ class Bodies:
         self._find = find
 
     def whole(self, record: Record, arrays: bool = True) -> Whole:
-        """The event of a record with its content and arrays; without both where it was erased.
-        Where no `arrays` are asked for, those of the record itself are not read.
-
-        Raises what `decode` raises, BlobError, KeyMissing, KeysUnavailable.
-        """
+        """Return the event with content and arrays; without both where it was erased. With `arrays`
+        False, a record's own arrays are not read. Raises what `decode` raises, BlobError,
+        KeyMissing, KeysUnavailable."""
         event = decode(record)
         if event.sealed:
             return self._unseal(event, record)

@@ -1,11 +1,9 @@
-"""One canonical JSON and the hashes made from it.
+"""One canonical JSON and its hashes.
 
-Two values that mean the same give the same text: keys sorted, no spaces, numbers in their shortest
-form (`2.0` and `2` are one number), strings in NFC without surrounding white space. The order of a
-list is meaning and is kept. Source: the dedup key of SENTINEL as written down for this project.
-
-A text with more than `MARKS` combining marks in a row is no language's and is taken as it is: to
-sort the marks takes the square of their number.
+Equal meaning gives equal text: keys are sorted, there are no spaces, numbers are in their shortest
+form (`2.0` is `2`), strings are NFC without surrounding white space. Lists keep their order.
+Source: the dedup key of SENTINEL as written down for this project. A text with more than `MARKS`
+combining marks in a row stays as it is, because sorting them takes quadratic time.
 """
 
 import hashlib
@@ -15,8 +13,7 @@ import unicodedata
 from typing import Any, Final
 
 MARKS: Final = 1_000
-"""Combining marks in a row up to which a text is normalised. Unicode's stream-safe format (UAX 15)
-allows 30."""
+"""Most combining marks in a row that are normalised; UAX 15's stream-safe format allows 30."""
 
 # Made once: json.dumps with options would build an encoder at every call.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -62,14 +59,13 @@ def canonical_json(value: Any) -> str:
 
 
 def comparable_json(value: Any) -> str:
-    """Return a text that two JSON values share exactly if they mean the same: strings are NFC and
-    stripped, and a number is its value however it is written, NaN included. The time is linear."""
+    """Return a text that JSON values share exactly if they mean the same: strings are NFC and
+    stripped, numbers (NaN too) count by value. The time is linear."""
     return exact_json(_mark_types(value))
 
 
 def _mark_types(value: Any) -> Any:
-    """Return the value with strings and numbers as marked texts, so that no string is taken for a
-    number."""
+    """Return the value with strings and numbers as marked texts, so that the two never mix."""
     if isinstance(value, str):
         return f"s{canonical(value)}"
     if isinstance(value, dict):

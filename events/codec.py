@@ -108,11 +108,9 @@ def encode(
     arrays: Arrays | None = None,
     owner: Key | None = None,
 ) -> WireEvent:
-    """The stored form of an event, sealed for its owner where it has one.
-
-    Raises TooLarge when even its head does not fit a record, or a section is longer than any that
-    is read back, and ValueError for arrays of what is no finite number.
-    """
+    """Return an event as stored, sealed for its owner if any. Raises TooLarge where its head fits
+    no record or a section could not be read back, and ValueError for arrays with no finite
+    number."""
     stream = STREAMS[data.STREAM]
     framed = stream.name == "rollouts"
     blob: bytes | None = None
@@ -143,11 +141,8 @@ def encode(
 
 
 def decode(record: Record, registry: Registry = REGISTRY, content: bool = True) -> Event:
-    """The event of a record, upcast to the newest version.
-
-    Without `content` only the head is decompressed. Raises BadRecord on malformed bytes or an
-    unknown type, SchemaAhead on a version from the future.
-    """
+    """Return a record's event in its newest version. Without `content` only the head is read.
+    Raises BadRecord for malformed bytes or an unknown type, SchemaAhead for a newer version."""
     envelope = from_headers(record.headers)
     return decode_value(record, envelope, registry, content)
 
@@ -170,8 +165,8 @@ def decode_value(
 
 
 def measure_sections(value: bytes) -> tuple[int, int]:
-    """Bytes that head and content of a framed value announce to have once they are decompressed; 0
-    for a content that is sealed, in a blob or not there. Raises BadRecord."""
+    """Return the inflated sizes of head and content in bytes; 0 for a content that is sealed, in a
+    blob or absent. Raises BadRecord."""
     _check_value(value)
     sections = _split(value)
     content = 0 if sections.sealed or not sections.content else _read_frame_size(sections.content)
@@ -210,8 +205,7 @@ def ciphertext_of(value: bytes) -> bytes:
 def unseal_event(
     event: Event, sealed: bytes, key: Key
 ) -> tuple[Event, dict[str, "array.array[Any]"]]:
-    """A sealed event as it was before, and its arrays; raises BadRecord for what the key did not
-    seal."""
+    """Return a sealed event in the clear, and its arrays. Raises BadRecord for a wrong key."""
     content, arrays = _split_body(unseal(key, sealed, _context(event.envelope)))
     document = json.loads(_inflate(content, "content"))
     data = event.data
@@ -248,21 +242,19 @@ def check_blob(event: Event, body: bytes) -> None:
 
 
 def _split_body(body: bytes) -> tuple[bytes, bytes]:
-    """Content and arrays of a body."""
     begin = _LENGTH.size
     end = begin + _LENGTH.unpack_from(body)[0]
     return body[begin:end], body[end:]
 
 
 def _context(envelope: Envelope) -> str:
-    """Return the context that a sealed body is authenticated with."""
     return f"{envelope.type} {envelope.id}"
 
 
 def _frame(
     data: EventData, arrays: Arrays, sealing: Callable[[bytes], bytes] | None = None
 ) -> tuple[bytes, bytes | None]:
-    """The framed value, and the body if it must become a blob."""
+    """Return the framed value, and the body where it must be a blob."""
     content_model: BaseModel | None = getattr(data, "content", None)
     private = {name: getattr(data, name) for name in data.PRIVATE}
     packed = _deflate(_pack_arrays(arrays), data) if arrays else b""
@@ -353,7 +345,6 @@ _zstd = _Zstd()
 
 
 def _deflate(section: bytes, data: EventData) -> bytes:
-    """Compress a section of an event. Raises TooLarge for one that could not be read back."""
     if len(section) > MAX_DECODED_BYTES:
         raise TooLarge(
             f"{data.TYPE} {data.key()} has a section of {len(section):,} bytes, and at most "

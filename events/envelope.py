@@ -1,9 +1,6 @@
-"""The envelope: who recorded what, when and because of what, as CloudEvents headers.
-
-CloudEvents 1.0, binary mode of the Kafka protocol binding: attributes are headers, the event's
-data is the value. The same list is stored by the embedded log. `source` and `sequence` are no
-fields here: they are facts of the log that recorded the event first (log.py).
-"""
+"""The envelope: source, time and cause of an event, as headers of CloudEvents 1.0 (binary mode of
+its Kafka binding). The value is the event's data, and the embedded log stores the same headers.
+`source` and `sequence` are no fields here: they belong to the log (log.py)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,10 +1,10 @@
 """Files that are written whole or not at all.
 
     replace_file(path, content)                    a file of one process
-    replace_file(path, content, is_shared=True)    one that several processes may write at once
+    replace_file(path, content, is_shared=True)    a file that several processes may write at once
 
-Guarantee: a reader finds the old content or the new, also after a kill of the writer; with
-`is_durable` also after a power cut.
+Guarantee: a reader finds the old or the new content, also after a kill; with `is_durable` also
+after a power cut.
 """
 
 import os
@@ -27,8 +27,8 @@ def replace_file(
     is_private: bool = False,
     is_shared: bool = False,
 ) -> None:
-    """Write a file in place of another, or of none. With `is_private` its owner alone may read it.
-    Raises OSError, and leaves nothing unfinished then."""
+    """Replace or create a file; with `is_private` its owner alone may read it. Raises OSError, and
+    leaves nothing unfinished then."""
     suffix = f".{new_id()}" if is_shared else ""
     unfinished = path.with_name(f"{UNFINISHED}{path.name}{suffix}")
     try:

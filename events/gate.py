@@ -1,8 +1,5 @@
-"""What a promotion gate is told and what it says, as data: settings and report, frozen.
-
-The report is what a `GateDecided` event holds, so it carries every number that the decision rests
-on. daemon/evaluation/gate/ gives the fields their meaning.
-"""
+"""Settings and report of a promotion gate, frozen data. A `GateDecided` event holds the report, so
+it carries every number of the decision. daemon/evaluation/gate/ gives the fields their meaning."""
 
 from typing import Annotated, Final, Literal
 
@@ -20,12 +17,11 @@ Test = Literal["sign_flip", "group_sequential", "e_process"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 AFTER_ERROR: Final = "after an error"
-"""Slice of the tasks that begin behind a call that a tool refused. They are no traffic: they weigh
-nothing in what is said of all tasks."""
+"""Slice of tasks that begin behind a refused call. They are no traffic and have no weight
+overall."""
 
 SIBLING: Final = "sibling "
-"""What the names of checks begin with that are reported and decide nothing: of kinds of task that a
-member of a panel does not answer."""
+"""Prefix of checks that decide nothing: kinds of task that a panel's member does not answer."""
 
 RISES: Final = ("without look-up", "unseen values", "tokens per answer")
 """Checks that extend an evaluation and never reject: a rise may be a cheat, and may be none."""
@@ -35,8 +31,8 @@ class GateSettings(StrictModel):
     """When a candidate is good enough. Differences are of pass^1, so 0.02 is two points."""
 
     test: Test = "sign_flip"
-    """`sign_flip`: once, at the planned number of tasks. The others may look earlier:
-    `group_sequential` at each quarter of it, `e_process` after every task."""
+    """`sign_flip` tests once, at the planned number of tasks; `group_sequential` also at each
+    quarter, `e_process` after every task."""
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Chance of promoting a candidate that is no better, one-sided."""
     min_gain: Share = 0.02
@@ -50,8 +46,8 @@ class GateSettings(StrictModel):
     token_growth: Annotated[float, Field(ge=0)] = 0.2
     """How much the mean tokens of a rollout may grow, as a share of the incumbent's."""
     token_growth_after_error: Annotated[float, Field(ge=0)] = 1.0
-    """The same of rollouts in which a tool refused a call, where these are counted apart: who
-    repairs the call goes on, and who does not stops early."""
+    """The same for rollouts with a refused call: an agent that repairs the call goes on for
+    longer."""
     golden_floor: Share = 0.75
     """A golden task is lost when the candidate passes fewer of its trials than this share."""
     golden_losses: Annotated[int, Field(ge=0)] = 1
@@ -83,20 +79,18 @@ class Check(StrictModel):
     tasks: int
     """How many it rests on."""
     level: float | None = None
-    """Chance that this look errs by: 0.05, less where the gate may look again; None for the target
-    and golden tasks."""
+    """Error rate of this look: 0.05, less with several looks; None for the target and golden
+    tasks."""
     p_value: float | None = None
-    """Whether the candidate's rate is higher: the p-value of `violations`, `format` and `RISES`; of
-    these the smallest over all slices, times their number."""
+    """p-value for a higher rate (`violations`, `format`, `RISES`): the slices' least, times their
+    number."""
     incumbent: Rate | None = None
     """Violations per rollout, or malformed calls per tool call; None where there were none."""
     candidate: Rate | None = None
     against: str | None = None
-    """Of a `best` check: the policy that the candidate is compared with; of all others None, which
-    is the incumbent."""
+    """Policy that a `best` check compares with; None for all other checks: the incumbent."""
     chained: bool = False
-    """Whether that policy did not play: its difference from the incumbent is then that of earlier
-    reports, and the variances are added."""
+    """Whether that policy did not play: the difference is from earlier reports, variances added."""
 
 
 class GatePlan(StrictModel):
@@ -152,8 +146,8 @@ class AfterError(StrictModel):
     """pass^1 on them; so is the next."""
     candidate: Share
     token_growth: float | None
-    """By how much the candidate's rollouts with a refused call are longer, as a share of the
-    incumbent's; None where one of both has none. So is the next, of rollouts without one."""
+    """Growth of rollouts with a refused call, as a share of the incumbent's; None where either has
+    none. The next field is that of rollouts without one."""
     clean_token_growth: float | None
 
 
@@ -165,8 +159,7 @@ class AnswerEvidence(StrictModel):
     passed_without_lookup: Annotated[int, Field(ge=0)]
     """Passed rollouts in which no tool looked anything up."""
     unseen_values: Annotated[float, Field(ge=0)]
-    """Mean number of different numbers that the policy said in a rollout although nothing had
-    shown them."""
+    """Mean count of different numbers per rollout that the policy said and nothing had shown."""
     tokens_per_answer: Annotated[float, Field(ge=0)] | None
     """Tokens that it wrote for a message; None where it wrote none."""
 
@@ -179,9 +172,8 @@ class EvidenceReport(StrictModel):
 
 
 class GateReport(StrictModel):
-    """A decision and its reasons. Where there are several targets, `p_value`, `e_value`, `tasks`,
-    `detectable` and `plan` are those of the lifted one with the smallest p-value, and of the one
-    with the smallest p-value where none was lifted."""
+    """A decision and its reasons. With several targets, the test's figures are those of the lifted
+    one with the smallest p-value, else of the one with the smallest p-value."""
 
     decision: Decision
     test: Test
@@ -209,5 +201,4 @@ class GateReport(StrictModel):
     )
     """None where it was not measured."""
     rules: dict[str, str] = Field(default_factory=dict, exclude_if=lambda rules: not rules)
-    """Kind of task -> version of the rules that its verdicts were given under; without the kinds of
-    the first version."""
+    """Kind of task -> version of its verdicts' rules, without kinds at the first version."""

@@ -1,9 +1,8 @@
-"""What a training job is told: everything that its result depends on, as plain data.
+"""The spec of a training job, as plain data: everything that its result depends on.
 
-A spec is written once, when the job is requested, and read back by every retry; JOB.json of
-`python -m daemon.solver` is one. It is free of torch, so that whoever requests a job needs none. An
-unknown field is an error and not a wish that nobody fulfils. schemas/JobSpec.v1.json holds its
-frozen JSON Schema.
+A spec is written when the job is requested, and every retry reads it back. JOB.json of `python -m
+daemon.solver` is a spec. This module needs no torch. An unknown field is an error.
+schemas/JobSpec.v1.json holds the frozen JSON Schema.
 """
 
 from collections import Counter
@@ -21,8 +20,8 @@ Text = Annotated[str, Field(max_length=4096)]
 
 
 def _is_absent(value: Any) -> bool:
-    """Whether a field that came later is at its default: it is left out of what is written, so that
-    older specs keep their form and digest."""
+    """Return whether an optional field is at its default; it is then not written, so digests
+    stay."""
     return not value
 
 
@@ -101,8 +100,7 @@ skill     a skill that successes have and failures lack
 
 
 CHOOSER: Final = "router"
-"""What a job teaches that trains the chooser of a version with members, as events, tables and
-commands have it."""
+"""What a job teaches that trains the chooser of a version with members, as stored."""
 
 USER_LIMITS: Final = frozenset({"timeout", "api_key_variable", "budget"})
 """Fields of an EndpointUser that say how its endpoint is asked, and not who plays."""
@@ -125,8 +123,8 @@ class EndpointUser(StrictModel):
     api_key_variable: str | None = None
     """Environment variable that holds the key."""
     budget: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=_is_absent)
-    """Most tokens that it reads and writes in one job, or in one trial, by a high estimate; None:
-    any number."""
+    """Most tokens that it reads and writes in a job or a trial, by a high estimate; None: no
+    limit."""
 
     @property
     def simulator(self) -> str:
@@ -135,8 +133,7 @@ class EndpointUser(StrictModel):
 
 
 class AdapterUser(StrictModel):
-    """An adapter of the job's own base that plays the user: the same engine holds it and the
-    agent's."""
+    """An adapter of the job's own base that plays the user, on the agent's engine."""
 
     adapter: Name
     folder: str
@@ -161,8 +158,7 @@ ModelUser = EndpointUser | AdapterUser
 
 
 def name_simulator(model: str, candidates: int) -> str:
-    """Return the name of a model that plays users, with the number of lines that it chooses
-    from."""
+    """Return the name of a model that plays users by choosing from `candidates` lines."""
     return model if candidates == 1 else f"{model} (best of {candidates})"
 
 
@@ -176,8 +172,7 @@ class TaskPool(StrictModel):
     tasks: Annotated[tuple[Id, ...], Field(min_length=1)]
     """Ids that the environment can make a task of; used in shuffled order, all before any again."""
     replay: bool = False
-    """Whether it is there to keep what the policy can do: its share is fixed, and neither probe
-    nor competence gap looks at it."""
+    """Whether it keeps what the policy can do: its share is fixed, without probe or gap."""
     references: tuple[Id, ...] = ()
     """Tasks that a warm start shows as the environment's oracle plays them; none that is drawn."""
     successes: tuple[Id, ...] = Field(default=(), exclude_if=_is_absent)
@@ -185,8 +180,8 @@ class TaskPool(StrictModel):
     environment: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, exclude_if=_is_absent
     )
-    """Name of the environment that its tasks and references are of, or path of a file that defines
-    it; None: the job's."""
+    """Environment of its tasks and references, by name or by the path of its file; None: the
+    job's."""
     user: ModelUser | None = Field(default=None, exclude_if=_is_absent)
     """Who plays the user; None: the environment's own, which is scripted."""
     reward: RewardKind = Field(default="verdict", exclude_if=lambda value: value == "verdict")
@@ -200,14 +195,13 @@ class TaskPool(StrictModel):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is in the job's environment, with the scripted user, and rewarded by the
-        verdict alone."""
+        """Whether it is in the job's environment, with its scripted user and its verdict alone."""
         return self.has_verdict_reward and self.user is None
 
     @property
     def has_verdict_reward(self) -> bool:
-        """Whether it is in the job's environment and rewarded by the verdict alone, whatever plays
-        its users."""
+        """Whether it is in the job's environment and the verdict alone rewards it, whoever plays
+        users."""
         return self.environment is None and self.reward == "verdict"
 
     @property
@@ -232,8 +226,8 @@ class InProcessSource(StrictModel):
 
 
 class EndpointSource(StrictModel):
-    """Rollouts come from an OpenAI-compatible server that loads adapters (vLLM, our engine), which
-    somebody else started: a replica that also serves, at a capped rate."""
+    """Rollouts come from a running OpenAI-compatible server that loads adapters, at a capped
+    rate."""
 
     kind: Literal["endpoint"]
     url: str
@@ -278,23 +272,21 @@ class Sampler(StrictModel):
     max_tokens: Annotated[int, Field(ge=1)] = 512
     """Per turn; a turn that reaches it is cut off."""
     adaptive: bool = True
-    """Whether a pool's share falls as it is passed: share × (1 − EMA of its groups' pass rates),
-    among the pools that are no replay."""
+    """Whether a pool's share (replay aside) falls with success: share × (1 − EMA of pass rates)."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of that average, per group."""
     environments: Literal["mixed", "apart"] = Field(
         default="mixed", exclude_if=lambda value: value == "mixed"
     )
-    """Of a job in several environments: whether a batch has tasks of all (`mixed`) or of one, each
-    in its turn by the shares of its pools (`apart`)."""
+    """In several environments: a batch has tasks of all (`mixed`), or of one in its turn
+    (`apart`)."""
     source: Annotated[
         InProcessSource | EndpointSource | VllmSource, Field(discriminator="kind")
     ] = InProcessSource()
 
 
 class Probe(StrictModel):
-    """What tells whether a pool can be learnt from: its first groups. They are trained on like any
-    others."""
+    """Tells by a pool's first groups whether it can be learnt from. They are trained on as well."""
 
     groups: Annotated[int, Field(ge=1)] = 8
     """Of each pool that is no replay."""
@@ -303,8 +295,7 @@ class Probe(StrictModel):
 
 
 class WarmStart(StrictModel):
-    """Supervised training on what the environment's oracle does, where it succeeds, and on the
-    agent's own recorded successes."""
+    """Supervised training on the oracle's successes and the agent's own recorded ones."""
 
     mode: Literal["auto", "always"] = "auto"
     """`auto`: for the pools under `probe.below`, once; `always`: for all, before anything else."""
@@ -316,8 +307,8 @@ class WarmStart(StrictModel):
 
 
 class KnownPattern(StrictModel):
-    """A failure pattern as a round of the training history left it; a job's own rounds go on from
-    there. Fields are those of the table of patterns (consumers/diagnosis/priority.py)."""
+    """A failure pattern after a round of the history, from which a job's own rounds go on. The
+    fields are those of the table of patterns (consumers/diagnosis/priority.py)."""
 
     pattern: Name
     """`category|pivot`."""
@@ -374,21 +365,21 @@ class RouterOption(StrictModel):
 
 
 class PanelRouter(StrictModel):
-    """How a panel chooses a member for a session: by the scores of the options' labels as the next
-    token (producers/gateway/skills/label_router.py)."""
+    """How a panel chooses a session's member: by scores of the options' labels as the next
+    token."""
 
     form: Literal["labels", "head"] = Field(
         default="labels", exclude_if=lambda value: value == "labels"
     )
-    """What they are the next token of. `labels`: of a prompt that lists the options, in two orders
-    of the labels; `head`: of the session's own prompt, by an adapter of the model's head alone,
-    whose rows add to the logits of the labels."""
+    """Prompt that they follow. `labels`: a list of the options, in two orders; `head`: the
+    session's own, under an adapter of the model's head, whose rows add to the logits of the
+    labels."""
     adapter: Name | None = None
     """An adapter that was trained to choose; None: the base itself."""
     options: Annotated[tuple[RouterOption, ...], Field(min_length=2)]
     calibration: tuple[tuple[float, ...], ...] = ()
-    """Scores of the options after a conversation without content, in nats, of each order of the
-    labels; subtracted from a session's. Empty: nothing is."""
+    """Per order of the labels, the options' scores after an empty conversation, in nats. They are
+    subtracted from a session's. Empty: nothing is subtracted."""
 
     @property
     def orders(self) -> int:
@@ -445,18 +436,16 @@ class JobSpec(StrictModel):
     router: PanelRouter | None = Field(default=None, exclude_if=_is_absent)
     """Of a job that teaches a router: what it chooses among, and the prompt that it reads."""
     dialogues: Sha256 | None = Field(default=None, exclude_if=_is_absent)
-    """Of a job that teaches the user: of the file with recorded dialogues that it learns from
-    beside those of the oracle with the exact user. None: these alone."""
+    """For a user's job: the file of recorded dialogues beside the oracle's. None: the oracle's
+    alone."""
     dialogue_count: int | None = Field(default=None, ge=0, exclude_if=_is_absent)
-    """Of a job that teaches the user: accepted dialogues that there were when it was requested,
-    those that it does not learn from among them. None: not known."""
+    """For a user's job: accepted dialogues at its request, used or not. None: not known."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
-    """A job that teaches the user gives the tasks of its pools these manners of speaking in turn
-    (daemon/methods/synthesis/manners.py). Empty: they keep their own words."""
+    """Manners of speaking that a user's job gives its tasks in turn. Empty: their own words
+    stay."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     allowed_winnable: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
-    """Kinds of task in its pools that a cheater wins and that the settings allowed all the same;
-    changes no result."""
+    """Kinds of task that a cheater wins and the settings allowed; they change no result."""
     seed: Int64 = 0
     """Of everything that is drawn: tasks, tokens, the adapter's first weights."""
     sampler: Sampler = Sampler()
@@ -467,8 +456,8 @@ class JobSpec(StrictModel):
     rounds: JobRounds | None = Field(default=None, exclude_if=_is_absent)
     """None: one round, the pools stay as they are."""
     checkpoints: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """After how many rollouts the adapter is also saved, as `checkpoints/N`: the last one that N
-    rollouts or fewer have made."""
+    """Rollouts after which the adapter is also saved, as `checkpoints/N`, by the last step within
+    N."""
     algorithm: Algorithm = Algorithm()
     optimizer: OptimizerSettings = OptimizerSettings()
     lora: LoraSettings = LoraSettings()
@@ -481,8 +470,7 @@ class JobSpec(StrictModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the base's weights."""
     threads: Annotated[int, Field(ge=1)] | None = None
-    """Of the processor; None: as the process was started with. The sha256 of an adapter is
-    reproducible for one number of them."""
+    """Threads of the processor; None: the process's. An adapter's sha256 repeats for one number."""
     tracker: str | None = Field(default=None, pattern="^(trackio|wandb):.+$")
     """Where the figures are also written, as LIBRARY:PROJECT; changes no result."""
 
@@ -511,7 +499,6 @@ class JobSpec(StrictModel):
 
     @model_validator(mode="after")
     def _pools_apart(self) -> Self:
-        """Every figure is of one pool, and no task that is shown is drawn."""
         _once("two pools have one name", (pool.name for pool in self.pools))
         siblings = self.warm_start.siblings if self.warm_start else ()
         named = [task for pool in self.pools for task in pool.all_tasks]
@@ -540,7 +527,6 @@ class JobSpec(StrictModel):
 
     @model_validator(mode="after")
     def _routes(self) -> Self:
-        """A router is taught what it chooses among."""
         if (self.teaches == "router") != (self.router is not None):
             raise ValueError(
                 f"a job that teaches the {self.teaches} has "

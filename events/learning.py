@@ -35,8 +35,7 @@ OPERATOR: Final = "operator"
 """In place of a pattern: an operator added the task, and for no failure pattern."""
 
 BRANCH: Final = "skill"
-"""Name of a branch of a cycle, as events, tables and commands have it: a cycle of several jobs has
-a branch for each. TRACE names a branch by the skill that it trains."""
+"""Name of a branch of a cycle, as stored. TRACE names a branch by the skill that it trains."""
 
 VERSION: Final = "panel"
 """What a version with members is called in tables and by commands, as TRACE does."""
@@ -51,12 +50,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 
 Trigger = Literal["rollouts", "priority", "age", "cron", "operator"]
-"""Why a cycle is due: enough new rollouts, enough priority mass, a long time since the last one, a
-point of the schedule, a person."""
+"""Why a cycle is due: new rollouts, priority mass, time since the last, the schedule, a person."""
 
 Mode = Literal["inherit", "explore", "repair", "synthesize"]
-"""How a task is written: around the gold actions of a failed one, around a fresh trajectory through
-the environment, as a lesson, which begins behind a call that a tool refused, or by a plan."""
+"""How a task is written: around a failed task's gold actions, around a fresh trajectory, as a
+lesson behind a refused call, or by a plan."""
 
 Check = Literal[
     "schema", "gold", "provenance", "leak", "outputs", "policy", "solvable", "informative",
@@ -100,8 +98,8 @@ class Decision(EventData):
 
 
 class LeaderClaimed(Decision):
-    """A process leads from here on. In the order of the log the first claim of the epoch after the
-    current one wins; decisions that carry another epoch count no more."""
+    """A process leads from here on. The first claim of the epoch after the current one wins;
+    decisions of another epoch no longer count."""
 
     TYPE: ClassVar[str] = "LeaderClaimed"
 
@@ -145,9 +143,8 @@ class PatternsDiagnosed(Decision):
     cycle: Id | None = None
     """The cycle that asked for it; None for an import and a person."""
     kinds: dict[Name, tuple[Id, ...]] = Field(default={}, exclude_if=lambda kinds: not kinds)
-    """Agent -> the kinds of task that its environment writes (consumers/diagnosis/task_kinds.py).
-    Rollouts of its own traffic on other tasks count in none of its numbers. An agent that is not
-    named has no environment, and all of its rollouts count."""
+    """Agent -> kinds of task that its environment writes. Its own traffic on other tasks counts
+    nowhere. An agent that is not named has no environment, and all of its rollouts count."""
 
 
 class PatternFinding(StrictModel):
@@ -219,16 +216,15 @@ class BadTries(StrictModel):
 
 
 class Directive(StrictModel):
-    """What to write tasks for, as data; daemon/controller/directive.py puts it in words for the
-    operator."""
+    """What to write tasks for; daemon/controller/directive.py puts it in words."""
 
     quotas: tuple[Quota, ...]
     mastered: tuple[Mastered, ...] = ()
     improving: tuple[Name, ...] = ()
     """Patterns that resolve or improve by themselves."""
     known: tuple[str, ...] = ()
-    """Historical: signatures of tasks that the buffer has. Written until the Proposer alone, which
-    reads the buffer itself, kept tasks from being written twice; empty since."""
+    """Historical: signatures of the buffer's tasks. The Proposer reads the buffer itself; empty
+    since."""
     bad_tries: tuple[BadTries, ...] = ()
     """What to do otherwise than the cycle before."""
 
@@ -257,8 +253,7 @@ class DirectiveWritten(Decision):
     trouble: Reason = ""
     """Why the analyzer's word was not used, where one is configured."""
     job_round: JobRound | None = None
-    """The round of a job that it is the directive of: `round` is then the one of the history that
-    the job went on from. None: the cycle's own."""
+    """The job's round that it belongs to; `round` is then the one that the job started from."""
 
 
 class Verified(StrictModel):
@@ -312,8 +307,8 @@ class TaskProposed(Decision):
     job_round: JobRound | None = None
     """The round of a job that wrote it; None for one that was there before the job."""
     definition: dict[str, Any] | None = None
-    """Of a task whose id is its content, ENVIRONMENT/=SHA256: the whole definition without the id.
-    None for a generated one, whose id makes it, and for a sealed one."""
+    """Of a task whose id is its content, ENVIRONMENT/=SHA256: the definition without the id. None
+    for a generated task, whose id makes it, and for a sealed one."""
     sealed: SealedDefinition | None = None
     """What stands for the definition of a task that is made of a person's session."""
     plan: PlanName | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -321,8 +316,8 @@ class TaskProposed(Decision):
 
 
 class TaskRejected(Decision):
-    """A task was written and failed a check, of which the next one is told; or, where it is named,
-    one of the buffer cannot be played."""
+    """A written task failed a check; or, where `task` is set, a task of the buffer cannot be
+    played."""
 
     TYPE: ClassVar[str] = "TaskRejected"
 
@@ -340,8 +335,7 @@ class TaskRejected(Decision):
     """The request, as far as there is one."""
     job_round: JobRound | None = None
     task: Id | None = None
-    """The task of the buffer whose body is missing or another one; None for one that was written
-    and never entered it."""
+    """The buffer's task whose body is missing or changed; None for a written task."""
     plan: PlanName | None = Field(default=None, exclude_if=lambda value: value is None)
     """The plan that the try followed."""
 
@@ -353,8 +347,7 @@ class TaskRejected(Decision):
 
 
 class TaskRetired(Decision):
-    """A task of the buffer or of the traffic is drawn by no new job. It stays in the tables, and an
-    operator may add it again."""
+    """No new job draws a task of the buffer or the traffic. An operator may add it again."""
 
     TYPE: ClassVar[str] = "TaskRetired"
 
@@ -377,8 +370,8 @@ class JobRequested(Decision):
     TYPE: ClassVar[str] = "JobRequested"
 
     job: Id
-    """derive_id("job", cycle), of a job for a skill derive_id("job", cycle, skill), of one that
-    teaches a panel's router derive_id("router job", cycle)."""
+    """derive_id("job", cycle); for a skill derive_id("job", cycle, skill); for a panel's router
+    derive_id("router job", cycle)."""
     cycle: Id | None = None
     """None for one that an operator asked for."""
     alias: Name
@@ -395,8 +388,8 @@ class JobRequested(Decision):
 
     @property
     def branch_columns(self) -> dict[str, str | None]:
-        """Return the columns that tell it from the other jobs of its cycle; their values are None
-        for a job that is the only one."""
+        """Return the columns that tell it from its cycle's other jobs; None where it is the only
+        one."""
         teaches = None if self.spec.teaches == "agent" else self.spec.teaches
         return {"skill": self.skill, "teaches": teaches}
 
@@ -425,8 +418,8 @@ class PoolShare(StrictModel):
 
 
 class PoolsShifted(Decision):
-    """A job has closed a round over its own rollouts: its directive and its tasks come before this
-    event, and the shares of its pools are new."""
+    """A job has closed a round of its own: its directive and tasks came before, its pools
+    change."""
 
     TYPE: ClassVar[str] = "PoolsShifted"
 
@@ -451,8 +444,7 @@ class JobEnded(Decision):
     outcome: JobOutcome
     reason: Reason = ""
     adapter: str | None = None
-    """Folder of what it left: relative to the home, or absolute for one outside of it. Older events
-    have absolute paths alone."""
+    """Folder of its result, relative to the home or absolute; older events have absolute paths."""
     sha256: Sha256 | None = None
     """Of the adapter's weights."""
     steps: Count = 0
@@ -473,8 +465,8 @@ class CycleEnded(Decision):
 
 
 class RepairEdit(StrictModel):
-    """One change of the agent's calls. Names tools and arguments, and quotes no value: rollouts may
-    be sealed, and this stream is plain."""
+    """A change of the agent's calls. Quotes no value: rollouts may be sealed, this stream is
+    plain."""
 
     operation: Operation
     turn: Count | None = None
@@ -492,8 +484,8 @@ class RepairEdit(StrictModel):
 
 
 class RepairSearched(Decision):
-    """A failed rollout was replayed, and the smallest change of its calls searched that makes the
-    state right. What it proves supersedes the label of the rules."""
+    """The smallest change of calls that mends a failed rollout was searched. What it proves
+    supersedes the label of the rules."""
 
     TYPE: ClassVar[str] = "RepairSearched"
 
@@ -512,8 +504,7 @@ class RepairSearched(Decision):
 
 
 class PersonErased(Decision):
-    """The key of a person is destroyed, here and wherever a copy of it comes back. Says nothing of
-    who it was."""
+    """A person's key is destroyed, and every restored copy of it. Does not name the person."""
 
     TYPE: ClassVar[str] = "PersonErased"
 
@@ -526,8 +517,8 @@ class PersonErased(Decision):
 
 
 class SkillLabels(StrictModel):
-    """The labels of one skill in one labelling, over the rollouts that it drew. A rollout that is
-    in none of these four is one to which the skill does not apply."""
+    """Labels of a skill in one labelling, over the rollouts drawn. Where the skill does not apply,
+    a rollout is in none of the four."""
 
     failures: Count
     """All failures that were drawn."""
@@ -553,11 +544,10 @@ class SkillContrast(StrictModel):
     description: Text
     """In words, what it is to have it."""
     patterns: tuple[Name, ...]
-    """Failure patterns of which it is the union, `category|pivot`; none where no rule explains the
-    failures that lack it."""
+    """Failure patterns of which it is the union, `category|pivot`; none where no rule applies."""
     failures: Count
-    """Failures to which it applies, before anything is drawn: as many as eight labellings of ten
-    have."""
+    """Failures to which it applies, before the draw: those that eight labellings of ten agree
+    on."""
     successes: Count
     """Successes to which it applies, likewise."""
     labellings: Annotated[tuple[SkillLabels, ...], Field(min_length=1, max_length=100)]
@@ -568,8 +558,7 @@ class SkillContrast(StrictModel):
 
 
 class SkillsContrasted(Decision):
-    """Failures and successes of an agent were compared, and its candidates for skills are these
-    from now on: none where nothing failed."""
+    """An agent's failures and successes were compared: its candidates for skills from now on."""
 
     TYPE: ClassVar[str] = "SkillsContrasted"
 

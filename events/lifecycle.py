@@ -1,16 +1,14 @@
-"""The life of an adapter: its states, which follows which, and what an event makes of a state.
+"""The life of an adapter: its states, their order, and the effect of events.
 
     produced -> staged -> evaluated -> gated -> canary -> promoted
              -> draining -> unloaded -> collected
 
-with three ways out: rejected (it is no good), rolled_back (it turned out to be no good), and
-draining at any time. `NEXT` is the whole truth, as data. Everything here is pure: the fold moves
-rows by it, whoever writes an event asks it first, and docs/events.md prints it.
+Ways out: rejected (by the gate), rolled_back (by live traffic), and draining at any time. `NEXT`
+holds all transitions. Folds and writers of events both ask it, and docs/events.md prints it. Pure.
 
-One of role `user` is measured by itself: `UserEvaluated` takes it to gated, where it plays users
-and joins no route. A panel goes through the same states; it has no files, and its members are
-loaded for it. An adapter that was unloaded can be staged again, and is then judged anew. Nothing
-comes after `collected`: its files are gone, and its name is not used again.
+An adapter of role `user` goes from `UserEvaluated` to gated; it plays users there and joins no
+route. A panel has no files and the same states. An unloaded adapter can be staged again and is
+judged anew. A collected one is final, and its name is not used again.
 """
 
 from collections.abc import Mapping
@@ -92,12 +90,9 @@ _ENTERS: Final[Mapping[str, frozenset[State]]] = {
 
 
 def after(adapter: str, state: State | None, event: ServingEvent) -> State | None:
-    """The state of `adapter` after `event`, the same one where it does not move.
-
-    `state` is None for a name that nobody produced. Returns None where the event is not allowed in
-    this state: then it changes nothing of this adapter. What else a route must keep to is in
-    consumers/folds/routing.py.
-    """
+    """Return the state of `adapter` after `event`; the same state where the event does not move it.
+    `state` is None for a name without an adapter. Returns None where the state forbids the event.
+    consumers/folds/routing.py holds the further rules of routes."""
     if isinstance(event, VersionProduced):
         return State.PRODUCED if state is None else None
     if state is None:
@@ -133,21 +128,20 @@ def _after_move(state: State, wanted: State) -> State | None:
 
 
 def _after_staging(state: State) -> State | None:
-    """On more replicas, or proven again after one was restarted, it stays what it is."""
+    """Return the same state on more replicas, or after a replica's restart."""
     if State.STAGED in NEXT[state]:
         return State.STAGED
     return state if state in LOADED - RETIRED else None
 
 
 def _after_evaluation(state: State) -> State | None:
-    """A new measurement takes back what the gate said of an older one; a route's it does not."""
+    """Return to `evaluated` from the gate's decision; a state by a route stays."""
     if state in (State.STAGED, State.EVALUATED, State.GATED):
         return State.EVALUATED
     return state if state in SERVING else None
 
 
 def _after_role_evaluation(state: State, event: RoleEvaluated) -> State | None:
-    """What has a gate of its own may be measured again."""
     if state not in (State.PRODUCED, State.STAGED, State.GATED):
         return None
     return State.GATED if event.passed else State.REJECTED

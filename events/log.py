@@ -1,13 +1,11 @@
 """The log: append a batch durably, read from a position, wait for more.
 
-Three implementations stand beside each other and pass one contract suite (tests/contract):
-`memory.py` for tests, `events/sqlite/log.py` embedded in a file, `events/kafka/log.py` on a
-broker. Offsets are dense per partition on the first two; a broker may leave holes, so no caller
-counts on offset + 1.
+One contract suite (tests/contract) holds for `memory.py`, `events/sqlite/log.py` and
+`events/kafka/log.py`. A broker may leave holes between offsets, so no caller counts on offset + 1.
 
-Guarantees: what `append` returned for is in the log after a crash of any process (and, on the
-embedded log, after a power cut); a batch is appended whole or not at all on the embedded log; reads
-never skip silently. Not covered: deleting single records, and order across partitions.
+Guarantees: what `append` returned for survives a crash of any process, and on the embedded log a
+power cut; there a batch is also appended whole or not at all. Reads never skip silently. Not
+covered: deleting single records, and order across partitions.
 """
 
 import hashlib
@@ -22,8 +20,7 @@ from events.streams import MAX_VALUE_BYTES
 Headers = tuple[tuple[str, bytes], ...]
 
 SOURCE_CHARACTERS: Final = 256
-"""Longest name of a source, in characters: it is part of keys of the tables. Ours have 36 at
-most."""
+"""Longest name of a source, in characters: tables have it in keys. Ours have 36 at most."""
 
 READ_RECORDS: Final = 500
 """Records per page where all are read."""
@@ -77,22 +74,17 @@ class EventLog(Protocol):
     """An append-only log of partitioned streams."""
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
-        """Append durably, in order; returns when it is safe.
-
-        Raises TooLarge (nothing appended), LogFull, LogReadOnly or LogUnavailable; after the last
-        three nothing of the batch was acknowledged.
-        """
+        """Append in order and return when it is durable. Raises TooLarge (nothing was appended),
+        LogFull, LogReadOnly or LogUnavailable; after the last three, nothing of the batch was
+        acknowledged."""
         ...
 
     def read(
         self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
     ) -> list[Record]:
-        """Records from `offset` on, at most `limit` and about `max_bytes` of values, at least one
-        if there is one; empty at the end.
-
-        Raises LogTruncated when `offset` lies before the start, AheadOfLog when beyond the end,
-        LogCorrupt, or LogUnavailable.
-        """
+        """Return records from `offset` on: at most `limit`, about `max_bytes` of values, at least
+        one unless at the end. Raises LogTruncated for an offset before the start, AheadOfLog for
+        one beyond the end, LogCorrupt, LogUnavailable."""
         ...
 
     def start(self, stream: str) -> tuple[int, ...]:
@@ -104,8 +96,8 @@ class EventLog(Protocol):
         ...
 
     def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
-        """Whether something lies at or beyond `cursor` in any of its partitions, waiting for it
-        at most `timeout_seconds`."""
+        """Wait for a record at or beyond `cursor` in any of its partitions; return whether there is
+        one."""
         ...
 
     def trim(self, stream: str, partition: int, before: int) -> None:
@@ -118,8 +110,7 @@ class EventLog(Protocol):
 
 
 def is_origin(source: str, sequence: int) -> bool:
-    """Return whether a log of ours can have recorded such an event: a short name, a number of 63
-    bits."""
+    """Return whether our log can have recorded it: a short source, a sequence of 63 bits."""
     return 0 < len(source) <= SOURCE_CHARACTERS and "\x00" not in source and 0 <= sequence < 2**63
 
 
@@ -138,9 +129,8 @@ def check_size(entry: Entry | Record) -> None:
 
 
 def record_sha256(record: Record) -> str:
-    """What tells a record from every other, in hex: a digest of source, sequence, key, headers and
-    value. The same in each log that holds the record; where it stands and when it was recorded
-    there is left out."""
+    """Return the digest of a record's source, sequence, key, headers and value, in hex. It is the
+    same in each log, wherever the record stands and whenever it was recorded."""
     hasher = hashlib.sha256()
     parts = [record.source.encode(), str(record.sequence).encode(), record.key.encode()]
     for name, content in record.headers:

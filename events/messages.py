@@ -1,9 +1,6 @@
-"""A conversation in one form, whatever format it came from.
-
-Follows OpenAI chat messages, with two differences that the field's data forces: arguments are kept
-parsed when they are a JSON object and as the raw string when they are not (then the call was
-malformed), and a user may call tools too (tau2's telecom), so who asked is the message's role.
-"""
+"""A conversation in one form, whatever its source: OpenAI chat messages, with two differences.
+Arguments of a call are a parsed object, or the raw text where they are none (the call is then
+malformed). A user may call tools too, so a message's role names the caller."""
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat, takewhile
@@ -47,8 +44,8 @@ class Message(StrictModel):
     reflection: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """The stored name of `aside`."""
     sampled: bool | None = None
-    """False for a message that nobody wrote in this rollout: an injected greeting, or what a task
-    begins after (its prefix)."""
+    """False for a message that was not written in this rollout: an injected greeting, or a
+    prefix."""
 
     @property
     def text(self) -> str:
@@ -60,8 +57,7 @@ class Message(StrictModel):
 
     @property
     def aside(self) -> str | None:
-        """What an agent says apart from its answer, without tags. Neither users nor verdicts read
-        it."""
+        """Text of the agent beside its answer, without tags; neither users nor verdicts read it."""
         return self.reflection
 
     def with_aside(self, aside: str | None) -> Self:
@@ -99,13 +95,9 @@ class ExecutedCall(NamedTuple):
 
 
 def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
-    """Every tool call with its result, in the order of the calls.
-
-    The results that follow a message with n calls belong to these calls: by their ids where the
-    message's calls have distinct ids and each result names another of them (calls that ran at the
-    same time may be answered in any order), else in order. Ids say nothing beyond one message:
-    some agents repeat them inside one rollout.
-    """
+    """Return every tool call with its result, in the order of the calls. Results that follow a
+    message belong to its calls: by their ids where these are distinct and match, else in order. Ids
+    hold within one message alone: some agents repeat them in a rollout."""
     executed: list[ExecutedCall] = []
     for turn, message in enumerate(messages):
         if message.role not in ("assistant", "user") or not message.tool_calls:
@@ -129,7 +121,6 @@ def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
 def _pair_results(
     calls: Sequence[ToolCall], results: Sequence[Message]
 ) -> Iterable[tuple[ToolCall, Message | None]]:
-    """Return each call with its result, None where there is none."""
     by_id = {result.tool_call_id: result for result in results}
     ids = {call.id for call in calls}
     are_distinct = len(ids) == len(calls) and len(by_id) == len(results)

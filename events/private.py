@@ -1,14 +1,12 @@
-"""Files and folders that their owner alone may read, because they hold conversations.
+"""Files and folders that their owner alone may read: they hold conversations.
 
-    make_folder(folder)                     unless it is there
-    create_file(path)                       empty, unless it is there
-    open(path, "wb", opener=opener)         a file that is made so where it is made
-    tighten(path)                           what an older version made readable for all users
+    make_folder(folder)                     unless it exists
+    create_file(path)                       empty, unless it exists
+    open(path, "wb", opener=opener)         a private file where a new one is made
+    tighten(path)                           a file of an older version that all could read
 
-The process's umask is left alone: it belongs to all threads, and to files that are for others.
-
-Guarantee: never is there a moment in which others can open what is made here. Not covered: a folder
-that was there keeps its group's permissions, which were set on purpose.
+Guarantee: others can never open what is made here. The umask, which all threads share, stays. Not
+covered: an existing folder keeps its group's permissions, which were set on purpose.
 """
 
 import os
@@ -46,14 +44,13 @@ def opener(path: str, flags: int) -> int:
 
 
 def open_lock(path: Path) -> IO[str]:
-    """Open a file to hold a lock on: a process that cannot open it cannot hold it. Raises
-    OSError."""
+    """Open a file for a lock; a process that cannot open it cannot hold it. Raises OSError."""
     return open(path, "w", opener=opener)
 
 
 def tighten(path: Path) -> None:
-    """Remove the permissions of all other users from a file or folder of ours; do nothing where it
-    does not exist, or has another owner."""
+    """Remove other users' permissions from our file or folder; ignore one of another owner, or
+    none."""
     try:
         status = path.stat()
         if status.st_uid == os.geteuid() and status.st_mode & _OTHERS:

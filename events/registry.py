@@ -1,10 +1,7 @@
-"""The event types, and the upcasters that turn older versions into the newest.
-
-An upcaster is a pure function from one version's JSON to the next one's; they are chained before
-validation, so folds see the newest version only. The same version may only gain an optional field
-with a default; anything else is a new version with an upcaster. schemas/ holds the frozen JSON
-Schema of every released version, golden/ the stored bytes of each: tests hold us to both.
-"""
+"""The event types, and upcasters of older versions. An upcaster is a pure function from one
+version's JSON to the next one's; validation sees the newest version alone. A version may only gain
+an optional field with a default; any other change is a new version with an upcaster. schemas/ holds
+the frozen JSON Schema of each version and golden/ its bytes; tests check both."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping

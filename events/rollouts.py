@@ -1,9 +1,8 @@
 """What the agent did: the events of the stream `rollouts`.
 
-Each event is a head (small, always readable, read by every fold) and, where it carries what people
-or the model said, a content: a separate section of the stored value, so that it can be encrypted or
-destroyed per person without touching the head. Token ids and log-probabilities are a third section
-that no fold ever reads (codec.py).
+An event is a head, which every fold reads, and a content with what was said. The content is stored
+apart, so it can be encrypted or destroyed without the head. Token ids and log-probabilities are a
+third section, which no fold reads (codec.py).
 """
 
 from hashlib import sha256
@@ -14,8 +13,7 @@ from pydantic import Field
 from events.messages import Action, Message, StrictModel
 
 NOBODY: Final = "unknown"
-"""The base and the policy of a live call, or rollout, that no engine answered. An import may use
-the same word for a base that its file does not name."""
+"""Base and policy of a live call that no engine answered, or an imported base without a name."""
 
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
@@ -39,12 +37,11 @@ Purpose = Literal["live", "import", "train", "evaluate", "probe"]
 Outcome = Literal["completed", "aborted", "failed", "timeout"]
 
 Attribution = Literal["header", "key", "path", "prefix", "none"]
-"""How a call's session was found: named by the client in one of three ways; by its beginning, which
-is an earlier call with its answer; or not at all, so that the call begins a session of its own."""
+"""How a call's session was found: by one of three names, by the earlier call and answer with which
+it begins, or not at all, so that it begins a session."""
 
 Routed = Literal["named", "drawn", "kept", "fallback"]
-"""Why a policy was asked: it was asked for by its exact name; the shares of the route drew it for
-the session; it had the session before; or whoever was chosen could not be asked."""
+"""Why a policy was asked: by exact name; drawn by shares; kept; in place of a missing one."""
 
 EndCause = Literal["asked", "feedback", "idle"]
 """Why a session was closed: somebody said so; its outcome was posted; nothing came for long."""
@@ -77,8 +74,8 @@ class EventData(StrictModel):
     VERSION: ClassVar[int] = 1
     STREAM: ClassVar[str]
     PRIVATE: ClassVar[tuple[str, ...]] = ()
-    """Fields that may hold what somebody said: sealed with the content where the event is a
-    person's, and at their defaults for who cannot open it."""
+    """Fields that may hold what was said: sealed with a person's content; without a key, at
+    defaults."""
 
     def key(self) -> str:
         """What orders and places the event: events of one key are in one partition."""
@@ -116,21 +113,18 @@ class Labels(StrictModel):
     categories: tuple[Name, ...] = ()
     pivot: str
     trace_key: str
-    """Digest of the task and the tool-call trace; of a sealed rollout a keyed one, equal for the
-    same calls of one person."""
+    """Digest of task and tool calls; for a sealed rollout keyed, equal within one person."""
     tools: tuple[str, ...] = ()
     """Tools that the agent called; of a sealed rollout, those of them that it was offered."""
     words: str | None = None
-    """Signature of the user's first message, which is equal in part for requests that share words;
-    None for a sealed rollout."""
+    """Signature of the user's first message, alike for similar requests; None where sealed."""
 
 
 ToolName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class ToolRoles(StrictModel):
-    """What the environment of a rollout declares of its tools, where no name tells it
-    (envs/catalog.py): what the rules ask."""
+    """Roles of tools that an environment declares for the rules (envs/catalog.py)."""
 
     writes: tuple[ToolName, ...] = ()
     """Tools that change state."""
@@ -151,9 +145,8 @@ class ToolRoles(StrictModel):
 
 
 ChoiceDoubt = Literal["none", "disagreement", "tie", "timeout", "failed", "absent"]
-"""Why no member of a panel was chosen: the router found no skill; its two orders of labels chose
-differently; two choices had one score; it gave no answer in time, or none at all; no engine has the
-member."""
+"""Why no member was chosen: no skill; two orders disagree; equal scores; too late; no answer; no
+engine has the member."""
 
 
 class MemberChoice(StrictModel):
@@ -243,11 +236,10 @@ class RolloutEnded(EventData):
     forks: tuple[str, ...] = ()
     """Calls that left the main line (a compaction, a rewritten system prompt)."""
     gathered: Count = 0
-    """Calls and forks that `CallsGathered` events before this one name, because they are too many
-    for one head; then `calls` and `forks` are empty."""
+    """Calls and forks that earlier `CallsGathered` events name; then `calls` and `forks` are
+    empty."""
     labels: Labels | None = None
-    """What the rules made of a rollout that no fold can read: a sealed one, or a live one whose
-    words lie in a blob. None for any other."""
+    """The rules' labels for a rollout that no fold can read (sealed, or in a blob); else None."""
     member: MemberChoice | None = None
     """The member of the panel that answered last; None where the policy is no panel."""
 
@@ -325,11 +317,9 @@ class CallStarted(EventData):
     routed: Routed | None = None
     """Why this policy was asked; None where no route had a say."""
     shares: dict[Name, Annotated[float, Field(gt=0, lt=1)]] | None = None
-    """Policy -> the probability with which chance chose it for this call, given that the session is
-    not held out; None where chance had no choice."""
+    """Policy -> probability that chance chose it here, unless held out; None without a choice."""
     holdout: HoldoutDraw | None = None
-    """Whether the draw of this call held the session out; None where the session had a policy
-    already, and where the route holds no session out."""
+    """Whether this call's draw held the session out; None without such a draw."""
     member: MemberChoice | None = None
     """The member of the panel that answered; None where the policy is no panel."""
 
@@ -346,12 +336,10 @@ class CallEndContent(StrictModel):
 
 
 class CallEnded(EventData):
-    """A request was answered, or came to nothing.
-
-    Arrays: `prompt_token_ids`, `token_ids` (int32) and `logprobs` (float32), the last two of equal
-    length; absent when the call is untrainable. They are of the first choice; those of choice 1 are
-    `token_ids.1` and `logprobs.1`, and a second prompt's `prompt_token_ids.1`.
-    """
+    """A request was answered, or failed. Arrays: `prompt_token_ids`, `token_ids` (int32) and
+    `logprobs` (float32), the last two of equal length; absent when the call is untrainable. They
+    are of the first choice; those of choice 1 are `token_ids.1` and `logprobs.1`, and a second
+    prompt's `prompt_token_ids.1`."""
 
     TYPE: ClassVar[str] = "CallEnded"
     STREAM: ClassVar[str] = "rollouts"
@@ -380,11 +368,8 @@ class CallEnded(EventData):
 
 
 class SessionEnded(EventData):
-    """A conversation is over: what was said in it can become a rollout.
-
-    Says nothing of its calls, which are known by their own events. A session that goes on
-    afterwards may end again; each end closes the calls that are in no rollout yet.
-    """
+    """A conversation is over: its calls can become a rollout. A session that goes on may end again;
+    each end closes the calls that are in no rollout yet."""
 
     TYPE: ClassVar[str] = "SessionEnded"
     STREAM: ClassVar[str] = "rollouts"
@@ -397,10 +382,8 @@ class SessionEnded(EventData):
 
 
 class ClosingFailed(EventData):
-    """An ended session cannot be made into a rollout, and is left to a person: a dead letter.
-
-    Its calls stay with this end until `kintsugi dlq retry` has made the rollout.
-    """
+    """An ended session cannot become a rollout: a dead letter for a person. Its calls stay with
+    this end until `kintsugi dlq retry` has made the rollout."""
 
     TYPE: ClassVar[str] = "ClosingFailed"
     STREAM: ClassVar[str] = "rollouts"

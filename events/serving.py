@@ -1,18 +1,17 @@
-"""What happens to adapters and routes: events of the stream `learning`.
+"""Adapters and routes: events of the stream `learning`.
 
-    AdapterProduced    a job left it, or an operator pushed it
+    AdapterProduced    a job or an operator made it
     PanelComposed      several adapters and a router answer as one policy
-    AdapterStaged      every replica has loaded it and was seen to answer with it
+    AdapterStaged      every replica has loaded it and answers with it
     AdapterEvaluated   it was measured beside the incumbent
     GateDecided        it may take the incumbent's place, may not, or more has to be run
     RouteChanged       who answers an alias from here on
-    UserEvaluated      an adapter that plays users was measured, and may play them or may not
+    UserEvaluated      an adapter that plays users passed its gate, or failed
     AdapterMoved       it goes out of service: rejected, draining, unloaded, collected
-    OperatorActed      a person asked for something; comes before what follows from it
+    OperatorActed      a person asked for something; comes before its effects
 
-Which of them may happen to an adapter in which state is in lifecycle.py. In all of them an adapter
-is named by its name, and the base model without an adapter by None. A panel lives as an adapter
-does, under a name among those of adapters.
+lifecycle.py tells which event is allowed in which state. The base without an adapter is None. A
+panel lives as an adapter does, under a name among those of adapters.
 """
 
 from math import fsum, isclose
@@ -30,10 +29,9 @@ from events.rollouts import Count, Name, Reason
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 Why = Literal["canary", "promoted", "rollback", "operator", "expired", "rebased", "holdout"]
-"""Why a route changed. `canary` and `promoted` need a passed gate; `operator` is a person's will;
-`expired` ends a canary that showed nothing in its time; `rebased`: the engines serve another
-base model, for which adapters of the old one are nothing; `holdout`: only the held-out share is
-another."""
+"""Why a route changed. `canary` and `promoted` need a passed gate; `expired` ends a canary that
+showed nothing; `rebased`: the engines serve another base, without the old adapters; `holdout`: only
+the held-out share changes."""
 
 Retired = Literal["rejected", "draining", "unloaded", "collected"]
 
@@ -79,8 +77,7 @@ class AdapterProduced(Decision):
     sha256: Sha256
     """Of its weights."""
     path: Text
-    """Its folder: relative to the home, or absolute for one outside of it. Older events have
-    absolute paths alone."""
+    """Its folder, relative to the home or absolute; older events have absolute paths."""
     capability: str | None = None
     """What it was trained for."""
     job: str | None = None
@@ -119,8 +116,7 @@ class Panel(StrictModel):
 
     @property
     def by_name(self) -> dict[str, str | None]:
-        """Return the names of the members, each with the adapter that answers, None for the
-        base."""
+        """Return the members by name, each with the adapter that answers, None for the base."""
         return {member.skill: member.adapter for member in self.members}
 
     def find_adapter(self, skill: str | None) -> str | None:
@@ -167,8 +163,7 @@ class PanelComposed(Decision):
 
 
 class AdapterStaged(Decision):
-    """An adapter is loaded on every replica, and every replica answers with it and not with the
-    base."""
+    """Every replica has loaded an adapter and answers with it, not with the base."""
 
     TYPE: ClassVar[str] = "AdapterStaged"
 
@@ -176,8 +171,8 @@ class AdapterStaged(Decision):
     replicas: Annotated[tuple[Text, ...], Field(min_length=1)]
     """Where: their URLs."""
     distance: Annotated[float, Field(ge=0)]
-    """From the fingerprint that it should have: the root mean square of the differences of
-    log-probabilities, in nats; of the replica where it is largest."""
+    """Distance from the expected fingerprint: root mean square of log-probability differences in
+    nats, on the worst replica."""
     from_base: Annotated[float, Field(ge=0)]
     """From the fingerprint of its base, in the same way; of the replica where it is smallest."""
 
@@ -190,8 +185,7 @@ class PassRates(StrictModel):
 
 
 class AdapterEvaluated(Decision):
-    """An adapter and the incumbent attempted the same tasks. Their rollouts are events of their
-    own."""
+    """Adapter and incumbent attempted the same tasks; their rollouts are events of their own."""
 
     TYPE: ClassVar[str] = "AdapterEvaluated"
 
@@ -235,8 +229,8 @@ class UserFaultRate(StrictModel):
 
 
 class UserEvaluated(Decision):
-    """An adapter of role `user` has played dialogues whose exact user is known. Where all rates
-    hold it plays users from here on, in place of the one before."""
+    """An adapter of role `user` played dialogues with a known exact user. Where all rates hold, it
+    plays users from here on."""
 
     TYPE: ClassVar[str] = "UserEvaluated"
 
@@ -258,8 +252,7 @@ class UserEvaluated(Decision):
     candidates: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=lambda count: count == 1)
     """Lines of which each of its lines was chosen. It plays users in this way."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=lambda manners: not manners)
-    """Manners of speaking that the users of the dialogues had in turn; empty: their tasks' own
-    words alone."""
+    """Manners of speaking that the dialogues' users had in turn; empty: their tasks' own words."""
 
     @property
     def rates(self) -> dict[str, UserFaultRate]:
@@ -296,8 +289,7 @@ class LiveEvidence(StrictModel):
     towards: Annotated[float, Field(ge=0)]
     """Evidence that it is not much worse; 20 decides."""
     imbalance: Annotated[float, Field(ge=0)] | None = None
-    """Evidence that sessions of one of them are judged more often; None of a guard that did not
-    look for it, which compared pairs."""
+    """Evidence that sessions of one of them are judged more often; None: not looked for (pairs)."""
     canary: ArmCounts | None = None
     """None likewise."""
     incumbent: ArmCounts | None = None
@@ -318,8 +310,8 @@ class RouteChanged(Decision):
     shares: Annotated[tuple[RouteShare, ...], Field(min_length=1)]
     """Shares of the sessions that are not held out. They sum to 1; nobody has two."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of all sessions that the base answers whatever is promoted; above 0 only where an
-    adapter answers the others."""
+    """Share of all sessions that the base always answers; above 0 only where an adapter is
+    routed."""
     shadow: Name | None = None
     """An adapter that answers as well, unseen by the client."""
     why: Why
@@ -384,8 +376,7 @@ VersionProduced = AdapterProduced | PanelComposed
 """What begins the life of a version, with files or with members."""
 
 ROLE_GATE: Final = "user_gate"
-"""Name of the column and of the field of commands that hold how an adapter did at the gate of its
-own role."""
+"""Column and field of commands with the result at the gate of an adapter's own role."""
 
 RoleEvaluated = UserEvaluated
 """The gate of a role other than the agent's."""

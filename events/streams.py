@@ -1,9 +1,6 @@
-"""Names, topics, keys, partitions and retention of the streams: the one table.
-
-The number of partitions never changes for a generation of a topic: keys would move and replays
-would break. Growth is a new generation (`.v2`), not more partitions. Both engines use the same
-numbers, so a spool mirrors into Kafka partition by partition.
-"""
+"""Names, topics, keys, partitions and retention of the streams, for both engines. A topic's
+generation never changes its number of partitions: keys would move and replays would break. Growth
+is a new generation (`.v2`)."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,14 +1,14 @@
 """An archive: a log's records in files that a hash chain holds together.
 
-    FOLDER/manifest.json       what there is; each segment names the hash of the entry before it
+    FOLDER/manifest.json       the index; each segment names the hash of the entry before it
     FOLDER/segments/*.segment  records of one partition, exactly as they were (segments.py)
     FOLDER/blobs/ab/<sha256>   the bodies that they name
 
-    Archive(folder)               reads one: a log that cannot be appended to
+    Archive(folder)            reads one: a log that cannot be appended to
 
-Guarantees: a segment that is missing, was altered or was exchanged is named before anything of it
-is handed out. Written by export.py. Not covered: a whole archive that was exchanged for an older
-one of the same log, which only the `head` that an export returned can tell.
+Guarantees: a segment that is missing, altered or exchanged is named before any of it is returned.
+Not covered: an archive exchanged for an older one of the same log, which only the `head` of an
+export can tell.
 """
 
 import bisect
@@ -117,8 +117,8 @@ def ends(log: EventLog) -> Cut:
 
 
 def check_dense(archive: "Archive") -> None:
-    """Refuse to bring back an archive that has a hole, where a foreign transaction or a compaction
-    left one on the broker: every log numbers anew without."""
+    """Refuse to restore an archive with a hole (a foreign transaction or a compaction on the
+    broker)."""
     following = {
         (stream, p): offset
         for stream, offsets in archive.manifest.starts.items()
@@ -159,8 +159,7 @@ class Archive:
         return self._of[stream, partition]
 
     def records(self, segment: Segment) -> list[Record]:
-        """Return the records of one segment; raises LogCorrupt, with its name, where it was
-        altered."""
+        """Return a segment's records. Raises LogCorrupt, with its name, where it was altered."""
         if segment.file not in self._held:
             self._held[segment.file] = self._load(segment)
             if len(self._held) > _HELD:
@@ -230,16 +229,12 @@ class Archive:
 
 
 class _Format(BaseModel):
-    """The field that tells how the others are to be read."""
-
     model_config = ConfigDict(strict=True)
 
     format: int
 
 
 class _ManifestFile(BaseModel):
-    """The manifest as it is stored."""
-
     model_config = ConfigDict(strict=True, extra="forbid")
 
     format: int

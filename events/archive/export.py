@@ -1,9 +1,8 @@
-"""Writing an archive: a log's records into files that a hash chain holds together.
+"""Writes an archive: a log's records in files that a hash chain holds together.
 
-    export(log, blobs, folder)    writes one, or goes on where one ends
+    export(log, blobs, folder)    writes a new archive, or continues one
 
-The manifest is written last and at once, so an export that is killed leaves the archive as it was
-before. What it looks like: archive.py.
+The manifest is written last and at once, so a killed export leaves the archive as it was.
 """
 
 import json
@@ -52,10 +51,9 @@ def export(
     end: Cut | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> ExportResult:
-    """Write what lies before `end` (default: the log's end now) into `folder`: from `start`
-    (default: the log's start) into a new one, and into an archive of this log what it lacks.
-
-    Raises LogError where the archive is of another log or does not reach the log's start."""
+    """Write what lies before `end` (default: the log's end now) into `folder`: from `start` into a
+    new archive, or what an archive of this log lacks. Raises LogError where the archive is of
+    another log or does not reach the log's start."""
     until = ends(log) if end is None else end
     manifest = _open_manifest(log, folder, start)
     private.make_folder(folder)
@@ -102,7 +100,6 @@ def _open_manifest(log: EventLog, folder: Path, start: Cut | None) -> Manifest:
 def _check_continues(
     archive: Archive, log: EventLog, stream: str, partition: int, end: int
 ) -> None:
-    """The archive's last record has to be the log's."""
     check_bounds(stream, partition, end, log.start(stream)[partition], log.end(stream)[partition])
     of = archive.segments(stream, partition)
     if not of or of[-1].last < log.start(stream)[partition]:
@@ -117,7 +114,7 @@ def _check_continues(
 def _portions(
     log: EventLog, stream: str, partition: int, offset: int, end: int
 ) -> Iterator[tuple[list[Record], list[bytes]]]:
-    """Yield the records of one segment after the other, with their bytes as stored in it."""
+    """Yield segments of records, with their bytes as stored."""
     records: list[Record] = []
     frames: list[bytes] = []
     size = 0
@@ -176,6 +173,5 @@ def _store(folder: Path, manifest: Manifest) -> None:
 
 
 def _put(path: Path, content: bytes) -> None:
-    """Write a file durably and at once."""
     private.make_folder(path.parent)
     replace_file(path, content, is_durable=True, is_private=True, is_shared=True)

@@ -1,12 +1,11 @@
-"""A broker's log back from an archive, on empty topics: the same offsets, times, sources,
+"""Restores a broker's log from an archive on empty topics, with the same offsets, times, sources,
 sequences and bytes.
 
     restore(archive, log, blobs)    fill the topics of `log`
 
-Guarantees: every segment is checked before anything is sent; every record is acknowledged at the
-offset that it had, or the restore stops and says where it was not. Killed, or left by the broker,
-it goes on when it is run again: what the topics hold by then is read and compared, and nothing is
-written twice. Not covered: an archive without the beginning, for a new topic begins at 0.
+Guarantees: every segment is checked before it is sent; every record is acknowledged at its old
+offset, or the restore stops and names it. Run again, it compares what the topics hold and writes
+nothing twice. Not covered: an archive without the beginning, for a new topic begins at 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,9 +30,9 @@ def restore(
     blobs: BlobStore,
     advance: Callable[[int], None] = lambda _: None,
 ) -> RestoreResult:
-    """Every record of the archive, after the blobs that they name; counts those as well that were
-    there. Raises LogCorrupt for a damaged segment, BlobError for a damaged blob, LogUnavailable,
-    and LogError for topics that hold anything else."""
+    """Restore every record, after its blobs; the counts include what was there. Raises LogCorrupt
+    for a damaged segment, BlobError for a damaged blob, LogUnavailable, and LogError for topics
+    that hold anything else."""
     check_dense(archive)
     _check_begins(archive)
     copied = sum(
@@ -68,7 +67,7 @@ def _check_begins(archive: Archive) -> None:
 
 
 def _fill(archive: Archive, segment: Segment, log: KafkaLog, end: int, sender: Sender) -> None:
-    """See that a segment is in its topic, which ended at `end` before all of this."""
+    """Complete a segment in its topic, which ended at `end` before the restore."""
     records = archive.records(segment)
     at = (segment.stream, segment.partition)
     held = max(0, min(end, segment.last + 1) - segment.first)
@@ -83,7 +82,6 @@ def _fill(archive: Archive, segment: Segment, log: KafkaLog, end: int, sender: S
 
 
 def _send(archive: Archive, records: Sequence[Record], sender: Sender) -> None:
-    """Send and wait; what is on its way at once is bounded by the sender's window."""
     sent = [sender.send(OutboundRecord.of(record)) for record in records]
     for record, pending in zip(records, sent, strict=True):
         if pending.offset(_ACKNOWLEDGED_SECONDS) != record.offset:

@@ -1,11 +1,11 @@
-"""The embedded log back from an archive, bit for bit: the same offsets, times, sources, sequences
-and bytes.
+"""Restores the embedded log from an archive, with the same offsets, times, sources, sequences and
+bytes.
 
     restore(archive, path)    put the log at `path`, where nothing may be
 
-An archive of a home gives that home's log back, its id included, so its own numbers go on. One of
-a broker's log, with events of several homes, becomes a log of copies (events/sqlite/imported.py)
-with a new id: whatever is recorded there is a source of its own, and none of the homes is ever two.
+An archive of a home restores its log with its id and its numbers. One of a broker, with events of
+several homes, becomes a log of copies (events/sqlite/imported.py) with a new id, so that no home
+exists twice.
 """
 
 import sqlite3
@@ -27,9 +27,9 @@ from events.sqlite.log import columns_of
 def restore(
     archive: Archive, path: Path, blobs: BlobStore, advance: Callable[[int], None] = lambda _: None
 ) -> RestoreResult:
-    """Every record of the archive, in one transaction, after the blobs that they name. Raises
-    LogCorrupt for a damaged segment, BlobError for a damaged blob, LogError for records that no
-    embedded log can hold; then there is no log."""
+    """Restore every record in one transaction, after its blobs. Raises LogCorrupt for a damaged
+    segment, BlobError for a damaged blob, LogError for records that no embedded log can hold; then
+    there is no log."""
     check_dense(archive)
     source = archive.manifest.source
     count = copied = 0
@@ -58,8 +58,7 @@ def restore(
 
 
 def _prepare_record(record: Record, source: str | None, archive: Archive) -> Record:
-    """Return the record as it is stored in the file of the log `source`; None means a log of
-    copies."""
+    """Return the record as the file of the log `source` stores it; None: a log of copies."""
     if source is None:
         return replace(record, headers=imported.add_origin(record))
     if (record.source, record.sequence) != (source, record.offset):

@@ -73,8 +73,7 @@ def pack_segment(stream: str, partition: int, frames: Iterable[bytes]) -> Segmen
 def unpack_segment(
     stream: str, partition: int, stored: bytes, expected: str, name: str
 ) -> list[Record]:
-    """The records of a segment; raises LogCorrupt, with its name, where it is not what its hash
-    says."""
+    """Return a segment's records. Raises LogCorrupt, with its name, where its hash differs."""
     try:
         content = _inflate(stored)
     except zstandard.ZstdError as error:
@@ -96,8 +95,8 @@ def unpack_segment(
 
 
 def _inflate(stored: bytes) -> bytes:
-    """What one frame holds and nothing follows; of more than a segment may hold, its beginning,
-    which is longer than that. Raises ZstdError."""
+    """Return the content of the only frame; of too large a one a beginning beyond the limit. Raises
+    ZstdError."""
     size = zstandard.frame_content_size(stored)
     if 0 <= size <= MAX_BYTES:
         return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)

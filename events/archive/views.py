@@ -20,8 +20,6 @@ from events.streams import STREAMS
 
 
 class _View:
-    """The operations that a read-only view of a log refuses."""
-
     def append(self, entries: Sequence[Entry]) -> list[Place]:
         self._refuse()
 
@@ -63,11 +61,8 @@ class Span(_View):
 
 
 class ArchiveWithLog(_View):
-    """An archive, and the log that it was exported from, for what the archive does not have.
-
-    Raises LogTruncated where events between the two are in neither, LogError where they do not hold
-    the same where they overlap.
-    """
+    """An archive, continued by the log that it was exported from. Raises LogTruncated where events
+    between the two are in neither, LogError where they differ in their overlap."""
 
     def __init__(self, archive: Archive, log: EventLog) -> None:
         self._archive = archive

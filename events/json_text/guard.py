@@ -1,12 +1,9 @@
-"""The guard for JSON that a model, a customer or a tool wrote.
+"""Checks JSON that a model, a customer or a tool wrote. All readers of such JSON use it, so they
+agree on which arguments are an object.
 
-Everything that reads such JSON (gateway, importers, endpoint, engine, sampler) reads it here, so
-that all of them agree on which arguments of a call are an object.
-
-Guarantee: a value that passes can be stored and read back. It is strict JSON, its numbers are
-finite in double precision, it has at most `MAX_DEPTH` levels, and its texts can be encoded as
-UTF-8. What does not pass raises UnstorableJson, whatever its depth, and no other error.
-Not covered: how large a value is.
+Guarantee: a value that passes can be stored and read back: strict JSON, finite numbers in double
+precision, at most `MAX_DEPTH` levels, texts that UTF-8 can encode. Anything else raises
+UnstorableJson, whatever its depth, and no other error. Not covered: how large a value is.
 """
 
 import json
@@ -20,8 +17,7 @@ from events.errors import KintsugiError
 from events.json_text.size import find_excess
 
 MAX_DEPTH: Final = 100
-"""Maximum levels of a value, the innermost number or text included. Pydantic reads back 200 levels
-of JSON, and the event around a value takes a few."""
+"""Most levels of a value, leaves included. Pydantic reads back 200, and an event takes a few."""
 
 _LISTS: Final = (list, tuple)
 """Types of lists: a tuple, for `list | tuple` is made anew at each look."""
@@ -36,12 +32,10 @@ class UnstorableJson(KintsugiError, ValueError):
 
 
 def parse_arguments(raw: Any) -> dict[str, Any] | str:
-    """Return the arguments of a call as an object, else as the text that the caller wrote.
-
-    `raw` is JSON text, or a value that was parsed already. Null and a blank text, themselves or in
-    JSON, are an empty object: callers write them for a tool that takes no arguments. A text that is
-    returned has U+FFFD in the place of each half of a surrogate pair.
-    """
+    """Return the arguments of a call as an object, else as the caller's text. `raw` is JSON text or
+    a parsed value. Null and blank text, also within JSON, are an empty object: callers write them
+    for a tool without arguments. In a returned text U+FFFD replaces each half of a surrogate
+    pair."""
     if _is_blank(raw):
         return {}
     try:
@@ -56,11 +50,8 @@ def parse_arguments(raw: Any) -> dict[str, Any] | str:
 
 
 def parse_json(text: str, levels: int = MAX_DEPTH) -> Any:
-    """Return the value of a JSON text, with U+FFFD in the place of each half of a surrogate pair.
-
-    `levels` is the maximum depth of the value. The last of equal keys counts, as in `json`. Raises
-    UnstorableJson.
-    """
+    """Return the value of a JSON text of at most `levels` levels, with U+FFFD for each half of a
+    surrogate pair. The last of equal keys counts, as in `json`. Raises UnstorableJson."""
     try:
         value = _DECODER.decode(replace_half_pairs(text))
     except RecursionError as error:
@@ -77,17 +68,13 @@ def parse_json(text: str, levels: int = MAX_DEPTH) -> Any:
 
 
 def clean_json(value: Any) -> Any:
-    """Return a parsed value with U+FFFD in the place of each half of a surrogate pair.
-
-    Raises UnstorableJson.
-    """
+    """Return a value with U+FFFD for each half of a surrogate pair. Raises UnstorableJson."""
     check_json(value)
     return _replace_in(value)
 
 
 def check_json(value: Any, levels: int = MAX_DEPTH) -> None:
-    """Raise UnstorableJson for a value of more than `levels` levels, and for a number that is not
-    finite in double precision."""
+    """Raise UnstorableJson for more than `levels` levels, or a number that no double can hold."""
     level = [value]
     for _ in range(levels):
         level = _list_children(level)
@@ -130,7 +117,6 @@ def _is_blank(value: Any) -> bool:
 
 
 def _list_children(level: list[Any]) -> list[Any]:
-    """Return the items of all objects and lists of a level. Raises UnstorableJson."""
     children: list[Any] = []
     for item in level:
         if isinstance(item, str):

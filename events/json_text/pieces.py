@@ -1,10 +1,9 @@
-"""Encodes a large JSON document piece by piece (document -> the text of one call of the encoder).
+"""Encodes a large JSON document piece by piece.
 
     encode_in_pieces(document, exact_json)
 
-An encoder keeps the interpreter to itself until it has written all. Here other threads get their
-turn between the items of long lists and large objects, between the fields of small ones, and
-between the pieces of a long text.
+An encoder holds the interpreter until it ends. Here other threads get their turn between items of
+long lists and large objects, between fields of small ones, and within a long text.
 
 Guarantee: the text is that of `encode(document)`, for documents whose keys are texts. Pure.
 """
@@ -23,8 +22,8 @@ _DEPTH: Final = 8
 
 
 def encode_in_pieces(document: Any, encode: Callable[[Any], str], sort_keys: bool = False) -> str:
-    """The JSON of a document; `encode` writes that of a value, without spaces. `sort_keys`: as it
-    does."""
+    """Return the JSON of a document; `encode` writes a value without spaces, in the same key
+    order."""
     return "".join(_write(document, encode, sort_keys, _DEPTH))
 
 

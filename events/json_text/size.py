@@ -1,14 +1,13 @@
-"""How much a JSON text holds, counted on its bytes before anything is made of it.
+"""Counts the values of a JSON text on its bytes, before it is parsed.
 
-    find_excess(body)    what a text has too much of, as words; None where it is within the limits
+    find_excess(body)    names what exceeds the limits; None where nothing does
 
-A body of a few megabytes can hold millions of values, and each costs a parser, and whatever reads
-the document, many times what its bytes cost. Commas and brackets inside of texts are no values:
-they are told apart only where the cheap count, which takes them for some, is above the limit.
+A few megabytes can hold millions of values, each costing far more than its bytes. A cheap count
+takes marks inside of texts for values; only above the limit an exact one tells them apart.
 
-Guarantee: the count is that of the document which `json.loads` makes of the text, duplicate keys
-included. Of a text that is no JSON it is at least what a parser has made before it sees that. Time
-and memory grow with the number of bytes alone, and other threads run meanwhile. Pure.
+Guarantee: the count is that of the document from `json.loads`, duplicate keys included. For invalid
+JSON it is at least what a parser makes before it fails. Time and memory are linear in the bytes,
+and other threads run meanwhile. Pure.
 """
 
 import json
@@ -30,8 +29,8 @@ class JsonSize:
 
 
 MAX_JSON: Final = JsonSize(values=500_000, containers=100_000, keys=150_000)
-"""The most that the body of a request may hold. A prompt of 400,000 token ids is within it, and so
-are 2,000 messages of 5 objects each beside 128 tools with schemas of 400."""
+"""Limits of a request's body. A prompt of 400,000 token ids fits, and so do 2,000 messages of 5
+objects each beside 128 tools with schemas of 400."""
 
 _PIECE_BYTES: Final = 64 << 10
 """Bytes that are looked at in one step, between which other threads get their turn."""
@@ -53,7 +52,7 @@ def find_excess(*texts: bytes | str, most: JsonSize = MAX_JSON) -> str | None:
 
 
 def _is_within(bodies: Iterable[bytes], most: JsonSize) -> bool:
-    """Return whether there is no excess even if the marks inside of texts count as well."""
+    """Return whether nothing exceeds the limits even if marks inside of texts count."""
     values = containers = keys = 0
     for body in bodies:
         values += 1
@@ -99,8 +98,8 @@ def _to_utf8(body: bytes) -> bytes:
 
 
 def _read_structure(body: bytes) -> Iterator[bytes]:
-    """Yield what stands outside of texts, without white space and with a quote for each text. Each
-    piece begins with the last byte of the one before it."""
+    """Yield the bytes outside of texts without white space, with a quote for each text. Each piece
+    begins with the last byte of the one before it."""
     inside, last = False, b" "
     for piece in _cut(body):
         # In pairs from the left, as a parser reads them; then no quote that is left is escaped.
@@ -113,7 +112,6 @@ def _read_structure(body: bytes) -> Iterator[bytes]:
 
 
 def _cut(body: bytes) -> Iterator[bytes]:
-    """Yield the text in pieces, none of which ends in the middle of an escape."""
     begin = 0
     while begin < len(body):
         piece = body[begin : begin + _PIECE_BYTES]

@@ -68,8 +68,8 @@ class Connection:
         return int(self.timeout_seconds * 1000)
 
     def build(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Return a client of this kind; raises LogUnavailable, with nothing left open, where no
-        broker answers."""
+        """Return a client of this kind. Raises LogUnavailable, with nothing left open, without a
+        broker."""
         self._probe()
         clients: list[Any] = []
 
@@ -94,8 +94,8 @@ class Connection:
             raise
 
     def _probe(self) -> None:
-        """Check that the broker answers and admits this client: far cheaper than a client that
-        finds out by itself, and the error says what is wrong."""
+        """Check that the broker answers and admits this client: cheap, and the error says what is
+        wrong."""
         last: OSError | LogUnavailable | None = None
         for host, port in self._servers():
             try:
@@ -139,11 +139,9 @@ def require_crc32c() -> None:
 
 
 def translate_error(error: BaseException, doing: str) -> KintsugiError:
-    """The error of ours that says what to do; by type, never by text.
-
-    LogUnavailable means that trying again may help: time-outs, connections, whatever the client
-    calls retriable, and anything unheard of while producing. The others mean that it will not.
-    """
+    """Return our error for an error, chosen by type. LogUnavailable means that trying again may
+    help: time-outs, connections, errors that the client calls retriable, and unknown ones while
+    producing. Others mean that it will not."""
     text = f"{doing}: {error}"
     match error:
         case KintsugiError():
@@ -171,20 +169,15 @@ def close_quietly(client: Any, **how: Any) -> None:
 
 
 def abandon_producer(producer: Any) -> None:
-    """Close a producer at once: what it had not sent fails, whether a broker is there or not.
-
-    Its own `close` waits for a flush first and, on a time-out, leaves thread and buffers behind.
-    """
+    """Close a producer at once; what it had not sent fails. Its own `close` waits for a flush first
+    and, on a time-out, leaves thread and buffers behind."""
     producer._sender.force_close()
     close_quietly(producer, timeout=5)
 
 
 class Watchdog:
-    """Ends the process when a watched call has not returned after `limit_seconds`.
-
-    Counted in its own ticks of a second, not on a clock: a process that was stopped for a minute
-    and then continued was not stuck.
-    """
+    """Ends the process when a watched call has not returned after `limit_seconds`, counted in its
+    own ticks of a second: a process that was stopped and continued was not stuck."""
 
     def __init__(
         self, limit_seconds: int = 60, on_stuck: Callable[[str], None] | None = None

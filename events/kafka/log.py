@@ -1,17 +1,15 @@
 """The log on Apache Kafka: `assign` and `seek`, no consumer group, no transactions.
 
-Guarantees: an append that returned was acknowledged by `min.insync.replicas` replicas; reads never
-skip, and say LogTruncated, AheadOfLog or LogCorrupt instead; offsets grow but may have holes.
-Clients are built at the first use, so a broker that is down is LogUnavailable of that use and not
-of the start; each method may simply be called again.
+Guarantees: a returned append was acknowledged by `min.insync.replicas` replicas; reads never skip,
+and raise LogTruncated, AheadOfLog or LogCorrupt instead; offsets grow but may have holes. Clients
+are built at the first use, so a broker that is down is LogUnavailable there, and the call can be
+repeated.
 
-An appending process that must lose nothing writes to its own SQLite log and ships it
-(producers/shipper.py). `append` here is for those that have no disk of their own. Its records carry
-a source minted by this object, each partition numbered from 0 without a gap; one append runs at a
-time, because a later one that is acknowledged behind an earlier one that failed would leave a gap
-that no fold crosses. After an append that failed it is unknown what of it arrived, so a new source
-is minted: numbers go on from 0 there, and a caller that appends again may leave the same event id
-twice in the log. Derived ids make that a duplicate that folds drop.
+A process that must lose nothing appends to its own SQLite log and ships it (producers/shipper.py).
+`append` is for those without a disk. Its records carry a source minted here, numbered per partition
+from 0 without a gap; one append runs at a time, because a failure before a success would leave a
+gap that no fold crosses. A failed append may have arrived in part, so a new source is minted; an
+append that is repeated may leave an event id twice, which folds drop.
 """
 
 import threading
@@ -65,8 +63,7 @@ class KafkaLog:
     def sender(
         self, *, idempotent: bool = True, linger_ms: int = 10, batch_bytes: int = 512 << 10
     ) -> Sender:
-        """Return a producer with a bounded window, for a caller that numbers the records (the
-        shipper)."""
+        """Return a producer with a bounded window, for a shipper that numbers the records."""
         return Sender(
             self.connection,
             idempotent=idempotent,
@@ -76,11 +73,8 @@ class KafkaLog:
         )
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
-        """Append as EventLog.append; after a failure, part of the batch may be in the log
-        unacknowledged.
-
-        Waits up to `delivery_seconds` for the acknowledgement: a broker may restart meanwhile.
-        """
+        """Append as EventLog.append; part of a failed batch may be in the log. Waits up to
+        `delivery_seconds` for the acknowledgement: a broker may restart meanwhile."""
         for entry in entries:
             check_size(entry)
         with self._appending:

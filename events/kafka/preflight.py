@@ -1,13 +1,11 @@
 """Checks whether a broker admits this client, before kafka-python connects.
 
-kafka-python 3.0 says "Unable to bootstrap" of everything that goes wrong between connecting and the
-first answer, after trying until its time is over: of a certificate that is not trusted, a wrong
-password (whose refusal it misses when the broker closes right behind it), or a port that speaks TLS
-to a client that does not. So TLS and SASL are gone through here once, on a connection of its own,
-and what refuses is named.
+kafka-python 3.0 says "Unable to bootstrap" of an untrusted certificate, a wrong password, or a TLS
+port without TLS, and only after its whole time. So TLS and SASL are first done here, on a
+connection of its own, and the cause is named.
 
     greet(socket, host, security)    returns when the broker has admitted this client
-    speaks_tls(host, port, timeout)  whether TLS is spoken there, by any server
+    speaks_tls(host, port, timeout)  whether a server speaks TLS there
 """
 
 import socket
@@ -31,10 +29,8 @@ _LARGEST_ANSWER: Final = 1 << 20
 
 
 def greet(plain: socket.socket, host: str, security: Mapping[str, str]) -> None:
-    """Go through TLS and SASL as the settings say; `plain` is closed in the end.
-
-    Raises LogUnavailable where TLS fails, LogReadOnly where the credentials are refused.
-    """
+    """Go through TLS and SASL by the settings; `plain` is closed in the end. Raises LogUnavailable
+    where TLS fails, LogReadOnly where the credentials are refused."""
     protocol = security.get("security_protocol", "PLAINTEXT")
     with plain:
         channel = _start_tls(plain, host, security) if protocol.endswith("SSL") else plain

@@ -1,14 +1,12 @@
-"""Reading partitions of a broker from a position: one consumer, no group, nothing skipped.
+"""Reads partitions of a broker from a position: one consumer, no group, nothing skipped.
 
-One consumer has every partition assigned that was ever asked for; what arrives for others than the
-one asked for is kept until they are, at most about `BUFFER_BYTES` each (then its partition is
-paused). A read of a partition without kept records asks the broker for the end first, so a
-position beyond it is an error at once and not a wait for ever.
+The consumer has every partition assigned that was ever asked for. Records of others are kept until
+they are asked for, at most about `BUFFER_BYTES` each (then the partition is paused). A read without
+kept records asks the broker for the end first, so a position beyond it is an error at once.
 
-After any exception of `poll` the consumer is thrown away: the next `poll` of the same one would
-spin. The exception does not say whose batch it was, so from then on suspected partitions are read
-alone; the one that fails twice at the same offset is LogCorrupt there, at every further read, and
-the others go on.
+After an exception of `poll` the consumer is thrown away, because its next `poll` would spin. The
+exception names no batch, so suspected partitions are read alone; one that fails twice at an offset
+is LogCorrupt there, and the others go on.
 """
 
 import logging
@@ -90,8 +88,7 @@ class Reader:
             return track.serve(limit, max_bytes)
 
     def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
-        """Wait as EventLog.wait. Return True also when a read would raise: then it is time to
-        read."""
+        """Wait as EventLog.wait. Return True also when a read would raise."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             with self._lock:
@@ -316,12 +313,8 @@ class Reader:
 
 
 def _record(at: At, message: Any) -> Record:
-    """Return the Record of a consumer's message.
-
-    A record that names no source, or one that no kintsugi log can have, was not written by
-    kintsugi. It gets a source of its own, so that a fold sees it once and writes a dead letter for
-    it.
-    """
+    """Return a message as a Record. One without a source that a kintsugi log can have gets a source
+    of its own, so that a fold sees it once and writes a dead letter."""
     headers = tuple((name, value or b"") for name, value in message.headers)
     marks = {name: value for name, value in headers if name in (HEADER_SOURCE, HEADER_SEQUENCE)}
     source = marks.get(HEADER_SOURCE, b"").decode(errors="replace")

@@ -1,13 +1,11 @@
-"""A producer with a bounded window.
+"""A producer with a bounded window; kafka-python's buffers without limit.
 
-kafka-python's producer buffers without limit. Here at most `window_records` records and
-`window_bytes` bytes are on their way; `send` waits for room. Records of one sender to one
-partition arrive in the order in which they were sent, or the failure of one shows: after any
-error a sender is finished, its owner abandons it and starts a new one from the last record that
-was acknowledged without a gap (go-back-N).
+At most `window_records` records and `window_bytes` bytes are on their way; `send` waits for room.
+Records to one partition arrive in order, or a failure shows. After an error the owner abandons the
+sender and starts a new one from the last record acknowledged without a gap (go-back-N).
 
-`idempotent=False` is for brokers that refuse it: then a failed request may arrive behind its
-successors, and because nothing is retried inside, that failure always shows.
+`idempotent=False` is for brokers that refuse it: a failed request may then arrive late, and its
+failure always shows, because nothing is retried inside.
 """
 
 import threading
@@ -105,8 +103,7 @@ class Pending:
 
 
 def translate_send_error(error: Exception, record: OutboundRecord) -> KintsugiError:
-    """Translate an error as `translate_error`, except that a damaged batch is LogUnavailable: it is
-    sent again."""
+    """Translate as `translate_error`, but a damaged batch is LogUnavailable: it is sent again."""
     at = f"sending {record.source}/{record.sequence} to {record.stream}/{record.partition}"
     failure = translate_error(error, at)
     return LogUnavailable(str(failure)) if isinstance(failure, LogCorrupt) else failure

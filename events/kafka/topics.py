@@ -1,8 +1,5 @@
-"""The topics of the streams: made, checked, trimmed.
-
-A topic with another number of partitions than streams.py says is refused, never changed: keys
-would move, order and replays would break.
-"""
+"""The topics of the streams: made, checked, trimmed. A topic with another number of partitions than
+streams.py has is refused: keys would move, order and replays would break."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,8 +82,8 @@ def ensure_topics(connection: Connection, replication: int, min_insync: int) -> 
 
 
 def check_topic_exists(connection: Connection, stream: str, offset: int) -> None:
-    """Returns when the topic exists; raises when it does not, AheadOfLog when something was read
-    from it before: then the broker was wiped or is another one."""
+    """Check that the topic exists. Raises AheadOfLog where it was read before: the broker is a new
+    one."""
     topic = connection.topic(stream)
     with administration(connection, f"looking for topic {topic}") as admin:
         (description,) = admin.describe_topics([topic])

@@ -1,8 +1,6 @@
-"""URLs of databases: how they are read, and how they are shown without the secrets in them.
-
-Guarantee: no text that is made here holds a password, whether it stood before the host or in the
-query. Of the query, only the values of options that are known to be no secret are shown.
-"""
+"""URLs of databases, shown without their secrets. Guarantee: no text from here holds a password,
+whether before the host or in the query; of the query, known harmless options alone keep their
+values."""
 
 from typing import Final
 from urllib.parse import quote, quote_plus
@@ -88,7 +86,6 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _list_query(url: URL) -> list[tuple[str, str]]:
-    """Return name and value of each option in the query, repeated ones too."""
     return [
         (name, value)
         for name, values in url.query.items()

@@ -1,12 +1,11 @@
-"""The key store: one key per person, apart from the log that it opens.
+"""The key store: one key per person, in a database apart from the log that it opens.
 
-A database of its own with one table: a SQLite file in the home by default, any file or PostgreSQL
-database by its URL. It is no projection: no log can bring a key back, which is its point.
+It is a table in a SQLite file of the home, or in any database by its URL. No log can bring a key
+back.
 
-Guarantee: a key is durable before `of` returns it, so no event is sealed with a key that a power
-cut can lose; two processes that ask for one person at once get one key; a key that was destroyed is
-overwritten in the file. A key that was looked up is used for `FRESH_SECONDS` before the store is
-asked again. Not covered: copies of the file, and what a disk keeps of overwritten blocks.
+Guarantee: a key is durable before `of` returns it; processes that ask for one person at once get
+one key; a destroyed key is overwritten in the file. A key stays cached for `FRESH_SECONDS`. Not
+covered: copies of the file, and overwritten blocks that a disk keeps.
 """
 
 import sqlite3
@@ -47,8 +46,7 @@ from events.privacy.sealing import Key, new_secret
 from events.sqlite.file import readable
 
 FRESH_SECONDS: Final = 5.0
-"""Seconds for which a cached key is used although it may have been destroyed since: what it seals
-then is lost."""
+"""Seconds that a cached key is used; what it seals after its destruction is lost."""
 
 _REMEMBERED: Final = 10_000
 """Largest number of keys in memory."""

@@ -2,8 +2,8 @@
 
     sealed      nonce of 12 random bytes | ciphertext | tag of 16 bytes
 
-The context (which event, which part) is authenticated with it, so that no sealed body can be put
-into another event. The key decrypts it; once the key is destroyed, nothing does.
+The context (event and part) is authenticated with it, so no sealed body fits another event. Without
+the key, nothing decrypts it.
 """
 
 import hmac
@@ -76,6 +76,6 @@ def unseal(key: Key, sealed: bytes, context: str) -> bytes:
 
 
 def digest_with_key(key: Key, text: str) -> str:
-    """Return a hex digest that is equal for equal texts of one person. Once the key is destroyed,
-    no text can be tested against it."""
+    """Return a hex digest, equal for equal texts of one person; without the key no text can be
+    tested."""
     return hmac.new(key.secret, text.encode(), sha256).hexdigest()

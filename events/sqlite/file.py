@@ -1,8 +1,5 @@
-"""The embedded log's file: its layout, how it is opened, and what its errors mean.
-
-A new file is built under a temporary name and linked into place when it is whole, so no process
-ever meets half a log, and of several that create the same log at once one wins.
-"""
+"""The embedded log's file: layout, opening, errors. A new file is built under a temporary name and
+linked into place whole; of several processes that create one log, the first wins."""
 
 import os
 import sqlite3
@@ -25,16 +22,15 @@ Durability = Literal["power", "process"]
 """What an acknowledged event survives: a power cut, or only the death of any process."""
 
 LAYOUT: Final = 2
-"""Layout of a file. Layout 1 had no receipts; opening such a file to append adds the table. Layout
-3 has copies in addition (imported.py) and is made by a restore alone."""
+"""Layout of a file. Opening layout 1 to append adds receipts. A restore alone makes layout 3, which
+has copies (imported.py)."""
 
 BUSY_SECONDS: Final = 5.0
 """How long an append waits for the appends of other processes before it fails."""
 
 WAL_BYTES = 64 << 20
-"""Bytes after which the write-ahead log starts again from its beginning; appends wait until what is
-left of it was moved, because a disk written faster than that would fill up. Moving it takes as much
-space again in the database."""
+"""Bytes after which the write-ahead log restarts; appends wait while its rest moves, or it would
+outgrow a slow disk. Moving it takes as much space again in the database."""
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
 
@@ -102,8 +98,8 @@ def create(path: Path) -> None:
 def create_with_records(
     path: Path, source: str, fill: Callable[[sqlite3.Connection], None]
 ) -> None:
-    """Put the log `source` at `path`, where nothing may be, with what `fill` writes in its one
-    transaction; durable and whole when it returns, and nothing is there when it raises."""
+    """Make the log `source` at `path`, where nothing may be, with what `fill` writes in its one
+    transaction. It is durable and whole on return; after an error nothing is there."""
     if path.exists():
         raise LogError(f"{path} is there already; restore into an empty home")
     if not _build(path, source, fill):
@@ -111,8 +107,7 @@ def create_with_records(
 
 
 def _build(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> bool:
-    """Build the file and return whether it is the one at `path`: another process may have been
-    first."""
+    """Build the file; return whether it is the one at `path`, where no other process was first."""
     temporary = path.with_name(f".{path.name}.{new_id()}")
     try:
         # Before SQLite does, which gives the files beside it the same mode.
@@ -208,8 +203,8 @@ def identity(connection: sqlite3.Connection, path: Path) -> str:
 
 
 def bring_up(connection: sqlite3.Connection) -> None:
-    """Give the file of an earlier kintsugi what it lacks: this layout, and rows for partitions
-    that the log does not have yet. Fails where it cannot be written to."""
+    """Add an earlier layout's missing parts: tables, and rows of new partitions. Fails if
+    read-only."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(RECEIPTS)
     connection.execute("UPDATE meta SET layout = ? WHERE layout < ?", (LAYOUT, LAYOUT))

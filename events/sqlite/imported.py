@@ -1,13 +1,10 @@
-"""Events of other sources that an embedded log holds: those of a broker's archive, brought back.
+"""Events of other sources in an embedded log, brought back from a broker's archive.
 
-An embedded log numbers what it records itself, so that a record needs no more than its offset. The
-records of several homes each keep the source and the sequence that they had, or a fold could not
-tell them from repetitions. Both stand where Kafka has them, in two headers of
-the record, and `read_copies` says per partition up to where. What the log records itself follows,
-under an id of its own, numbered from 0 behind the last copy.
+An embedded log numbers its own records by offset. Records of several homes each keep their source
+and sequence in two headers, as on Kafka, or folds could not tell repetitions. `read_copies` returns
+where they end per partition. The log's own records follow, numbered from 0 under an id of its own.
 
-Not covered: copies that come later. Only a new file is filled like this
-(events/archive/restore_sqlite.py).
+Not covered: later copies; only a new file is filled like this (events/archive/restore_sqlite.py).
 """
 
 import sqlite3
@@ -17,8 +14,7 @@ from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.log import Headers, Record
 
 LAYOUT: Final = 3
-"""Layout of a file with copies: a version that does not know them would take them for the log's own
-events."""
+"""Layout of a file with copies, which versions that would take them for the log's own refuse."""
 
 SCHEMA: Final = """
 CREATE TABLE copied (
@@ -41,8 +37,8 @@ def create(connection: sqlite3.Connection, before: Copied) -> None:
 
 
 def read_copies(connection: sqlite3.Connection) -> Copied:
-    """Return the offsets at which a file's copies end, which never change; empty where all events
-    are the log's own."""
+    """Return the offsets at which copies end, which never change; empty for a log of its own
+    events."""
     table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'copied'").fetchone()
     if table is None:
         return {}

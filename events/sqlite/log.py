@@ -91,8 +91,8 @@ class SqliteLog:
         return None if self._copied else self.source
 
     def copy_end(self, stream: str, partition: int) -> int:
-        """The offset before which records keep the source and sequence that they had elsewhere;
-        its own are numbered from there."""
+        """Return the offset before which records keep their source; its own are numbered from
+        there."""
         return self._copied.get((stream, partition), 0)
 
     @property
@@ -111,9 +111,8 @@ class SqliteLog:
     def begin_append(
         self, entries: Sequence[Entry], receipt: Receipt | None = None
     ) -> Future[list[Place]]:
-        """Append as `append`, without waiting: the future is done when the entries are durable, and
-        fails as `append` does. For a caller with many appends in progress and one thread. The
-        receipt is stored if and only if the entries are."""
+        """Append without waiting: the future is done when the entries are durable, and fails as
+        `append` does. The receipt is stored if and only if the entries are."""
         writer = self._write()
         # All that depends on the entries alone is checked here: a bad one fails its own batch
         # before the batch can share a transaction with others.
@@ -147,7 +146,7 @@ class SqliteLog:
     def _within(
         self, stream: str, partition: int, rows: sqlite3.Cursor, max_bytes: int
     ) -> list[Record]:
-        """The leading records whose values fit, but at least one; the rest is not even loaded."""
+        """Return the leading records whose values fit, at least one, without loading the rest."""
         records: list[Record] = []
         total = 0
         copied = self.copy_end(stream, partition)
@@ -177,8 +176,8 @@ class SqliteLog:
         return self._per_partition("next", stream)
 
     def read_ship_offsets(self, stream: str) -> tuple[int, ...]:
-        """Per partition, the offset after the last record that `store_ship_offset` named; the start
-        after `reset_ship_offsets`."""
+        """Return per partition the offset after the last shipped record; the start after a
+        reset."""
         return self._per_partition("shipped", stream)
 
     def _per_partition(self, column: str, stream: str) -> tuple[int, ...]:
@@ -193,10 +192,8 @@ class SqliteLog:
         return tuple(values.get(p, 0) for p in range(STREAMS[stream].partitions))
 
     def store_ship_offset(self, stream: str, partition: int, next_offset: int) -> None:
-        """Remember that everything below `next_offset` was copied; never moves back.
-
-        Raises AheadOfLog when `next_offset` lies beyond the end.
-        """
+        """Record that all below `next_offset` was copied; never moves back. Raises AheadOfLog for
+        an offset beyond the end."""
 
         def move(connection: sqlite3.Connection) -> None:
             _, end = _bounds(connection, stream, partition)
@@ -214,9 +211,8 @@ class SqliteLog:
         self._write().submit(move)
 
     def reset_ship_offsets(self) -> None:
-        """Forget which records were copied: in every partition, shipping begins at the first that
-        is there. The caller must hold the shipper's lock; a running shipper would continue to mark
-        records."""
+        """Forget which records were copied, so that shipping begins at the first record there. The
+        caller must hold the shipper's lock; a running shipper would go on marking records."""
 
         def move(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -329,7 +325,6 @@ class SqliteLog:
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of the file at `path`; None where there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -403,7 +398,7 @@ def _has_records_after(connection: sqlite3.Connection, cursor: Cursor) -> bool:
 
 
 def _trim(connection: sqlite3.Connection, stream: str, partition: int, before: int) -> bool:
-    """Drop one portion of records and return whether there are more to drop."""
+    """Drop one portion of records; return whether more remain."""
     start, end = _bounds(connection, stream, partition)
     target = min(before, end)
     reached = min(target, start + _TRIM_RECORDS)

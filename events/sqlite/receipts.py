@@ -1,9 +1,7 @@
-"""What the log remembers of an answer that may be asked for again: a value under a key, for a day.
-
-A receipt is written in the transaction of the record that it belongs to, so there is one exactly
-where there is the record. It is no event: nothing is folded from it, it is not shipped, and the
-oldest go when they are a day old or too many. The first receipt of a key stays.
-"""
+"""Receipts: values under a key that the log keeps for a day, to answer a request again. A receipt
+is written in its record's transaction, so one exists exactly where the record does. It is no event:
+nothing folds or ships it, and the oldest go after a day or when too many. The first of a key
+stays."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ MAX_RECEIPT_BYTES: Final = 1 << 20
 """Largest value of a receipt, in bytes."""
 
 _DROPPED_AT_ONCE: Final = 8
-"""Old receipts deleted with each new one: more than one, so that their number falls after a busy
+"""Old receipts deleted with each new one; above one, so that their number falls after a busy
 day."""
 
 SCHEMA: Final = """
@@ -63,8 +61,7 @@ def put(connection: sqlite3.Connection, receipt: Receipt, now_ms: int) -> None:
 
 
 def get(connection: sqlite3.Connection, key: str, now_ms: int) -> bytes | None:
-    """Return the value stored under a key; None where there is none, or it is more than a day
-    old."""
+    """Return the value under a key; None where there is none, or it is more than a day old."""
     row = connection.execute(
         "SELECT value FROM receipt WHERE key = ? AND recorded_ms >= ?", (key, now_ms - KEPT_MS)
     ).fetchone()

@@ -1,9 +1,6 @@
-"""Group commit: one thread and one transaction for everything that waits to be written.
-
-Whatever arrives while a commit is on its way to the disk goes into the next one, so writers share
-an fsync. A second thread moves the write-ahead log into the
-database, from a connection of its own, so that no append pays for it.
-"""
+"""Group commit: one thread and one transaction for everything that waits to be written. What
+arrives during a commit goes into the next one, so writers share an fsync. A second thread moves the
+write-ahead log into the database on its own connection, so that no append pays for it."""
 
 import logging
 import sqlite3
@@ -22,15 +19,14 @@ from events.sqlite.file import Durability, translate_error, writable
 T = TypeVar("T")
 
 Job = Callable[[sqlite3.Connection], Any]
-"""Runs inside a transaction. It validates before it writes: when it raises a KintsugiError, the
-rest of its transaction is committed without it."""
+"""Runs in a transaction and validates before it writes: after a KintsugiError, the rest commits."""
 
 GROUP_BYTES: Final = 8 << 20
 """Largest group, unless one batch alone is larger: bounds how long the last of it waits."""
 
 _GATHER_SECONDS: Final = 0.0005
-"""How long a group waits for the callers whose last append was just answered. Without it 32 busy
-writers fall into two halves that take turns: twice the fsyncs, and 30 % fewer appends of 1.3 KB."""
+"""Seconds that a group waits for the callers just answered. Without it 32 busy writers split into
+two halves that take turns: twice the fsyncs, 30 % fewer appends of 1.3 KB."""
 
 CHECKPOINT_BYTES: Final = 4 << 20
 """Bytes written between two checkpoints, about: SQLite's own default of 1,000 pages."""

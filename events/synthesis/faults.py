@@ -1,10 +1,9 @@
-"""Whose fault the failure of a rollout was: an event of the stream `learning`.
+"""Whose fault a rollout's failure was: an event of the stream `learning`.
 
-    TrajectoryVerified    a rollout of a written task was examined: accepted, or whose fault it is
+    TrajectoryVerified    a rollout of a written task was accepted, or its fault assigned
 
-After AReaL-SEA (arXiv 2601.22607, section 3.1), which tells faults of the task from faults of the
-trajectory; the user's are ours. Rules decide (envs/attribution); what a model says stands beside
-them and decides nothing.
+Source: AReaL-SEA (arXiv 2601.22607, section 3.1) for faults of the task and the trajectory; the
+user's are ours. Rules decide (envs/attribution); a model's opinion is recorded and decides nothing.
 """
 
 from typing import Annotated, ClassVar, Literal, Self
@@ -52,8 +51,8 @@ class TrajectoryVerified(Decision):
     trouble: Reason = ""
     """Why a configured model gave no opinion."""
     siblings: Annotated[tuple[Id, ...], Field(max_length=1000)] = ()
-    """Of a fault of the task: tasks of the same plan, or made from the same source, that were
-    reviewed then; those that fail too are retired by events of their own."""
+    """For a task's fault: reviewed tasks of the same plan or source. Events of their own retire
+    them."""
 
     @property
     def agrees(self) -> bool | None:

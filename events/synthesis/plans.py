@@ -1,12 +1,11 @@
-"""How tasks are written and judged: plans, and what their failures made of them.
+"""Plans of how tasks are written and judged: events of the stream `learning`.
 
-    PlansWritten    a planner has laid out how tasks are to be written
-    PlansRevised    failures of a plan's tasks have changed it, or have not
+    PlansWritten    a planner made plans
+    PlansRevised    failures of a plan's tasks changed it, or did not
 
-Both are on the stream `learning`. A plan is a pair (how to write, how to judge) after AReaL-SEA
-(arXiv 2601.22607, section 3.1). It is data: a writer of ours or a model follows it, and the checks
-of daemon/proposer/verification.py decide, whatever it says. `TaskProposed` and `TaskRejected` name
-the plan that a try followed (learning.py, PlanName).
+A plan follows AReaL-SEA (arXiv 2601.22607, section 3.1). A writer of ours or a model follows it;
+the checks of daemon/proposer/verification.py decide. `TaskProposed` and `TaskRejected` name the
+plan of a try (learning.py, PlanName).
 """
 
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -26,12 +25,11 @@ Complexity = Literal["simple", "compound", "long"]
 """By the gold calls of a task: one or two, three to five, more."""
 
 ToolMode = Literal["read", "write", "both_parties", "none"]
-"""What the gold calls do: look up alone, change something, need calls of the user too, or nothing
-is called because the request must be refused or answered from the policy."""
+"""What gold calls do: look up, change, need the user's calls too; or none, as the policy
+answers."""
 
 Aspect = Literal["writing", "rollout", "judging"]
-"""What a rule of a plan is about: how its tasks are written, how their user behaves in a rollout,
-how they are judged."""
+"""Subject of a plan's rule: writing tasks, the user's conduct in a rollout, or judging."""
 
 
 class PlanRule(StrictModel):
@@ -52,8 +50,7 @@ class Plan(StrictModel):
     domain: Name
     """What its tasks are about: a table of the environment, or a kind of thing."""
     kind: Name | None = None
-    """Capability that the environment draws the state and the calls of its tasks from; None where
-    the writer explores."""
+    """Capability from which the environment draws state and calls; None: the writer explores."""
     complexity: Complexity
     tool_mode: ToolMode
     tools: tuple[Name, ...]

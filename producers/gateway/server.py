@@ -5,13 +5,11 @@
     POST /v1/messages           POST /v1/messages/count_tokens       GET /metrics
     GET  /v1/models                                                  GET /openapi.json
 
-Each path of /v1 also stands below `/r/session/NAME`, `/r/task/ID` and `/r/user/NAME`, one or more
-of them in any order, for agents that can set a base URL and nothing else.
+Each path of /v1 also stands below `/r/session/NAME`, `/r/task/ID` and `/r/user/NAME`, in any
+combination, for agents that can set a base URL alone. ingest_routes.py serves the second column.
 
-Nothing else is forwarded: an engine's own commands cannot be reached through here. What is refused
-here never reached a model and is no event; every call that did is (call.py). A call's request is
-parsed once, into a RequestContext (request_context.py), and everything after that takes the
-context. The second column is served by ingest_routes.py, the rest here.
+No other path reaches an engine. A request refused here never reached a model and is no event; every
+call that did is (call.py).
 """
 
 import asyncio
@@ -112,8 +110,8 @@ class Gateway:
         routing: Routing | None = None,
         pages: Sequence[Route] = (),
     ) -> None:
-        """`routing` holds the routes, which a follower applies; by default there are none. `pages`
-        are further routes, which check their callers themselves."""
+        """`routing` holds the routes that a follower applies, by default none. `pages` are further
+        routes, which check their callers themselves."""
         self._options = options
         redaction = redaction or Redaction()
         self._reader = RequestReader(
@@ -162,7 +160,7 @@ class Gateway:
         )
 
     def _build_routes(self, ingest: IngestRoutes) -> list[Route]:
-        """The routes of the gateway itself; those below /v1 also below the prefix /r/."""
+        """Return the gateway's own routes; those below /v1 also below /r/."""
         routes: Sequence[tuple[str, Any, str]] = (
             ("/v1/chat/completions", partial(self._answer_call, endpoint="chat"), "POST"),
             ("/v1/completions", partial(self._answer_call, endpoint="completions"), "POST"),
@@ -258,7 +256,6 @@ class Gateway:
             )
 
     def _start_call(self, context: RequestContext) -> Call:
-        """Attribute the request to a session, and begin its call."""
         retry = context.retry
         # Sent again after it failed, a call is of the session that it began the first time.
         fresh = new_id() if retry is None else derive_id("session", retry.key)
@@ -324,10 +321,8 @@ class Gateway:
 
 
 class _EncodedPaths:
-    """ASGI middleware: routes are matched against the path as it was sent.
-
-    In the decoded path, an encoded slash of a name would separate two names.
-    """
+    """ASGI middleware that routes by the path as sent: decoding an encoded slash would split a
+    name."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -349,13 +344,10 @@ def _json_response(body: bytes, status: int) -> Response:
 def with_aliases(
     listed: bytes, aliases: Mapping[str, str | None], hidden: Collection[str] = ()
 ) -> bytes:
-    """Return an engine's list of models with `aliases` (alias -> name of its base, None where no
-    route says) and without the adapters in `hidden`, which clients cannot name.
-
-    An alias has the card of its base: `id` is the alias, `root` and `parent` the base. Which
-    adapter answers it changes without notice and is not said here. A name that the list has is not
-    added, nor is an alias without a base. What is no list of models is returned as it is.
-    """
+    """Return an engine's list of models with `aliases` (alias -> base, or None without a route) and
+    without the adapters in `hidden`. An alias has the card of its base, with `id` the alias, `root`
+    and `parent` the base. Names that the list has and aliases without a base are not added. What is
+    no list of models is returned as it is."""
     try:
         document = json.loads(listed)
         cards = [card for card in document["data"] if card["id"].partition("~")[0] not in hidden]

@@ -1,17 +1,13 @@
-"""Calls that were not made through the gateway, from spans (POST /v1/traces -> two events each).
+"""Records calls that went past the gateway, from their spans (POST /v1/traces -> two events each).
 
-For agents whose base URL cannot be changed: a span of a call becomes the events that the call would
-have had through the gateway, without tokens: they are kept, and never trained on. The ids follow
-from the span's, so a span that is sent again changes nothing; within a day it is not even written
-again. Spans that are no call of a model are accepted and not recorded.
+For agents whose base URL cannot be changed. The events are those of a call without tokens, and are
+never trained on. Their ids follow from the span's, so a repeated span changes nothing; within a day
+it is not even written. Spans that are no call of a model are accepted and not recorded; a span
+without its conversation is rejected, and the sender told so. Times are those of arrival, because a
+session's end counts from the last news of it.
 
-A span without its conversation is rejected, and the sender told so: there is nothing in it to learn
-from. Times in the log are those of arrival: a span may come long after its session is over, and
-what counts for a session's end is when something was last heard of it.
-
-Guarantee: what was answered with 200 is in the log for good, but for what the answer rejects. Not
-covered: spans of one session that come out of order, which are stored whole where they could have
-been stored as what they add.
+Guarantee: what was answered with 200 is in the log, but for what the answer rejects. Not covered:
+spans of a session out of order, which are stored whole.
 """
 
 import asyncio
@@ -94,8 +90,6 @@ class TraceResult:
 
 @dataclass(frozen=True, slots=True)
 class _SpanCall:
-    """A call that a span describes."""
-
     span: ClientSpan
     chat: Chat
     request: ModelRequest
@@ -118,8 +112,8 @@ class Traces:
         self._retries = retries
 
     async def take(self, spans: Sequence[ClientSpan], caller: Caller) -> TraceResult:
-        """Record the calls of spans. Raises Refused where the log refuses; the spans that were
-        recorded until then are skipped when they are sent again."""
+        """Record the calls of spans. Raises Refused where the log refuses; spans recorded until
+        then are skipped when they are sent again."""
         result = TraceResult()
         parsed: dict[str, list[_SpanCall]] = {}
         for batch, size in _split(sorted(spans, key=lambda span: span.began)):
@@ -262,7 +256,7 @@ class Traces:
     def _build_end(
         self, call: _SpanCall, conversation: Conversation
     ) -> tuple[CallEnded, list[AnswerDigests]]:
-        """The end of the call, and the digests of the answer as it was given."""
+        """Return the call's end, and the digests of the answer as it came."""
         redaction, answer = self._gateway.redaction, make_capture(call.request, ExtraFields(), None)
         answer.whole(call.chat.answer)
         answer_record, spoken = answer.build_record(), answer.collect_texts()
@@ -332,8 +326,8 @@ def _read_chats(spans: Sequence[ClientSpan], result: TraceResult) -> list[tuple[
 def _read_content(
     call: _SpanCall,
 ) -> tuple[tuple[Message, ...], tuple[dict[str, Any], ...], Conversation]:
-    """Messages and tools as the log holds them, and the digests of the messages as they came.
-    Raises Unusable."""
+    """Return messages and tools as stored, and the messages' digests as they came. Raises
+    Unusable."""
     messages = call.redacted.request.messages()
     tools = storable_tools(call.redacted.request.tools)
     if messages is None or tools is None:

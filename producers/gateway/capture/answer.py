@@ -1,15 +1,14 @@
-"""One call's answer: what the client gets, and what the log gets (response -> record).
+"""One call's answer, for the client and for the log (response -> record).
 
 The engine was asked for token ids and log-probabilities (producers/gateway/http/wire.py). `whole`
-and `chunk` take what it sent and return what it would have sent without being asked: fields that
-the client did not ask for are taken out, and chunks that would not have been sent are None. What
-was taken out is kept, with the messages that the pieces come to. `MessagesCapture` does the same
-for Anthropic's protocol, in which nothing can be asked for: it takes nothing out.
+and `chunk` return what it would have sent unasked: without those fields, and None for a chunk that
+would not have been sent. What was taken out is kept with the merged messages. `MessagesCapture`
+reads Anthropic's protocol, in which nothing can be asked for.
 
-Guarantee: exact tokens or none. Ids and log-probabilities are the engine's own; where one of them
-is missing, their numbers differ, or an engine says what none says (an index that was not asked for,
-a probability above 1), there are no arrays and the reason is said. Of an answer without end a part
-is kept, and all of it is passed on. Pure: no I/O.
+Guarantee: exact tokens or none. Ids and log-probabilities are the engine's own; where one is
+missing, numbers differ, or an engine says the impossible (an index not asked for, a probability
+above 1), there are no arrays and the reason is recorded. Of an endless answer a part is kept, and
+all is passed on. Pure.
 """
 
 import array
@@ -104,8 +103,8 @@ class AnswerRecord:
     messages: tuple[Message, ...]
     """One per choice."""
     merged: Message | None
-    """The first choice as a client has it that joins its calls by their index alone; None where it
-    is the same."""
+    """The first choice as clients have it that join calls by index alone; None where it is the
+    same."""
     arrays: Mapping[str, "array.array[Any]"]
     """Empty when untrainable."""
     untrainable_because: str | None
@@ -137,7 +136,7 @@ class Capture:
         dialect: Dialect | None,
         most: int = MAX_HELD_BYTES,
     ) -> None:
-        """`most` bytes are held of the answer, about."""
+        """`most`: about how many bytes of the answer are held."""
         self._asked = asked
         self._added = added
         self._dialect = dialect
@@ -191,13 +190,13 @@ class Capture:
         return self._pieces > 0
 
     def is_last(self, payload: bytes | None) -> bool:
-        """Whether an event that says this ends a whole stream; clients take no notice of what
-        follows the mark."""
+        """Return whether an event with this payload ends a whole stream; clients ignore what
+        follows."""
         return payload is not None and payload.startswith(sse.DONE)
 
     def collect_texts(self) -> tuple[str, ...]:
-        """Everything that is known of what was said so far: words, raw arguments of calls, and what
-        the tokens spell."""
+        """Return all texts said so far: words, raw arguments of calls, and what the tokens
+        spell."""
         return tuple(text for choice in self._choices.values() for text in choice.collect_texts())
 
     def build_record(self) -> AnswerRecord:
@@ -300,7 +299,6 @@ class Capture:
             self._doubt("a prompt has two kinds of token ids")
 
     def _read_objects(self, holder: Json, name: str) -> Iterable[Json]:
-        """The objects of a list."""
         listed = holder.get(name)
         objects = list_objects(listed)
         if listed is not None and (not isinstance(listed, list) or len(objects) < len(listed)):
@@ -308,8 +306,8 @@ class Capture:
         return objects
 
     def _number(self, index: Any, place: int) -> int:
-        """The number under which a choice is kept. An index that no choice can have is replaced by
-        one that keeps the choice apart from the others, as far as that can be told."""
+        """Return the number under which a choice is kept. An impossible index is replaced by one
+        that keeps the choice apart from the others, as far as that can be told."""
         if type(index) is int and 0 <= index < self._expected:
             return index
         self._doubt(f"a choice has an index that is none of {self._expected} from 0")
@@ -320,7 +318,7 @@ class Capture:
         return 0 if self._chat else number // self._n
 
     def _holds(self, size: int) -> bool:
-        """Count `size` more bytes and return whether they can be held; drop all tokens where
+        """Count `size` more bytes; return whether they can be held, and drop all tokens where
         not."""
         if self._full:
             return False
@@ -434,8 +432,8 @@ class Capture:
         )
 
     def _check_count(self, name: str, ids: int) -> str | None:
-        """Why the ids are not all, or not only, those that the engine counted; None where they are,
-        and where it counts none."""
+        """Return why the ids are not those that the engine counted; None where they are, or none
+        counts."""
         told = read_count(self._usage, name)
         if told is None or told == ids:
             return None
@@ -465,7 +463,7 @@ class Capture:
         return None if calls is None else message.model_copy(update={"tool_calls": calls})
 
     def _invalid(self, choice: _Choice, message: Message) -> int:
-        """Calls that no tool could be called with."""
+        """Return the number of calls that no tool could be called with."""
         tools = self._asked.tools
         if not tools:
             return 0
@@ -487,8 +485,8 @@ class MessagesCapture(Capture):
     def __init__(self, asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> None:
         super().__init__(asked, added, dialect)
         self._inputs: dict[int, list[str] | None] = {}
-        """Block -> the input at its start, which deltas replace; None for a block that is no call
-        of the client."""
+        """Block -> its first input, which deltas replace; None where the block is no call of the
+        client."""
 
     def whole(self, document: Json) -> Json:
         """A whole response, as it came."""
@@ -586,7 +584,6 @@ def make_capture(asked: ModelRequest, added: ExtraFields, dialect: Dialect | Non
 
 
 def _raw(token: Any) -> bytes:
-    """What a token says, as bytes."""
     if isinstance(token, list) and all(type(byte) is int and 0 <= byte < 256 for byte in token):
         return bytes(token)
     return token.encode(errors="replace") if isinstance(token, str) else b""

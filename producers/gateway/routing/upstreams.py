@@ -1,11 +1,10 @@
-"""The engines behind a gateway: their health, their models, and the engine of each session.
+"""The engines behind a gateway: health, models, and the engine of each session.
 
-A level-triggered loop asks each for its models. An engine that came back is asked for proof first
-that what it says of its tokens can be trained on (engine_proof.py): the log-probabilities are
-those of the distribution that was drawn from, and no default changes it. Until then, and where
-it fails, its calls are recorded and marked untrainable, with the reason.
+A level-triggered loop asks each engine for its models. An engine that came back must first prove
+that its tokens can be trained on (engine_proof.py). Until then, and where it fails, its calls are
+recorded and marked untrainable, with the reason.
 
-Guarantee: a session stays with one engine as long as that one is well; keys of clients are never
+Guarantee: a session stays with one engine as long as that one is well; clients' keys are never
 sent. Not covered: load; sessions are spread by their names alone.
 """
 
@@ -42,10 +41,8 @@ _logger = logging.getLogger(__name__)
 
 
 class UpstreamFailure(KintsugiError):
-    """An engine could not be reached, or the connection to it broke.
-
-    The text is for operators: it names the engine's URL.
-    """
+    """An engine could not be reached, or its connection broke. The text names the URL, for
+    operators."""
 
     @property
     def refusal(self) -> Refused:
@@ -152,11 +149,8 @@ class Upstream:
             raise kind(f"{self.url}: {error}") from error
 
     async def complete(self, client: HttpClient, body: Json) -> tuple[int, bytes]:
-        """Ask its base model for completions, or for a chat where the body has messages; the
-        status and the body of its answer.
-
-        Raises UpstreamFailure, TimeoutError.
-        """
+        """Ask its base model for completions (a chat where the body has messages); return status
+        and body. Raises UpstreamFailure, TimeoutError."""
         path = PATHS["chat" if "messages" in body else "completions"]
         sent = encode_json(self.build_model_field() | body)
         async with self.request(client, "POST", path, sent, SECONDS) as response:
@@ -180,8 +174,8 @@ class Upstream:
         self._take(_cards(answer))
 
     async def learn(self, client: HttpClient) -> None:
-        """Ask what it serves if it never said so: it came up after the first look, and an alias
-        asked of it as it came would be a model that it does not have."""
+        """Ask what it serves if it never said so: after a late start, an alias would name no model
+        there."""
         if self.served:
             return
         async with self._looking:
@@ -191,13 +185,9 @@ class Upstream:
                     await self.look(client)
 
     async def look_for(self, adapter: str, position: int, client: HttpClient) -> None:
-        """Ask the engine for its models if `adapter`, which the routes of `position` name, is
-        unknown.
-
-        The adapter was loaded before the routes named it, perhaps after the last check. The engine
-        is asked once per position, however many calls wait; where that fails, the known models
-        stay.
-        """
+        """Ask the engine for its models where `adapter`, which the routes of `position` name, is
+        unknown: it may have been loaded since the last check. The engine is asked once per
+        position, however many calls wait; after a failure the known models stay."""
         if adapter in self.served or not self.well:
             return
         async with self._looking:
@@ -258,11 +248,8 @@ class Upstreams:
         return any(upstream.well for upstream in self.all)
 
     def for_session(self, session: str) -> list[Upstream]:
-        """The engines to try, best first: the one the session belongs to, then others.
-
-        Those that are well come first; the others are tried all the same, for what is known of
-        them may be seconds old.
-        """
+        """Return the engines to try, best first: the session's, then others; those that are well
+        come first. The others are tried too, because their health may be seconds old."""
         return sorted(
             self.all, key=lambda upstream: (not upstream.well, _weight(upstream.url, session))
         )
@@ -306,8 +293,7 @@ async def _check(upstream: Upstream, client: HttpClient) -> None:
 
 
 def _weight(url: str, session: str) -> bytes:
-    """Return the rendezvous hash: an engine that is added or removed moves only its own
-    sessions."""
+    """Return the rendezvous hash: a new or removed engine moves only its own sessions."""
     return blake2b(f"{url}\x1f{session}".encode(), digest_size=8).digest()
 
 

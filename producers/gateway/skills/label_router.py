@@ -1,21 +1,20 @@
-"""The prompt and the requests of a panel's router, and what its label scores mean (TRACE; pure).
+"""The prompt and the requests of a panel's router, and the meaning of its label scores (TRACE;
+pure).
 
     prompts = build_prompts(router, messages)     one chat prompt per order of the labels
     scores = read_scores(router, order, logprobs) log-probabilities of label tokens -> per option
     decide(router, (scores_0, scores_1))          the skill, or why there is none
 
-The router reads the options with their descriptions and examples, then the conversation, and the
-next token's log-probabilities are compared at the labels. A model prefers some labels whatever the
-text says, so the same question is put with the labels turned by half their number: every option has
-another label and stands elsewhere. A choice counts where both orders make it. What each label
-scores after a conversation without content (`calibration`) is subtracted first.
+The router reads the options with descriptions and examples, then the conversation; the next token's
+log-probabilities are compared at the labels. A model prefers some labels whatever the text says, so
+a second order turns the labels by half their number, and a choice counts where both orders make it.
+Each label's score after an empty conversation (`calibration`) is subtracted first.
 
-A router of the form `head` reads no options: its prompt is the session's own, and its adapter adds
-to the logits of the labels there. It has one order of them.
+A router of the form `head` reads the session's own prompt, and its adapter adds to the logits of
+the labels there, in one order.
 
-The gateway, the composing command, trials and the training of a router all ask here, so they read
-one prompt. Source of the rule: TRACE, arXiv 2604.05336 (training-free router), with calibration
-after Zhao et al. 2021, "Calibrate before use".
+Gateway, composing command, trials and training all build the prompt here. Source: TRACE, arXiv
+2604.05336 (training-free router), with calibration after Zhao et al. 2021, "Calibrate before use".
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +37,7 @@ MOST_CHARACTERS: Final = 2_000
 """Characters of one message that it reads, the first ones."""
 
 TIE: Final = 1e-3
-"""Difference of two scores below which they are equal, in nats: engines round otherwise in each
-batch."""
+"""Difference in nats below which scores are equal: engines round otherwise in each batch."""
 
 _HEAD: Final = "Choose who answers next. Reply with one label.\n"
 _QUESTION: Final = "\n\nLabel?"
@@ -62,10 +60,9 @@ class RouterAnswer:
 def build_prompts(
     router: PanelRouter, messages: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], ...]:
-    """Return the chat messages that the router reads, one list per order of the labels.
-
-    `messages` is the conversation as a client sends it. A head reads it as it is; for another
-    router, the instructions of its operator, calls and empty messages are left out."""
+    """Return the chat messages that the router reads, one list per order of the labels. A head
+    reads the client's `messages` as they are; another router without instructions, calls and empty
+    messages."""
     if router.form == "head":
         return ([dict(message) for message in messages],)
     transcript = render_transcript(messages)
@@ -79,8 +76,8 @@ def build_prompts(
 
 
 def build_calibration_prompts(router: PanelRouter) -> tuple[list[dict[str, Any]], ...]:
-    """Return the prompts of a conversation without content; a head has none, for its labels are
-    compared as they were when its rows were fitted."""
+    """Return the prompts of an empty conversation; a head has none, as its rows need no
+    calibration."""
     if router.form == "head":
         return ()
     return build_prompts(router, [{"role": "user", "content": _EMPTY}])
@@ -101,8 +98,8 @@ def find_label(router: PanelRouter, order: int, skill: str | None) -> int:
 def read_scores(
     router: PanelRouter, order: int, logprobs: Mapping[int, float]
 ) -> tuple[float, ...]:
-    """Return the score of each option, in nats, from the log-probability of each label token (id ->
-    nats). Raises KeyError where a label's is missing."""
+    """Return each option's score in nats from label token -> log-probability. Raises KeyError for a
+    missing label."""
     tokens = list_label_tokens(router)
     return tuple(logprobs[tokens[label]] for label in _turn(len(tokens), order))
 
@@ -123,8 +120,8 @@ def decide(router: PanelRouter, scores: Sequence[Sequence[float]]) -> RouterAnsw
 
 
 def read_answer(router: PanelRouter, logprobs: Sequence[Mapping[int, float]]) -> RouterAnswer:
-    """Return what a router chose, from the log-probability of each label token (id -> nats) in each
-    order. Raises KeyError where a label's is missing."""
+    """Return a router's choice from label token -> log-probability (nats) in each order. Raises
+    KeyError for a missing label."""
     return decide(router, [read_scores(router, order, row) for order, row in enumerate(logprobs)])
 
 
@@ -135,7 +132,7 @@ def _turn(count: int, order: int) -> list[int]:
 
 
 def _describe_options(router: PanelRouter, order: int) -> str:
-    """The first message: the options in the order of their labels, with their examples."""
+    """Return the first message: the options in the order of their labels, with examples."""
     labels = [option.label for option in router.options]
     turned = _turn(len(labels), order)
     lines: dict[int, str] = {}
@@ -159,7 +156,7 @@ def render_transcript(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _read_text(content: Any) -> str:
-    """The text of a message; of a list of parts, that of its text parts."""
+    """Return the text of a message, or of its text parts."""
     if isinstance(content, str):
         return content.strip()
     if not isinstance(content, list):
@@ -174,8 +171,8 @@ class Opening:
 
     messages: Sequence[Mapping[str, Any]]
     fields: Mapping[str, Any] | None
-    """Fields that the call's own prompt is rendered of, beside the messages; None where it is
-    rendered of no messages."""
+    """Fields that render the call's prompt beside the messages; None for a prompt without
+    messages."""
 
     @property
     def ends_with_user(self) -> bool:
@@ -183,8 +180,8 @@ class Opening:
         return bool(self.messages) and self.messages[-1].get("role") == "user"
 
     def build_requests(self, router: PanelRouter, model: str | None) -> list[dict[str, Any]]:
-        """Return the bodies that ask a router, one per order of its labels; none where there is
-        nothing that it could read."""
+        """Return a request's body per order of the router's labels; none where it could read
+        nothing."""
         fields = PLAIN_PROMPT if router.form == "labels" else self.fields
         if not self.messages or fields is None:
             return []
