@@ -1,11 +1,8 @@
-"""Messages as other programs write them, in our one form, and what does not add up in them.
+"""Other programs' messages in our form, and their contradictions.
 
-OpenAI's chat format in the variants that logs hold; envs/answers reads the calls and the
-contents of answers. Arguments that are no JSON object stay the text they were: that the model wrote
-them so is evidence.
-
-Results are paired with calls by position (events/messages.py); `findings` says where the ids, the
-numbers or the names disagree.
+Reads the variants of OpenAI's chat format that logs hold (calls and contents by envs/answers).
+Arguments that are no JSON object stay text, as evidence. Results are paired with calls by position
+(events/messages.py); `findings` names ids, numbers or names that disagree.
 """
 
 from collections import Counter
@@ -71,7 +68,6 @@ def to_message(wire: WireMessage) -> Message:
 
 
 def _read_calls(wire: WireMessage) -> tuple[ToolCall, ...]:
-    """Return the calls of a message. Raises Unusable."""
     reader = MessageReader(_reject)
     reader.take({"tool_calls": wire.tool_calls, "function_call": wire.function_call}, whole=True)
     return tuple(call.build() for call in reader.calls)
@@ -80,9 +76,8 @@ def _read_calls(wire: WireMessage) -> tuple[ToolCall, ...]:
 def read_parts(
     content: str | list[dict[str, Any]] | None,
 ) -> tuple[str | list[dict[str, Any]] | None, str]:
-    """Return the content of an answer without its reasoning, and the reasoning. Parts that hold
-    nothing but text are one text; where a part holds anything else, such as a picture or the
-    sources of a text, the parts stay parts."""
+    """Return an answer's content without its reasoning, and the reasoning. Parts of text alone are
+    one text; with any other part, such as a picture, the parts stay parts."""
     if not isinstance(content, list):
         return content, ""
     thoughts, rest = read_content(list(filter(is_monologue, content))), content
@@ -104,8 +99,8 @@ def _is_text(part: Any) -> bool:
 def _split_content(
     content: str | list[dict[str, Any]] | None,
 ) -> tuple[str | list[dict[str, Any]] | None, str | None]:
-    """Return the content of an answer without asides, and these; the same object where it has
-    none. Parts of which nothing is left are left out."""
+    """Return a content without asides, and these; the same object where it has none. Empty parts
+    are left out."""
     if content is None or (isinstance(content, str) and "<" not in content):
         return content, None
     parts = [content] if isinstance(content, str) else content
@@ -128,7 +123,6 @@ def _split_content(
 
 
 def _read_part(part: str | dict[str, Any]) -> str:
-    """Return the text of a part of a content; "" for a part that is none."""
     text = part if isinstance(part, str) else part.get("text")
     return text if isinstance(text, str) else ""
 

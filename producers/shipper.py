@@ -2,15 +2,14 @@
 
     spool.read -> Sender (at most 200 records or 32 MB on their way) -> spool.store_ship_offset
 
-Outcomes are looked at in the order of sending, so the stored cursor moves over acknowledged records
-without a gap only. After any error the producer is closed, everything on its way is forgotten, and
-shipping starts again at the cursor, after a pause that doubles up to `MAX_PAUSE_SECONDS`. Records
-keep their source, sequence and recorded time; what arrives twice has the same source and sequence,
-and folds accept the next sequence only.
+Outcomes are read in the order of sending, so the stored cursor passes acknowledged records alone.
+After an error the producer is closed and shipping restarts at the cursor, after a pause that
+doubles up to `MAX_PAUSE_SECONDS`. Records keep source, sequence and recorded time, so folds drop
+what arrives twice.
 
-Guarantees: per partition, the sequences that a fold accepts from Kafka are the spool's; memory is
-bounded by the window whether the broker is there or not; one shipper per spool (a lock beside its
-file). Not covered: trimming the spool, and the loss of its disk.
+Guarantees: per partition, the sequences that a fold accepts from Kafka are the spool's; the window
+bounds memory whether the broker is there or not; one shipper per spool (a lock beside its file).
+Not covered: trimming the spool, and the loss of its disk.
 """
 
 import fcntl
@@ -33,8 +32,7 @@ from events.streams import STREAMS
 MIN_PAUSE_SECONDS: Final = 0.1
 MAX_PAUSE_SECONDS: Final = 10.0
 MARK_SECONDS: Final = 0.2
-"""Seconds between two stored cursors: each costs an fsync, and a crash only sends this much
-again."""
+"""Seconds between stored cursors: each costs an fsync, and a crash sends only this much again."""
 LOOK_SECONDS: Final = 0.1
 """Longest wait, in seconds, before `stop` is checked."""
 
@@ -71,11 +69,9 @@ class Shipper:
         self.counters = ShipperCounters()
 
     def run(self, stop: threading.Event) -> None:
-        """Ship until `stop` is set; a broker that is away is waited for.
-
-        Raises what waiting cannot heal: no permission, a record that no batch holds, a spool that
-        is damaged, and LogError (caused by BlockingIOError) when another process ships this spool.
-        """
+        """Ship until `stop` is set; wait for a broker that is away. Raises what waiting cannot
+        heal: no permission, a record that no batch holds, a damaged spool, and LogError (caused by
+        BlockingIOError) when another process ships this spool."""
         with self._alone():
             pause = MIN_PAUSE_SECONDS
             while not stop.is_set():
@@ -90,11 +86,8 @@ class Shipper:
                     pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def ship_once(self, timeout_seconds: float = 60.0) -> int:
-        """Ship all that is there now and return its number; for commands that end. What is appended
-        meanwhile is left, so that a busy spool is no endless one.
-
-        Raises LogUnavailable when that was not done in time, and as `run`.
-        """
+        """Ship all that is there now and return its number; later records are left, so it ends.
+        Raises LogUnavailable when out of time, and as `run`."""
         before = self.counters.records
         goal = {stream: self._spool.end(stream) for stream in STREAMS}
         deadline = time.monotonic() + timeout_seconds
@@ -112,12 +105,9 @@ class Shipper:
                     pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def begin_again(self) -> None:
-        """Reset the cursor to the spool's start, in one transaction, so that the next shipper sends
-        all that the spool holds: for a broker that lost records it had acknowledged.
-
-        Raises LogError (caused by BlockingIOError) when another process ships this spool: it would
-        continue from its own cursor, and store that.
-        """
+        """Reset the cursor to the spool's start, in one transaction: for a broker that lost
+        acknowledged records. Raises LogError (caused by BlockingIOError) when another process ships
+        this spool, and would store its own cursor."""
         with self._alone():
             self._spool.reset_ship_offsets()
 
@@ -246,8 +236,6 @@ def count_backlog(spool: SqliteLog, goal: Ends) -> int:
 
 
 class _Deadline:
-    """An event that sets itself."""
-
     def __init__(self, at: float) -> None:
         self._at = at
 

@@ -3,15 +3,15 @@
     build_rollout_event(attempt, ...)   the event's data, under an id that the caller derives
     append_rollouts(log, ...)     encodes a batch and appends it, blobs before their events
 
-The reward's parts are named so that none can be taken for another:
+Names of the reward's parts:
 
     DB, COMMUNICATE, ACTION, POLICY, ...   the unshaped parts of the verdict, 0 or 1; null: needs
                                            a judge
     task                                   their product, the unshaped reward
-    penalty_authentication, penalty_...    what shaping takes away, at or below 0; null: unknown
+    penalty_authentication, penalty_...    penalties of shaping, at or below 0; null: unknown
 
-Guarantee: the id is the caller's, so appending the same attempt again changes nothing in the
-tables. Not covered: exact tokens; those are recorded with the calls of a gateway.
+Guarantee: the id is the caller's, so a repeated append changes no table. Not covered: exact tokens;
+a gateway records those with its calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,16 +49,15 @@ class Provenance:
 
 
 def name_user(environment: Environment, model: str | None = None) -> str:
-    """Return the name under which rollouts say who played their user; `model`: the one that did,
-    None for the environment's own user, which is exact or may err."""
+    """Return the recorded name of the user's player; `model`: the one that played, None for the
+    environment's own user, which is exact or may err."""
     if model is not None:
         return model
     return f"{environment.name} itself" if environment.users_err else SCRIPTED
 
 
 def name_fallible_user(environment: Environment, model: str | None = None) -> str | None:
-    """Return the name of the player of the users (`name_user`) where they may err; None where they
-    cannot."""
+    """Return the name of the users' player (`name_user`) where it may err; None where it cannot."""
     may_err = model is not None or environment.users_err
     return name_user(environment, model) if may_err else None
 
@@ -66,8 +65,8 @@ def name_fallible_user(environment: Environment, model: str | None = None) -> st
 def build_rollout_event(
     attempt: Attempt, environment: Environment, provenance: Provenance, rollout: str
 ) -> RolloutEnded:
-    """The event's data of an attempt; `rollout` is its id. Of an attempt at a task that is made of
-    a person's session nothing that was said: it begins with what the person said."""
+    """Return an attempt's event under the id `rollout`. For a task made of a person's session it
+    holds nothing that was said, which begins with the person's words."""
     is_open = attempt.task.salt is None
     declared = catalog(environment.name) is not None
     offered = (schema["function"]["name"] for schema in environment.schemas(attempt.task))

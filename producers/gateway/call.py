@@ -4,11 +4,10 @@
     relay      sends the answer to the client as it comes, without the fields that the gateway added
     end        appends CallEnded before the last byte, or before the event that ends a stream
 
-call_record.py writes the events. Guarantee: whatever happens to a call that was begun (an
-answer, an error, a timeout, a client that hangs up, an engine that dies) becomes its CallEnded;
-only a gateway that is killed leaves a CallStarted without one. A client that hangs up cancels the
-engine's work. Where the disk refuses, `best_effort` answers the call with a header that says it was
-not recorded, and `required` refuses it.
+Guarantee: every call that was begun gets its CallEnded, whatever happens (an answer, an error, a
+timeout, a client that hangs up, an engine that dies); only a killed gateway leaves a CallStarted
+alone. A client that hangs up cancels the engine's work. Where the disk refuses, `best_effort`
+answers with a header that says so, and `required` refuses the call.
 """
 
 import asyncio
@@ -80,13 +79,11 @@ class Chooser(Protocol):
         upstreams: Sequence[Upstream],
         metrics: Metrics,
     ) -> MemberChoice:
-        """Return the member of the policy `name` that answers a call; `upstreams` are in the order
-        of the session."""
+        """Return the member of policy `name` for a call; `upstreams` are in the session's order."""
         ...
 
     def reconsider(self, session: str, policy: str) -> None:
-        """Have the session's next call choose anew where the call for which a member was chosen
-        came to nothing."""
+        """Have the session's next call choose anew where the call that chose came to nothing."""
         ...
 
     async def stop(self) -> None:
@@ -141,8 +138,7 @@ class Call(Response):
         attributed: CallAttribution,
         shadow: Callable[[str], None] | None = None,
     ) -> None:
-        """`upstreams` are in the order of the session; `shadow` starts the answer of the adapter
-        that it gets."""
+        """`upstreams` are in the session's order; `shadow` answers the adapter that it is given."""
         # Not super().__init__: status, headers and body are the engine's.
         self.background = None
         self._gateway = gateway
@@ -167,7 +163,7 @@ class Call(Response):
         self._engine_start = 0.0
         """Seconds from the request's arrival to the start of the last engine request."""
         self._engine_seconds: float | None = None
-        """Seconds from the start of that request to its last byte; None until the engine has sent
+        """Seconds from that request's start to its last byte; None until the engine has sent
         all."""
         self._headers_sent = False
         self._complete = False
@@ -180,12 +176,11 @@ class Call(Response):
         self._engine_headers: list[tuple[str, str]] = []
         self._sent = bytearray()
         self._held_events: dict[int, tuple[dict[str, Any], bytes]] = {}
-        """Identity of an event that the client may get later -> the event, which keeps the identity
-        its own, and its bytes."""
+        """Identity of an event that is held for the client -> the event, kept alive by it, and its
+        bytes."""
         """Bytes of the stream so far, kept where the call has an idempotency key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, unless the client goes away first."""
         # Without messages and without a name, nothing can go on from it.
         goes_on = self._attributed.by != "none" or len(self._context.conversation) > 0
         self._lease = self._gateway.routing.begin(
@@ -207,7 +202,7 @@ class Call(Response):
                 await asyncio.shield(self._close(work, stopped))
 
     def _observe_first_byte(self) -> None:
-        """Observe how long the client waited, once it has something to read."""
+        """Observe how long the client waited for its first byte, once."""
         if self._silent:
             self._silent = False
             self._gateway.metrics.time_first_byte(self._request.endpoint, self._record.seconds)
@@ -271,8 +266,8 @@ class Call(Response):
         raise loss
 
     async def _look_for_adapter(self) -> None:
-        """Ask the engines that were never asked what they serve, and all of them for the adapters
-        of the route's policy: a route may be newer than the last look at the engines."""
+        """Have new engines list their models, and all look for the route's adapters: a route may be
+        newer than the last look."""
         await asyncio.gather(
             *(upstream.learn(self._gateway.client) for upstream in self._upstreams)
         )
@@ -295,8 +290,8 @@ class Call(Response):
         )
 
     async def _try_engine(self, send: Send) -> bool:
-        """Relay the answer of the attempt's engine; False where the engine has lost the adapter, or
-        got an alias before it said what it serves. Raises UpstreamFailure."""
+        """Relay the engine's answer; False where it lost the adapter, or got an alias before it
+        told what it serves. Raises UpstreamFailure."""
         request = self._engine_request
         body = await run_in_thread_if_large(
             self._request.size, request.request.encode_for_engine, request.extras
@@ -315,7 +310,7 @@ class Call(Response):
         return True
 
     async def _lacks_model(self, attempt: Attempt) -> bool:
-        """Whether an engine that refuses a name was asked for one that it cannot have."""
+        """Return whether an engine that refuses a name cannot have it."""
         upstream, adapter = attempt.upstream, attempt.adapter
         if adapter is not None:
             # What is known of the engine may be older than its last start.
@@ -365,8 +360,8 @@ class Call(Response):
         )
 
     def _identify_model(self, engine_request: EngineRequest) -> EngineModel:
-        """The policy of an attempt as events name it, with its base: a name that no engine has is a
-        client's text and is redacted, and an alias names no model."""
+        """Return the attempt's policy and base as stored: an unknown name is a client's text and is
+        redacted, and an alias names no model."""
         model = self._identify_model_of_call(engine_request)
         attempt = engine_request.attempt
         if attempt.member is None or attempt.policy is None:
@@ -374,7 +369,7 @@ class Call(Response):
         return EngineModel(attempt.policy, model.base)
 
     def _identify_model_of_call(self, engine_request: EngineRequest) -> EngineModel:
-        """What the engine of an attempt answers with."""
+        """Return the engine's model for an attempt."""
         upstream, name = engine_request.upstream, engine_request.request.model
         if name is None or name in upstream.served:
             return upstream.model(name)
@@ -419,7 +414,6 @@ class Call(Response):
         await self._send_last(send, body)
 
     def _restore_whole(self, document: dict[str, Any], body: bytes) -> bytes:
-        """Return the body that the client gets for a whole answer."""
         restored = self._engine_request.answer.whole(document)
         if self._engine_request.asides is not None:
             restored = self._engine_request.asides.take_from_whole(restored)
@@ -474,8 +468,8 @@ class Call(Response):
         return False, await run_in_thread_if_large(size, self._take_event, event, payload, document)
 
     def _read_event(self, event: bytes) -> tuple[bool, bytes]:
-        """Return whether an event of the engine ends the stream, and the events that the client
-        gets for it; b"" for none. Raises EventTooLong for one that holds more than is taken."""
+        """Return whether an event ends the stream, and the client's events for it; b"" for none.
+        Raises EventTooLong for one that holds too much."""
         payload = sse.data(event)
         if self._engine_request.answer.is_last(payload):
             return True, event
@@ -504,7 +498,6 @@ class Call(Response):
             self._observe_first_byte()
 
     def _restore_event(self, event: bytes, document: dict[str, Any]) -> bytes:
-        """Return the events that the client gets for one of the engine; b"" for none."""
         request = self._engine_request
         chunk = request.answer.chunk(document)
         chunks: Sequence[dict[str, Any]] = () if chunk is None else (chunk,)
@@ -532,7 +525,7 @@ class Call(Response):
         return _rewrite(event, partial(encode, large=_is_large(event)), restored)
 
     def _keep_for_retry(self, event: bytes) -> None:
-        """Keep what the client gets where the call has an idempotency key."""
+        """Keep what the client gets for a repetition by its idempotency key."""
         if self._context.retry is not None and len(self._sent) <= MAX_BODY_BYTES:
             # One byte too many says that it is not whole.
             self._sent += event[: MAX_BODY_BYTES + 1 - len(self._sent)]
@@ -555,10 +548,8 @@ class Call(Response):
     async def _send_error(
         self, send: Send, refusal: Refused, outcome: Outcome, reason: str | None = None
     ) -> None:
-        """Send an error of the gateway: as the response, or as the last event of a stream.
-
-        `reason` is recorded instead of the client's text, which must name no address.
-        """
+        """Send an error of the gateway: as the response, or as the last event of a stream. `reason`
+        is recorded instead of the client's text, which must name no address."""
         if self._complete:
             return
         began = self._headers_sent
@@ -631,7 +622,6 @@ class Call(Response):
         )
 
     def _stop_engine_clock(self) -> None:
-        """Note how long the engine took, when it has sent all."""
         self._engine_seconds = self._record.seconds - self._engine_start
 
     def _finalize(self) -> None:
@@ -661,7 +651,7 @@ _STOPPED: Final = Refused(
 
 
 def _explain_absent_model(attempt: Attempt) -> str:
-    """Why an engine that answers counts as lost: it does not have the model of the attempt."""
+    """Return why an engine that answers counts as lost: it lacks the attempt's model."""
     url = attempt.upstream.url
     if attempt.adapter is not None:
         return f"{url} has no {attempt.adapter} any more"
@@ -673,7 +663,6 @@ def _explain_absent_model(attempt: Attempt) -> str:
 
 
 def _header_value(text: str) -> str:
-    """A client may ask for a model of any name."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
 
 
@@ -683,8 +672,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 async def _send_body(send: Send, data: bytes, more: bool = False) -> None:
-    """Send a body, or with `more` a part of one, in pieces that the server can copy without holding
-    up others."""
+    """Send a body, or with `more` a part, in pieces that do not hold up others."""
     begin = 0
     while len(data) - begin > _PART_BYTES:
         piece = data[begin : begin + _PART_BYTES]
@@ -694,8 +682,7 @@ async def _send_body(send: Send, data: bytes, more: bool = False) -> None:
 
 
 def _parse_answer(body: bytes) -> dict[str, Any] | None:
-    """Return what an engine says; None where that is no object. Raises Refused for a body that
-    holds more than is taken."""
+    """Return an engine's object; None for anything else. Raises Refused where it holds too much."""
     excess = find_excess(body, most=MAX_ANSWER_JSON)
     if excess is not None:
         raise Refused(502, f"the engine's answer is too long: it holds {excess}; {_ASK_FOR_LESS}")
@@ -703,7 +690,7 @@ def _parse_answer(body: bytes) -> dict[str, Any] | None:
 
 
 def _read_payload(event: bytes) -> bytes | None:
-    """Return what a large event says. Raises EventTooLong for one that holds more than is taken."""
+    """Return a large event's payload. Raises EventTooLong where it holds too much."""
     payload = sse.data(event)
     excess = None if payload is None else find_excess(payload, most=MAX_ANSWER_JSON)
     if excess is not None:
@@ -716,7 +703,7 @@ def _is_large(body: bytes) -> bool:
 
 
 def _parse_object(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] | None:
-    """Return what a text says; None where that is no object."""
+    """Return the object that a text holds; None for anything else."""
     try:
         document = parse(body)
     except (ValueError, RecursionError):
@@ -727,8 +714,8 @@ def _parse_object(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] 
 def _rewrite(
     sent: bytes, write: Callable[[dict[str, Any]], bytes], restored: dict[str, Any]
 ) -> bytes:
-    """What an engine sent, without what we asked for; as it came where JSON cannot be written as it
-    was read: with our fields, it is still what the engine says."""
+    """Return the engine's answer without added fields; as it came where JSON cannot be written
+    back."""
     try:
         written = write(restored)
     except RecursionError:
@@ -738,7 +725,6 @@ def _rewrite(
 
 
 def _read_engine_error(document: dict[str, Any] | None, response: Reply) -> str:
-    """The message of an engine's error."""
     error = (document or {}).get("error")
     message = error.get("message") if isinstance(error, dict) else None
     text = message if isinstance(message, str) else f"the engine answers {response.status_code}"

@@ -4,10 +4,9 @@
     end       appends CallEnded before the client has the whole answer
     settle    tells sessions and metrics about the end, after the answer was sent
 
-Guarantee: a call with a CallStarted gets one CallEnded, also where the waiting task is cancelled,
-and CallEnded is appended after CallStarted. Nothing is written that a redaction rule matched. Where
-the disk refuses, `end` returns False and raises nothing: call.py decides what the client gets. A
-bug while an end is built is raised, and the call is recorded as failed.
+Guarantee: a CallStarted gets one CallEnded behind it, also where the waiting task is cancelled.
+Nothing is written that a redaction rule matched. Where the disk refuses, `end` returns False. A bug
+while an end is built is raised, and the call is recorded as failed.
 """
 
 import asyncio
@@ -104,7 +103,7 @@ class Record:
         attributed: CallAttribution,
         began: float | None = None,
     ) -> None:
-        """`began` is when the request came in, by `time.monotonic`; by default now."""
+        """`began`: arrival of the request by `time.monotonic`; default: now."""
         self.call = new_id()
         """Id of the call."""
         self.status: int | None = None
@@ -168,12 +167,10 @@ class Record:
         error: str | None = None,
         client_answer: ClientAnswer | None = None,
     ) -> bool:
-        """Record how it ended; whether the whole call is in the log.
-
-        `unproven` is why the engine's calls cannot be trained on. Only the first end counts: a
-        deadline may pass while it is being recorded. What was not begun has no end. Raises what
-        went wrong in reading the answer; the call is recorded as failed then.
-        """
+        """Record the call's end; return whether the whole call is in the log. `unproven` is why the
+        engine's calls cannot be trained on. Only the first end counts: a deadline may pass
+        meanwhile. A call that was not begun has no end. Raises errors of reading the answer, and
+        records the call as failed then."""
         if self._start is None:
             return False
         if self._end is None:
@@ -226,8 +223,7 @@ class Record:
         return _LogContent(messages, tools, parent)
 
     def _name_policy(self, served: EngineModel) -> str:
-        """Return the name of the policy. A name that no engine has is a client's own text: of a
-        person whose data is sealed, its hash is stored."""
+        """Return the policy's name. Of a sealed person, an unknown name is stored as its hash."""
         if self._keyid is None or not has_unknown_model(served.base, served.policy):
             return served.policy
         return hash_model_name(served.policy)
@@ -353,7 +349,7 @@ class Record:
     async def _redact_answer(
         self, answer: Capture, messages: tuple[Message, ...], client_answer: ClientAnswer | None
     ) -> tuple[tuple[Message, ...], str | None]:
-        """An answer as it may be written, and why it may keep no tokens."""
+        """Return the answer as it may be written, and why it may keep no tokens."""
         if not self._redaction.active:
             return messages, None
         spoken = list(await run_in_thread_if_large(answer.held, answer.collect_texts))
@@ -370,7 +366,7 @@ class Record:
     async def _build_receipt(
         self, whole: ClientAnswer | None, redacted: str | None
     ) -> Receipt | None:
-        """The receipt that answers the call when it is sent again."""
+        """Return the receipt that answers a repeated call."""
         retry = self._context.retry
         if retry is None or whole is None:
             return None
@@ -414,8 +410,8 @@ class Record:
         receipt: Receipt | None = None,
         size: int = 0,
     ) -> str | None:
-        """The id of the event, which is in the log now; None when it is not. `size` is about how
-        many bytes it has."""
+        """Append about `size` bytes; return the event's id once it is in the log, None where it is
+        not."""
         try:
             with self._metrics.time_append(data.STREAM, data.TYPE):
                 return await self._recorder.append(

@@ -2,8 +2,8 @@
 
     POST /v1/feedback    POST /v1/sessions/{session}/end    POST /v1/traces
 
-Each is answered when it is in the log; where the log refuses, the answer is 503, and what is sent
-again under the same idempotency key is appended once.
+Each is answered when it is in the log, with 503 where the log refuses; a repetition under the same
+idempotency key is appended once.
 """
 
 import asyncio
@@ -163,7 +163,7 @@ class IngestRoutes:
 
 
 def _read_otlp_kind(request: Request) -> otlp.Kind:
-    """How spans are sent. Raises Refused."""
+    """Return how spans are sent. Raises Refused."""
     value = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     for kind in get_args(otlp.Kind):
         if value == kind:
@@ -179,7 +179,7 @@ def _is_gzip(request: Request) -> bool:
 
 
 def _parse_spans(body: bytes, kind: otlp.Kind, gzip: bool, most: int) -> list[otlp.ClientSpan]:
-    """The spans of a body. Raises Refused."""
+    """Return a body's spans. Raises Refused."""
     try:
         return otlp.spans(otlp.inflate(body, most) if gzip else body, kind)
     except TooMuch as error:

@@ -1,10 +1,9 @@
-"""Runs what takes long beside the loop that answers (work and its size -> its result).
+"""Runs long work beside the loop that answers (work and its size -> its result).
 
-A thread does not free the loop by itself: one call of a parser or an encoder keeps the interpreter
-to itself until it returns, and an answer of the loop, which waits for it some ten times, may have
-to wait for such a call each time. So what one call may hold is bounded (http/request_limits.py);
-large pieces of work are done one after the other, as huge ones are; and the loop has the
-interpreter for a moment after each that took long. Callers cut their work into several pieces.
+A thread alone does not free the loop: one call of a parser or an encoder keeps the interpreter
+until it returns, and an answer may wait for such a call ten times. So the size of one call is
+bounded (http/request_limits.py), large pieces run one after the other, and the loop gets the
+interpreter for a moment after each. Callers cut their work into several pieces.
 """
 
 import asyncio
@@ -24,8 +23,7 @@ SMALL_BYTES: Final = LARGE_BYTES // (CONTAINER_BYTES + 1)
 """Bytes below which nothing is large, whatever it holds."""
 _LONG_SECONDS: Final = 0.02
 _REST_SECONDS: Final = 0.02
-"""Rest, in seconds, after work that took longer than `_LONG_SECONDS`: in it, a short call gets
-through all of its steps."""
+"""Rest in seconds after work longer than `_LONG_SECONDS`; a short call passes all steps in it."""
 
 TURN_SECONDS: Final = 0.005
 """Longest time, in seconds, for which one call keeps the loop while others wait."""
@@ -42,8 +40,8 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, Locks] = WeakKeyDictionary(
 
 
 def measure_work(body: bytes) -> int:
-    """Return the bytes of text that are about as much work as a JSON text; of a huge one, its
-    own."""
+    """Return the bytes of plain text that are as much work as a JSON text; a huge one's own
+    size."""
     if not SMALL_BYTES <= len(body) < HUGE_BYTES:
         return len(body)
     return len(body) + CONTAINER_BYTES * len(body.translate(None, _NO_OPENING))
@@ -52,10 +50,8 @@ def measure_work(body: bytes) -> int:
 async def run_in_thread_if_large(
     size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """What `work` returns of something of this size, without holding up the loop for large ones.
-
-    A caller that is cancelled waits for the end of the work, so nothing goes on behind its back.
-    """
+    """Return `work(...)` for input of this size, without holding up the loop. A cancelled caller
+    waits for the end, so nothing goes on behind its back."""
     if size < LARGE_BYTES:
         return work(*args, **kwargs)
     locks = _locks.setdefault(asyncio.get_running_loop(), (asyncio.Lock(), asyncio.Lock()))

@@ -1,8 +1,5 @@
-"""The gateway's own description, served at GET /openapi.json (routes -> OpenAPI 3.1).
-
-What a request to a model may hold is the engine's affair: only what is read of it here is said.
-A test compares the paths with the routes.
-"""
+"""The gateway's description at GET /openapi.json (routes -> OpenAPI 3.1): of a request to a model,
+only what is read here. A test compares the paths with the routes."""
 
 from typing import Any, Final
 
@@ -29,7 +26,6 @@ _ERROR: Final[Json] = {
 
 
 def _asks(*required: str, **properties: Json) -> Json:
-    """The body of a request that an engine answers."""
     shared = {"model": _TEXT, "stream": {"type": "boolean"}}
     return {"type": "object", "required": list(required), "properties": shared | properties}
 

@@ -3,10 +3,9 @@
     authenticate      the client whose key the request has
     read_context      caller, session name, body, redacted body and idempotency key, in one value
 
-Everything after it (attribution, routing, recording, shadows, retries) takes the RequestContext and
-never the HTTP request. Names that a client sends are redacted before any other code sees them. What
-is wrong with a request is raised as Refused, in the order: key, path, caller, session name, body,
-idempotency key.
+Attribution, routing, recording, shadows and retries take the RequestContext and never the HTTP
+request. Client names are redacted before other code sees them. Refused is raised in the order: key,
+path, caller, session name, body, idempotency key.
 """
 
 from collections.abc import Mapping
@@ -93,7 +92,7 @@ class RequestReader:
         self._control_strings = control_strings
 
     def authenticate(self, request: Request, scope: KeyScope) -> Client:
-        """The client whose key the request has. Raises Refused where the key lacks the scope, and
+        """Return the client of the request's key. Raises Refused where the key lacks the scope, and
         for calls while the gateway stops."""
         if self.stopping and scope == "call":
             raise Refused(
@@ -182,8 +181,8 @@ def read_caller(
 
 
 def _redact_task(task: str | None, redaction: Redaction) -> str | None:
-    """The name of a task as it is stored. A hash says nothing of a person, and of a thousand two
-    have digits like those of a payment card: a task by content keeps its id."""
+    """Return a task's name as stored. A task by content keeps its id: a hash tells nothing of a
+    person, and two of a thousand have digits like a payment card's."""
     return task if task is None or is_content_id(task) else redaction.redact_name(task)
 
 
@@ -212,7 +211,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 def _read_session_name(
     request: Request, client: Client, path_names: Mapping[str, str], redaction: Redaction
 ) -> SessionName | None:
-    """The session that the request names in a header, by its key or in the path."""
+    """Return the session that the request names by a header, its key or the path."""
     if session := redaction.redact_name(read_header(request, "x-kintsugi-session")):
         return SessionName(session, "header")
     if session := redaction.redact_name(identifier(client.session, "the session in the key")):
@@ -226,7 +225,7 @@ def _read_session_name(
 def _read_retry_key(
     request: Request, caller: Caller, redacted: RedactedRequest, redaction: Redaction
 ) -> IdempotentRequest | None:
-    """The idempotency key, for this client and person; None without one."""
+    """Return the idempotency key for this client and person; None without one."""
     key = redaction.redact_name(read_header(request, "idempotency-key"))
     if key is None:
         return None
@@ -246,7 +245,7 @@ def _read_purpose(request: Request) -> Purpose:
 
 
 def _read_authorization(request: Request) -> str | None:
-    """The client's key; Anthropic's clients send it in a header of their own."""
+    """Return the client's key; Anthropic's clients send it in a header of their own."""
     key = request.headers.get("x-api-key")
     authorization = request.headers.get("authorization")
     return authorization if authorization is not None or key is None else f"Bearer {key}"

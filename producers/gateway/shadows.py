@@ -1,13 +1,12 @@
 """Shadow answers: a second adapter answers a call as well, and no client sees it.
 
-The same request goes to the adapter that the route names as its shadow, once the client has its
-answer. The shadow's answer is recorded as a call of its own, in the session `SESSION#shadow` with
-the purpose `probe`, which enters no statistics of live traffic, and is sent to no client.
+Once the client has its answer, the request goes to the adapter that the route names as its shadow.
+The answer is recorded as a call of the session `SESSION#shadow` with the purpose `probe`, which no
+statistics of live traffic count.
 
-Guarantee: the call that it follows is over before it begins, so it can be neither delayed nor
-failed. At most `most` run at once; where there are more, or no engine has the adapter, the shadow
-is left out and that is counted. Its member, if it has some, is chosen as for any call. Not covered:
-it takes its turn in the engine as any call does.
+Guarantee: the followed call is over before, so it is neither delayed nor failed. At most `most` run
+at once; beyond that, or without an engine that has the adapter, a shadow is left out and counted.
+Its member is chosen as for any call. Not covered: it takes its turn in the engine.
 """
 
 import asyncio

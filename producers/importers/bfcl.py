@@ -2,14 +2,12 @@
 
 `bfcl generate` writes `BFCL_v4_<category>_result.json`, `bfcl evaluate` writes
 `BFCL_v4_<category>_score.json`, into equal trees `result/` and `score/` (or side by side). A score
-file holds a summary and the failures only, so it judges its result file: the answers named there
-failed, and if it judged as many as the result file holds, the others passed. Without it there is no
-verdict. Without the result file, the failures alone are imported, with a warning. A pass rate that
-differs from the summary's is a warning too.
+file holds a summary and the failures: the answers named there failed, and if it judged as many as
+the result file holds, the others passed. Without it there is no verdict. Without the result file,
+the failures alone are imported, with a warning. A pass rate unlike the summary's is a warning too.
 
-The conversation is in `inference_log`; without that, `result` gives the answers alone, per turn and
-step, or of a single turn. Calls are text of the model: they are parsed, never run. Mapping:
-docs/formats.md.
+The conversation is in `inference_log`; else `result` gives the answers, per turn and step, or of a
+single turn. Calls are text, which is parsed and never run. Mapping: docs/formats.md.
 """
 
 from collections.abc import Iterator
@@ -73,15 +71,13 @@ class WireRow(Wire):
 
 @dataclass(slots=True)
 class _Score:
-    """What a score file says."""
-
     verdicts: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     model_name: str | None = None
 
     def covers_all(self, rows: int) -> bool:
-        """Return whether every answer without a verdict passed: all answers were judged, and every
-        counted failure is here, so the file was not cut off."""
+        """Return whether every other answer passed: all were judged, and every counted failure is
+        here."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         if not isinstance(total, int) or not isinstance(correct, int):
             return False
@@ -103,8 +99,6 @@ class _Score:
 
 @dataclass(slots=True)
 class _Tally:
-    """Verdicts of the rollouts of one file."""
-
     passed: int = 0
     judged: int = 0
 
@@ -150,7 +144,7 @@ def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
 
 
 def _read_score(source: Source) -> Iterator[RolloutImport | Rejection]:
-    """The failures of a score file whose result file is nowhere."""
+    """Yield the failures of a score file without a result file."""
     partner = _partner(source, "score", "result")
     if partner is not None:
         if partner not in source.siblings:
@@ -180,7 +174,7 @@ def _read_score(source: Source) -> Iterator[RolloutImport | Rejection]:
 
 
 def _restore_row(failure: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a failure without its result file, as far as it says the answer."""
+    """Return a failure's record without its result file, as far as it holds the answer."""
     kept = ("id", "model_name", "inference_log")
     row = {key: failure[key] for key in kept if failure.get(key)}
     answer = next((failure[key] for key in _ANSWERS if key in failure), None)
@@ -231,13 +225,12 @@ def _is_score(path: Path) -> bool:
 
 
 def _read_rows(path: Path) -> Iterator[RawRecord | Damage]:
-    """Give the records of a score file, also of one that was written again as an array."""
+    """Yield the records of a score file, also of one rewritten as an array."""
     return records(path, shape_of(path), is_record)
 
 
 def _name_case(failure: dict[str, Any]) -> dict[str, Any]:
-    """Return a failure with its case as `id`, which versions that numbered failures have within
-    `prompt`."""
+    """Return a failure with its case as `id`, which numbered versions have within `prompt`."""
     prompt = failure.get("prompt")
     case = prompt.get("id") if isinstance(prompt, dict) else None
     known = isinstance(failure.get("id"), str) or not isinstance(case, str)
@@ -245,8 +238,8 @@ def _name_case(failure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partner(source: Source, own: str, other: str) -> Path | None:
-    """Return the file that goes with this one: beside it, at the same place of the other tree, or
-    the only one of its name in the import."""
+    """Return this file's partner: beside it, at its place in the other tree, or the import's only
+    one of its name."""
     path = source.path
     name = path.name.replace(f"_{own}.json", f"_{other}.json")
     if name == path.name:
@@ -265,7 +258,7 @@ def _partner(source: Source, own: str, other: str) -> Path | None:
 
 
 def _score(path: Path | None) -> _Score:
-    """What can be read of it; what cannot is missing in the count."""
+    """Return what can be read of a score; what cannot is missing in the count."""
     score = _Score()
     for line in _read_rows(path) if path is not None else ():
         value = line.value if isinstance(line, RawRecord) else None
@@ -292,7 +285,7 @@ def _attach_verdict(item: RawRecord, score: _Score, complete: bool) -> RawRecord
 
 
 def _keep_verdict(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return what the record holds of a verdict: ids follow from it, so it stays what it is."""
+    """Return a verdict as it came, since ids follow from it."""
     kept = ("id", "valid", "model_name", "possible_answer")
     return {key: verdict[key] for key in kept if key in verdict}
 
@@ -384,8 +377,8 @@ def _gold(text: str) -> Action:
 
 
 def _gold_choice(name: str, choices: dict[str, Any]) -> Action:
-    """Return a call whose arguments have lists of the values that are right, "" for none. Arguments
-    with one right value count."""
+    """Return a call by its lists of right values, "" for none. Arguments with one right value
+    count."""
     chosen = {key: _choose(values) for key, values in choices.items()}
     return Action(
         name=name,

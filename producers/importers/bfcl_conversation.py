@@ -1,12 +1,10 @@
-"""What was said in a run of the Berkeley Function-Calling Leaderboard.
+r"""Messages of a run of the Berkeley Function-Calling Leaderboard.
 
-The log of a run is a list: an object per turn (`begin_of_turn_query`, `step_0`, `step_1`, ...), and
-between them lists of states, which are no part of the conversation. A model with native calls
-answers `[{"ls": "{\\"a\\": true}"}]`; one without writes text such as `[ls(a=True)]`.
-
-Model text is parsed and never run (call_text.py): only literals are arguments. An argument by
-position is named by its place, "0", "1", because its name is not known here. A call that cannot be
-parsed stays the text it was.
+A run's log is a list: an object per turn (`begin_of_turn_query`, `step_0`, `step_1`, ...), and
+lists of states between them, which are skipped. A model with native calls answers `[{"ls": "{\"a\":
+true}"}]`; one without writes text such as `[ls(a=True)]`, which is parsed and never run
+(call_text.py): only literals are arguments. An argument by position is named by its place, "0",
+"1". A call that cannot be parsed stays text.
 """
 
 import json
@@ -38,10 +36,8 @@ def read_log(log: Sequence[Any]) -> list[Message]:
 
 
 def read_result(result: Any, *, literal: bool = True) -> list[Message]:
-    """Return the answers of a `result`: per turn and step, or the one of a single-turn case.
-
-    Without `literal`, the arguments of calls in text are expressions of Java or JavaScript.
-    """
+    """Return the answers of a `result`, per turn and step or of a single turn. Without `literal`,
+    arguments in text are expressions of Java or JavaScript."""
     if isinstance(result, list) and result and all(isinstance(turn, list) for turn in result):
         steps = [_assistant(step, None, literal) for turn in result for step in turn]
         return steps or [_assistant(None, None)]
@@ -98,7 +94,7 @@ def _assistant(content: Any, decoded: Any, literal: bool = True) -> Message:
 
 
 def _read_item(item: Any, literal: bool) -> list[ToolCall]:
-    """Return the calls of one item of an answer; an object or number that is none is malformed."""
+    """Return the calls of an answer's item; an object or number that is no call is malformed."""
     if isinstance(item, str):
         return parse_calls(item, literal=literal)
     if not isinstance(item, dict):

@@ -68,10 +68,8 @@ _BLANK: Final = " \t\r\n"
 
 
 def parse_calls(text: str, *, literal: bool = True) -> list[ToolCall]:
-    """Return the calls of an answer; none where it is prose.
-
-    Without `literal`, values are expressions of Java or JavaScript, kept as text.
-    """
+    """Return the calls of an answer; none for prose. Without `literal`, values are expressions of
+    Java or JavaScript, kept as text."""
     answer = _drop_end(text.rpartition("</think>")[2]).strip().removeprefix("functools")
     for opening, closing in _TAGS.items():
         if opening in answer:
@@ -84,7 +82,6 @@ def parse_calls(text: str, *, literal: bool = True) -> list[ToolCall]:
 
 
 def _drop_end(text: str) -> str:
-    """Return an answer without the tokens that end it."""
     body = text.rstrip()
     for _ in range(_MAX_ENDS):
         start = body.rfind("<", -_MAX_NAME)
@@ -105,8 +102,8 @@ def parse_call(text: str, *, literal: bool = True) -> ToolCall:
 
 
 def to_call(value: Any) -> ToolCall | None:
-    """Return the call that a JSON value is: `{"name": "f", "arguments": {}}`, the same under
-    `function`, or `{"f": {}}`. Return None for any other value."""
+    """Return the call of a JSON value, else None: `{"name": "f", "arguments": {}}`, the same under
+    `function`, or `{"f": {}}`."""
     if not isinstance(value, dict):
         return None
     inner = value.get("function")
@@ -174,8 +171,7 @@ def _read_tagged(opening: str, body: str, literal: bool) -> list[ToolCall]:
 
 
 def _read_function(text: str) -> ToolCall:
-    """Return the call of `f>{"a": 1}</function>`, or of `f><parameter=a>1</parameter></function>`,
-    whose values are JSON or text."""
+    """Return the call of `f>{"a": 1}</function>`, or `f><parameter=a>1</parameter></function>`."""
     name, closing, body = (part.strip() for part in text.partition(">"))
     if not closing or not _is_name(name):
         return ToolCall(name="", arguments=text)
@@ -186,8 +182,7 @@ def _read_function(text: str) -> ToolCall:
 
 
 def _read_pairs(name: str, body: str, opening: str, middle: str, closing: str) -> ToolCall:
-    """Return the call whose arguments stand between three marks: key, value, end. One that was cut
-    off is malformed."""
+    """Return the call with arguments between three marks: key, value, end; malformed if cut off."""
     arguments = {}
     for piece in body.split(opening)[1:]:
         key, _, rest = piece.partition(middle)
@@ -206,8 +201,8 @@ def _read_value_text(text: str) -> Any:
 
 
 def _read_name_first(body: str) -> list[ToolCall]:
-    """Return the call of `f{"a": 1}`, `f[ARGS]{"a": 1}`, or a name and `<arg_key>` with
-    `<arg_value>`, as models write it behind a tag; none where no name comes first."""
+    """Return the call of `f{"a": 1}`, `f[ARGS]{"a": 1}`, or a name before `<arg_key>` and
+    `<arg_value>`; none where no name comes first."""
     has_pairs = "<arg_key>" in body
     at = body.find("<arg_key>" if has_pairs else "{")
     head = body[: max(at, 0)]
@@ -271,7 +266,7 @@ def _list_starts(text: str) -> Iterator[int]:
 
 
 def _may_begin(text: str, at: int) -> bool:
-    """Return whether what stands at `at` looks like the beginning of calls."""
+    """Return whether calls may begin at `at`."""
     start = text[at : at + 2 * _MAX_NAME].lstrip("`" + _BLANK)
     inner = start.lstrip("[" + _BLANK)
     return inner.startswith("{") or _begins_call(inner)
@@ -314,7 +309,7 @@ def _decode(text: str, at: int) -> tuple[Any, int | None]:
 
 
 def _read_value(value: Any) -> list[ToolCall]:
-    """Return the calls of one JSON value, which may be a whole message."""
+    """Return the calls of a JSON value, which may be a whole message."""
     nested = value.get("tool_calls") if isinstance(value, dict) else None
     calls = [to_call(item) for item in (nested if isinstance(nested, list) else [value])]
     return [call for call in calls if call is not None]
@@ -376,10 +371,8 @@ def _read_bare_calls(text: str, literal: bool) -> list[ToolCall]:
 
 
 def _split_group(text: str, start: int) -> tuple[int | None, list[str]]:
-    """Return the end of the brackets that open at `start`, and the pieces between their commas.
-
-    Brackets and commas in strings do not count. The end is None where the brackets do not close.
-    """
+    """Return the end of the brackets that open at `start` (None where they do not close), and the
+    pieces between their commas. Brackets and commas in strings do not count."""
     expected: list[str] = []
     pieces: list[str] = []
     begin = start + 1
@@ -428,7 +421,7 @@ def _parse_expression(text: str) -> ast.expr | None:
 
 
 def _from_node(call: ast.Call) -> ToolCall:
-    """`ast.unparse` and `literal_eval` read the tree; neither runs anything."""
+    """Return the call of a syntax tree; nothing is run."""
     name = ast.unparse(call.func)
     places = {str(place): node for place, node in enumerate(call.args)}
     named = {keyword.arg or "**": keyword.value for keyword in call.keywords}
@@ -467,7 +460,7 @@ def _read_expression(text: str) -> Any:
 
 def _read_xml(text: str) -> list[ToolCall]:
     """Return the calls of `<function name="f"><param name="a" type="integer">1</param></function>`,
-    values as text or as the attribute `value`; none where it is no XML."""
+    with values as text or attribute `value`; none where it is no XML."""
     if len(text) > MAX_CHARACTERS or "<!" in text:
         return []
     try:

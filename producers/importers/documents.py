@@ -1,14 +1,13 @@
 """JSON records out of files, whole or damaged (file -> record).
 
-A file holds its records as lines (JSON Lines), as the items of one array, or as values that follow
-each other (one pretty-printed object is such a file). Whatever can be read is read: a record is
-`RawRecord`, or there is `Damage` with its place and reason, and reading goes on behind it. Behind
-damage inside an array the next complete object that looks like a record is looked for; how many
-were lost is then unknown, so the following positions name the character instead of the index.
+Records are lines (JSON Lines), items of one array, or values that follow each other (one
+pretty-printed object is such a file). Each is `RawRecord`, or `Damage` with place and reason, and
+reading goes on behind it. Behind damage in an array the next complete object that looks like a
+record is searched; the number of lost ones is unknown, so later positions name the character.
 
-Guarantee: nothing in a file makes these functions raise, except that it cannot be opened. Not
-covered: damage that leaves valid JSON; encodings other than UTF-8 (with or without a byte order
-mark). Lines are read one by one; an array is held as text, one record of it decoded at a time.
+Guarantee: a file's content never makes these functions raise. Not covered: damage that leaves valid
+JSON; encodings other than UTF-8 (with or without a byte order mark). Lines are read one by one; an
+array is held as text, and one record decoded at a time.
 """
 
 import json
@@ -29,8 +28,8 @@ MAX_RECORD_CHARACTERS: Final = MAX_DECODED_BYTES // 4
 _MAX_ATTEMPTS: Final = 1_000
 """Failures behind one damage: each costs a scan of the text, because it names its line."""
 _MOST_SCANS: Final = 32
-"""How often all of the text may be read behind one damage, by failures that read far: those of the
-values around the damage, and of values whose end is missing."""
+"""Most scans of the whole text behind one damage, by failures that read far: of values around the
+damage, or without an end."""
 
 _BLANK: Final = " \t\r\n"
 _NOT_BLANK: Final = re.compile(r"[^ \t\r\n]")
@@ -120,10 +119,8 @@ def values(text: str, start: int) -> Iterator[RawRecord | Damage]:
 def items(
     text: str, start: int, name: str, is_record: IsRecord, stop: int | None = None
 ) -> Iterator[RawRecord | Damage]:
-    """The items of the array that opens at `start`; positions are `name[index]`.
-
-    Past `stop` nothing is looked for: behind damage the array's own end cannot be recognised.
-    """
+    """Yield the items of the array that opens at `start`; positions are `name[index]`. The search
+    ends at `stop`, because behind damage the array's own end cannot be recognised."""
     stop = len(text) if stop is None else stop
     at, index, certain = skip_blank(text, start + 1), 0, True
     while at < stop and text[at] != "]":
@@ -197,7 +194,8 @@ def decode_at(text: str, at: int, position: str) -> RawRecord | Damage:
 
 
 def _unread(text: str, at: int, position: str, reason: str) -> Damage:
-    """Damage up to the bracket that closes the value; well-formed text needs no parser for that."""
+    """Return the damage up to the value's closing bracket; well-formed text needs no parser for
+    that."""
     depth = 0
     for token in _BRACKET_OR_STRING.finditer(text, at):
         depth += _DEPTH.get(token.group()[0], 0)
@@ -230,7 +228,7 @@ def _decode_line(number: int, raw: bytes, end: int) -> RawRecord | Damage:
 
 
 def _behind(text: str, end: int, stop: int) -> int | None:
-    """Where the next item starts, or the closing bracket stands; None where neither follows."""
+    """Return the place of the next item or closing bracket; None where neither follows."""
     at = skip_blank(text, end)
     if at < stop and text[at] == ",":
         at = skip_blank(text, at + 1)
@@ -239,7 +237,7 @@ def _behind(text: str, end: int, stop: int) -> int | None:
 
 
 def _next_record(text: str, start: int, stop: int, is_record: IsRecord) -> int | None:
-    """Where the next whole record starts behind damage."""
+    """Return the place of the next whole record behind damage."""
     attempts, left = 0, _MOST_SCANS * (stop - start)
     place = _OBJECT_IN_ARRAY.search(text, start, stop)
     while place is not None and attempts < _MAX_ATTEMPTS and left > 0:

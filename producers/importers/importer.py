@@ -3,13 +3,12 @@
     read_rollouts(paths)  every record as a RolloutImport or a Rejection, file by file
     append_rollouts(log)  encodes them in batches, leaves out the known ones, appends
 
-A folder is walked recursively in sorted order; of its files those named *.json and *.jsonl are
-read, hidden ones are not. A tau2 folder of `results.json` and `simulations/` is one source. A file
-of a folder that is not read, or that is whole and in no format, is noted as skipped.
+A folder is walked recursively in sorted order for *.json and *.jsonl, without hidden files. A tau2
+folder of `results.json` and `simulations/` is one source. An unread file, or a whole one in no
+format, is noted as skipped.
 
 Guarantees: a damaged record never stops the others, and everything that was not imported is named;
-importing again, whole or in part, appends nothing twice. A blob is stored before its event.
-Formats, and what each field becomes: docs/formats.md.
+importing again appends nothing twice. A blob is stored before its event. Formats: docs/formats.md.
 """
 
 import os
@@ -102,12 +101,9 @@ def read_rollouts(
     progress: Callable[[int], None] = lambda _: None,
     notes: Notes | None = None,
 ) -> Iterator[RolloutImport | Rejection]:
-    """Every record of the files and folders.
-
-    `progress` is told the bytes read since it was last told; their sum is `total_bytes(paths)`.
-    `notes` receives what is said beside the records. Raises ValueError for a format that does not
-    exist.
-    """
+    """Yield every record of the files and folders. `progress` gets the bytes read since its last
+    call, in sum `total_bytes(paths)`. `notes` receives remarks beside the records. Raises
+    ValueError for an unknown format."""
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format {format!r} is not one of auto, {', '.join(FORMATS)}")
     notes = Notes() if notes is None else notes
@@ -219,7 +215,7 @@ def _read_file(source: Source, format: str) -> Iterator[RolloutImport | Rejectio
 
 
 def _first_keys(path: Path, shape: Shape) -> frozenset[str]:
-    """The keys of the first record that can be read; else those of the object it begins with."""
+    """Return the keys of the first readable record, else of the object at the file's start."""
     record: RawRecord | Damage
     for number, record in enumerate(records(path, shape, _is_any_record)):
         if isinstance(record, RawRecord) and isinstance(record.value, dict):
@@ -232,7 +228,7 @@ def _first_keys(path: Path, shape: Shape) -> frozenset[str]:
 
 
 def _is_whole(path: Path, shape: Shape) -> bool:
-    """Return whether a file is JSON without damage, so that another program may want it so."""
+    """Return whether a file is undamaged JSON, which another program may want so."""
     items = list(records(path, shape, _is_any_record))
     return bool(items) and all(isinstance(item, RawRecord) for item in items)
 
@@ -264,7 +260,7 @@ def _unknown(path: Path, keys: frozenset[str]) -> str:
 
 
 def _sources(paths: Iterable[Path], skips: list[Skip]) -> Iterator[Path]:
-    """Give the files to read; those of folders that are not read are added to `skips`."""
+    """Yield the files to read; add a folder's other files to `skips`."""
     for path in paths:
         if path.is_dir():
             yield from _walk(path, skips)
@@ -308,7 +304,7 @@ def _reason_to_skip(path: Path) -> str | None:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a source; 0 where it cannot be read, which reading it will say."""
+    """Return a source's bytes; 0 where it cannot be read, which reading it will report."""
     files = [path]
     if path.name == tau2.RESULTS:
         files += (path.parent / tau2.SIMULATIONS).glob("*.json")

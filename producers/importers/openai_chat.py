@@ -2,9 +2,9 @@
 
     {"messages": [...], "tools": [...], "task_id": "t1", "reward": 1.0, ...}
 
-Only `messages` is required; what else is read, and what each field means: docs/formats.md. Fields
-that we do not know are ignored, because real logs carry the parameters of their requests. Success
-is `success`; without it, a reward within 1e-6 of 1; without both there is no verdict.
+Only `messages` is required; docs/formats.md lists the other fields. Unknown fields are ignored:
+real logs carry requests' parameters. Success is `success`, else a reward within 1e-6 of 1; without
+both there is no verdict.
 """
 
 from collections.abc import Iterator
@@ -189,8 +189,8 @@ def _environment(
     offered: tuple[str, ...] | None,
     gold: tuple[Action, ...] | None,
 ) -> str | None:
-    """Return the environment that the log names, else the one of the offered tools, else the one of
-    the called tools."""
+    """Return the environment that the log names, else that of the offered, else of the called
+    tools."""
     named = wire.environment or (wire.task.environment if wire.task else None)
     if named is not None:
         return named
@@ -224,7 +224,6 @@ def _tool_name(tool: WireTool) -> str:
 
 
 def _time(value: str | float | None) -> datetime | None:
-    """Parse ISO 8601, or Unix seconds."""
     if value is None:
         return None
     try:

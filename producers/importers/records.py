@@ -1,9 +1,9 @@
-"""What became of one record of an imported file: a rollout, or a rejection (record -> event).
+"""The outcome of one record of an imported file: a rollout, or a rejection (record -> event).
 
-Guarantee: the same record gives the same event id at any age, in any file, order or indentation:
-the id follows from the format, the alias, the base model and the record's exact canonical JSON.
-Where text holds half of a surrogate pair (legal in JSON, impossible in UTF-8) the stored text has
-U+FFFD in its place; the id is that of the record as written.
+Guarantee: a record gives the same event id in any file, order or indentation, at any age: it
+follows from format, alias, base model and the record's exact canonical JSON. In stored text U+FFFD
+replaces half of a surrogate pair (legal in JSON, impossible in UTF-8); the id is that of the record
+as written.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +23,7 @@ from producers.importers.documents import Damage, RawRecord
 from producers.storable import Unusable, check_storable, readable
 
 TEXT_CHARACTERS: Final = 4_000_000
-"""How long a text beside the conversation may be, such as the instruction of a task: no table holds
-a longer one."""
+"""Longest text beside the conversation, such as a task's instruction: the limit of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Record:
 
     @staticmethod
     def of(position: str, value: Any) -> "Record":
-        """Return the record of a value. Raises Unusable when it is nested too deeply to be written
+        """Return the record of a value. Raises Unusable where it is too deep to be written
         again."""
         try:
             text = exact_json(value)
@@ -190,7 +189,7 @@ class Identity:
 
 
 def _texts(data: RolloutEnded) -> Iterator[str]:
-    """The texts that foreign records give freely and that become columns of a table."""
+    """Yield the free texts of foreign records that become columns of a table."""
     task = data.task
     of_task = (task.environment, task.capability, task.instruction) if task else ()
     for text in (data.termination, data.grader, data.simulator, *of_task):

@@ -1,12 +1,9 @@
 """Results of tau2-bench: {timestamp, info, tasks, simulations} in one file, or as a folder.
 
 A folder holds the same without simulations as `results.json`, and `simulations/<id>.json`. A
-simulation is read with the task embedded in its results, never with today's: tasks are edited
-upstream. Its canonical record is both. Mapping: docs/formats.md; what a simulation looks like, and
-how it becomes a rollout: tau2_simulation.py.
-
-Half a file gives its leading simulations. Where a task cannot be read, the simulations of that task
-are rejected.
+simulation is read with the task in its results, never today's, which upstream edits; its canonical
+record is both. Half a file gives its leading simulations. Where a task cannot be read, its
+simulations are rejected. Mapping: docs/formats.md; fields of a simulation: tau2_simulation.py.
 """
 
 import re
@@ -45,8 +42,6 @@ class _IndexEntry(Wire):
 
 @dataclass(slots=True)
 class _Results:
-    """What a results file says about all of its simulations."""
-
     info: WireInfo = field(default_factory=WireInfo)
     tasks: dict[str, Any] = field(default_factory=dict)
     simulations_at: int | None = None
@@ -54,8 +49,8 @@ class _Results:
 
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
-    """Whether the document's keys are this format's: a whole file's, half a file's, or those of
-    one simulation that was taken out of its folder."""
+    """Return whether the keys are those of a file, whole or half, or of a simulation out of its
+    folder."""
     whole = SIMULATIONS in keys or {"info", "tasks"} <= keys or {"timestamp", "info"} <= keys
     return keys >= _SINGLE or (whole and shape != "array")
 
@@ -147,7 +142,7 @@ def _read_tasks(
 def _read_index(
     source: Source, text: str, places: dict[str, int], results: _Results
 ) -> Iterator[Rejection]:
-    """The ids that the folder must hold."""
+    """Read the ids that the folder must hold."""
     item = decode_at(text, places["simulation_index"], "") if "simulation_index" in places else None
     if not isinstance(item, RawRecord) or not isinstance(item.value, list):
         return
@@ -195,7 +190,7 @@ def _attempt(
 
 
 def _with_task(item: RawRecord, results: _Results) -> RawRecord | str:
-    """The simulation and its task as one record, or why there is none."""
+    """Return a simulation and its task as one record, or why there is none."""
     if not isinstance(item.value, dict) or "task_id" not in item.value:
         return "is no simulation: it has no `task_id`"
     name = str(item.value["task_id"])

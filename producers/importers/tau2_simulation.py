@@ -1,9 +1,6 @@
-"""One simulation of tau2-bench with its task, as a rollout.
-
-Times without an offset are taken for UTC: the runner writes its local time without one. An
-assistant's first message that cost nothing and used no tokens is the greeting that the runner
-injects: no model sampled it.
-"""
+"""One simulation of tau2-bench with its task, as a rollout. Times without an offset count as UTC:
+the runner writes its local time. An assistant's first message without cost and tokens is the
+runner's greeting, which no model sampled."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -197,7 +194,7 @@ def _task(wire: WireTask, raw: Any, info: WireInfo, environment: str | None) -> 
 
 
 def _gold(actions: Iterable[WireAction] | None, solo: bool) -> tuple[Action, ...] | None:
-    """The gold actions; of an agent that worked alone all are its own."""
+    """Return the gold actions; in solo mode all are the agent's own."""
     if actions is None:
         return None
     return tuple(
@@ -212,7 +209,7 @@ def _gold(actions: Iterable[WireAction] | None, solo: bool) -> tuple[Action, ...
 
 
 def _instruction(task: WireTask) -> str | None:
-    """What the user wants, one labelled paragraph per part; in solo mode that is the ticket."""
+    """Return the user's request, a labelled paragraph per part; in solo mode the ticket."""
     instructions = task.user_scenario.instructions
     parts = {"persona": task.user_scenario.persona}
     parts |= instructions if isinstance(instructions, dict) else {"instructions": instructions}
@@ -244,7 +241,7 @@ def _is_welcome(wire: WireTau2Message) -> bool:
 
 
 def _environment(info: WireInfo, task: WireTask, messages: tuple[Message, ...]) -> str | None:
-    """The domain, if its tools are declared; else whose tools were called."""
+    """Return the domain, if its tools are declared; else the environment of the called tools."""
     if info.environment_info.domain_name is not None:
         declared = catalog(info.environment_info.domain_name)
         if declared is not None:
@@ -255,7 +252,7 @@ def _environment(info: WireInfo, task: WireTask, messages: tuple[Message, ...]) 
 
 
 def _time(run: WireSimulation) -> tuple[datetime | None, tuple[str, ...]]:
-    """When it ended; a time that cannot be read is no reason to lose the rollout."""
+    """Return the end's time; an unreadable one does not lose the rollout."""
     warnings: tuple[str, ...] = ()
     for text in (run.end_time, run.timestamp, run.start_time):
         if text is None:
@@ -268,7 +265,7 @@ def _time(run: WireSimulation) -> tuple[datetime | None, tuple[str, ...]]:
 
 
 def _simulator(user: WireModel) -> str | None:
-    """Its model, and how it was driven where that is not the usual way."""
+    """Return the user's model, and how it was driven where that is unusual."""
     if user.implementation in (None, "user_simulator"):
         return user.llm
     return user.implementation

@@ -1,9 +1,7 @@
-"""Trajectories of tau-bench (v1): a JSON list of {task_id, reward, info, traj, trial}.
-
-The messages are OpenAI's; the task is embedded in `info.task`. The format names neither the base
-model nor the time. A run that raised has an empty `traj` and `info.error`: its reward of 0 is no
-verdict on the agent, so its success is None. Mapping: docs/formats.md.
-"""
+"""Trajectories of tau-bench (v1): a JSON list of {task_id, reward, info, traj, trial}. The messages
+are OpenAI's; `info.task` holds the task; base model and time are not named. A run that raised has
+an empty `traj` and `info.error`: its reward of 0 is no verdict, so its success is None. Mapping:
+docs/formats.md."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -147,8 +145,8 @@ def _task(run: WireRun, raw: Mapping[str, Any], environment: str | None) -> Task
 
 
 def _environment(run: WireRun, messages: tuple[Message, ...]) -> str | None:
-    """Return the environment that the policy's title names, so that a trial without calls has the
-    task id of its siblings; else the environment of the tools."""
+    """Return the environment of the policy's title, so that a trial without calls has its siblings'
+    task id; else the environment of the tools."""
     system = next((message.text for message in messages if message.role == "system"), "")
     title = _POLICY_TITLE.search(system, 0, 500)
     if title is not None and (declared := catalog(title.group(1).lower())) is not None:
@@ -159,7 +157,7 @@ def _environment(run: WireRun, messages: tuple[Message, ...]) -> str | None:
 
 
 def _parts(run: WireRun) -> dict[str, float | None]:
-    """`r_actions` or `r_outputs`: the runner overwrites the first with the second."""
+    """Return `r_actions` or `r_outputs`: the runner overwrites the first with the second."""
     info = (run.info.reward_info.info if run.info.reward_info else None) or {}
     return {
         name: float(info[name])
@@ -181,7 +179,7 @@ def _termination(run: WireRun, messages: tuple[Message, ...]) -> str | None:
 
 
 def _with_error(message: Message) -> Message:
-    """v1 has no error flag; its tools answer with a text that begins so."""
+    """Mark a tool's error, which v1 tells by the answer's beginning alone."""
     if message.role != "tool" or message.error is not None:
         return message
     return message.model_copy(update={"error": message.text.startswith("Error")})

@@ -1,7 +1,5 @@
-"""Names of OpenTelemetry's conventions for generative AI, as sent and as taken (docs/tracing.md).
-
-Our own list: theirs are in development, and the constants of their Python package are deprecated.
-"""
+"""Names of OpenTelemetry's conventions for generative AI, as sent and as taken (docs/tracing.md):
+our own list, as theirs are in development and their package's constants deprecated."""
 
 from typing import Final
 

@@ -1,11 +1,10 @@
 """A span by OpenTelemetry's GenAI conventions, as a call of the model (span -> request, answer).
 
-    chat_of(span)     what was asked and answered, both in OpenAI's form; None: no call of a model
+    chat_of(span)     question and answer, both in OpenAI's form; None: no call of a model
 
-Read are the attributes of the span, or of its event `gen_ai.client.inference.operation.details`:
-as structures, or as the JSON that instrumentations write where structures are not allowed. What was
-said is opt-in there (`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`): a span without it tells
-of no conversation, and is not usable. Pure.
+Reads attributes of the span, or of its event `gen_ai.client.inference.operation.details`, as
+structures or as JSON. Content is opt-in there
+(`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`): a span without it is not usable. Pure.
 """
 
 import json
@@ -124,7 +123,7 @@ def _messages(attributes: Attributes, name: str) -> list[Json]:
 
 
 def _structure(attributes: Attributes, name: str) -> Any:
-    """An attribute that is a structure, or the JSON of one."""
+    """Return an attribute that is a structure, or the JSON of one."""
     value = attributes.get(name)
     if not isinstance(value, str):
         return value
@@ -137,7 +136,7 @@ def _structure(attributes: Attributes, name: str) -> Any:
 
 
 def _in_openais_form(message: Json) -> Iterator[Json]:
-    """A message, and one more for each result of a tool beyond the first."""
+    """Yield a message, and one more for each result of a tool beyond the first."""
     role, parts = message.get("role"), message.get("parts")
     if not isinstance(role, str) or not isinstance(parts, list):
         raise Unusable("a message has no role, or no list of parts")
@@ -158,7 +157,7 @@ def _in_openais_form(message: Json) -> Iterator[Json]:
 
 
 def _content(parts: list[Json]) -> str | list[Json] | None:
-    """What is said; pictures and sounds are named and not kept."""
+    """Return the content; pictures and sounds are named and not kept."""
     media = [part for part in parts if part.get("type") in ("blob", "file", "uri")]
     if not media:
         text = list(_texts(parts))
@@ -182,13 +181,13 @@ def _call(part: Json) -> Json:
 
 
 def _result(part: Json) -> str:
-    """What a tool said; `result` is what the field was called before."""
+    """Return a tool's result; `result` is the field's former name."""
     response = part.get("response", part.get("result"))
     return response if isinstance(response, str) else json.dumps(response)
 
 
 def _tool(tool: Json) -> Json:
-    """A tool that was offered: the conventions have it flat."""
+    """Return an offered tool in OpenAI's form: the conventions have it flat."""
     if "function" in tool:
         return tool
     function = {name: value for name, value in tool.items() if name != "type"}

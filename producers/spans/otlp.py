@@ -1,11 +1,11 @@
-"""OTLP over HTTP as a receiver sees it: what an exporter of traces sends, and what it is told.
+"""OTLP over HTTP as a receiver sees it (pure).
 
     spans(body, kind)       the spans of a request, as protobuf or as JSON
-    inflate(body, most)    a body that came with gzip
-    answered, refused       the answer, in the form in which was asked
+    inflate(body, most)     a body that came with gzip
+    answered, refused       the answer, in the form of the request
 
-Pure: bytes in, values out. The messages are those of opentelemetry-proto, which the extra `otel`
-brings; without it OtlpUnavailable is raised.
+The messages are those of opentelemetry-proto, which the extra `otel` brings; without it
+OtlpUnavailable is raised.
 """
 
 import base64
@@ -179,11 +179,8 @@ def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> dic
 
 def _take_long_texts(document: Any) -> dict[str, str]:
     """Replace the long texts of a document by stand-ins; return the texts by these. Protobuf's
-    parser searches each text with a regular expression, which holds up all threads for 30 ms per
-    megabyte.
-
-    Raises UnicodeEncodeError for one with half of a surrogate pair.
-    """
+    parser searches each text by a regular expression, which holds all threads for 30 ms per
+    megabyte. Raises UnicodeEncodeError for half of a surrogate pair."""
     texts: dict[str, str] = {}
     name, waiting = secrets.token_hex(), [document]
     while waiting:
@@ -200,7 +197,7 @@ def _take_long_texts(document: Any) -> dict[str, str]:
 
 
 def _spans_of(document: Any) -> Iterator[dict[str, Any]]:
-    """The spans of a request, links of theirs as well: all that have ids."""
+    """Yield the spans of a request and their links: all that have ids."""
     for resource in document.get("resourceSpans", ()):
         for scope in resource.get("scopeSpans", ()):
             for span in scope.get("spans", ()):
@@ -209,7 +206,7 @@ def _spans_of(document: Any) -> Iterator[dict[str, Any]]:
 
 
 def _ids_as_bytes(item: dict[str, Any]) -> None:
-    """OTLP writes ids in hex where every other reader of protobuf's JSON expects base64."""
+    """Write ids, hex in OTLP, as base64, which readers of protobuf's JSON expect."""
     for name in _IDS:
         if name in item:
             item[name] = base64.b64encode(bytes.fromhex(item[name])).decode()

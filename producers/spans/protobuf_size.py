@@ -1,9 +1,9 @@
-"""How many messages a protobuf text holds, counted on its bytes before it is parsed.
+"""Counts the messages of a protobuf text on its bytes, before it is parsed.
 
     check_size(body, descriptor)    raises TooMuch where it holds more than is taken
 
-An empty message takes two bytes, and a parser a hundred times that. Fields of types that are no
-messages cost a parser no memory of their own. Pure.
+An empty message takes two bytes, and a parser a hundred times that; fields of other types cost no
+memory of their own. Pure.
 """
 
 from functools import cache
@@ -57,8 +57,8 @@ def _walk(body: bytes, descriptor: "Descriptor") -> None:
 
 
 def _read_length(body: bytes, at: int, kind: int) -> tuple[int, int]:
-    """Bytes that a field of a wire type takes, and where they begin. A group has none: its fields
-    follow as those of the message itself."""
+    """Return the bytes of a field of a wire type, and its begin. A group has none: its fields
+    follow as the message's own."""
     if kind == _LENGTH:
         return _read_varint(body, at)
     if kind == _VARINT:
@@ -77,7 +77,7 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
 
 @cache
 def _message_fields(descriptor: "Descriptor") -> "dict[int, Descriptor]":
-    """Number of a field -> the type of its messages."""
+    """Return field number -> type of its messages."""
     return {
         field.number: field.message_type
         for field in descriptor.fields

@@ -1,9 +1,7 @@
-"""W3C trace context: the ids of a span and its trace (header <-> ids).
-
-The header of an envelope names the span within which its event was written; a span's first event
-(`CallStarted`, `CycleStarted`, `JobRequested`) bears that of its parent. Ids of spans follow from
-what they are spans of, so every process derives the same id, and none has to be told.
-"""
+"""W3C trace context: ids of a span and its trace (header <-> ids). An envelope's header names the
+span in which its event was written; a span's first event (`CallStarted`, `CycleStarted`,
+`JobRequested`) bears that of its parent. Ids of spans derive from their subjects, so all processes
+agree."""
 
 import re
 from dataclasses import dataclass

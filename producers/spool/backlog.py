@@ -1,10 +1,8 @@
-"""What a spool holds, and what of it Kafka does not have yet (spool -> figures).
+"""Counts what a spool holds, and what Kafka does not have yet (spool -> figures).
 
-`kintsugi spool status` prints them and the gateway's metrics expose them. Reads a few rows and one
-record per partition that is behind; never writes.
-
-Not covered: whether a shipper runs. On the embedded log, where the spool is the log, nothing is
-ever marked as shipped and nothing has to be.
+For `kintsugi spool status` and the gateway's metrics. Reads a few rows and a record per partition
+that is behind; never writes. Not covered: whether a shipper runs. Where the spool is the log,
+nothing is ever shipped.
 """
 
 from collections.abc import Mapping

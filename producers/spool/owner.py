@@ -1,11 +1,11 @@
-"""Ownership of a home's spool: the processes that append to it, or one that ships it instead.
+"""Ownership of a home's spool: by the processes that append to it, or one that ships it instead.
 
-    own(path)          hold it as one of the processes that append, while the file is open
+    own(path)                hold it as one of the processes that append, while the file is open
     open_idle_spool(path)    the spool of a home while no process can append to it
 
-A lock of the kernel beside the log's file, let go with the process however it ends. Not covered: a
-copy of a spool whose owner runs elsewhere. To ship that is harmless, for folds accept each
-sequence of a source once, but it is not all that the owner recorded.
+A kernel's lock beside the log's file, released with the process. Not covered: a copy of a spool
+whose owner runs elsewhere. To ship that is harmless, as folds accept each sequence once, but
+incomplete.
 """
 
 import fcntl
@@ -30,8 +30,8 @@ class SpoolInUse(LogError):
 
 
 def own(path: Path) -> IO[str]:
-    """Hold the spool; close the file to let it go. Raises LogUnavailable while it is drained from
-    another home."""
+    """Hold the spool until the file is closed. Raises LogUnavailable while another home drains
+    it."""
     lock = _open_lock(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -46,7 +46,7 @@ def own(path: Path) -> IO[str]:
 
 @contextmanager
 def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
-    """The spool at `path`, a home or its log. Raises SpoolInUse, and LogError where there is
+    """Open the spool at `path`, a home or its log. Raises SpoolInUse, and LogError where there is
     none."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
@@ -67,8 +67,8 @@ def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
 
 
 def bring_bodies(spool: SqliteLog, blobs: BlobStore, again: bool = False) -> int:
-    """Copy into this home's blob store the bodies that the spool's unshipped records name, or with
-    `again` those of all its records; return how many were missing there."""
+    """Copy into this blob store the bodies that unshipped records name, with `again` those of all
+    records; return how many were missing there."""
     theirs = BlobStore(spool.path.parent / "blobs")
     ends = spool.end(ROLLOUTS.name)
     begin = spool.start(ROLLOUTS.name) if again else spool.read_ship_offsets(ROLLOUTS.name)

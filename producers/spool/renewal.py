@@ -2,11 +2,10 @@
 
     renew(path)        of a home whose spool no process appends to or ships
 
-A spool that was restored numbers its next events as it had numbered others, which the broker has
-already: folds take them for repetitions, and they would be in no table. Under a new id they are
-events of their own. What was not shipped, as far as the restored file knows, goes into the new one,
-with its events' ids: one that was shipped after the copy was made is in the log twice then, under
-one id, and folds drop the second. The old file stays beside it, under its source's name.
+A restored spool would number its next events as the broker has them already, and folds would drop
+them as repetitions. Unshipped records go into the new log with their events' ids; one shipped after
+the copy is then in the log twice under one id, and folds drop the second. The old file stays beside
+it, under its source's name.
 
 Guarantees: at every moment a whole log stands at `path`; killed, it can be run again. Not covered:
 receipts, so a call that is retried across this is answered anew.
@@ -62,7 +61,7 @@ def renew(home: Path) -> RenewalResult:
 
 
 def _copy(spool: SqliteLog, fresh: SqliteLog, stream: str) -> int:
-    """Append what was not shipped of a stream; how many events that were."""
+    """Append a stream's unshipped records; return how many there were."""
     count = 0
     bounds = zip(
         spool.start(stream), spool.read_ship_offsets(stream), spool.end(stream), strict=True
@@ -82,7 +81,6 @@ def _entry(record: Record) -> Entry:
 
 
 def _settle(path: Path) -> None:
-    """Checkpoint the log into its one file."""
     try:
         with closing(writable(path, "power")) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

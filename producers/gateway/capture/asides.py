@@ -1,11 +1,10 @@
-"""Take asides out of what a client gets (envs/asides.py says what they are).
+"""Takes asides out of a client's answer (envs/asides.py defines them).
 
     ChatAsides        /v1/chat/completions and /v1/completions
     MessagesAsides    /v1/messages
 
-Guarantee: a document without an aside is returned as the same object, so its bytes are passed
-on as they came. Not covered: token ids and log-probabilities that the client itself asked for; they
-spell the whole answer.
+Guarantee: a document without an aside is returned as the same object, so its bytes pass as they
+came. Not covered: token ids and log-probabilities that the client asked for spell the whole answer.
 """
 
 from collections import defaultdict
@@ -58,9 +57,8 @@ class ChatAsides:
 
 
 class MessagesAsides:
-    """Takes the asides out of an answer in Anthropic's form. A block of text that says nothing
-    else is left out of a stream too, and the blocks behind it count from its index: a client may
-    not send a blank text back."""
+    """Takes the asides out of Anthropic's answers. A text block of asides alone is left out, and
+    later indices count without it: a client may not send a blank text back."""
 
     def __init__(self) -> None:
         self._splitters: dict[Any, AsideSplitter] = {}
@@ -73,8 +71,7 @@ class MessagesAsides:
         """Blocks that were left out so far."""
 
     def take_from_whole(self, document: Json) -> Json:
-        """Return a whole response without asides, and without blocks that were nothing
-        else."""
+        """Return a whole response without asides, and without blocks of asides alone."""
         blocks = document.get("content")
         if not isinstance(blocks, list):
             return document
@@ -84,8 +81,7 @@ class MessagesAsides:
         return {**document, "content": [block for block in visible if block is not None]}
 
     def take_from_chunk(self, document: Json) -> Sequence[Json]:
-        """Return the events that the client gets instead of one: what was held back comes before a
-        block's end."""
+        """Return the client's events for one; held-back text comes before a block's end."""
         number = document.get("index")
         match document.get("type"):
             case "content_block_start":
@@ -136,7 +132,7 @@ class MessagesAsides:
         return (*self._held.pop(number, ()), *last, document)
 
     def _pass_on(self, number: Any, document: Json, visible: str) -> Sequence[Json]:
-        """Return an event of a block, after those that were held; () while all of it is blank."""
+        """Return a block's event after the held ones; () while all of it is blank."""
         if number not in self._held:
             return (document,)
         self._held[number].append(document)
@@ -213,7 +209,7 @@ def _says_nothing(choice: Any) -> bool:
 
 
 def _take_from_block(block: Any) -> Any:
-    """Return a block without asides; None where it was nothing else."""
+    """Return a block without asides; None where nothing is left."""
     text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
     if not isinstance(text, str) or (visible := split_aside(text)[1]) == text:
         return block

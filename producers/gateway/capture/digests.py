@@ -1,6 +1,4 @@
-"""Conversations as digests: whether one begins with the messages of another, however its client
-writes an answer down.
-"""
+"""Conversations as digests, to compare beginnings however a client writes an answer down."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -113,8 +111,8 @@ def _digest(text: str, before: Digest = b"") -> Digest:
 
 
 def _texts(message: Any) -> tuple[str, str]:
-    """A message as it is compared, and without the white space around an answer; the same object
-    where there is none."""
+    """Return a message as compared, and without an answer's outer white space; one object where
+    equal."""
     exact = _text(message)
     if not _is_answer(message):
         return exact, exact
@@ -128,8 +126,8 @@ def _is_answer(message: Any) -> bool:
 
 
 def _bare(content: Any) -> Any:
-    """The text of an answer, whole or in parts, without white space around it and with one way to
-    end a line; anything else as it is."""
+    """Return an answer's text (whole or parts) stripped and with one kind of line end; else
+    `content`."""
     if isinstance(content, list):
         read = read_content(content)
         content = content if read.unread else read.text
@@ -141,13 +139,13 @@ def _bare(content: Any) -> Any:
 
 
 def _visible(content: str) -> str:
-    """An answer without asides: some clients get them, and the log keeps them apart."""
+    """Return an answer without asides, which some clients do not get."""
     return split_aside(content)[1]
 
 
 def _text(message: Any) -> str:
-    """A message as it is compared: an answer by what it says and calls, for clients send it back
-    in their own words; any other exactly, but for fields that are null."""
+    """Return a message as compared: an answer by its words and calls, since clients rewrite it; any
+    other exactly, but for null fields."""
     try:
         if not isinstance(message, dict):
             return exact_json(message)

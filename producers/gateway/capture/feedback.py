@@ -1,8 +1,6 @@
-"""Feedback on a call or a session after it has ended (POST /v1/feedback -> event).
-
-Late feedback is taken: a call that is remembered no more is looked up in the spool by the time in
-its id. Sent twice with one idempotency key it is one row, for the key makes the event's id.
-"""
+"""Feedback on a call or a session after it has ended (POST /v1/feedback -> event). Late feedback
+finds its call in the spool by the time in its id. Under one idempotency key it is one row, because
+the key makes the event's id."""
 
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -92,10 +90,8 @@ def parse_feedback(body: bytes) -> FeedbackBody:
 
 
 def session_of(spool: SqliteLog, call: str) -> str | None:
-    """The session of a call that is in the spool; None when it is not, or its id has no time.
-
-    Blocking. Reads a few records of each partition. Raises LogError.
-    """
+    """Return the session of a call in the spool; None where it is not there, or its id has no time.
+    Blocks; reads a few records of each partition. Raises LogError."""
     moment = _read_mint_ms(call)
     if moment is None:
         return None
@@ -109,7 +105,7 @@ def session_of(spool: SqliteLog, call: str) -> str | None:
 
 
 def _read_mint_ms(call: str) -> int | None:
-    """The time in an id of ours, Unix milliseconds."""
+    """Return the time in an id of ours, in Unix milliseconds."""
     try:
         number = UUID(call)
     except ValueError:
@@ -118,7 +114,7 @@ def _read_mint_ms(call: str) -> int | None:
 
 
 def _first_at(spool: SqliteLog, partition: int, low: int, high: int, moment: int) -> int:
-    """The first offset recorded at `moment` or later; times grow along a partition."""
+    """Return the first offset recorded at `moment` or later; times grow along a partition."""
     while low < high:
         middle = (low + high) // 2
         (record, *_) = spool.read(ROLLOUTS.name, partition, middle, limit=1)
@@ -141,7 +137,7 @@ def _search(spool: SqliteLog, partition: int, offset: int, until: int, call: str
 
 
 def _match_call_start(record: Record, call: str) -> str | None:
-    """The session of a record, if it is the start of `call`."""
+    """Return a record's session if it starts `call`."""
     if not any(name == "ce_type" and raw == b"CallStarted" for name, raw in record.headers):
         return None
     try:
@@ -159,7 +155,7 @@ class Rate:
         self._buckets: dict[str | None, tuple[float, float]] = {}
 
     def wait(self, client: str | None, now: float) -> float:
-        """Return the seconds until this client may send feedback; 0 counts it as sent. `now` is in
+        """Return seconds until this client may send feedback; 0 counts it as sent. `now`: in
         seconds."""
         left, then = self._buckets.get(client, (float(self._per_minute), now))
         left = min(float(self._per_minute), left + (now - then) * self._per_minute / 60)

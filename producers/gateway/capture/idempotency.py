@@ -1,17 +1,15 @@
-"""A call that is sent again is answered from the log (idempotency key -> the answer it had).
+"""Answers a repeated call from the log (idempotency key -> the earlier answer).
 
-    receipt     what was answered, written in the transaction of the call's CallEnded
-    turn        of the calls with one key one is answered at a time; the others wait
-    reply       the answer of a receipt, byte by byte as it was sent the first time
+    receipt     the answer, written in the transaction of the call's CallEnded
+    turn        lets one call of a key be answered at a time; the others wait
+    reply       the answer of a receipt, byte by byte as it was first sent
 
-A receipt is there for calls that completed; whatever else became of a call, sent again it goes to
-the engine again. A key counts per client key and user, and for one request: another one under the
-same key is refused. An answer that may not be written (a redaction rule matched) or is too large is
-not in its receipt, and the call that asks for it again is told so.
+Completed calls have a receipt; any other call goes to the engine again. A key counts per client key
+and user, for one request; another request under it is refused. An answer that may not be written (a
+redaction rule matched) or is too large has none, and a repetition is told so.
 
-Guarantee: with one gateway per home, an answer that was recorded is given again for a day and the
-engine is not asked, also where the gateway was killed before it could say it. Not covered: two
-gateways with homes of their own, which know nothing of each other's calls.
+Guarantee: with one gateway per home, a recorded answer is given again for a day without the engine,
+also where the gateway was killed before it answered. Not covered: gateways with other homes.
 """
 
 import asyncio
@@ -100,7 +98,7 @@ class Retries:
 
     @asynccontextmanager
     async def turn(self, keyed: IdempotentRequest) -> AsyncIterator[None]:
-        """Wait until no other call with this key is being answered. Raises Refused where that one
+        """Wait until no other call with this key is being answered. Raises Refused where that call
         is another request, or takes too long."""
         turn = self._turns.setdefault(keyed.key, _Turn(keyed.request))
         if turn.request != keyed.request:
@@ -129,8 +127,8 @@ class Retries:
             ) from error
 
     async def reply(self, keyed: IdempotentRequest) -> Response | None:
-        """The answer that a call had; None where it has to be asked for. Raises Refused where it
-        cannot be given."""
+        """Return a call's earlier answer; None without one. Raises Refused where it cannot be
+        given."""
         value = await self._find_receipt(keyed)
         return None if value is None else _reply(keyed, zstandard.decompress(value))
 

@@ -1,6 +1,5 @@
-"""Conversations that are alike: which sessions have the same beginning, which answers may have been
-heard in part, and which beginnings were forgotten (a Bloom filter). Bounded memory.
-"""
+"""Finds alike conversations: sessions with one beginning, answers heard in part, and forgotten
+beginnings (a Bloom filter). Bounded memory."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,8 +14,8 @@ MAX_ALIKE: Final = 16
 
 _FORGOTTEN_BITS: Final = 1 << 22
 _FORGOTTEN_MOST: Final = _FORGOTTEN_BITS // 16
-"""Beginnings per generation of the filter, which has two. At 4 bits each, about one in 200 that
-were never forgotten is reported as forgotten (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
+"""Beginnings per generation of the filter, which has two: at 4 bits each, one in 200 is a false
+positive (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
 
 
 @dataclass(slots=True)
@@ -51,8 +50,8 @@ class Cut:
 
 
 class BloomFilter:
-    """A Bloom filter, one megabyte in size, of the newest beginnings that were forgotten before a
-    call continued them. It has false positives and no false negatives."""
+    """A Bloom filter of 1 MB of the newest beginnings forgotten before a call continued them. It
+    has false positives and no false negatives."""
 
     def __init__(self) -> None:
         self._new, self._old = bytearray(_FORGOTTEN_BITS // 8), bytearray(_FORGOTTEN_BITS // 8)
@@ -122,8 +121,8 @@ class Alike:
             self.crowded = True
 
     def select_session(self, directly: bool, asked: Callable[[str], bool]) -> str | None:
-        """The one session that a request can continue; None where it is not known. `asked` is
-        whether a call of a session asked for more of it than the shared answer."""
+        """Return the one session that a request can continue, else None. `asked`: whether a call of
+        a session asked for more than the shared answer."""
         if self.crowded or self.unheard - self.sessions.keys():
             return None
         if len(self.sessions) == 1 and asked(only := next(iter(self.sessions))):

@@ -1,9 +1,9 @@
-"""Answers that are kept to be given again, sealed where they are a person's.
+"""Receipts of answers, sealed where they are a person's.
 
-    sealed      "kr1" | length of the key's id | the key's id | what events/privacy/sealing.py made
-    of the value
+    sealed      "kr1" | length of the key's id | the key's id | value as events/privacy/sealing.py
+                seals it
 
-An empty value says only that something was done before, and stays as it is.
+An empty value only marks that something was done, and stays as it is.
 """
 
 from typing import Final
@@ -27,8 +27,7 @@ def seal_receipt(receipt: Receipt, key: Key) -> bytes:
 
 
 def open_receipt(value: bytes, receipt: str, keys: Keys | None) -> bytes | None:
-    """Return the value as it was given; None where its key is gone, so that the call is asked
-    anew."""
+    """Return the value of a receipt; None where its key is gone, so that the call is asked anew."""
     if not value.startswith(_MAGIC):
         return value
     begin = len(_MAGIC) + 1

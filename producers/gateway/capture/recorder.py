@@ -1,8 +1,8 @@
 """Appends the gateway's events durably to its log (call -> spool).
 
-Guarantee: `append` returns when the event is in the spool for good (one fsync for all that wait
-for it at the same time), and raises when it is not. It never blocks the loop it runs on. What is a
-person's is sealed with that person's key before anything is written, receipts included.
+Guarantee: `append` returns when the event is in the spool for good (waiting events share an fsync),
+else raises; it never blocks its loop. A person's data, receipts included, is sealed with that
+person's key before anything is written.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Recorder:
         return value if value is None else open_receipt(value, key, self.keys)
 
     async def keyid(self, about: About) -> str | None:
-        """The id of the key that seals what is appended; None where nothing is sealed. Raises
+        """Return the id of the sealing key; None where nothing is sealed. Raises
         KeysUnavailable."""
         owner = await self._owner(about)
         return None if owner is None else owner.id
@@ -61,8 +61,8 @@ class Recorder:
         receipt: Receipt | None = None,
         size: int = 0,
     ) -> str:
-        """The event's id, once it is safe. `size` is about how many bytes it has. Raises LogError,
-        or TooLarge; then it is not there."""
+        """Append about `size` bytes; return the event's id once it is safe. Raises LogError or
+        TooLarge; then it is not there."""
         owner = await self._owner(about)
         encoded = await run_in_thread_if_large(
             size, _encode, data, about, id or new_id(), cause, arrays, owner
@@ -77,8 +77,7 @@ class Recorder:
         receipt: Receipt | None = None,
         size: int = 0,
     ) -> None:
-        """Append several events (id, cause, data); the log gets all of them or none. `size` and
-        errors are those of `append`."""
+        """Append events (id, cause, data), all or none. `size` and errors are those of `append`."""
         owner = await self._owner(about)
         batch = [
             await run_in_thread_if_large(size, _encode, data, about, event, cause, None, owner)
@@ -107,8 +106,6 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """An event that can be appended."""
-
     id: str
     encoded: WireEvent
 

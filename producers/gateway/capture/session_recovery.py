@@ -1,17 +1,14 @@
-"""Restores what a gateway knew before it was restarted (its own spool -> Sessions).
+"""Restores a gateway's sessions after a restart (its own spool -> Sessions).
 
-The newest records of each partition are read and the conversations in them put together again, call
-by call from their parents on, so that unnamed calls find their session and calls of a long
-conversation store what is new. Text that a rule replaced has no digest of what was said: such a
-call, and whatever goes on from it, stays unknown but for its session, and the next call of it is
-stored whole. So is one whose parent lies before what is read, whose body lies in a blob, or that is
-sealed with a key that is gone.
+The newest records of each partition are read, and conversations rebuilt call by call from their
+parents, so that unnamed calls find their session and long conversations store what is new. A call
+stays unknown but for its session where a rule replaced text, its parent was not read, its body lies
+in a blob or its key is gone; so do calls behind it, and the next one is stored whole.
 
-Guarantee: bounded in records and seconds; what is not found again costs a longer record or,
-unnamed, a session too many, never a parent whose stored messages are others. Partitions are read
-back to moments of their own; before the newest of these an unknown client may have sent the same
-messages, so for an hour from then on no unnamed call continues another (`Sessions.forget_before`).
-Blocking; raises LogError.
+Guarantee: bounded in records and seconds; what is not found costs a longer record or, unnamed, a
+session too many, never a wrong parent. Before the newest moment to which all partitions were read,
+an unknown client may have sent the same messages, so for an hour from then on no unnamed call
+continues another (`Sessions.forget_before`). Blocking; raises LogError.
 """
 
 import heapq
@@ -60,8 +57,8 @@ def recover_sessions(
     also: Callable[[Event], None] = lambda _: None,
     keys: Keys | None = None,
 ) -> Sessions:
-    """The sessions of the newest calls, as far as they are read when it is `given_up`. `also` is
-    told each event that is read."""
+    """Return the sessions of the newest calls, as far as read until `given_up`. `also` gets each
+    event."""
     deadline = time.monotonic() + seconds
     memory = _Memory(also, keys)
     starts, ends = spool.start(ROLLOUTS.name), spool.end(ROLLOUTS.name)
@@ -88,7 +85,7 @@ def recover_sessions(
 
 
 def _moment(record: Record) -> tuple[int, str]:
-    """When it was recorded; within a millisecond, when its id was minted."""
+    """Return when it was recorded and, within a millisecond, when its id was minted."""
     id = next((value for name, value in record.headers if name == "ce_id"), b"")
     return record.recorded_ms, id.decode()
 
@@ -104,8 +101,6 @@ def _newest(spool: SqliteLog, partition: int, offset: int, end: int) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _CallState:
-    """A call whose request is known word for word."""
-
     scope: Scope
     conversation: Conversation
     keyid: str | None
@@ -120,7 +115,7 @@ class _CallState:
 
 
 class _Memory:
-    """Records, each after those of its session before it, and what is known from them."""
+    """Records in the order of their sessions, and what follows from them."""
 
     def __init__(self, also: Callable[[Event], None], keys: Keys | None) -> None:
         self.sessions = Sessions()
@@ -150,8 +145,8 @@ class _Memory:
             self.sessions.end_session(event.data.session)
 
     def finish(self) -> None:
-        """The gateway may have been killed here: what never ended came to nothing, and what was
-        answered last may not have been heard."""
+        """Settle open ends: a kill may have cut calls off and last answers may not have been
+        heard."""
         for claim in self._claims.values():
             self.sessions.settle(claim, completed=False)
         self._claims.clear()
@@ -160,7 +155,7 @@ class _Memory:
         self._last.clear()
 
     def _unseal(self, event: Event, record: Record) -> Event:
-        """The event with what was said in it, as far as that is at hand."""
+        """Return the event with its content, where that is at hand."""
         if not event.sealed or event.blob or self._keys is None:
             return event
         key = self._keys.find(event.envelope.keyid or "")
@@ -204,7 +199,7 @@ class _Memory:
                 self.sessions.remember_possible_answer(data.session, scope, conversation, digests)
 
     def _conversation(self, data: CallStarted) -> Conversation | None:
-        """What was asked, from the parent on; None where it is not known word for word."""
+        """Return the conversation after its parent; None where it is not known word for word."""
         content = data.content
         messages, tools = (content.messages, content.tools) if content else ((), ())
         if _has_redaction(messages) or _REPLACED in repr(tools):

@@ -1,8 +1,8 @@
 """Assigns a call to a session, and to the earlier call of the session that it continues.
 
-A name of the session decides: a header, the API key, the path, in this order. A call without a name
-continues an earlier one of the same key and user whose messages and answer it begins with, where
-exactly one session can be meant:
+A session's name decides: a header, the API key, the path, in this order. An unnamed call continues
+an earlier one of the same key and user with whose messages and answer it begins, where exactly one
+session can be meant:
 
     one session has it, and no call continues it   this one
     one has it, and some call of it asked for more
@@ -10,30 +10,27 @@ exactly one session can be meant:
     several, and exactly one is not continued      that one
     whatever else                                  not known: a session of its own
 
-Answers are compared without the white space around them, for clients strip it. A call that is being
-answered has not continued anything yet, so its beginning makes another one doubtful; one that
-failed or was cut off never does, nor one whose client may not have heard the answer (it hung up, or
-the gateway was killed then) before it goes on from that. A session that its client ended is never
-continued, and makes those that are alike as doubtful as any other. What was answered in part, as a
-choice beside the first or without being recorded, names no session, but makes one that was answered
-the same, or with what a client can have heard of a cut answer, doubtful. So does a beginning that
-was forgotten before a call continued it, and for an hour all that was not read after a restart.
+Answers are compared without outer white space, which clients strip. A call in progress has not
+continued anything yet, so its beginning is doubtful; one that failed, was cut off or may not have
+been heard (the client hung up, or the gateway was killed) never continues anything. An ended
+session is never continued, and makes alike ones doubtful. So do an answer given in part (a choice
+beside the first, an unrecorded one), a forgotten beginning, and for an hour all that was not read
+after a restart.
 
     parent            the longest earlier call of the session and of the same person whose messages
                       this one begins with
     parent_messages   how many of them, the parent's answer included where it was sent back
 
-A call that goes on from none is stored whole: a compacted history or a rewritten system prompt is
-a fork, and stays one. A call of another person is no parent, nor one that was sealed with another
-key: erasing a person takes nothing from another person.
+A call without a parent is stored whole: a compacted history or a rewritten system prompt is a fork.
+A call of another person, or under another key, is no parent: erasing a person takes nothing from
+others.
 
-Guarantee: two conversations whose calls were all answered by this gateway are never in one unnamed
-session as long as no client goes back. Bounded memory; what was forgotten costs a longer record or,
-unnamed, a session too many, never a wrong parent. Not covered: of conversations that are word for
-word the same up to an answer, one that asks anew from there (an edited message, a new answer) while
-exactly one other is not continued yet; a beginning that another gateway answered; one that was
-forgotten more than 262,144 such ago, or that lies before what session_recovery.py reads after a
-restart and that a client comes back to an hour after the moment from which on all was read.
+Guarantee: two conversations whose calls this gateway answered are never in one unnamed session as
+long as no client goes back. Bounded memory; forgetting costs a longer record or, unnamed, a session
+too many, never a wrong parent. Not covered: a client that goes back to a point where conversations
+are word for word the same (an edited message, a new answer) while exactly one other is not
+continued; a beginning that another gateway answered; one forgotten more than 262,144 such ago, or
+older than what session_recovery.py read, once an hour has passed.
 """
 
 from collections import Counter, OrderedDict
@@ -51,8 +48,8 @@ MAX_KNOWN: Final = 65_536
 
 
 COMES_BACK_MS: Final = 3_600_000
-"""Milliseconds after which no call is expected to continue messages from before a restart: twice
-the time after which an idle session ends."""
+"""Milliseconds after a restart during which older messages may be continued: twice the idle time
+that ends a session."""
 
 
 Scope = tuple[str | None, str | None]
@@ -113,16 +110,14 @@ class Sessions:
         self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._recalling = False
         self._unsure: dict[Claim, Claim] = {}
-        """The claim that a continuation of an answer would make, where the client may have missed
-        that answer -> the claim that the call with that answer made."""
+        """Claim that would continue a possibly missed answer -> the claim of the call with that
+        answer."""
 
     def attribute(
         self, named: SessionName | None, scope: Scope, conversation: Conversation, fresh: str
     ) -> CallAttribution:
-        """Where a call belongs; `fresh` is the id of the session that it may begin.
-
-        What it continues is taken by this call until `settle` is told what became of it.
-        """
+        """Return where a call belongs; `fresh` is the id of the session that it may begin. The call
+        takes what it continues until `settle` is called."""
         if named is None:
             session = self._find_session(scope, conversation)
             named = (
@@ -157,8 +152,8 @@ class Sessions:
             claim = self._unsure.pop(claim, None)
 
     def doubt_delivery(self, claim: Claim, answer: Digest) -> None:
-        """Record that the answer of a claim may not have reached its client. Unless a call
-        continues that answer, the same client may make the call again."""
+        """Record that a claim's answer may not have arrived: its client may repeat the call unless
+        one continues that answer."""
         alike = self._known.get(("alike", claim.scope, claim.beginning))
         after = self._known.get(("alike", claim.scope, answer))
         if alike is None or not alike.sessions.get(claim.session):
@@ -206,8 +201,7 @@ class Sessions:
     def remember_possible_answer(
         self, session: str, scope: Scope, conversation: Conversation, answer: AnswerDigests
     ) -> None:
-        """Remember an answer that the client may or may not have taken for the answer to its
-        call."""
+        """Remember an answer that the client may have taken for the answer to its call."""
         if not len(conversation):
             return
         self._add(scope, answer.loose, session, heard=False)
@@ -230,13 +224,12 @@ class Sessions:
         return session
 
     def expect_recall(self) -> None:
-        """Take no call for a continuation of another until `recall`: the calls that would make that
-        doubtful may not be known yet."""
+        """Let no call continue another until `recall`, as doubtful calls may not be known yet."""
         self._recalling = True
 
     def forget_before(self, moment_ms: int) -> None:
-        """Note that not all is known of what was said before a moment (Unix milliseconds). Until
-        those who said it are not expected back, no call is taken for another's continuation."""
+        """Note that not all before a moment (Unix milliseconds) is known. No call continues
+        another's until those clients are not expected back."""
         self._doubtful_until = max(self._doubtful_until, moment_ms + COMES_BACK_MS)
 
     def recall(self, earlier: "Sessions") -> None:
@@ -281,7 +274,7 @@ class Sessions:
     def _may_be_anothers(
         self, scope: Scope, conversation: Conversation, place: int, session: str
     ) -> bool:
-        """Return whether an answer may be one that the client of another session has."""
+        """Return whether another session's client may have this answer."""
         answered = ("alike", scope, conversation.loose[place])
         alike: Alike | None = self._known.get(answered)
         if answered in self._forgotten if alike is None else alike.unheard - {session}:
@@ -294,7 +287,7 @@ class Sessions:
         return cut.doubts(session, last)
 
     def _beginning(self, scope: Scope, conversation: Conversation) -> tuple[Digest, Alike] | None:
-        """Return the longest known beginning of a conversation, and the sessions that have it."""
+        """Return a conversation's longest known beginning, and the sessions that have it."""
         for digest in reversed(conversation.loose[1:]):
             alike = self._known.get(("alike", scope, digest))
             if alike is not None and alike.sessions:

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: what a request says, in the one form that the log has.
+"""Anthropic's Messages API: a request in the one form of the log.
 
     system              a message of the role `system`, the first one
     text                the content
@@ -7,11 +7,9 @@
     tool_result         a message of the role `tool`, with whether the tool failed
     anything else       a part of the content, as it came
 
-Only for recording and for recognising a conversation: the engine gets the request as it came.
-`cache_control` is left out. It says nothing, and clients move it to another message with every
-call, which would make each call the beginning of a new conversation.
-
-Pure. What has none of these shapes stays as it is, and the log then says that it cannot hold it.
+For recording and recognising conversations alone. `cache_control` is left out: clients move it with
+every call, which would make each call a new conversation. Pure. What has none of these shapes stays
+as it is, and the log then records that it cannot hold it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +64,7 @@ def _to_openai(message: Any) -> list[Any]:
 
 
 def _answer(blocks: Sequence[Json]) -> Json:
-    """An assistant's message. Its texts are one: so is what is recorded of an answer."""
+    """Return an assistant's message, whose texts are joined as in recorded answers."""
     thoughts = [block["thinking"] for block in blocks if _is_think_block(block)]
     calls = [_call(block) for block in blocks if _is(block, "tool_use")]
     rest = [block for block in blocks if not _is_think_block(block) and not _is(block, "tool_use")]
@@ -88,8 +86,7 @@ def _call(block: Json) -> Json:
 
 
 def _split_results(role: Any, blocks: Sequence[Json]) -> list[Json]:
-    """Return a message that is not the assistant's as messages; each tool result is one of its
-    own."""
+    """Return another's message as messages, each tool result apart."""
     messages: list[Json] = []
     parts: list[Json] = []
     for block in blocks:
@@ -115,7 +112,7 @@ def _result(block: Json) -> Json:
 
 
 def _content(parts: list[Json]) -> str | list[Json]:
-    """One text is itself, as in a message that was sent as a string; several stay parts."""
+    """Return one text as a string, as if sent so; several stay parts."""
     if len(parts) == 1 and _is_words(parts[0]):
         return str(parts[0]["text"])
     return parts or ""

@@ -1,14 +1,13 @@
 """Connections to engines: HTTP/1.1 with keep-alive (request -> reply).
 
-A client for any server on the internet costs a call more processor time than all else that the
-gateway does. This one does what an engine needs, with llhttp (httptools) to read the answers.
+A general client costs a call more processor time than the rest of the gateway. This one does what
+an engine needs, and llhttp (httptools) reads the answers.
 
-Guarantee: a body comes out byte by byte as it came, whatever the pieces. A caller that leaves a
-reply before its end closes the connection, so the engine can stop its work; a caller that reads
-slowly slows the engine down. A connection that the engine closed while it was kept is
-replaced, once, if not a byte was answered on it. Bytes behind an answer belong to no answer, and
-their connection is not used again. No engine makes it hold more than a body's bound,
-a head's, and what was not taken yet. Not covered: proxies, redirects, compression.
+Guarantee: a body comes out byte by byte as it came. A caller that leaves a reply early closes the
+connection, so the engine can stop; a slow reader slows the engine down. A kept connection that the
+engine closed is replaced once, if no byte was answered on it. A connection with bytes behind an
+answer is not used again. Held are at most a body's bound, a head's, and what was not taken yet. Not
+covered: proxies, redirects, compression.
 """
 
 import asyncio
@@ -28,8 +27,7 @@ import httptools
 _KEPT_SECONDS: Final = 4.0
 """Seconds a connection may stay idle. uvicorn, which serves vLLM, closes after 5."""
 _MOST_KEPT: Final = 256
-"""Idle connections kept per engine. Busy ones are not limited: calls waiting for a connection would
-appear in no metric."""
+"""Idle connections kept per engine; busy ones have no limit, since no metric shows waiting."""
 _MAX_HEAD_BYTES: Final = 64 << 10
 _HIGH_WATER_BYTES: Final = 256 << 10
 """Bytes of a body held unread; above this the connection stops reading from the engine."""
@@ -54,8 +52,6 @@ class AnswerTooLong(BadAnswer):
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where connections lead."""
-
     host: str
     port: int
     authority: str
@@ -86,8 +82,7 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: ExchangeFailure | None = None
         self._head_bytes = 0
-        """Bytes received since the last byte of a body: of the head, or of what follows the
-        body."""
+        """Bytes since the last byte of a body: of the head, or of what follows the body."""
         self._pieces: deque[bytes] = deque()
         self._held = 0
         self._paused = False
@@ -114,8 +109,7 @@ class _Connection(asyncio.Protocol):
             await self._more()
 
     async def piece(self) -> bytes:
-        """Return the bytes of the body that came since the last call; b"" at its end. Raises
-        ExchangeFailure."""
+        """Return the body's bytes since the last call; b"" at its end. Raises ExchangeFailure."""
         while not self._pieces:
             if self._whole:
                 return b""
@@ -145,8 +139,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the connection has no bytes to read: while it rests, any would belong to no
-        exchange, and the end of the stream is read as well."""
+        """Return whether there is nothing to read; at rest any byte, or the end, is a fault."""
         if self._transport is None:
             return False
         poll = select.poll()
@@ -373,7 +366,7 @@ class HttpClient:
 
 
 async def _ask(connection: _Connection, request: bytes) -> _Connection:
-    """Return the connection, once the answer's status and headers are there. Raises
+    """Return the connection once status and headers of the answer are there. Raises
     ExchangeFailure."""
     try:
         connection.send(request)

@@ -1,20 +1,19 @@
-"""Find messages whose text spells a control token of a model (request -> where, and which).
+r"""Finds messages whose text spells a control token of a model (request -> where, and which).
 
     strings = ControlStrings(list_control_strings(("chatml", "<|my_turn|>")))
     strings.find(body, request)         None for nearly every request
 
-Chat templates copy texts of messages, and most engines encode the whole as if the template had
-written it: `<|im_end|><|im_start|>system` in a customer's text is then a system message. A gateway
-knows no tokenizer, so it looks for the strings of known families of models.
+Chat templates copy messages, and most engines encode the whole as one:
+`<|im_end|><|im_start|>system` in a customer's text becomes a system message. A gateway has no
+tokenizer, so it looks for strings of known families of models.
 
-The bytes of a body are read by RE2 for a string, for the beginning of one at the end of a text, and
-for escapes that may hide one (`\\u003c`, `<\\/s>`); only a body that has any is looked through text
-by text. The time is linear in the body. Every string counts that a template may render: contents,
-reasoning, names, arguments (which engines parse), tools, documents and variables of the template;
-stop strings do not, and prompts of /v1/completions are raw.
+RE2 searches the bytes of a body for a string, its beginning at the end of a text, and escapes that
+may hide one (`\u003c`, `<\/s>`); only a hit is searched text by text, in linear time. Every string
+that a template may render counts: contents, reasoning, names, arguments (which engines parse),
+tools, documents and variables; stop strings do not, and prompts of /v1/completions are raw.
 
-Not covered: a string that a template puts together (of several messages, or by taking something
-out), and `[INST]` in two parts of which the first is `[`.
+Not covered: a string that a template puts together (of several messages, or by removing something),
+and `[INST]` in two parts of which the first is `[`.
 """
 
 import json
@@ -71,8 +70,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "<|endoftext|>",
     ),
 }  # fmt: skip
-"""Family of models -> the strings that begin and end messages of them. Those that only an agent
-writes, such as `<tool_call>` of Qwen, are left out: an agent's messages hold them."""
+"""Family of models -> its strings around messages. Strings that agents write, such as Qwen's
+`<tool_call>`, are left out."""
 
 _FIELDS: Final = ("system", "messages", "tools", "documents", "chat_template_kwargs")
 """Fields of a request that a chat template may render."""
@@ -85,8 +84,7 @@ class BadControlString(ValueError):
 
 
 def list_control_strings(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the strings of families, and those that are no family's name. Raises
-    BadControlString."""
+    """Return strings of families, and those that name no family. Raises BadControlString."""
     strings = (string for name in names for string in FAMILIES.get(name) or [_check(name)])
     return tuple(dict.fromkeys(strings))
 
@@ -151,8 +149,7 @@ class ControlStrings:
 
 
 Pattern = tuple[bytes, Any]
-"""A first character, and RE2's expression of strings that begin with it, which skips quickly what
-does not."""
+"""A first character, and RE2's expression of the strings that begin with it, for quick skips."""
 
 
 def _compile(strings: Sequence[str]) -> list[Pattern]:
@@ -168,7 +165,7 @@ def _compile(strings: Sequence[str]) -> list[Pattern]:
 
 
 def _compile_escapes(strings: Iterable[str]) -> Any:
-    """Return RE2's expression of escapes in JSON that may stand for characters of the strings."""
+    """Return RE2's expression of JSON escapes that may stand for characters of the strings."""
     import re2
 
     # As JSON writes them: a letter outside of the basic plane is two escapes.
@@ -185,8 +182,7 @@ def _search(patterns: Iterable[Pattern], text: bytes) -> bytes | None:
 
 
 def _list_open_ends(strings: Iterable[str]) -> set[str]:
-    """Return the beginnings of strings with the end of a JSON text behind them. A bracket alone is
-    a list's."""
+    """Return beginnings of strings before the end of a JSON text, but for a list's bracket."""
     ends = {string[:length] + '"' for string in strings for length in range(1, len(string))}
     return ends - {'["', '{"'}
 
@@ -202,8 +198,8 @@ def _list_parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _list_texts(value: Any) -> Iterator[str]:
-    """Yield the strings of a value of JSON, keys included; arguments as a text and as their value,
-    and parts of a content by themselves and joined, as templates render them."""
+    """Yield the strings of a JSON value, keys included; arguments as text and as value, and a
+    content's parts apart and joined, as templates render them."""
     values = [value]
     while values:
         item = values.pop()
@@ -218,7 +214,6 @@ def _list_texts(value: Any) -> Iterator[str]:
 
 
 def _join_parts(content: Any) -> str | None:
-    """Return the texts of a content in parts as one text; None for any other content."""
     if not isinstance(content, list):
         return None
     texts = (part.get("text") if isinstance(part, dict) else part for part in content)
@@ -226,7 +221,7 @@ def _join_parts(content: Any) -> str | None:
 
 
 def _parse_arguments(text: Any) -> Any:
-    """Return the value of arguments whose JSON has escapes; None for any others."""
+    """Return the value of arguments whose JSON has escapes; None for others."""
     if not isinstance(text, str) or "\\" not in text:
         return None
     try:

@@ -1,8 +1,5 @@
-"""Error responses in the format of the client's protocol (an exception -> a response).
-
-OpenAI's clients, Anthropic's and those that send spans each read errors of a form of their own; the
-path says whose it is.
-"""
+"""Error responses in the client's protocol, by the path: OpenAI's, Anthropic's, or OTLP's (an
+exception -> a response)."""
 
 import logging
 import re
@@ -45,10 +42,8 @@ def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
 
 
 def unavailable(message: str, cause: Exception, retry_after: int) -> Refused:
-    """Return the refusal of a request that can be sent again later.
-
-    The cause may name hosts and paths of this deployment: it goes to the log of the process only.
-    """
+    """Return the refusal of a request that can be sent again later. The cause may name hosts and
+    paths of this deployment: it goes to the log of the process only."""
     _logger.warning("%s: %s", message, cause, extra={"action": "unavailable"})
     return Refused(503, message, retry_after=retry_after)
 
@@ -59,7 +54,7 @@ def as_json(document: Any, status: int = 200, headers: Mapping[str, str] | None 
 
 
 def _refusal(error: Exception) -> Refused:
-    """What a client is told of an error."""
+    """Return what a client is told of an error."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, HTTPException):
@@ -69,7 +64,6 @@ def _refusal(error: Exception) -> Refused:
 
 
 def _format_refusal(refused: Refused, request: Request) -> Response:
-    """Return the refusal in the error format that the clients of this path read."""
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
     # Not request.url: a Host that is none makes no URL.
     path = request.scope["path"]

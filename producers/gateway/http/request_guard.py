@@ -1,17 +1,15 @@
 """Refuses requests before any route sees them (request -> refusal, or the application).
 
-    framing       a request with two lengths: servers disagree about where it ends, and a proxy
-                  in front of the gateway may choose the other one
-    encoding      a compressed body: a few bytes that may become gigabytes; but for gzip where spans
-                  are taken, which is inflated there to a limit
+    framing       a request with two lengths, of which a proxy in front may choose the other one
+    encoding      a compressed body: a few bytes that may become gigabytes; gzip is taken for spans
+                  alone, and inflated there to a limit
     length        a head that is too long
     this machine  without keys, only a client that addresses this machine, and no page of another
-                  site: a browser sends its pages' requests to loopback addresses too, under any
-                  name that an attacker's DNS points there, and Host, Origin or Sec-Fetch-Site
-                  gives them away
+                  site: a browser sends its requests to loopback too, under any name that DNS of an
+                  attacker points there; Host, Origin or Sec-Fetch-Site give it away
 
-Guarantee: decides by the headers alone. Not covered: other users and programs of this machine;
-without keys they may ask.
+Guarantee: decides by the headers alone. Not covered: without keys, other users and programs of this
+machine may ask.
 """
 
 import asyncio
@@ -57,7 +55,6 @@ class RequestGuard:
         """What answers a request now."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on."""
         refused = self._find_refusal(scope) if scope["type"] == "http" else None
         if refused is None:
             await self._answer(scope, receive, send)
@@ -99,8 +96,8 @@ def find_refusal(
     codings: Collection[str] = _PLAIN,
     remedy: str = _REMEDY,
 ) -> Refused | None:
-    """Return the refusal of a request with these headers, or None. `remedy` is the advice in the
-    refusal of a request that does not address this machine."""
+    """Return the refusal of these headers, or None. `remedy`: advice where the request does not
+    address this machine."""
     fields = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
     if b"content-length" in fields and b"transfer-encoding" in fields:
         return Refused(400, "the request has Content-Length and Transfer-Encoding; send one")

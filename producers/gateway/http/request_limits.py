@@ -1,14 +1,13 @@
-"""How many messages, tools and other parts one request may have (a request's JSON -> TooMany).
+"""Limits the messages, tools and other parts of one request (a request's JSON -> TooMany).
 
-A call's work grows with these numbers, and each costs more than its bytes: a message is compared,
-redacted, checked and stored. Their limits are beyond what agents send; OpenAI takes 2,048 messages,
-128 tools, 4 stops and 128 choices.
+Each part costs more than its bytes: a message is compared, redacted, checked and stored. The limits
+are beyond what agents send; OpenAI takes 2,048 messages, 128 tools, 4 stops and 128 choices.
 
     messages      results of tools among them, whatever protocol they come in
     parts         of all messages
     tool calls    of all messages; their arguments, which are texts, hold no more JSON than a body
 
-What a body holds in all is counted on its bytes, before this (events/json_text/size.py). Pure.
+All values of a body are counted before, on its bytes (events/json_text/size.py). Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,8 +26,7 @@ MAX_CHOICES: Final = 2_048
 """Answers to all prompts of a request."""
 
 MAX_ANSWER_JSON: Final = JsonSize(values=2_000_000, containers=400_000, keys=600_000)
-"""The most that an answer of an engine, or one event of it, may hold: 128,000 tokens with their
-log-probabilities."""
+"""Limit of an answer, or an event of it: 128,000 tokens with their log-probabilities."""
 
 _FEWEST_BYTES: Final = 2 * min(MAX_MESSAGES, MAX_PARTS, MAX_TOOL_CALLS)
 """Bytes of a body that cannot hold too many messages, nor anything that these hold."""
@@ -46,8 +44,7 @@ class TooMany(KintsugiError):
 
 
 def check_counts(document: Mapping[str, Any], size: int) -> None:
-    """Raise TooMany for a request that has more of something than is taken; `size` is that of its
-    body, in bytes."""
+    """Raise TooMany for a request beyond a limit; its body has `size` bytes."""
     for name in _STOPS:
         _check(_count(document, name), MAX_STOPS, "stops", name)
     _check(_count(document, "tools"), MAX_TOOLS, "tools", "tools")
@@ -103,7 +100,7 @@ def _check_choices(document: Mapping[str, Any]) -> None:
 
 
 def _read_calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tool calls of a message; the older form has one, which is a function."""
+    """Return a message's tool calls; the older form has one, a function."""
     return [*_objects(message.get("tool_calls")), *_objects([message.get("function_call")])]
 
 

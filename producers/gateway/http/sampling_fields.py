@@ -1,4 +1,4 @@
-"""The fields of a request that say how its answer is drawn (a request's JSON -> their classes).
+"""Classes of the request's fields that affect how its answer is drawn.
 
     prompt      The field changes the prompt alone. The engine tells the ids of the prompt.
     bend        The field changes the distribution. Processed log-probabilities are those of the
@@ -7,7 +7,7 @@
                 taken behind a mask, whatever their mode is. The call trains nothing.
 
 The names are those of vLLM 0.32's three protocols, of its older versions, of OpenAI and of
-Anthropic. A field that has no class, such as one of a new SDK, counts as a rule.
+Anthropic. A field without a class counts as a rule.
 
 Guarantee: a call without a rule was drawn from the policy as its recorded fields bend it. Not
 covered: what the engine does unasked (routing/engine_proof.py). Pure.
@@ -36,8 +36,7 @@ _SILENT: Final = frozenset(
         "store", "stream", "stream_interval", "stream_options", "tools", "top_logprobs", "user",
     }
 )  # fmt: skip
-"""Fields that say nothing of how an answer is drawn, and the tools, which are looked at by
-themselves. They are not recorded as sampling parameters."""
+"""Fields that do not affect the draw, and tools, which are read apart; they are not recorded."""
 
 _WORDS: Final[Mapping[str, frozenset[str]]] = {
     "chat": frozenset({"messages"}),
@@ -118,8 +117,7 @@ _FREE: Final[Mapping[str, tuple[Any, ...]]] = {
 """Rule that is an object -> its types that mask nothing."""
 
 _DEFAULTS: Final[Json] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-"""Values that an engine takes where a request names none. The proof of an upstream shows them
-before its calls may be trained on."""
+"""Values where a request names none; the proof of an upstream shows them before training."""
 
 STRICT_TOOLS: Final = "tools.strict"
 """Name under which tools with `strict: true` are recorded: vLLM 0.32 makes a grammar of them."""
@@ -167,8 +165,7 @@ def read_sampling(document: Mapping[str, Any], endpoint: str) -> Json:
 
 
 def find_rules(document: Mapping[str, Any], endpoint: str, messages: Iterable[Any]) -> list[Rule]:
-    """Return what makes an answer to a request untrainable, each once; `messages` are its messages
-    in OpenAI's form."""
+    """Return what makes an answer untrainable, each once; `messages` are in OpenAI's form."""
     fields = [Rule(name, name) for name in _list_known(document) if _is_rule(name, document[name])]
     strict = [Rule(STRICT_TOOLS, STRICT_TOOLS)] if _list_strict_tools(document) else []
     media = [Rule(MEDIA, kind) for kind in _list_media(messages)]
@@ -190,8 +187,8 @@ def explain_rules(rules: Sequence[Rule]) -> str | None:
 
 
 def find_departures(sampling: Mapping[str, Any]) -> list[str]:
-    """Return the recorded parameters with which an answer is not drawn from the plain softmax at
-    temperature 1. A parameter that was not recorded has its default."""
+    """Return the recorded parameters that depart from the plain softmax at temperature 1. A
+    parameter that was not recorded has its default."""
     return [
         name
         for name, value in sampling.items()
@@ -206,7 +203,7 @@ def _list_known(document: Mapping[str, Any]) -> list[str]:
 
 
 def _list_unknown(document: Mapping[str, Any], endpoint: str) -> Iterator[str]:
-    """Yield the fields without a class that have a value, however many there are."""
+    """Yield all fields without a class that have a value."""
     for name, value in document.items():
         known = name in _CLASSED or name in _SILENT or name in _WORDS[endpoint]
         if value is not None and not known:
@@ -234,8 +231,8 @@ def _is_neutral(name: str, value: Any) -> bool:
 
 
 def _list_strict_tools(document: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tools whose calls must fit their schema. Engines read `strict` as
-    they read any boolean, so it is false only where it says so in JSON."""
+    """Return the tools whose calls must fit their schema. `strict` is false only as JSON's false,
+    as engines read it."""
     tools = document.get("tools")
     strict = []
     for tool in tools if isinstance(tools, list) else ():
@@ -253,8 +250,7 @@ def _list_strict_tools(document: Mapping[str, Any]) -> list[str]:
 
 
 def _binds(holder: Mapping[str, Any]) -> bool:
-    """Return whether a part of a tool masks its calls: by a strict schema, or by the grammar of a
-    custom tool."""
+    """Return whether a tool masks its calls: a strict schema, or a custom tool's grammar."""
     form = holder.get("format")
     has_grammar = isinstance(form, dict) and form.get("type") not in (None, "text")
     return has_grammar or holder.get("strict") not in (None, False)

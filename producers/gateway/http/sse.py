@@ -1,7 +1,5 @@
-"""Server-sent events as they come over the wire: bytes in, whole events out.
-
-Guarantee: every byte comes out once and in order, however the network cut them. Pure.
-"""
+"""Server-sent events: bytes in, whole events out. Guarantee: every byte comes out once and in
+order, however the network cut them. Pure."""
 
 import re
 from typing import Final
@@ -32,10 +30,7 @@ class Splitter:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the events that are whole now, each with the blank line that ends it.
-
-        Raises EventTooLong.
-        """
+        """Return the events that are whole now, each with its blank line. Raises EventTooLong."""
         events: list[bytes] = []
         at = 0
         if self._rest:

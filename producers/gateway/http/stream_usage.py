@@ -1,8 +1,5 @@
-"""How an engine tells the usage of a stream, so that asking for it can be undone.
-
-`compare_streams` looks at two streams of an engine, of which one was asked for usage; `StreamUsage`
-then restores the chunks of such a stream to those of one that was not. Pure.
-"""
+"""Undoes what asking for usage changes in a stream. `compare_streams` compares an engine's stream
+with one that was asked for usage; `StreamUsage` then restores the chunks of such a stream. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +43,6 @@ def _is_empty(choice: Any, but: frozenset[str]) -> bool:
 
 
 def _is_blank(choice: Any) -> bool:
-    """Return whether a choice has nothing but empty texts."""
     delta = choice.get("delta") if isinstance(choice, dict) else None
     if not isinstance(delta, dict) or not all(said in (None, "") for said in delta.values()):
         return False
@@ -58,8 +54,8 @@ class StreamUsage:
     """Difference that asking for usage makes to the streams of an engine."""
 
     told_in: frozenset[ChunkKind] = frozenset(("bare",))
-    """Kinds of chunks with usage. Empty for an engine that is not asked, for it tells usage of
-    itself or never."""
+    """Kinds of chunks with usage; empty for an engine not asked, which tells it unasked or
+    never."""
     own_chunks: frozenset[ChunkKind] = frozenset(("bare",))
     """Kinds of chunks that are sent only to tell usage."""
     null: bool = False
@@ -91,8 +87,8 @@ class StreamUsage:
 
 
 def compare_streams(plain: Sequence[Json], asked: Sequence[Json]) -> StreamUsage | None:
-    """Return how usage is told, from the chunks of a stream and of one that was asked for it; None
-    where one of them has none."""
+    """Return how usage is told, from the chunks of a plain and an asking stream; None if one is
+    empty."""
     if not plain or not asked:
         return None
     tellers = [chunk for chunk in asked if chunk.get("usage") is not None]

@@ -1,11 +1,8 @@
-"""The protocols of clients: OpenAI's, with two fields of ours added, and Anthropic's, as it is.
+"""The protocols of clients: OpenAI's with two added fields, and Anthropic's.
 
-A request is read just far enough to record it; whatever the gateway does not know goes to the
-engine as it came. `ModelRequest.encode_for_engine` adds the fields that make an engine return its
-token ids and their log-probabilities, where the client did not set them and where adding them
-cannot turn a request that the engine would refuse into one that it answers.
-
-Pure: bytes and headers in, values out.
+A request is read just far enough to record it; unknown fields go to the engine as they came.
+`ModelRequest.encode_for_engine` asks for token ids and log-probabilities where the client did not
+set these fields and where adding them cannot make an engine accept what it would refuse. Pure.
 """
 
 import json
@@ -111,8 +108,7 @@ EMBEDDED: Final = Dialect("kintsugi", null_fields=False, silent_text=False)
 VLLM: Final = Dialect("vllm", null_fields=True, silent_text=True)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {"kintsugi": EMBEDDED, "vllm": VLLM}
-"""Value of `owned_by` in the engine's list of models -> dialect. An engine with any other value is
-asked for no additional fields."""
+"""`owned_by` in the engine's list of models -> dialect; any other is asked for nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +144,7 @@ class ModelRequest:
 
     @property
     def raw_messages(self) -> list[Any]:
-        """The messages as they were sent, Anthropic's in OpenAI's form; none where they are no
+        """Return the messages as sent, Anthropic's in OpenAI's form; none where they are no
         list."""
         if self.endpoint == "messages":
             return anthropic.conversation(self.document)
@@ -178,8 +174,7 @@ class ModelRequest:
         return find_rules(self.document, self.endpoint, self.raw_messages)
 
     def choose_extras(self, dialect: Dialect | None) -> ExtraFields:
-        """What to ask an engine of this dialect for; nothing where the dialect is unknown, and
-        nothing over /v1/messages, which has no fields for it."""
+        """Return what to ask this dialect for; nothing for an unknown one, or over /v1/messages."""
         # Without what it needs, a request is refused, and engines quote it then: as it was sent.
         needed = "messages" if self.endpoint == "chat" else "prompt"
         if dialect is None or self.endpoint == "messages" or needed not in self.document:
@@ -189,7 +184,7 @@ class ModelRequest:
         return ExtraFields(token_ids=ids, logprobs=self._may_score(), usage=usage)
 
     def _may_score(self) -> bool:
-        """Whether log-probabilities can be asked for without changing what the request means."""
+        """Return whether asking for log-probabilities keeps the request's meaning."""
         if self.endpoint == "completions":
             return self.document.get("logprobs") is None
         # Without logprobs, an engine refuses fields that need them; with ours it would not.
@@ -197,7 +192,7 @@ class ModelRequest:
         return self.document.get("logprobs") in (None, False) and not any(needing)
 
     def _may_count(self) -> bool:
-        """Whether usage can be asked for without changing what the request means."""
+        """Return whether asking for usage keeps the request's meaning."""
         options = self.document.get("stream_options")
         if not self.stream or not (options is None or isinstance(options, dict)):
             return False
@@ -325,8 +320,8 @@ def _write_json(document: Any) -> str:
 
 
 def parse_large_json(body: bytes) -> Any:
-    """What a large text says, during which other threads get their turn: between objects, and
-    between numbers. Raises as json.loads."""
+    """Return a large text's value; other threads run between objects and numbers. Raises as
+    json.loads."""
     return json.loads(body, object_hook=_keep_object, parse_float=_read_float)
 
 
@@ -353,7 +348,7 @@ def identifier(value: str | None, what: str) -> str | None:
 
 
 def _read_prompts(prompt: Any) -> tuple[str | tuple[int, ...], ...]:
-    """The prompts of a request, which has one or a list of them."""
+    """Return the prompts of a request, which has one or a list."""
     several = isinstance(prompt, list) and not _is_tokens(prompt)
     return tuple(
         str(readable(item)) if isinstance(item, str) else tuple(item)
@@ -367,7 +362,7 @@ def _is_tokens(prompt: Any) -> bool:
 
 
 def _parse_finite(text: str) -> float:
-    """1e999 is JSON, and what it is read as would be written as Infinity, which is none."""
+    """Refuse 1e999, which JSON allows and would be written back as Infinity."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is too large a number")
@@ -375,7 +370,7 @@ def _parse_finite(text: str) -> float:
 
 
 def _parse_integer(text: str) -> int:
-    """An integer is a number like any other: engines and databases read it as a double."""
+    """Return an integer that a double can hold, as engines and databases read it."""
     if len(text) >= _DOUBLE_DIGITS:
         _parse_finite(text)
     return int(text)

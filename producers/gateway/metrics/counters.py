@@ -3,12 +3,12 @@
     took = Spread("kintsugi_gateway_overhead_seconds", "...", ("endpoint",), BOUNDS, registry)
     took.add(0.25, "chat")
 
-The library's own take locks and look their labels up for each number, which a gateway's calls feel
-(`python -m ops.bench.gateway.counting`); what is counted seldom is left to it.
+The library takes locks and looks labels up for each number, which calls feel (`python -m
+ops.bench.gateway.counting`); it counts rare events.
 
-Guarantee: one thread writes, the gateway's event loop, and any may collect. A collection returns
-every number as it was at some moment since it began; a call that ends meanwhile may be in one and
-not yet in another. A histogram's count is that of its buckets.
+Guarantee: one thread, the gateway's event loop, writes; any may collect. A collection returns every
+number as of some moment since it began, so a call that ends meanwhile may be in one number alone. A
+histogram's count is that of its buckets.
 """
 
 from bisect import bisect_left
@@ -28,8 +28,6 @@ Labels = tuple[str, ...]
 
 
 class _Numbers(Collector):
-    """One number for each set of labels."""
-
     _KIND: type[CounterMetricFamily] | type[GaugeMetricFamily]
 
     def __init__(
@@ -109,8 +107,7 @@ class Spread(Collector):
         bounds: Sequence[float],
         registry: CollectorRegistry,
     ) -> None:
-        """`bounds` are the upper bounds of the buckets in ascending order, without the infinite
-        one."""
+        """`bounds`: ascending upper bounds of the buckets, without the infinite one."""
         self._name, self._meaning, self._labels = name, meaning, labels
         self._bounds = tuple(bounds)
         self._names = [*(str(float(bound)) for bound in bounds), "+Inf"]

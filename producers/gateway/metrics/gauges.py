@@ -1,8 +1,5 @@
-"""What a gateway looks up when Prometheus asks: its engines, and its own log.
-
-Registered by registry.py; everything else is counted as it happens. Asking never fails where the
-log cannot be read: `kintsugi_spool_readable` is 0 then.
-"""
+"""Metrics that are read when Prometheus asks: engines and the own log. Asking never fails where the
+log cannot be read: `kintsugi_spool_readable` is 0 then."""
 
 import logging
 import shutil

@@ -1,12 +1,11 @@
-"""What a gateway says of itself to Prometheus (what happened -> text of GET /metrics).
+"""The gateway's metrics (what happened -> text of GET /metrics).
 
-A registry per gateway, so that two in one process do not count for each other. What was counted
-since the start stands beside what the spool holds at the moment of asking. What every call passes
-is counted in the event loop's thread alone (counters.py); the rest by the library, in any.
+A registry per gateway, so that two in one process do not count for each other. Every call's numbers
+are counted in the event loop's thread alone (counters.py); the rest by the library, in any.
 
-Guarantee: the number of series is fixed by the code, the configured engines and the aliases. No
-label holds what a client chose: no session, call, user, model or key. Asking never fails where the
-spool cannot be read; `kintsugi_spool_readable` is 0 then.
+Guarantee: the code, the configured engines and the aliases fix the number of series. No label holds
+a client's choice: no session, call, user, model or key. An unreadable spool makes nothing fail;
+`kintsugi_spool_readable` is 0 then.
 """
 
 import time
@@ -186,8 +185,7 @@ class Metrics:
         self._says("recording")
 
     def watch(self, engines: Iterable[Upstream], spool: SqliteLog, ships: bool) -> None:
-        """Register the metrics of the engines and the spool, which are read at collection time.
-        `ships`: whether the spool is shipped to Kafka."""
+        """Register metrics of engines and spool, read at collection time. `ships`: to Kafka."""
         self.registry.register(Engines(engines))
         self.registry.register(SpoolFigures(spool, ships))
 
@@ -230,8 +228,8 @@ class Metrics:
         self._fallbacks.inc()
 
     def count_choice(self, outcome: str, seconds: float | None) -> None:
-        """Count a choice of a member: `member`, or the doubt for which the base answers. `seconds`
-        is how long the chooser took; None where it was not asked."""
+        """Count a choice: `member`, or the doubt for which the base answers. `seconds` is how long
+        the chooser took; None where it was not asked."""
         self._router_choices.add(outcome)
         if seconds is not None:
             self._router_seconds.add(seconds)
@@ -283,14 +281,13 @@ class Metrics:
         return self.registry.get_sample_value(name, labels) or 0.0
 
     def exposition(self, accepted: str) -> tuple[bytes, str]:
-        """Return all metrics and their media type, in a format that the header Accept names.
-        Blocks."""
+        """Return all metrics and their media type, by the header Accept. Blocks."""
         encoder, media_type = choose_encoder(accepted)
         return encoder(self.registry), media_type
 
 
 class _AppendTimer:
-    """An event on its way into the log; not a generator: every call has two."""
+    """Times an append; a class and no generator, because every call has two."""
 
     __slots__ = ("_began", "_metrics", "_stream", "_type")
 

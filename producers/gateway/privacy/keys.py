@@ -1,10 +1,9 @@
 """Keys of the gateway's clients, stored as hashes only.
 
-A key is 256 random bits that `kintsugi key` mints and shows once, so a plain SHA-256 of it can be
-stored: there is nothing to guess. A token is a key, or a key, `~` and the name of a session, for
-agents that can set an API key and nothing else. Where no keys are configured, `none~SESSION` names
-one: what an agent sends there otherwise may be a real key with a `~` in it, and no part of
-a key is ever kept.
+A key is 256 random bits that `kintsugi key` shows once, so its plain SHA-256 can be stored. A token
+is a key, or a key, `~` and a session's name, for agents that can set an API key alone. Without
+configured keys `none~SESSION` names a session; other text there may be a real key, and no part of a
+key is ever kept.
 
 Pure. Every stored hash is compared in constant time, and always all of them.
 """
@@ -17,8 +16,8 @@ from hashlib import sha256
 from typing import Final, Literal
 
 Scope = Literal["call", "feedback", "trusted", "status"]
-"""What a key permits. `call`: ask the model; `feedback`: post feedback; `status`: see the status
-page; `trusted`: its statements about tasks and outcomes are believed."""
+"""Scope of a key. `call`: ask the model; `feedback`: post feedback; `status`: see the status page;
+`trusted`: its tasks and outcomes are believed."""
 
 _MARK: Final = "~"
 

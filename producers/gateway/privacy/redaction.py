@@ -1,20 +1,17 @@
-"""Redacts what becomes an event (text -> text without what the rules match).
+"""Redacts events (text -> text without what the rules match).
 
     rules.py          find the places in a text that must not be written
     Redaction         puts `[redacted:RULE]` in these places, in all that becomes an event
     RedactedRequest   a request as it is written; the engine gets it as it came
 
-A call in which a rule matched keeps no tokens, for they spell what the text no longer says: that
-is judged over its whole request and over everything that is known of its answer (the raw arguments
-of its tool calls and the text of its tokens as well). A prompt of token ids cannot be read here, so
-where there are rules it is not written.
+A call in which a rule matched keeps no tokens, which would spell the text: its whole request and
+all that is known of its answer count (raw arguments and the tokens' text too). Where there are
+rules, a prompt of token ids is not written. A client's name (session, user, task, idempotency key)
+that a rule matches becomes a pseudonym, the same as long as the home's salt is.
 
-A name that a client gives (session, user, task, idempotency key) and that a rule matches becomes a
-pseudonym: the same for the same name as long as the home's salt is the same, so attribution works.
-
-Guarantee: what the client gets is never touched; the same text always becomes the same text, so
-what a call stores beside its parent stays true. Not covered: what no rule describes, what is
-encoded (base64, percent signs, pictures), and what is spread over several messages or cut off.
+Guarantee: the client's answer is never touched; the same text always becomes the same text, so a
+call's link to its parent stays true. Not covered: what no rule describes, is encoded (base64,
+percent signs, pictures), is spread over several messages or cut off.
 """
 
 import json
@@ -72,8 +69,8 @@ class Redaction:
         return size * _RULES_WEIGHT if self._rules else 0
 
     def redact_request(self, request: ModelRequest) -> RedactedRequest:
-        """A request as it may be written. Its model's name is replaced too, and says nothing of
-        the tokens."""
+        """Return a request as it may be written. A replaced model's name leaves the tokens
+        trainable."""
         if not self._rules:
             return RedactedRequest(request, None)
         redactor = _Redactor(self._rules)
@@ -93,8 +90,8 @@ class Redaction:
     def redact_answer(
         self, messages: Iterable[Message], spoken: Iterable[str]
     ) -> tuple[tuple[Message, ...], str | None]:
-        """Messages of an answer as they may be written, and why it may keep no tokens; `spoken` is
-        whatever else is known of what was said."""
+        """Return an answer's messages as they may be written, and why it may keep no tokens;
+        `spoken` is all else that is known of it."""
         redactor = _Redactor(self._rules)
         safe = tuple(redactor.message(message) for message in messages) if self._rules else messages
         for text in spoken if self._rules else ():
@@ -117,7 +114,7 @@ class Redaction:
 
 
 class _Redactor:
-    """Values without what the rules match, and the names of those that did."""
+    """Replaces what the rules match, and collects the names of those that did."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = rules
@@ -180,7 +177,7 @@ class _Redactor:
         return safe
 
     def _redact_parts(self, items: list[Any]) -> list[Any]:
-        """The text parts of one content, read as one text."""
+        """Redact the text parts of one content as one text."""
         texts = [
             item for item in items if isinstance(item, dict) and isinstance(item.get("text"), str)
         ]
@@ -213,7 +210,7 @@ class _Redactor:
         return "".join((*pieces, text[at:])) if pieces else text
 
     def _find_matches(self, text: str) -> list[tuple[str, int, int]]:
-        """What the rules match, in order; what overlaps is one, by the name of the first."""
+        """Return the matches in order; overlapping ones are one, named by the first."""
         merged: list[tuple[str, int, int]] = []
         for (begin, end), name in sorted(self._spans(text)):
             self.matched.add(name)
@@ -229,7 +226,7 @@ class _Redactor:
 
 
 def _take_token_prompt(document: Json) -> str | None:
-    """Take prompts of token ids out of a request; why it may keep no tokens then."""
+    """Take prompts of token ids out of a request; return why it keeps no tokens then."""
     prompt = document.get("prompt")
     if not isinstance(prompt, list):
         return None
@@ -241,7 +238,6 @@ def _take_token_prompt(document: Json) -> str | None:
 
 
 def _resolve_escapes(text: str) -> str:
-    """Return the text with every JSON escape resolved."""
     plain = _ESCAPE.sub(_decode_escape, text)
     # Two escapes may have been the halves of one character.
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

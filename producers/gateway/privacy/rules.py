@@ -1,11 +1,9 @@
-"""Rules that say what must not be written: a name, and where in a text it finds something.
+"""Redaction rules: a name, and a search in a text.
 
-Some are built in; others are patterns of the operator's, in the syntax of RE2, which takes time in
-proportion to the text whatever the pattern is: a badly written rule cannot hang the gateway.
-References back and looking around do not exist in it and are refused when the gateway starts.
-
-Pure. The built-in rules find what is written as people and programs usually write it; numbers with
-a checksum (cards, IBANs) are found where it is right and their digits stand alone.
+Some are built in; others are the operator's patterns in RE2's syntax, whose time is linear, so a
+bad rule cannot hang the gateway. Back-references and look-around are refused at the start. Built-in
+rules find the usual spellings; cards and IBANs only with a right checksum and digits that stand
+alone. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +17,8 @@ Span = tuple[int, int]
 """Character positions of a match: the first, and the one after the last."""
 
 BuiltIn = Literal["email", "card", "iban", "secret", "phone"]
-"""A mail address; a payment card's number; a bank account's; an API key, token or private key; a
-telephone number in the international form."""
+"""A mail address; a payment card's number; a bank account's; an API key, token or private key; an
+international telephone number."""
 
 _MOST_DIGITS: Final = 19
 _FEWEST_DIGITS: Final = 13
@@ -47,8 +45,8 @@ def find_builtin(name: BuiltIn) -> Rule:
 
 
 def own(name: str, pattern: str) -> Rule:
-    """A rule of the operator's. Raises BadRule where RE2 cannot read the pattern, or where it
-    matches the empty text."""
+    """Return an operator's rule. Raises BadRule where RE2 refuses it, or it matches the empty
+    text."""
     compiled = _compile(pattern, name)
     if compiled.search("") is not None:
         raise BadRule(f"rule {name!r}: {pattern!r} matches the empty text; let it match more")
@@ -57,7 +55,7 @@ def own(name: str, pattern: str) -> Rule:
 
 @cache
 def _compile(pattern: str, name: str) -> Any:
-    """RE2's expression. The library is loaded where there are rules, and nowhere else."""
+    """Return RE2's expression; the library is loaded only where there are rules."""
     import re2
 
     options = re2.Options()
@@ -103,11 +101,8 @@ def _ibans(text: str) -> Iterator[Span]:
 def _windows(
     text: str, begin: int, end: int, fewest: int, most: int, right: Callable[[str], bool]
 ) -> Iterator[Span]:
-    """Runs of whole groups of so many characters for which `right` holds, first and longest first.
-
-    What stands before and after a number may look like more of it: each of its groups may be the
-    first, and each the last.
-    """
+    """Yield runs of whole groups of so many characters for which `right` holds, first and longest
+    first. What surrounds a number may look like it, so each group may be the first or the last."""
     groups = list(_groups(text, begin, end))
     first = 0
     while first < len(groups):

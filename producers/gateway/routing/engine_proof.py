@@ -1,8 +1,8 @@
 """Probes that show what an engine's token ids and log-probabilities mean.
 
-A gateway asks each engine for proof before it believes that calls can be trained on (upstreams.py),
-and `kintsugi doctor --upstream` reports the same findings one by one
-(daemon/status/engine_probe.py). Five tiny completions and a chat show five things:
+A gateway probes each engine before its calls count as trainable (upstreams.py), and `kintsugi
+doctor --upstream` reports the findings (daemon/status/engine_probe.py). Five tiny completions and a
+chat show:
 
     token ids            the engine tells them
     log-probabilities    are those of the distribution that is drawn from
@@ -10,16 +10,15 @@ and `kintsugi doctor --upstream` reports the same findings one by one
     counts               of tokens are those of the ids, also where a stop string ends an answer
     tools                of a chat are no grammar unless the request says so
 
-Two of them are streams, one of which is asked for usage: they also show what else that changes
-(producers/gateway/http/stream_usage.py). Each finding is a sentence with the remedy, or None where
-all is well. Not seen: a default that leaves the likeliest first tokens as they are, such as a
-repetition penalty, and a grammar behind thoughts that a chat template cannot switch off. An engine
-that refuses the streams or the chat, or counts nothing, contradicts nothing.
+Two are streams, one of them asked for usage (producers/gateway/http/stream_usage.py). A finding is
+a sentence with the remedy, or None. Not seen: a default that keeps the likeliest first tokens, such
+as a repetition penalty, and a grammar behind thoughts that a chat template cannot switch off. An
+engine that refuses the streams or the chat, or counts nothing, contradicts nothing.
 
-A grammar of tools masks nothing before the model begins a call, so a plain chat seldom shows it.
-The chat asks for a grammar of its own, whose answers all begin with a quotation mark. An engine
-that makes a grammar of every tool joins both, and a call may begin with something else: vLLM 0.32
-does so with `--tool-strict-level`, and for tool parsers that have such a level of their own.
+A grammar of tools masks nothing before a call begins, so the chat asks for a grammar of its own,
+whose answers all begin with a quotation mark. An engine that makes a grammar of every tool joins
+both, and a call may begin otherwise: vLLM 0.32 does so with `--tool-strict-level`, and for tool
+parsers that have such a level of their own.
 """
 
 import json
@@ -35,8 +34,7 @@ from producers.gateway.http.stream_usage import StreamUsage, compare_streams
 from producers.gateway.http.wire import Json
 
 Complete = Callable[[Json], Awaitable[tuple[int, bytes]]]
-"""Asks an engine's base model for completions, or for a chat where the body has messages; the
-status and the body of its answer."""
+"""Asks an engine's base for completions (a chat where there are messages); status and body."""
 
 SECONDS: Final = 120.0
 """Seconds to wait for the answer to a probe: an engine's first one may take long."""
@@ -173,8 +171,8 @@ async def run_probes(complete: Complete) -> Probes | str:
 
 
 def _read_masks(status: int, raw: bytes) -> bool | None:
-    """Return whether the guided chat could have begun with anything but its only answer; None where
-    it is refused, or its log-probabilities show no mask at all."""
+    """Return whether the guided chat could begin with anything but its only answer; None where it
+    is refused, or its log-probabilities show no mask."""
     document = parse_json(raw)
     choices = list_objects(document.get("choices")) if isinstance(document, dict) else []
     scores = choices[0].get("logprobs") if status == 200 and choices else None
@@ -191,7 +189,7 @@ def _read_masks(status: int, raw: bytes) -> bool | None:
 
 
 async def _complete(complete: Complete, fields: Json) -> Json | str:
-    """The answer to a tiny completion; a sentence where it is refused."""
+    """Return the answer to a tiny completion; a sentence where it is refused."""
     body: Json = {"prompt": list(_PROMPTS), "max_tokens": 1, "seed": 1, "return_token_ids": True}
     status, raw = await complete(body | fields)
     document = parse_json(raw)
@@ -203,8 +201,9 @@ async def _complete(complete: Complete, fields: Json) -> Json | str:
 
 
 async def _stream(complete: Complete, certain: Sequence[Json]) -> tuple[list[Json], list[Json]]:
-    """Return the chunks of a streamed completion that a stop string ends, as it is and with usage
-    and token ids; `certain` are the likeliest first tokens of the prompts, one of which is it."""
+    """Return the chunks of a streamed completion that a stop string ends: plain, and with usage and
+    token ids. `certain` has the prompts' likeliest first tokens, one of which is the stop
+    string."""
     first = [(prompt, choice.get("text")) for prompt, choice in zip(_PROMPTS, certain, strict=True)]
     prompt, stop = next((pair for pair in first if pair[1]), (_PROMPTS[0], None))
     body: Json = {"prompt": [prompt], "max_tokens": 4, "seed": 1, "top_k": 1, "temperature": 1.0}
@@ -224,7 +223,6 @@ async def _read_chunks(complete: Complete, body: Json) -> list[Json]:
 
 
 def _count(documents: Sequence[Json]) -> Counts:
-    """Return the tokens of an answer, whole or in chunks."""
     usages = [usage for document in documents if isinstance(usage := document.get("usage"), dict)]
     choices = [choice for document in documents for choice in list_objects(document.get("choices"))]
     ids = [choice["token_ids"] for choice in choices if isinstance(choice.get("token_ids"), list)]
@@ -241,7 +239,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def _alike(left: Json, right: Json) -> bool:
-    """Whether two first tokens were drawn from one distribution."""
+    """Return whether two first tokens were drawn from one distribution."""
     first, second = (_likeliest(choice) for choice in (left, right))
     shared = first.keys() & second.keys()
     return bool(shared) and all(
@@ -250,12 +248,10 @@ def _alike(left: Json, right: Json) -> bool:
 
 
 def check_logprobs(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
-    """Why log-probabilities are not shown to be those of what is drawn from; None when they are.
-
-    Takes the probes' answers with top_k=1 and without parameters. With top_k=1 the likeliest token
-    has all the probability: a log-probability that is not 0 there was taken before the sampling
-    parameters, unless others are as likely.
-    """
+    """Return why log-probabilities are not proven to be those of the draw; None when they are.
+    Takes the answers with top_k=1 and without parameters. With top_k=1 the likeliest token has all
+    the probability, so a log-probability other than 0 was taken before the sampling parameters,
+    unless other tokens are as likely."""
     shown = False
     for choice, other in zip(certain, plain, strict=True):
         (drawn, *_) = (choice.get("logprobs") or {}).get("token_logprobs") or [None]

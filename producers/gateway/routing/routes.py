@@ -2,24 +2,21 @@
 
     a public alias     by its route: the adapter that the session stays with, else one drawn by the
                        shares
-    an adapter's name  that adapter and no other, as that of a version with members; one that plays
-                       users is refused by who asks engines (routing.py)
+    an adapter's name  that adapter and no other, as that of a version with members; routing.py
+                       refuses one that plays users
     any other name     as it came; the engine knows it, or refuses it
     no name            as if the gateway's own alias was asked for
 
-A session is drawn by a hash of its name, so that every gateway draws the same and a restart
-changes nothing. The hash is weighted rendezvous hashing (the largest of share / -ln(hash)): a share
-that grows takes sessions from the others, and none ever goes from the one whose share grew.
+A hash of the session's name draws, so every gateway draws the same, also after a restart. It is
+weighted rendezvous hashing (the largest of share / -ln(hash)): a growing share takes sessions from
+the others and loses none.
 
-Where a route holds sessions out, that is drawn first, by the same hash between two parts that are
-no policies. So whether a session is held out follows from its name and the held-out share alone:
-whoever joins, leaves or is promoted, the same sessions stay with the base. The others are drawn by
-the shares.
+Held-out sessions are drawn first, by the same hash between two parts that are no policies. So the
+name and the held-out share alone decide, and the same sessions stay with the base whatever is
+promoted.
 
-A session that has a policy keeps it when shares change. It is drawn anew where the adapter was
-taken back (a rollback, a rejection), is unloaded, or belongs to a base that the route left.
-
-Pure: routes and names in, a Choice out.
+A session keeps its policy when shares change. It is drawn anew where the adapter was taken back (a
+rollback, a rejection), is unloaded, or belongs to a base that the route left. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,7 +53,7 @@ class GatewayRoute:
     shadow: str | None = None
     """An adapter that also answers, without the client seeing its answer."""
     taken_back: bool = False
-    """Whether the last change was a rollback: then no session stays with an adapter without a
+    """Whether the last change was a rollback; then no session stays with an adapter without a
     share."""
     holdout: float = 0.0
     """Share of all sessions that the base answers whatever is promoted."""
@@ -75,15 +72,14 @@ class Adapter:
     keeps: bool
     """Whether sessions that it answered stay with it: it serves, or makes room."""
     composition: Annotated[Composition | None, Field(alias=VERSION)] = None
-    """Members and chooser of a version that engines know by its parts alone; None for an adapter.
-    Stored routes have it by its alias."""
+    """Members and chooser of a version made of parts; None for an adapter. Stored by its alias."""
     plays_users: bool = False
     """Whether it plays users, and so answers no client: neither by a route nor by its name."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the adapters that engines must have for a policy with members; () for an adapter,
-        which is its own."""
+        """Return the adapters that a policy with members needs; () for an adapter, which is its
+        own."""
         return () if self.composition is None else self.composition.adapters
 
 
@@ -112,14 +108,13 @@ class Choice:
     routed: Routed | None
     """How the policy was chosen; None where no route was used."""
     order: tuple[Policy, ...]
-    """Policies to ask for, best first: the others answer where no engine has the first. Empty
-    where the client named an adapter or model; a version with members that it named is alone."""
+    """Policies to ask for, best first; later ones stand in for missing ones. Empty where the client
+    named an adapter or model; a version with members that it named is alone."""
     base: str | None = None
     """The route's base model; None where no route names one."""
     shadow: str | None = None
     shares: Mapping[str, float] | None = None
-    """Policy (the base by its name) -> its share, where the policy was drawn among several; else
-    None."""
+    """Policy (the base by its name) -> its share, where several were drawn from; else None."""
     holdout: HoldoutDraw | None = None
     """Whether the session was held out, where that was drawn for this call; else None."""
 
@@ -132,11 +127,8 @@ class Choice:
 def choose(
     routes: GatewayRoutes, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
 ) -> Choice:
-    """Choose the adapter for a call of `session` that asks for `model`.
-
-    `own` is the alias of the gateway; `stays` maps an alias to the policy that answered
-    the session before.
-    """
+    """Choose the adapter for a call of `session` that asks for `model`. `own` is the gateway's
+    alias; `stays` maps an alias to the session's earlier policy."""
     alias = own if model is None else model
     route = routes.routes.get(alias)
     if route is not None:
@@ -163,10 +155,7 @@ def draw_policy(parts: Iterable[RouteShare], alias: str, session: str) -> Policy
 
 
 def is_held_out(share: float, alias: str, session: str) -> bool:
-    """Return whether a session is among the share of an alias' sessions that is held out.
-
-    One that is held out by a share is so by every larger one.
-    """
+    """Return whether a share holds a session out; every larger share holds it out as well."""
     if share <= 0:
         return False
     held, others = (
@@ -228,7 +217,7 @@ def _may_stay(routes: GatewayRoutes, alias: str, route: GatewayRoute, policy: Po
 
 
 def _weigh(share: float, alias: str, session: str, name: str) -> float:
-    """Return the weight of a part with a name in the draw of a session; the largest has it."""
+    """Return a named part's weight in a session's draw; the largest wins."""
     text = f"{alias}\x1f{session}\x1f{name}".encode("utf-8", "surrogatepass")
     number = int.from_bytes(blake2b(text, digest_size=8).digest()) >> (64 - _BITS)
     return share / -log((number + 0.5) / 2**_BITS)

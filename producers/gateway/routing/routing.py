@@ -3,16 +3,15 @@
     apply       puts the newest routes in force, for the next call of every session
     begin       chooses the adapter of a call and counts the call, in one step
     attempts    yields the engines to ask, with the model for each, best first; of a policy with
-                members, for the member that was chosen, then for the base
+                members, for the chosen member, then for the base
     usage       the position in force, with the calls and the open sessions per adapter
 
-Calls choose on the gateway's loop, and routes come from another thread
-(daemon/roles/route_follower.py). A lock makes choosing and counting one step: a thread that
-reads that a position is in force reads every call that was chosen by an earlier one. It is held for
-microseconds, and no call waits for I/O here.
+Calls choose on the gateway's loop; another thread brings routes (daemon/roles/route_follower.py). A
+lock makes choosing and counting one step, so a reader of a position sees every call chosen by an
+earlier one. It is held for microseconds, and no call waits for I/O here.
 
 Guarantee: a call is counted from its choice until it is over, however it ends. An engine is asked
-for an adapter only while it lists it. With no routes at all, every alias is answered by the base.
+for an adapter only while it lists it. Without routes, the base answers every alias.
 """
 
 import threading
@@ -37,12 +36,12 @@ from producers.gateway.routing.sticky_sessions import StickyMember, StickySessio
 from producers.gateway.routing.upstreams import Upstream, find_missing
 
 Missing = Literal["base", "refuse"]
-"""What happens to a call whose adapter no engine has: another policy of its route answers, in the
-end the base; or the call is refused."""
+"""For a call whose adapter no engine has: another policy of the route, at last the base; or
+refusal."""
 
 ChooseMember = Callable[[str, Adapter], Awaitable[MemberChoice]]
-"""Chooses the member of a policy for a call, by the policy's name; `adapter` of what it returns is
-that of the member, whether or not an engine has it."""
+"""Chooses a policy's member for a call, by the policy's name; the result names the member's
+adapter, even one that no engine has."""
 
 IDLE_SECONDS: Final = 1800.0
 MAX_SESSION_AGE: Final = 3600.0
@@ -121,10 +120,8 @@ class Routing:
             self._routes = routes
 
     def begin(self, model: str | None, session: str, goes_on: bool = True) -> "RouteLease":
-        """The route of a call, counted until the block of the `RouteLease` ends.
-
-        `goes_on`: whether there can be another call of the session.
-        """
+        """Return a call's route, counted until its block ends. `goes_on`: whether the session may
+        go on."""
         with self._lock:
             now = self.clock()
             stays = self._sticky.read_policies(session, now)
@@ -231,11 +228,9 @@ class RouteLease:
         self, upstreams: Sequence[Upstream], choose_member: ChooseMember | None = None
     ) -> AsyncGenerator[Attempt]:
         """Yield the engines to ask, best first; look for the next one when the one before failed.
-
-        `upstreams` are in the order of the session. Without `choose_member`, the base answers in
-        place of a member, and the doubt is recorded. Raises Refused where no engine may be asked,
-        and where the client named a policy whose parts the engines do not have.
-        """
+        `upstreams` are in the session's order. Without `choose_member` the base answers for a
+        member, with the doubt recorded. Raises Refused where no engine may be asked, or none has
+        all parts of a policy that the client named."""
         if self.choice.routed == "named" and choose_member is not None:
             self._check_loaded(upstreams)
         if not self.choice.order:
@@ -264,13 +259,13 @@ class RouteLease:
             )
 
     def response_model(self, upstream: Upstream) -> str | None:
-        """The model that the answer names, as if the client had asked for it: None where only the
-        engine knows."""
+        """Return the model that the answer names, as if asked for; None where only the engine knows
+        it."""
         return self._model or upstream.base
 
     def _check_answers_clients(self) -> None:
-        """Check that the adapter that the client named answers clients. Raises Refused, as an
-        engine refuses the name of a model that it does not have."""
+        """Check that the named adapter answers clients. Raises Refused, as for a model that does
+        not exist."""
         # While it is proven, an engine has it under its name with a suffix, too.
         known = self._routes.adapters.get((self._model or "").partition("~")[0])
         if known is not None and known.plays_users:
@@ -283,8 +278,8 @@ class RouteLease:
             )
 
     def _check_loaded(self, upstreams: Sequence[Upstream]) -> None:
-        """Check that the engines have all parts of a policy that the client named, where any can be
-        asked. Raises Refused, as an engine refuses the name of a model that it does not have."""
+        """Check that engines have all parts of a policy that the client named, where any can be
+        asked. Raises Refused, as for a model that does not exist."""
         missing = find_missing(upstreams, self.adapters)
         if missing and any(upstream.well for upstream in upstreams):
             raise Refused(
@@ -299,8 +294,8 @@ class RouteLease:
     async def _list_answerers(
         self, policy: Policy, choose_member: ChooseMember | None
     ) -> Sequence[tuple[str | None, MemberChoice | None]]:
-        """Return the adapters that answer for a policy, best first, each with the choice to record:
-        itself; or the chosen member, and where no engine has it the base."""
+        """Return a policy's adapters, best first, each with the choice to record: itself; or the
+        chosen member, then the base."""
         known = None if policy is None else self._routes.adapters.get(policy)
         if policy is None or known is None or not known.parts:
             return [(policy, None)]
@@ -313,7 +308,7 @@ class RouteLease:
         return [(member.adapter, member), (None, without)]
 
     def _order_by_model(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
-        """Those that list the model come first, of those that are well."""
+        """Yield healthy engines first, of these the ones that list the model."""
         order = sorted(
             upstreams, key=lambda upstream: (not upstream.well, self._model not in upstream.served)
         )

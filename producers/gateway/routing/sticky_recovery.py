@@ -1,13 +1,11 @@
 """Restores the policies of the newest sessions (events of the spool -> StickySessions).
 
-A gateway that was restarted goes on as the one before it: a session stays with the policy that
-its route drew, and with the member of it that was chosen. Calls that asked for an adapter by its
-name, or that another adapter answered because the chosen one was missing, do not change it. Where
-the chooser said nothing for a call that came to nothing, the next call asks it anew, as it would
-have done at the gateway before.
+After a restart, a session stays with the policy that its route drew and with its chosen member.
+Calls that named an adapter, or that a fallback answered, change nothing. Where the chooser said
+nothing for a call that came to nothing, the next call asks it anew.
 
-Not covered: clocks. Where this host's was set back, calls that seem to lie ahead count as made now;
-where it was set forward, sessions are over too early and drawn anew.
+Not covered: clocks. Calls that seem to lie ahead count as made now; behind a clock set forward,
+sessions end early and are drawn anew.
 """
 
 from datetime import datetime
@@ -30,8 +28,8 @@ class StickyRecovery:
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call is the first one with a choice of a member, about which the
-        chooser said nothing -> that call and its policy."""
+        """Session whose newest call is the first with a choice of a member, on which the chooser
+        said nothing -> that call and its policy."""
 
     def take(self, event: Event) -> None:
         """Apply an event of the stream `rollouts`."""

@@ -1,15 +1,13 @@
-"""The policy that a session keeps (calls -> policy per session, open sessions per adapter).
+"""The policy that a session keeps (calls -> policy per session, open sessions per adapter), and its
+chosen member until the alias gets another policy.
 
-Of a policy with members, the session also keeps the member that was chosen for it, until its alias
-gets another policy.
+A session is open from its first call until a client ends it, `idle_seconds` pass without a call, or
+`max_age_seconds` pass since the first; its name then begins a new session. A session has a policy
+per alias that it asks for.
 
-A session is open from its first call until it ends: a client ends it, `idle_seconds` pass without
-a call, or `max_age_seconds` pass since its first call. One name that goes on afterwards is a new
-session here. A session has a policy per alias that it asks for.
-
-Guarantee: bounded memory; of more than `most` sessions the ones that were silent longest are
-forgotten, and drawn by the shares when they go on. Times are arguments, in seconds of any one
-clock. Not thread-safe. Not covered: other gateways, which do not know of these sessions.
+Guarantee: bounded memory; beyond `most` sessions the ones silent longest are forgotten, and drawn
+by the shares when they go on. Times are seconds of any one clock. Not thread-safe. Not covered:
+sessions of other gateways.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -97,8 +95,8 @@ class StickySessions:
         self._touch(session, now)
 
     def keep_member(self, session: str, policy: str, kept: StickyMember) -> None:
-        """Record the member of a policy that answers the session; do nothing where the session is
-        not open any more."""
+        """Record the member of a policy that answers the session; do nothing for a session not
+        open."""
         sticky = self._sessions.get(session)
         if sticky is None:
             return
@@ -139,7 +137,6 @@ class StickySessions:
             self.end(next(iter(self._sessions)))
 
     def _find_open(self, session: str, now: float) -> _StickySession | None:
-        """Return a session that is open; end one that is over."""
         sticky = self._sessions.get(session)
         if sticky is None:
             return None
@@ -149,7 +146,7 @@ class StickySessions:
         return sticky
 
     def _touch(self, session: str, now: float) -> _StickySession:
-        """Return a session that has a call now; a new one where it is not open."""
+        """Return a session that has a call now; a new one where none is open."""
         sticky = self._sessions.get(session)
         if sticky is None:
             sticky = self._sessions[session] = _StickySession(now, now)
@@ -170,7 +167,7 @@ class StickySessions:
         self._beginnings = deque(sorted(begun))
 
     def _sweep(self, now: float) -> None:
-        """End the sessions that are over, in as many steps as there are such sessions."""
+        """End the sessions that are over, with one step for each."""
         while self._sessions:
             session, sticky = next(iter(self._sessions.items()))
             if sticky.last + self._idle > now:

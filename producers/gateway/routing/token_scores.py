@@ -1,11 +1,10 @@
-"""Asks an engine for the log-probabilities of named tokens after a chat prompt, in vLLM's protocol
-(pure).
+"""Asks an engine for the log-probabilities of named tokens after a chat prompt, in vLLM's protocol.
 
     body = build_score_request("small", messages, (32, 33))     for POST /chat/completions
     body = build_score_request("small", messages, (32, 33), select_prompt_fields(document))
     scores = read_token_scores(document)                          token id -> nats
 
-Not covered: engines without `logprob_token_ids` (vLLM before 0.32), of which nothing is read.
+Pure. Not covered: engines without `logprob_token_ids` (vLLM before 0.32) give no scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,9 +36,8 @@ def build_score_request(
     tokens: Sequence[int],
     fields: Mapping[str, Any] = PLAIN_PROMPT,
 ) -> dict[str, Any]:
-    """Return the body of a chat request for the scores of tokens as the first one of the answer;
-    without a model, the engine's own answers. `fields`: those that the prompt is rendered of,
-    beside the messages."""
+    """Return the body of a chat request for the scores of tokens at the answer's first place; the
+    engine's own model without `model`. `fields` render the prompt beside the messages."""
     return {
         **fields,
         **({} if model is None else {"model": model}),
@@ -53,8 +51,7 @@ def build_score_request(
 
 
 def select_prompt_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a chat request's body that its prompt is rendered of, beside the
-    messages."""
+    """Return the fields of a chat request's body that render its prompt beside the messages."""
     fields = {name: document[name] for name in _PROMPT_FIELDS if document.get(name) is not None}
     # An engine may leave the tools of such a request out of its prompt.
     refuses_tools = document.get("tool_choice") == _NO_TOOLS and "tools" in fields
@@ -62,8 +59,8 @@ def select_prompt_fields(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_token_scores(document: Any) -> dict[int, float]:
-    """Return token id -> log-probability, in nats, of what an answer reports of its first token;
-    empty where it reports nothing that can be read."""
+    """Return token id -> log-probability in nats of an answer's first token; empty where
+    unreadable."""
     try:
         first = document["choices"][0]["logprobs"]["content"][0]
         pairs = [(str(top["token"]), float(top["logprob"])) for top in first["top_logprobs"]]

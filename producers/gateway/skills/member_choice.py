@@ -2,20 +2,18 @@
 
     choose    the member that the session keeps, or the one that the panel's router chooses now
 
-The router is asked over /v1/chat/completions of an engine behind the gateway, the first one of the
-session's that has it: the prompts of label_router.py at once, one token each, with the
-log-probabilities of the labels (`logprob_token_ids`). These requests are no calls of the agent:
-they are not recorded, and carry no key of a client. Whatever is in doubt, the base answers. A head
-is asked with the prompt of the call itself, its tools and template variables included; a call of
-/v1/completions has no such prompt, and is in doubt (`failed`).
+The router is asked over /v1/chat/completions of the session's first engine that has it: all prompts
+of label_router.py at once, one token each, with the labels' log-probabilities
+(`logprob_token_ids`). These requests are not recorded and carry no key of a client. In doubt, the
+base answers. A head reads the call's own prompt with tools and template variables; a call of
+/v1/completions has none, and is in doubt (`failed`).
 
-Guarantee: a session's member is chosen once, also where its first calls come together: they wait
-for one answer. No call waits for a router longer than its RouterBound, and none fails because of
-it. A router that is late is heard out all the same, for its time: on a slow engine the next calls
-wait for as long as it takes, up to the bound. A member is chosen anew for another panel; at the
-next call, where the router failed or was late and the call for which it was asked came to nothing
-(nobody has answered the session yet); and, with `reroutes`, once more where the choice was in doubt
-and the user speaks again. Not covered: other gateways, which choose for themselves.
+Guarantee: a session's member is chosen once; its first calls wait for one answer together. No call
+waits longer than its RouterBound or fails for a router. A late router is heard out: on a slow
+engine the next calls wait as long as it takes, up to the bound. A member is chosen anew for another
+panel; at the next call, where the router failed or was late and the call came to nothing; and, with
+`reroutes`, once more where the choice was in doubt and the user speaks again. Not covered: other
+gateways.
 """
 
 import asyncio
@@ -71,7 +69,7 @@ class RouterBound:
     """Up to which a slow engine is waited for; without effect below `least`."""
 
     def find_seconds(self, upstream: Upstream) -> float:
-        """Return how long a call waits for a router of an engine: twice its median time to the
+        """Return the seconds that a call waits for an engine's router: twice its median time to the
         first token, within the limits."""
         usual = MEDIANS * (upstream.first_tokens.median or 0.0)
         return max(self.least, min(usual, self.most))
@@ -116,8 +114,8 @@ class MemberChooser:
         upstreams: Sequence[Upstream],
         metrics: Metrics,
     ) -> MemberChoice:
-        """Choose the member of the panel `name` for a call; `upstreams` are in the order of the
-        session. Its adapter is the member's, whether or not an engine has it."""
+        """Choose the member of the panel `name` for a call; `upstreams` are in the session's order.
+        The result names the member's adapter, even one that no engine has."""
         panel, opening = adapter.composition, parse_opening(request)
         assert panel is not None, "members are those of a panel"
         at_turn = opening.ends_with_user
@@ -152,8 +150,8 @@ class MemberChooser:
         )
 
     def reconsider(self, session: str, panel: str) -> None:
-        """Have the session's next call choose anew, where the router said nothing and the call for
-        which it was asked came to nothing; do nothing where other calls go by the choice."""
+        """Have the session's next call choose anew where the router said nothing and its call came
+        to nothing; do nothing where other calls go by the choice."""
         kept = self._routing.read_member(session, panel)
         if kept is not None and kept.doubt in SILENT and not kept.shared:
             self._routing.drop_member(session, panel)
@@ -206,8 +204,8 @@ class MemberChooser:
         opening: Opening,
         upstreams: Sequence[Upstream],
     ) -> RouterAnswer | None:
-        """Return what the router says within its time; None where there is no engine to ask or
-        nothing to read."""
+        """Return the router's answer within its time; None without an engine or anything to
+        read."""
         # The labels are tokens of this base: an engine of another one would score others.
         model = router.adapter or base
         having = [upstream for upstream in upstreams if upstream.well and model in upstream.served]
@@ -259,8 +257,8 @@ class MemberChooser:
     async def _read_answer(
         self, router: PanelRouter, bodies: Sequence[bytes], upstream: Upstream
     ) -> RouterAnswer:
-        """Return what an engine's router says, asked with a body per order of its labels. Raises
-        UpstreamFailure, AnswerTooLong, RouterFailure, TimeoutError."""
+        """Return an engine's router's answer to a body per order of labels. Raises UpstreamFailure,
+        AnswerTooLong, RouterFailure, TimeoutError."""
         tasks = [asyncio.create_task(self._read_logprobs(upstream, body)) for body in bodies]
         try:
             logprobs = await asyncio.gather(*tasks)
@@ -305,8 +303,8 @@ def parse_opening(request: ModelRequest) -> Opening:
 
 
 def list_messages(request: ModelRequest) -> list[Mapping[str, Any]]:
-    """Return the conversation of a request as a router reads it; prompts that are texts are the
-    user's, prompts of token ids are left out."""
+    """Return a request's conversation for a router; text prompts are the user's, token prompts left
+    out."""
     if request.endpoint == "completions":
         texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
         return [{"role": "user", "content": text} for text in texts]
