@@ -11,11 +11,11 @@ session can be meant:
     whatever else                                  not known: a session of its own
 
 Answers are compared without outer white space, which clients strip. A call in progress has not
-continued anything yet, so its beginning is doubtful; one that failed, was cut off or may not have
-been heard (the client hung up, or the gateway was killed) never continues anything. An ended
-session is never continued, and makes alike ones doubtful. So do an answer given in part (a choice
-beside the first, an unrecorded one), a forgotten beginning, and for an hour all that was not read
-after a restart.
+continued anything yet, so its beginning is doubtful. A call that failed or was cut off never
+continues anything, nor does one whose client may not have heard the answer (it hung up, or the
+gateway was killed) unless it goes on from that answer. An ended session is never continued, and
+makes alike ones doubtful. So do an answer given in part (a choice beside the first, an unrecorded
+one), a forgotten beginning, and for an hour all that was not read after a restart.
 
     parent            the longest earlier call of the session and of the same person whose messages
                       this one begins with
