@@ -31,6 +31,7 @@ from daemon.serving.replica import NotUsable, PathMap, Replica, ReplicaError
 from daemon.serving.residency import Role, Room, plan_together
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
+from events.files import replace_file
 from events.lifecycle import LOADED
 
 if TYPE_CHECKING:
@@ -264,21 +265,15 @@ class Fleet:
             return known[asked]  # one of them may answer just now, and reach the base
         tolerance = engine.replica.measure_tolerance(expected)
         if known.get(asked) != tolerance:
-            self._keep({**known, asked: tolerance})
+            self._calibrations.parent.mkdir(parents=True, exist_ok=True)
+            content = exact_json({**known, asked: tolerance}).encode()
+            replace_file(self._calibrations, content)
         return tolerance
-
-    def _keep(self, known: Mapping[str, float]) -> None:
-        unfinished = self._calibrations.with_suffix(".unfinished")
-        self._calibrations.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(exact_json(dict(known)))
-        unfinished.replace(self._calibrations)
 
     def _read_tolerances(self) -> dict[str, float]:
         try:
             tolerances: dict[str, float] = json.loads(self._calibrations.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except ValueError:
+        except (FileNotFoundError, ValueError):
             # The file holds only measurements, which are taken again.
             return {}
         return tolerances

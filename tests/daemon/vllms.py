@@ -70,4 +70,6 @@ def _start(server: Vllm) -> Iterator[Vllm]:
     try:
         yield server
     finally:
+        # Asked first, it takes up to half a minute to end.
+        server.kill()
         server.stop()

@@ -3,7 +3,7 @@
     for told in UserGate(app, runner, agent, row, previous).advance(): ...   repeatedly
 
 It plays `DIALOGUES` gold dialogues with the environment's oracle, in a process of its own
-(evaluation/user_trial.py) that runs beside the worker as jobs do and outlives it; then
+(trial.py) that runs beside the worker as jobs do and outlives it; then
 `UserEvaluated` says what came out. The tasks are fresh: they follow from the adapter, from seeds
 that neither training nor reports come near, and are of kinds in the shares of the agent's traffic.
 Where plans write tasks (`improve.synthesis`), and another adapter passed its gate before, the users
