@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from daemon.methods.synthesis.planner import (
-    RulePlanner,
     find_plan_problem,
     list_tool_gaps,
     measure_overlap,
+    plan_by_rule,
 )
 from daemon.methods.synthesis.protocols import (
     Failure,
@@ -55,13 +55,7 @@ from daemon.methods.synthesis.reflection import (
     is_hopeless,
     measure_gain,
 )
-from daemon.methods.synthesis.stages import (
-    Event,
-    OracleRoller,
-    RuleExaminer,
-    Stages,
-    SynthesisRequest,
-)
+from daemon.methods.synthesis.stages import Event, Stages, SynthesisRequest
 from daemon.methods.synthesis.template_writer import TemplateWriter
 from daemon.proposer.candidate import CandidateFacts
 from daemon.proposer.verification import Verdict, verify
@@ -78,8 +72,6 @@ class Parts:
 
     planner: Planner
     writer: TaskWriter
-    roller: OracleRoller
-    examiner: RuleExaminer
     reviser: Reviser
     check: Callable[[CandidateFacts], Verdict] = verify
     """The ten checks."""
@@ -87,9 +79,7 @@ class Parts:
 
 def make_parts(environment: Environment) -> Parts:
     """Return the parts that need no model and no engine."""
-    return Parts(
-        RulePlanner(), TemplateWriter(environment), OracleRoller(), RuleExaminer(), RuleReviser()
-    )
+    return Parts(plan_by_rule, TemplateWriter(environment), RuleReviser())
 
 
 def synthesize(
@@ -110,7 +100,7 @@ def synthesize(
         return
     wanted = PlanRequest(request.plan_set, min(request.plans, request.tasks), request.kinds)
     try:
-        drafts = parts.planner.plan(environment, wanted)
+        drafts = parts.planner(environment, wanted)
     except NoPlans as error:
         event = derive_id("synthesis", request.plan_set, "plans")
         yield event, reject_set(request, str(error))
@@ -189,9 +179,7 @@ class _Synthesis:
         states: Iterable[_PlanState],
     ) -> None:
         self._environment, self._request, self._reviser = environment, request, parts.reviser
-        self._stages = Stages(
-            environment, request, parts.writer, parts.roller, parts.examiner, parts.check
-        )
+        self._stages = Stages(environment, request, parts.writer, parts.check)
         self._states = list(states)
         self._evidence = Evidence()
         self._common = [failure for state in self._states for failure in state.failures]

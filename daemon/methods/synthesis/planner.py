@@ -53,14 +53,6 @@ _LENGTHS: Final[Mapping[str, str]] = {
 }
 
 
-class RulePlanner:
-    """The planner that needs no model (protocols.Planner)."""
-
-    def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        """Return plans by rule. Raises NoPlans."""
-        return plan_by_rule(environment, request)
-
-
 def plan_by_rule(environment: Environment, request: PlanRequest) -> PlanDrafts:
     """Return plans by rule; where there are fewer than are wanted, `trouble` says why. Raises
     NoPlans for a count out of range, for unknown kinds, and where nothing can be drawn."""

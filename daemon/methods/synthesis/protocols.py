@@ -4,12 +4,10 @@
     TaskWriter   writes one task by a plan
     Reviser      changes a plan by its failures
 
-Each has an implementation by rule in this package. What plays a written task and what examines its
-rollout is always by rule (stages.py). None of them appends an event: engine.py makes
-the events of what they return.
+Each has an implementation by rule in this package. None appends an event (engine.py does).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,8 +15,6 @@ from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
 from events.learning import PlanName
-from events.messages import Message
-from events.synthesis.faults import Fault, FaultOpinion
 from events.synthesis.plans import MOST_PLANS, Aspect, Plan
 
 
@@ -57,13 +53,9 @@ class PlanDrafts:
     """Why the model's plans were not used, or why there are fewer than were wanted."""
 
 
-class Planner(Protocol):
-    """Lays out how tasks are to be written."""
-
-    def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        """Return plans that do not overlap. Raises NoPlans, and CannotSample where the cycle has to
-        wait; so do the next two."""
-        ...
+Planner = Callable[[Environment, PlanRequest], PlanDrafts]
+"""Returns plans that do not overlap. Raises NoPlans, and CannotSample where the cycle must wait; so
+do TaskWriter and Reviser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,34 +78,6 @@ class TaskWriter(Protocol):
         """Return a task by the plan and its rules. `seed`, FIRST_SEED to LAST_SEED of
         daemon/proposer/candidate, is the only source of chance. Raises NoTask."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Trajectory:
-    """A rollout of a written task."""
-
-    rollout: str
-    """Its id."""
-    messages: Sequence[Message]
-    """The whole transcript, without the system prompt."""
-    termination: str | None
-    """Why it ended (envs/episode.Termination)."""
-    is_oracle: bool
-    """Whether the environment's perfect agent played it, with the scripted user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """Whose fault the failure of a rollout is; as in events/synthesis/faults.TrajectoryVerified."""
-
-    fault: Fault | None = None
-    """None where the rollout is accepted."""
-    rule: str = ""
-    """By which rule; empty where it is accepted."""
-    reason: str = ""
-    opinion: FaultOpinion | None = None
-    trouble: str = ""
-    """Why a model that was to be asked gave no opinion."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from daemon.methods.synthesis.protocols import (
-    Draft,
-    Examination,
-    Failure,
-    NoTask,
-    PlanHistory,
-    TaskWriter,
-    Trajectory,
-)
+from daemon.methods.synthesis.protocols import Draft, Failure, NoTask, PlanHistory, TaskWriter
 from daemon.proposer.candidate import (
     FIRST_SEED,
     LAST_SEED,
@@ -39,6 +31,7 @@ from daemon.proposer.candidate import (
 from daemon.proposer.verification import Verdict, verify
 from envs.attribution.examination import NoVerdict, examine
 from envs.environment import Environment
+from envs.episode import Episode
 from envs.grading import grade
 from envs.task import TaskDefinition, write_body
 from events.envelope import derive_id
@@ -53,8 +46,6 @@ Event = tuple[str, Decision]
 _MOST_INSTRUCTION: Final = 4096
 _MOST_HARD: Final = 0.3
 """Largest share of the tasks that the current policy may never pass."""
-_DISAGREES: Final = "opinion"
-"""In place of a rule: the model's opinion is not that of the rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,38 +121,6 @@ class Attempt:
     failures: tuple[Failure, ...]
 
 
-class OracleRoller:
-    """Plays written tasks with the perfect agent, without an engine."""
-
-    def roll(self, examined: CandidateFacts, place: str) -> Sequence[Trajectory]:
-        """Return the episode of the perfect agent with the scripted user; `place` is the id of the
-        try, of which its id is made. Raises CannotSample."""
-        episode = examined.oracle
-        rollout = derive_id("synthesis", "oracle", place)
-        return (Trajectory(rollout, episode.messages, episode.termination, is_oracle=True),)
-
-
-class RuleExaminer:
-    """Examines rollouts without a model."""
-
-    def examine(
-        self, environment: Environment, task: TaskDefinition, trajectory: Trajectory
-    ) -> Examination:
-        """Return whose fault a failure is, by rule; a rollout that only a judge can tell is of no
-        fault, and `trouble` says so."""
-        messages, termination = trajectory.messages, trajectory.termination
-        verdict = grade(environment, task, messages, termination)
-        try:
-            fault = examine(
-                environment, task, messages, termination, verdict, exact_user=trajectory.is_oracle
-            )
-        except NoVerdict as error:
-            return Examination(trouble=str(error))
-        if fault is None:
-            return Examination()
-        return Examination(fault.fault, fault.rule, fault.reason)
-
-
 class Stages:
     """Takes tries through the four stages."""
 
@@ -170,14 +129,11 @@ class Stages:
         environment: Environment,
         request: SynthesisRequest,
         writer: TaskWriter,
-        roller: OracleRoller,
-        examiner: RuleExaminer,
         check: Callable[[CandidateFacts], Verdict] = verify,
     ) -> None:
         """`check` runs the ten checks."""
         self._environment, self._request = environment, request
-        self._writer, self._roller, self._examiner = writer, roller, examiner
-        self._check = check
+        self._writer, self._check = writer, check
         self._known = list(request.known)
         self._accepted: set[str] = set()
         self._hard = int(_MOST_HARD * request.tasks)
@@ -198,25 +154,23 @@ class Stages:
         verdict = self._verify(draft, examined)
         if verdict.failed is not None:
             return self._reject(name, event, verdict.failed, verdict.reason, draft.task)
-        events, failures = [], []
-        for trajectory in self._roller.roll(examined, event):
-            try:
-                examination = self._examiner.examine(self._environment, draft.task, trajectory)
-            except Exception as error:  # an environment's own code, which may raise anything
-                raised = f"the examination raised {type(error).__name__}: {error}"
-                return self._reject(name, event, "trajectory", raised, draft.task)
-            own = derive_id("synthesis", "trajectory", event, trajectory.rollout)
-            events.append((own, self._record_examination(draft, name, trajectory, examination)))
-            if examination.fault == "task":
-                reason = f"{examination.rule}: {examination.reason}"
-                rejection = self._reject(name, event, "trajectory", reason, draft.task)
-                return Attempt((*events, *rejection.events), False, rejection.failures)
-            failures += _list_failures(own, examination, draft.task)
+        rollout = derive_id("synthesis", "oracle", event)
+        try:
+            examination = self._examine(draft.task, name, rollout, examined.oracle)
+        except Exception as error:  # an environment's own code, which may raise anything
+            raised = f"the examination raised {type(error).__name__}: {error}"
+            return self._reject(name, event, "trajectory", raised, draft.task)
+        own = derive_id("synthesis", "trajectory", event, rollout)
+        if examination.fault == "task":
+            reason = f"{examination.rule}: {examination.reason}"
+            rejection = self._reject(name, event, "trajectory", reason, draft.task)
+            return Attempt(((own, examination), *rejection.events), False, rejection.failures)
         self._known.append(PriorTask.of(draft.task))
         self._accepted.add(draft.task.id)
         self._hard -= any(check.note.startswith("0 of") for check in verdict.passed)
-        proposal = (event, self._propose(draft, name, verdict.passed))
-        return Attempt((*events, proposal), True, tuple(failures))
+        proposal = self._propose(draft, name, verdict.passed)
+        failures = _list_failures(own, examination, draft.task)
+        return Attempt(((own, examination), (event, proposal)), True, failures)
 
     def _open(self, draft: Draft) -> CandidateFacts:
         self._request.bodies[draft.task.id] = write_body(draft.task.dump_body())
@@ -257,21 +211,29 @@ class Stages:
         failure = Failure(event, "writing", check, reason, text)
         return Attempt(((event, rejection),), False, (failure,))
 
-    def _record_examination(
-        self, draft: Draft, name: PlanName, trajectory: Trajectory, examination: Examination
+    def _examine(
+        self, task: TaskDefinition, name: PlanName, rollout: str, episode: Episode
     ) -> TrajectoryVerified:
+        """Return whose fault a failure of the perfect agent with the scripted user is, by rule. An
+        episode that only a judge can tell is of no fault, and `trouble` says so."""
+        environment, messages, ending = self._environment, episode.messages, episode.termination
+        verdict = grade(environment, task, messages, ending)
+        fault, trouble = None, ""
+        try:
+            fault = examine(environment, task, messages, ending, verdict, exact_user=True)
+        except NoVerdict as error:
+            trouble = clip_reason(str(error))
         return TrajectoryVerified(
             alias=self._request.alias,
             base=self._request.base,
             cycle=self._request.cycle,
-            task=draft.task.id,
-            rollout=trajectory.rollout,
+            task=task.id,
+            rollout=rollout,
             plan=name,
-            fault=examination.fault,
-            rule=examination.rule,
-            reason=clip_reason(examination.reason),
-            opinion=examination.opinion,
-            trouble=clip_reason(examination.trouble),
+            fault=None if fault is None else fault.fault,
+            rule="" if fault is None else fault.rule,
+            reason="" if fault is None else clip_reason(fault.reason),
+            trouble=trouble,
         )
 
     def _propose(self, draft: Draft, name: PlanName, passed: tuple[Verified, ...]) -> TaskProposed:
@@ -289,15 +251,11 @@ class Stages:
         )
 
 
-def _list_failures(event: str, examination: Examination, task: TaskDefinition) -> list[Failure]:
-    """Return what an examination of a sound task says against its plan: a fault of the user, and a
-    model that disagrees. A fault of the agent says nothing against it."""
-    failures = []
+def _list_failures(
+    event: str, examination: TrajectoryVerified, task: TaskDefinition
+) -> tuple[Failure, ...]:
+    """Return what an examination of a sound task says against its plan: a fault of the user."""
+    if examination.fault != "user":
+        return ()
     text = task.scenario.text()[:_MOST_INSTRUCTION]
-    if examination.fault == "user":
-        reason = examination.reason
-        failures.append(Failure(event, "rollout", examination.rule, reason, text))
-    opinion = examination.opinion
-    if opinion is not None and opinion.fault != examination.fault:
-        failures.append(Failure(event, "judging", _DISAGREES, opinion.reason, text))
-    return failures
+    return (Failure(event, "rollout", examination.rule, examination.reason, text),)

@@ -29,7 +29,7 @@ from daemon.cycle.plan import plan_cycle
 from daemon.cycle.planner import CyclePlanner
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.methods.synthesis.engine import Parts, make_parts
-from daemon.methods.synthesis.planner import RulePlanner
+from daemon.methods.synthesis.planner import plan_by_rule
 from daemon.methods.synthesis.practice import read_synthesis_practices
 from daemon.methods.synthesis.protocols import PlanDrafts, PlanRequest
 from daemon.methods.synthesis.quotas import MakeParts, choose_parts
@@ -240,14 +240,14 @@ def test_revisions_are_kept_and_go_on_in_the_next_cycle(tmp_path: Path) -> None:
         assert rebuild(app.log, app.engine).equal is True
 
 
-class Careless(RulePlanner):
+class Careless:
     """A planner that plans otherwise each time, as a model may."""
 
     def __init__(self) -> None:
         self.turn = 0
 
-    def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        drafts = super().plan(environment, request)
+    def __call__(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
+        drafts = plan_by_rule(environment, request)
         self.turn += 1
         entries = [
             plan.model_copy(update={"writing": f"{plan.writing} Turn {self.turn}."})

@@ -9,8 +9,7 @@ ambiguity    whether the request tells which calls are meant
 writer       a task by a plan: exploration, gold, request, criteria by replay
 reviser      a plan as its failures revise it
 texts        what of a text cannot be kept
-memory       what it has answered in a cycle is not asked again
-parts        the data engine with these in it
+parts        the data engine with these in it, which asks for nothing twice
 
 What a model wrote is data: it is parsed by a schema, and the rules of planner.py or the checks of
 daemon/proposer/verification.py decide on it; none of it is run. It is shown plans, tools, the

@@ -1,18 +1,34 @@
 """The data engine with a model in it, where the settings name one.
 
-parts = make_model_parts(environment, app.settings, directive) or make_parts(environment)
+    parts = make_model_parts(environment, app.settings, directive) or make_parts(environment)
+
+A cycle that has to wait is tried again from its first plan. Guarantee: the same request to the same
+parts has the same outcome, `NoTask` and `trouble` included, and a model is asked once. CannotSample
+is not remembered. Not for several threads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from daemon.methods.synthesis.engine import Parts, make_parts
 from daemon.methods.synthesis.models.client import open_client
-from daemon.methods.synthesis.models.memory import remember_answers
 from daemon.methods.synthesis.models.planner import ModelPlanner
 from daemon.methods.synthesis.models.reviser import ModelReviser
 from daemon.methods.synthesis.models.writer import ModelWriter
+from daemon.methods.synthesis.protocols import (
+    Draft,
+    NoTask,
+    PlanDrafts,
+    PlanHistory,
+    Planner,
+    PlanRequest,
+    Reviser,
+    RevisionDraft,
+    TaskWriter,
+)
 from envs.environment import Environment
+from events.synthesis.plans import Plan
 
 if TYPE_CHECKING:
     from daemon.config.settings import Settings
@@ -25,20 +41,71 @@ def make_model_parts(
     stopping: Callable[[], bool] = lambda: False,
 ) -> Parts | None:
     """Return parts in which the model of `models.proposer` plans, writes and revises, within one
-    budget, and rules take over where it gives nothing; None where the settings name none.
+    budget for one cycle; None where the settings name none. Rules take over where it gives nothing.
     `directive`: in words, what the tasks are for. `stopping`: whether the process was told to stop;
-    then they raise CannotSample. For one cycle: the budget is a cycle's, and what the model has
-    answered is not asked again."""
+    then the parts raise CannotSample."""
     client = open_client(settings, "proposer", stopping)
     if client is None:
         return None
     by_rule = make_parts(environment)
-    return remember_answers(
-        Parts(
-            ModelPlanner(client, directive),
-            ModelWriter(environment, client, directive, by_rule.writer),
-            by_rule.roller,
-            by_rule.examiner,
-            ModelReviser(client, by_rule.reviser),
-        )
+    writer = ModelWriter(environment, client, directive, by_rule.writer)
+    return Parts(
+        _remember_plans(ModelPlanner(client, directive).plan),
+        _WriterMemory(writer),
+        _ReviserMemory(ModelReviser(client, by_rule.reviser)),
     )
+
+
+def _remember_plans(planner: Planner) -> Planner:
+    """Return a planner that repeats its plans."""
+    known: dict[Hashable, PlanDrafts] = {}
+
+    def plan(environment: Environment, request: PlanRequest) -> PlanDrafts:
+        key = (request.seed, request.count, tuple(sorted(request.kinds.items())))
+        if key not in known:
+            known[key] = planner(environment, request)
+        return known[key]
+
+    return plan
+
+
+@dataclass(slots=True)
+class _WriterMemory:
+    """A writer with its tasks, and the reasons why there is none (protocols.TaskWriter)."""
+
+    writer: TaskWriter
+    _outcomes: dict[Hashable, Draft | str] = field(default_factory=dict)
+
+    def write(self, plan: Plan, seed: int) -> Draft:
+        """Return the task of a plan and a seed. Raises NoTask."""
+        key = (plan, seed)
+        if key not in self._outcomes:
+            try:
+                self._outcomes[key] = self.writer.write(plan, seed)
+            except NoTask as error:
+                self._outcomes[key] = str(error)
+        outcome = self._outcomes[key]
+        if isinstance(outcome, str):
+            raise NoTask(outcome)
+        return outcome
+
+
+@dataclass(slots=True)
+class _ReviserMemory:
+    """A reviser with its changes of plans (protocols.Reviser)."""
+
+    reviser: Reviser
+    trouble: str = ""
+    _outcomes: dict[Hashable, tuple[RevisionDraft | None, str]] = field(default_factory=dict)
+
+    def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
+        """Return the change of a plan; None for none."""
+        key = (
+            history.name, history.plan, history.tries, history.accepted,
+            tuple(history.failures), tuple(history.refused), tuple(history.common),
+        )  # fmt: skip
+        if key not in self._outcomes:
+            draft = self.reviser.revise(environment, history)
+            self._outcomes[key] = draft, self.reviser.trouble
+        draft, self.trouble = self._outcomes[key]
+        return draft

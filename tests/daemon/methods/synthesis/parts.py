@@ -1,27 +1,15 @@
 """What tests of the data engine share: a request, and parts that fail as they are told."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from daemon.methods.synthesis.engine import Parts, make_parts, synthesize
-from daemon.methods.synthesis.protocols import (
-    Draft,
-    Examination,
-    NoTask,
-    Trajectory,
-)
-from daemon.methods.synthesis.stages import (
-    Event,
-    OracleRoller,
-    RuleExaminer,
-    SynthesisRequest,
-)
+from daemon.methods.synthesis.protocols import Draft, NoTask
+from daemon.methods.synthesis.stages import Event, SynthesisRequest
 from daemon.methods.synthesis.template_writer import TemplateWriter
-from daemon.proposer.candidate import CandidateFacts
 from envs.environment import Environment
 from envs.shop.environment import Shop
-from envs.task import TaskDefinition
 from events.learning import Decision, TaskProposed
 from events.synthesis.plans import Plan
 
@@ -77,29 +65,3 @@ class FailingWriter:
         scenario = scenario.model_copy(update={"reason_for_call": reason})
         task = draft.task.model_copy(update={"scenario": scenario}).name_by_content()
         return Draft(task, draft.drawn)
-
-
-@dataclass
-class FixedExaminer(RuleExaminer):
-    """Says the same of every rollout."""
-
-    examination: Examination
-    asked: list[Trajectory] = field(default_factory=list)
-
-    def examine(
-        self, environment: Environment, task: TaskDefinition, trajectory: Trajectory
-    ) -> Examination:
-        self.asked.append(trajectory)
-        return self.examination
-
-
-@dataclass
-class TwiceRoller(OracleRoller):
-    """Gives the oracle's episode twice, as if a policy had played it."""
-
-    def roll(self, examined: CandidateFacts, place: str) -> Sequence[Trajectory]:
-        episode = examined.oracle
-        return [
-            Trajectory(f"{place}-{number}", episode.messages, episode.termination, is_oracle=False)
-            for number in range(2)
-        ]

@@ -5,20 +5,22 @@ from typing import Any
 
 import pytest
 
+from daemon.methods.synthesis import stages
 from daemon.methods.synthesis.engine import Parts, make_parts
 from daemon.methods.synthesis.planner import plan_by_rule
-from daemon.methods.synthesis.protocols import Draft, Examination, PlanRequest
-from daemon.methods.synthesis.stages import Attempt, RuleExaminer, Stages, SynthesisRequest
+from daemon.methods.synthesis.protocols import Draft, PlanRequest
+from daemon.methods.synthesis.stages import Attempt, Stages, SynthesisRequest
 from daemon.methods.synthesis.template_writer import TemplateWriter
 from daemon.proposer.candidate import FIRST_HELD_OUT, FIRST_SEED, LAST_SEED, Evaluation
+from envs.attribution.examination import NoVerdict, RolloutFault
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition, read_body
 from events.envelope import derive_id
 from events.learning import PlanName, TaskProposed, TaskRejected
 from events.registry import REGISTRY
-from events.synthesis.faults import FaultOpinion, TrajectoryVerified
+from events.synthesis.faults import TrajectoryVerified
 from events.synthesis.plans import Plan
-from tests.daemon.methods.synthesis.parts import FailingWriter, FixedExaminer, TwiceRoller, ask
+from tests.daemon.methods.synthesis.parts import FailingWriter, ask
 
 PLAN = plan_by_rule(Shop(), PlanRequest("seed", 4, {"cancel": 1.0})).entries[0]
 
@@ -33,7 +35,7 @@ def open_stages(request: SynthesisRequest, parts: Parts | None = None) -> Stages
     environment = Shop()
     environment.use_definitions(request.bodies.get)
     chosen = parts or make_parts(environment)
-    return Stages(environment, request, chosen.writer, chosen.roller, chosen.examiner)
+    return Stages(environment, request, chosen.writer)
 
 
 def name(request: SynthesisRequest) -> PlanName:
@@ -95,18 +97,29 @@ def test_a_failed_check_is_told_with_the_request_and_the_body_is_not_kept() -> N
 
 def test_a_task_that_is_written_again_is_rejected_and_the_accepted_one_keeps_its_body() -> None:
     request = ask()
-    stages = open_stages(request)
-    accepted = stages.attempt(PLAN, name(request), 0, 0)
+    opened = open_stages(request)
+    accepted = opened.attempt(PLAN, name(request), 0, 0)
     bodies = dict(request.bodies)
-    again = stages.attempt(PLAN, name(request), 0, 0)
+    again = opened.attempt(PLAN, name(request), 0, 0)
     assert (accepted.is_accepted, again.is_accepted) == (True, False)
     assert request.bodies == bodies
     assert len(bodies) == 1
 
 
-def test_a_fault_of_the_task_rejects_it_behind_its_verdict() -> None:
-    examiner = FixedExaminer(Examination("task", "contradiction", "the user names 'O12'"))
-    tried = attempt(replace(make_parts(Shop()), examiner=examiner))
+def examine_as(monkeypatch: pytest.MonkeyPatch, fault: RolloutFault | Exception) -> None:
+    """Have every examination find this fault, or raise this."""
+
+    def examine(*_: object, **__: object) -> RolloutFault:
+        if isinstance(fault, Exception):
+            raise fault
+        return fault
+
+    monkeypatch.setattr(stages, "examine", examine)
+
+
+def test_a_fault_of_the_task_rejects_it_behind_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    examine_as(monkeypatch, RolloutFault("task", "contradiction", "the user names 'O12'"))
+    tried = attempt()
     verdict, rejected = (data for _, data in tried.events)
     assert isinstance(verdict, TrajectoryVerified)
     assert isinstance(rejected, TaskRejected)
@@ -117,41 +130,42 @@ def test_a_fault_of_the_task_rejects_it_behind_its_verdict() -> None:
     assert not tried.is_accepted
 
 
-def test_a_fault_of_the_user_speaks_against_the_rollout_and_not_against_the_task() -> None:
-    examiner = FixedExaminer(Examination("user", "early_end", "it hung up"))
-    tried = attempt(replace(make_parts(Shop()), examiner=examiner, roller=TwiceRoller()))
+def test_a_fault_of_the_user_speaks_against_the_rollout_and_not_against_the_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    examine_as(monkeypatch, RolloutFault("user", "early_end", "it hung up"))
+    tried = attempt()
     assert [type(data).__name__ for _, data in tried.events] == [
-        "TrajectoryVerified", "TrajectoryVerified", "TaskProposed",
+        "TrajectoryVerified", "TaskProposed",
     ]  # fmt: skip
     assert tried.is_accepted
     assert [(failure.aspect, failure.check) for failure in tried.failures] == [
         ("rollout", "early_end")
-    ] * 2
-    assert len({trajectory.rollout for trajectory in examiner.asked}) == 2
+    ]
 
 
-def test_a_fault_of_the_agent_speaks_against_nothing() -> None:
-    examiner = FixedExaminer(Examination("trajectory", "state", "the order is not cancelled"))
-    tried = attempt(replace(make_parts(Shop()), examiner=examiner))
+def test_a_fault_of_the_agent_speaks_against_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    examine_as(monkeypatch, RolloutFault("trajectory", "state", "the order is not cancelled"))
+    tried = attempt()
     assert (tried.is_accepted, tried.failures) == (True, ())
 
 
-def test_a_model_that_disagrees_speaks_against_the_judging() -> None:
-    opinion = FaultOpinion(model="judge", fault="task", reason="it makes no sense")
-    tried = attempt(
-        replace(make_parts(Shop()), examiner=FixedExaminer(Examination(opinion=opinion)))
-    )
-    assert tried.is_accepted
-    (failure,) = tried.failures
-    assert (failure.aspect, failure.reason) == ("judging", "it makes no sense")
+def test_an_episode_that_only_a_judge_can_tell_is_accepted_with_the_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    examine_as(monkeypatch, NoVerdict("only a judge can tell"))
+    tried = attempt()
+    verdict = tried.events[0][1]
+    assert isinstance(verdict, TrajectoryVerified)
+    assert (verdict.fault, verdict.trouble) == (None, "only a judge can tell")
+    assert (tried.is_accepted, tried.failures) == (True, ())
 
 
-def test_what_the_environment_raises_in_the_examination_is_the_reason() -> None:
-    class Broken(RuleExaminer):
-        def examine(self, *_: object) -> Examination:
-            raise RuntimeError("the evaluator is gone")
-
-    tried = attempt(replace(make_parts(Shop()), examiner=Broken()))
+def test_what_the_environment_raises_in_the_examination_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    examine_as(monkeypatch, RuntimeError("the evaluator is gone"))
+    tried = attempt()
     ((_, rejected),) = tried.events
     assert isinstance(rejected, TaskRejected)
     assert (rejected.check, rejected.reason) == (
@@ -215,9 +229,9 @@ def test_a_task_that_something_is_evaluated_with_is_refused() -> None:
 
 def test_a_task_is_known_to_those_that_follow() -> None:
     request = ask()
-    stages = open_stages(request, replace(make_parts(Shop()), writer=SeededWriter(FIRST_SEED)))
-    assert stages.attempt(PLAN, name(request), 0, 0).is_accepted
-    ((_, rejected),) = stages.attempt(PLAN, name(request), 1, 0).events
+    opened = open_stages(request, replace(make_parts(Shop()), writer=SeededWriter(FIRST_SEED)))
+    assert opened.attempt(PLAN, name(request), 0, 0).is_accepted
+    ((_, rejected),) = opened.attempt(PLAN, name(request), 1, 0).events
     assert isinstance(rejected, TaskRejected)
     assert rejected.check == "novelty"
 

@@ -28,7 +28,7 @@ def test_plans_and_tasks_and_revisions_come_back_without_a_request() -> None:
         parts = open_parts(server.url)
 
         def ask() -> tuple[object, ...]:
-            plans = parts.planner.plan(SHOP, PlanRequest("seed", 1))
+            plans = parts.planner(SHOP, PlanRequest("seed", 1))
             return plans, parts.writer.write(PLAN, SEED), parts.reviser.revise(SHOP, HISTORY)
 
         first, asked = ask(), len(server.requests)
