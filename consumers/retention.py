@@ -1,9 +1,7 @@
-"""Find which events of `rollouts` are still read from the log after they were folded.
+"""Find the events of `rollouts` that are still read from the log after they were folded.
 
-    find_retention_offset(connection, partition, before)    the first of them before an offset
-
-Those of a session with loose calls, which no rollout names yet, or that went on after the offset: a
-rollout is made from the events of its calls. Not covered: transcripts that a person looks at.
+Those are the events of a session with loose calls, since a rollout is made from them. Transcripts
+that a person looks at are not covered.
 """
 
 from sqlalchemy import Connection, case, func, select
@@ -12,9 +10,7 @@ from consumers.tables import Call
 
 
 def find_retention_offset(connection: Connection, partition: int, before: int) -> int:
-    """The offset from which on all is needed; `before`, where nothing before it is.
-
-    Offsets of the log that was folded."""
+    """Return the offset from which all events are needed; `before` if none before it is."""
     calls = Call.table().c
     session = (
         select(

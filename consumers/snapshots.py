@@ -1,15 +1,7 @@
-"""Snapshots: the tables as they were after so many events, each a database of its own.
+"""Snapshots: the tables as they were after so many events, each a SQLite database of its own.
 
-    FOLDER/000000100000.db      the tables after 100,000 events in the order of recording
-    FOLDER/000000100000.json    how far that is, and a hash over every row and column
-
-    keep(engine, tracked, folder, events) makes one; what it costs beside a copy of the file follows
-                                          from what changed since the one before
-    nearest(folder, end)                  the last that is not beyond a place in the log
-    find_divergence(one, other)                 between which of two foldings of one log parted
-    find_divergence_after(one, other, engines)     the same, where it was after the last of them
-
-SQLite alone: a snapshot of PostgreSQL is what its own tools make.
+FOLDER/000000100000.db      the tables after 100,000 events in the order of recording
+FOLDER/000000100000.json    their position, and a hash over every row and column
 """
 
 import json
@@ -31,12 +23,12 @@ from events.errors import KintsugiError
 
 
 class NoSnapshot(KintsugiError):
-    """A folder that does not hold the snapshots that are needed."""
+    """The folder lacks the snapshots that are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One of them."""
+    """A snapshot's file and description."""
 
     path: Path
     events: int
@@ -44,16 +36,16 @@ class Snapshot:
     """Over every row and column but the broker's offsets."""
     offsets: Cut
     logs: tuple[str, ...] = ()
-    """Where the log was that it was folded from: an archive, a log's file, or one after the other;
-    empty for a broker's."""
+    """Places of the log that it was folded from, in order: archives or a log's files; empty for a
+    broker's."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDivergence:
-    """Where two foldings of one log parted, as near as their snapshots say."""
+    """The divergence of two foldings of one log, as near as their snapshots tell."""
 
     equal: Snapshot | None
-    """The last one that both have; None: they differ from the first on."""
+    """The last snapshot that both have; None if they differ from the first on."""
     one: Snapshot
     """The first that differs, of each."""
     other: Snapshot
@@ -62,7 +54,8 @@ class SnapshotDivergence:
 def keep(
     engine: Engine, tracked: DigestTracker, folder: Path, events: int, logs: Sequence[str] = ()
 ) -> None:
-    """Copy the tables of a SQLite database as they are."""
+    """Copy the tables of a SQLite database as they are; the digest costs only the rows changed
+    since."""
     private.make_folder(folder)
     path = folder / f"{events:012}.db"
     path.unlink(missing_ok=True)
@@ -82,12 +75,12 @@ def keep(
 
 
 def list_snapshots(folder: Path) -> list[Snapshot]:
-    """The snapshots of a folder, the first one first."""
+    """Return the snapshots of a folder, the first one first."""
     return [_read(path) for path in sorted(folder.glob("*.json"))]
 
 
 def nearest(folder: Path, end: Cut) -> Snapshot | None:
-    """The last snapshot that holds nothing behind `end`."""
+    """Return the last snapshot that holds nothing behind `end`."""
     fitting = [
         snapshot
         for snapshot in list_snapshots(folder)
@@ -97,11 +90,9 @@ def nearest(folder: Path, end: Cut) -> Snapshot | None:
 
 
 def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
-    """Where the snapshots of two folders part, by halving; None where the last are equal.
-
-    What has parted stays so: a row that is wrong is not made right by later events. Raises
-    NoSnapshot where they have none in common.
-    """
+    """Return the divergence of the snapshots of two folders, by halving; None if the last are
+    equal. Later events never make a wrong row right. Raise NoSnapshot if the folders have none in
+    common."""
     pairs = _pairs(first, second)
     low, high = 0, len(pairs)
     while low < high:
@@ -119,8 +110,8 @@ def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
 def find_divergence_after(
     first: Path, second: Path, engines: tuple[Engine, Engine]
 ) -> SnapshotDivergence:
-    """Return the divergence of two databases that differ although their last common snapshots are
-    equal: it lies after those."""
+    """Return the divergence of two databases that differ after their last common, equal
+    snapshots."""
     pairs = _pairs(first, second)
     ends = (
         _describe_database(engine, last) for engine, last in zip(engines, pairs[-1], strict=True)
@@ -143,7 +134,7 @@ def _pairs(first: Path, second: Path) -> list[tuple[Snapshot, Snapshot]]:
 
 
 def _describe_database(engine: Engine, last: Snapshot) -> Snapshot:
-    """A database as if it were a snapshot, of the log that its last one is of."""
+    """Return a database as if it were a snapshot of the log of its last one."""
     with database.read_transaction(engine) as connection:
         stands = offsets(connection)
         digest = exact_digest(connection)
