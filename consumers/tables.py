@@ -30,7 +30,6 @@ FOLD_VERSION: Final = 18
 """Raised when a fold makes something else of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
-"""Name of the one projection: the training history and the ranked failure patterns."""
 
 STRING: Final = Text().with_variant(Text(collation="C"), "postgresql")
 """Text in byte order on both databases, so that ORDER BY means the same."""
@@ -212,19 +211,17 @@ class Call(ProjectionTable, table=True):
     parent_messages: int | None = _integer()
     stream: bool | None = None
     sampling: str | None = _string()
-    """JSON: effective sampling parameters."""
     endpoint: str | None = _string()
     attribution: str | None = _string()
     client: str | None = _string()
     purpose: str | None = _string()
     routed: str | None = _string()
     shares: str | None = _string()
-    """JSON: policy -> share of the route that drew the call; null if it was not drawn among
+    """JSON: policy -> share of the route that drew the call; null unless it was drawn among
     several."""
     holdout: float | None = None
     """Held-out share of the route that drew the call; null if none was drawn."""
     held_out: bool | None = None
-    """Whether that draw held the session out."""
     member: str | None = _string()
     """The member of a panel that answered, the base under its name; null without a panel."""
     skill: str | None = _string()
@@ -234,7 +231,6 @@ class Call(ProjectionTable, table=True):
     router_ms: int | None = _integer()
     """Milliseconds that the router took; null if it was not asked for this call."""
     upstream: str | None = _string()
-    """Upstream that answered, from the call's end."""
     started: str | None = _string()
     outcome: str | None = _string()
     finish_reason: str | None = _string()
@@ -258,8 +254,7 @@ class Call(ProjectionTable, table=True):
 
     @classmethod
     def loose(cls) -> ColumnElement[bool]:
-        """Return the condition for calls that no rollout names yet. A call of which only the end
-        was recorded never gets a rollout."""
+        """Return the condition for started calls that no rollout names yet."""
         columns = cls.table().c
         return columns.rollout.is_(None) & columns.started.is_not(None)
 
@@ -272,7 +267,6 @@ class SessionEnd(ProjectionTable, table=True):
     MERGE: ClassVar[Merge] = Merge.FIRST
 
     session_end: str = _key()
-    """The event's id."""
     session: str = _string()
     because: str = _string()
     rollout: str = _string()
@@ -337,8 +331,7 @@ class Task(ProjectionTable, table=True):
     pattern: str | None = _string()
     source_rollout: str | None = _string()
     base: str | None = _string()
-    """Base on which it was proposed; the task outlives it. Null, as are the next ones, if not
-    proposed."""
+    """Base of its proposal, which it outlives. Null, as are the next ones, if not proposed."""
     cycle: str | None = _string()
     mode: str | None = _string()
     verified: str | None = _string()
@@ -350,7 +343,6 @@ class Task(ProjectionTable, table=True):
     plan_revision: int | None = _integer()
     order_key: str = _string()
     event: str | None = _pointer(STRING)
-    """Id of the `TaskProposed`."""
     offset: int | None = _offset()
 
 
@@ -395,9 +387,9 @@ SKIPPED: Final = "skipped"
 
 
 class Repair(ProjectionTable, table=True):
-    """Result of the search for the smallest repair of a failed rollout. It is apart from the
-    rollouts because its events are ordered with the rounds, and theirs are not. Readers of a
-    category or a pivot must join it (consumers/diagnosis/labelled.py)."""
+    """Result of the search for the smallest repair of a failed rollout. Readers of a category or a
+    pivot must join it (diagnosis/labelled.py): its events are ordered with the rounds, rollouts are
+    not."""
 
     __tablename__ = "repairs"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -445,8 +437,8 @@ class SkillComparison(ProjectionTable, table=True):
 
 
 class Skill(ProjectionTable, table=True):
-    """A skill of an agent on a base, with the figures of the last comparison that considered it:
-    means and deviations over the labellings (consumers/methods/skills/measures.py)."""
+    """A skill of an agent on a base, with the means and deviations of the last comparison that had
+    it."""
 
     __tablename__ = "skills"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -471,7 +463,6 @@ class Skill(ProjectionTable, table=True):
     within: str | None = _string()
     """Selected skill that most of its failures lack; null for none."""
     examples: str = _string()
-    """JSON list of rollouts."""
     labeller: str | None = _string()
     """Model that named it and labelled; null for rules."""
     round: int = _integer()
@@ -483,8 +474,8 @@ class Skill(ProjectionTable, table=True):
 
 
 class TaskPattern(ProjectionTable, table=True):
-    """A task's tag with a pattern: it was proposed for the pattern, or a failure on it was
-    attributed to it. Rollouts that the daemon makes on such a task are evidence of the pattern."""
+    """A task's tag with a pattern that it was proposed for or a failure on it showed. The daemon's
+    rollouts on such a task are evidence of the pattern."""
 
     __tablename__ = "task_patterns"
     MERGE: ClassVar[Merge] = Merge.FIRST
@@ -554,8 +545,7 @@ class PatternRound(ProjectionTable, table=True):
 
 
 class RuleVersion(ProjectionTable, table=True):
-    """The versions of our rules behind the verdicts on a kind of task, for one (alias, base): see
-    consumers/diagnosis/rule_versions.py."""
+    """The versions of our rules behind the verdicts on a kind of task, for one (alias, base)."""
 
     __tablename__ = "rule_versions"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -654,7 +644,6 @@ class Cycle(ProjectionTable, table=True):
     """Null while it is open."""
     ended_because: str | None = _string()
     event: str = _pointer(STRING)
-    """Id of the `CycleStarted`."""
     started: str | None = _pointer(STRING)
     diagnosed: str | None = _pointer(STRING)
     directed: str | None = _pointer(STRING)
@@ -732,7 +721,6 @@ class PlanLine(ProjectionTable, table=True):
     plans: str = _key()
     plan: str = _key()
     number: int = _integer()
-    """Place in the set."""
     revision: int = _integer()
     definition: str = _string()
     """JSON: events/synthesis/plans.py."""
@@ -740,8 +728,7 @@ class PlanLine(ProjectionTable, table=True):
     """Tries of the present revision, as are the counts below."""
     accepted: int = _integer()
     task_faults: int = _integer()
-    """Rollouts of its tasks that failed by a fault of the task; the next two count the other
-    faults."""
+    """Rollouts of its tasks that failed by a fault of the task; the next two count other faults."""
     user_faults: int = _integer()
     trajectory_faults: int = _integer()
     disagreements: int = _integer()
@@ -847,7 +834,6 @@ class Job(ProjectionTable, table=True):
     seconds: float | None = None
     attempts: int | None = _integer()
     event: str = _pointer(STRING)
-    """Id of the `JobRequested`."""
     requested: str | None = _pointer(STRING)
     ended: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
@@ -866,11 +852,9 @@ class JobRound(ProjectionTable, table=True):
     number: int = _number_key()
     cycle: str = _string()
     directive: str = _string()
-    """JSON."""
     tasks: str = _string()
     """JSON list: the tasks that it wrote and that passed every check."""
     rejected: int = _integer()
-    """Number of its tasks that failed a check."""
     rollouts: int | None = _integer()
     """Rollouts that it read; null, as are the next three, until the round is closed."""
     failures: int | None = _integer()
@@ -947,7 +931,6 @@ class Route(ProjectionTable, table=True):
     reason: str = _string()
     since: str | None = _pointer(STRING)
     cause: str = _pointer(STRING)
-    """Id of the `RouteChanged`."""
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()
@@ -973,7 +956,6 @@ class LifecycleStep(ProjectionTable, table=True):
     reason: str = _string()
     event: str = _pointer(STRING)
     cause: str | None = _pointer(STRING)
-    """Id of the event that caused this one."""
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -1069,8 +1051,8 @@ class Offset(ProjectionTable, table=True):
     partition: int = _number_key()
     next_offset: int = _integer()
     last_offset: int | None = _integer()
-    """Place of the last folded record, unless an earlier version has folded since; null if an
-    earlier version folded all."""
+    """Place of the record folded last. An earlier version may have folded since, or all (then
+    null)."""
     last_sha256: str | None = _string()
 
 
@@ -1087,8 +1069,8 @@ class Source(ProjectionTable, table=True):
     beyond: int | None = _integer()
     """The highest sequence that came too early; null if nothing is missing."""
     last_sequence: int | None = _integer()
-    """Place of the last folded record, unless an earlier version has folded since; null if an
-    earlier version folded all."""
+    """Place of the record folded last. An earlier version may have folded since, or all (then
+    null)."""
     last_sha256: str | None = _string()
 
 
@@ -1103,9 +1085,9 @@ class Projection(ProjectionTable, table=True):
 
 
 class Gateway(SQLModel, table=True):
-    """A running gateway's last report: the routes that it follows, and the use of each adapter. It
-    is not a projection: the log does not hold it, no hash, comparison or rebuild covers it, and its
-    loss costs one report. Only consumers/reads/gateways.py reads and writes it."""
+    """A running gateway's last report: its route table and its use of adapters. It is no
+    projection: not hashed, compared or rebuilt; its loss costs one report. Only reads/gateways.py
+    uses it."""
 
     __tablename__ = "gateways"
 
@@ -1114,8 +1096,7 @@ class Gateway(SQLModel, table=True):
     host: str = Field(sa_type=STRING)
     started: float = 0.0
     seen: float = 0.0
-    """As `started`, by the database's clock in seconds since 1970: hosts need not agree on the
-    time."""
+    """As `started`, by the database's clock, so that hosts need not agree on the time."""
     position: int = Field(sa_type=INTEGER)
     """Offset in `learning`: it has applied the routes after every event before this one."""
     in_flight: str = Field(sa_type=STRING)
@@ -1125,9 +1106,8 @@ class Gateway(SQLModel, table=True):
 
 
 class Lease(SQLModel, table=True):
-    """The process that acts under a name, and the end of its lease. It is not a projection, like
-    the gateways: it says which process may try to decide, while the log says whose decisions count.
-    Only leases.py reads and writes it."""
+    """The process that acts under a name until the lease ends. It is no projection: it says which
+    process may try to decide, the log says whose decisions count. Only leases.py uses it."""
 
     __tablename__ = "leases"
 
@@ -1141,9 +1121,8 @@ class Lease(SQLModel, table=True):
 
 
 class Spool(SQLModel, table=True):
-    """The last report on a process's own log, by the process that writes or ships it. It is not a
-    projection, like the gateways: it reports events that the log lacks. Only
-    consumers/reads/spools.py reads and writes it."""
+    """The last report on a process's own log. It is no projection: it reports events that the log
+    lacks. Only reads/spools.py uses it."""
 
     __tablename__ = "spools"
 

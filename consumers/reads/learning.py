@@ -46,7 +46,6 @@ from events.rollouts import Task as TaskData
 _NUMBER_DIGITS: Final = 6
 """Most digits of a cycle's number; a longer text is the beginning of an id."""
 _AT_ONCE: Final = 100
-"""Rows of the buffer that are fetched together."""
 
 
 class UnknownId(KintsugiError):
@@ -64,7 +63,7 @@ class LeaderRow:
 
 @dataclass(frozen=True, slots=True)
 class CycleRow:
-    """A cycle in its present state."""
+    """A cycle in its present state, as in tables.py."""
 
     cycle: str
     alias: str
@@ -77,9 +76,7 @@ class CycleRow:
     slot: str | None
     acted: str | None
     round: int | None
-    """None until it was diagnosed."""
     directive: Directive | None
-    """None until it was written."""
     findings: tuple[PatternFinding, ...]
     summary: str | None
     analyzer: str | None
@@ -87,14 +84,11 @@ class CycleRow:
     accepted: int
     rejected: int
     job: str | None
-    """Its first job; None until one was requested."""
     version: str | None = field(default=None, kw_only=True)
     """Version with members that its branches became; None without one."""
     outcome: CycleOutcome | None
-    """None while it is open."""
     ended_because: str | None
     event: str
-    """Id of the event that started it."""
     started: str | None
     diagnosed: str | None
     directed: str | None
@@ -103,7 +97,7 @@ class CycleRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A training run, wanted or over."""
+    """A training run, wanted or over, as in tables.py."""
 
     job: str
     cycle: str | None
@@ -113,11 +107,9 @@ class JobRow:
     branch: str | None
     """Name of its branch; None if it trains for a whole cycle."""
     teaches: str | None
-    """`router` or `user` if it trains these; None if it trains the agent."""
     spec: JobSpec
     minutes: float
     outcome: JobOutcome | None
-    """None while it is open, as are the next ones up to the attempts."""
     reason: str | None
     adapter: str | None
     sha256: str | None
@@ -132,17 +124,15 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRoundRow:
-    """A round that a job closed over its own rollouts."""
+    """A round that a job closed over its own rollouts, as in tables.py."""
 
     job: str
     number: int
     cycle: str
     directive: Directive
     tasks: tuple[str, ...]
-    """Tasks that it wrote and that passed every check."""
     rejected: int
     rollouts: int | None
-    """None until it is closed, as are the next two; then `pools` is empty."""
     failures: int | None
     unread: int | None
     pools: tuple[PoolShare, ...]
@@ -151,12 +141,11 @@ class JobRoundRow:
 
 @dataclass(frozen=True, slots=True)
 class BufferTask:
-    """A task that was written for a pattern."""
+    """A task that was written for a pattern, as in tables.py."""
 
     task: TaskData
     pattern: str
     base: str | None
-    """Base on which it was proposed."""
     cycle: str | None
     mode: Mode | None
     verified: tuple[Verified, ...]
@@ -164,7 +153,6 @@ class BufferTask:
     source_rollout: str | None
     event: str | None
     plans: str | None = None
-    """Set of its plan; None, as are the next two, without a plan."""
     plan: str | None = None
     plan_revision: int | None = None
 
@@ -178,8 +166,7 @@ class TaskLine:
     environment: str | None
     capability: str | None
     base: str | None
-    """Base on which it was proposed. It, the environment, the capability and the source are None
-    for a task that was rejected before it entered the buffer."""
+    """None, as are environment, capability and source, for a task rejected before the buffer."""
     source: str | None
     """`cycle`, or `operator` for one from outside a cycle."""
     cycle: str | None
@@ -193,7 +180,7 @@ class TaskLine:
 
 @dataclass(frozen=True, slots=True)
 class RejectionRow:
-    """A task that was written and failed a check."""
+    """A task that was written and failed a check, as in tables.py."""
 
     event: str
     cycle: str
@@ -207,7 +194,6 @@ class RejectionRow:
     instruction: str
     time: str | None
     plans: str | None = None
-    """Set of the plan that the try followed; None, as are the next two, without a plan."""
     plan: str | None = None
     plan_revision: int | None = None
 
@@ -344,8 +330,8 @@ def job_rounds(connection: Connection, job: str) -> list[JobRoundRow]:
 
 
 def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str | None:
-    """Return the newest cycle of an agent on a base, except `but`, that wrote or tried to write
-    tasks."""
+    """Return the newest cycle of an agent on a base, except `but`, that wrote tasks, even in
+    vain."""
     table = Cycle.table()
     query = select(table.c.cycle).where(
         table.c.alias == alias,
@@ -359,9 +345,8 @@ def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str |
 
 
 def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Iterator[BufferTask]:
-    """Return the buffer: an agent's written tasks in log order, of one base or of all. A task
-    outlives the base that it was written on. Tasks are fetched one by one within the transaction,
-    because every cycle adds some and each takes about 10 KiB."""
+    """Return an agent's written tasks in log order, of one base or all, fetched within the
+    transaction: a task takes about 10 KiB, and every cycle adds some."""
     table = Task.table()
     query = select(table).where(table.c.alias == alias, table.c.origin == PROPOSED)
     if base is not None:
@@ -418,8 +403,8 @@ def read_inactive_tasks(connection: Connection, alias: str) -> dict[str, str]:
 def list_task_lines(
     connection: Connection, alias: str | None = None, beginning: str = ""
 ) -> list[TaskLine]:
-    """Return tasks whose ids start with `beginning`, of one agent or all. The buffer comes first in
-    log order, then retired or rejected tasks that are in no buffer."""
+    """Return tasks whose ids start with `beginning`, of one agent or all: the buffer in log order,
+    then retired or rejected tasks outside of it."""
     tasks, states = Task.table().c, TaskState.table().c
     of_both = (tasks.alias == states.alias) & (tasks.task == states.task)
     query = (
@@ -471,7 +456,7 @@ def find_traffic_task(connection: Connection, task: str, alias: str | None) -> l
 def _read_tags(
     connection: Connection, alias: str | None, beginning: str
 ) -> dict[tuple[str, str], list[str]]:
-    """Return (agent, task) -> patterns that the tasks of buffers are tagged with, by name."""
+    """Return (agent, task) -> patterns that buffers' tasks are tagged with, by name."""
     tags, tasks = TaskPattern.table().c, Task.table().c
     query = (
         select(tags.alias, tags.task_key, tags.pattern)
@@ -525,8 +510,7 @@ def _whole(connection: Connection, table: type[ProjectionTable], key: str, begin
 
 
 def _find_numbered(connection: Connection, name: str) -> str | None:
-    """Return the id of the one cycle with this number; None if there is none or it is no number.
-    Raise UnknownId if several agents have one."""
+    """Return the cycle with this number, if any. Raise UnknownId if several agents have one."""
     if not (name.isascii() and name.isdecimal() and len(name) <= _NUMBER_DIGITS):
         return None
     table = Cycle.table().c

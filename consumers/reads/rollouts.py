@@ -50,7 +50,6 @@ class RolloutLine:
     policy: str
     source: str
     verdicts: list[dict[str, Any]]
-    """Verdicts from other sources than `success`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class RolloutRow:
     """Primary category by the rules; `line.category` is the repair's where it proves one."""
     rule_pivot: str | None = None
     repair: RepairRow | None = None
-    """None where no repair was searched yet."""
     has_older_rules: bool = False
     """Whether newer rules judge its kind of task, so that its verdict no longer counts."""
 
@@ -88,7 +86,6 @@ class PatternLine:
     category: str
     pivot: str
     failures: int
-    """Deduplicated failures that the round attributed to it."""
     attempts: int
     """Judged rollouts of the round around its failures."""
     passes: int
@@ -139,8 +136,7 @@ class DeadLetterLine:
 
 
 DROP: Final = "dlq drop"
-"""Action by which a person drops a dead letter. The row stays, because the tables follow the log
-and a rebuild with newer folds may fold the event."""
+"""Action by which a person drops a dead letter. Its row stays: a newer fold may fold the event."""
 
 TREND_ROUNDS = 8
 
@@ -207,7 +203,7 @@ def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
 
 
 def find_rollouts_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
-    """Return the first ids that start with `prefix`, so that a person need not type a whole one."""
+    """Return the first ids that start with `prefix`."""
     rollouts = Rollout.table().c
     return list(
         connection.execute(
@@ -236,7 +232,6 @@ class Verdict:
 
 
 _IDS_PER_QUERY: Final = 1000
-"""Below the parameter limit of either database."""
 
 
 def verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Verdict]:
@@ -259,7 +254,6 @@ class RolloutConduct:
     rollout: str
     task: str | None
     categories: list[str]
-    """Every rule that holds."""
     tool_calls: int
     tool_errors: int
     """Calls of the agent's own that a tool answered with an error."""
@@ -435,8 +429,7 @@ class Backlog:
 
 
 def count_backlog(connection: Connection) -> Backlog:
-    """Count the agents' own rollouts that no round has counted, those without a verdict, and
-    all."""
+    """Count an agents' rollouts without a round, those without a verdict, and all."""
     rollouts = Rollout.table().c
     own = of_agents(rollouts)
     row = connection.execute(
@@ -486,8 +479,8 @@ def dead_letter_counts(connection: Connection) -> dict[str, int]:
 
 
 def _is_obsolete() -> ColumnElement[bool]:
-    """Return the condition for letters of a session that is a rollout by now, or has another
-    letter. Two workers that fail at once record a letter each."""
+    """Return the condition for letters of a session that is a rollout by now or has another letter:
+    two workers that fail at once record a letter each."""
     letters, rollouts = DeadLetter.table().c, Rollout.table().c
     other = DeadLetter.table().alias("other")
     first = tuple_(other.c.event_source, other.c.sequence) < tuple_(

@@ -40,7 +40,7 @@ class UnknownAdapter(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class AdapterLine:
-    """An adapter in a list."""
+    """An adapter in a list, as in tables.py."""
 
     adapter: str
     state: str
@@ -48,16 +48,13 @@ class AdapterLine:
     capability: str | None
     job: str | None
     gate: dict[str, Any] | None
-    """The report of the gate's last decision."""
     alias: str
     since: str | None
     reason: str
     members: dict[str, str | None] | None = None
     """Name of a member -> adapter that answers (None for the base); None for an adapter."""
     role: Role = "agent"
-    """`user` for one that plays users and answers no client."""
     role_gate: dict[str, Any] | None = None
-    """Its last result at the gate of its own role."""
 
     @property
     def role_passed(self) -> bool | None:
@@ -76,7 +73,6 @@ class RouteLine:
     """Share of all sessions; 0 for a shadow, whose answers no client gets."""
     since: str | None
     cause: str
-    """Id of the event that set the route."""
     base: str
     shadow: bool
     why: str
@@ -89,7 +85,7 @@ class RouteLine:
 
 @dataclass(frozen=True, slots=True)
 class AdapterRow:
-    """All facts about an adapter."""
+    """All facts about an adapter, as in tables.py."""
 
     adapter: str
     alias: str
@@ -102,23 +98,18 @@ class AdapterRow:
     state: State
     reason: str
     replicas: tuple[str, ...]
-    """URLs where it was proven since it was last unloaded."""
     distance: float | None
     from_base: float | None
     incumbent: str | None
     gate: GateReport | None
     since: str | None
     cause: str
-    """Id of the event that brought it into its state."""
     offset: int
     merge: AdapterMerge | None = None
-    """Members that it was merged from; None if it was not merged."""
     composition: Composition | None = None
     """Members and chooser, as the log has them; None for a version with files."""
     role: Role = "agent"
-    """`user` for one that plays users and answers no client."""
     role_gate: RoleEvaluated | None = None
-    """Its last result at the gate of its own role; None for an agent, and before that."""
 
     @property
     def role_rates(self) -> Mapping[str, UserFaultRate]:
@@ -132,14 +123,13 @@ class AdapterRow:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the adapters that an engine must hold: itself, or the members' and the
-        chooser's."""
+        """Return the adapters that an engine must hold: itself, or those of its members and
+        chooser."""
         return (self.adapter,) if self.composition is None else self.composition.adapters
 
     @property
     def members(self) -> dict[str, str | None]:
-        """Return its members as name -> adapter (None for the base); empty for a version with
-        files."""
+        """Return member -> adapter (None for the base); empty for a version with files."""
         return {} if self.composition is None else self.composition.by_name
 
     @property
@@ -184,7 +174,6 @@ class RouteTable:
     routes: tuple[RouteRow, ...]
     """Routes in the order of their aliases. Any other alias is answered by its base."""
     adapters: tuple[AdapterRow, ...]
-    """Adapters in the order of their names."""
 
     def route(self, alias: str) -> RouteRow | None:
         """Return the route of an alias; None if nothing was ever decided about it."""
@@ -197,17 +186,14 @@ class RouteTable:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The change that an event made to an adapter or a route."""
+    """The change that an event made to an adapter or a route, as in tables.py."""
 
     kind: str
-    """`adapter` or `alias`: what `subject` names."""
     subject: str
     number: int
     type: str
     state: State | None
-    """State of the adapter afterwards; None for a route and for a refused event."""
     refused: str | None
-    """Why the event changed nothing; None if it was accepted."""
     reason: str
     event: str
     cause: str | None
@@ -254,8 +240,7 @@ def list_fields(row: AdapterRow | AdapterLine) -> dict[str, Any]:
 def adapter_lines(
     connection: Connection, alias: str | None = None, *, collected: bool = True
 ) -> list[AdapterLine]:
-    """Return adapters, the one that moved last first. Most adapters are collected (their files are
-    gone) after a year; `collected` includes them."""
+    """Return adapters, the one that moved last first; `collected` adds those without files."""
     adapters = Adapter.table()
     query = select(adapters).order_by(adapters.c.offset.desc(), adapters.c.adapter)
     if not collected:
@@ -275,8 +260,8 @@ def adapter_lines(
 
 
 def route_lines(connection: Connection, alias: str | None = None) -> list[RouteLine]:
-    """Return routes share by share: the largest share of an alias first, its shadow last. Sessions
-    that are held out come before the shadow."""
+    """Return routes share by share: the largest share of an alias first, held-out sessions, its
+    shadow."""
     routes = Route.table()
     query = select(routes).order_by(routes.c.alias)
     if alias is not None:
@@ -334,8 +319,7 @@ def read_job_adapter(connection: Connection, job: str) -> AdapterRow | None:
 
 
 def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
-    """Return an agent's user adapters on any base and in any state, ordered by their last
-    change."""
+    """Return an agent's user adapters on any base, in any state, by their last change."""
     adapters = Adapter.table()
     query = (
         select(adapters)
@@ -346,8 +330,7 @@ def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
 
 
 def find_adapters_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
-    """Return the first names that start with `prefix`, so that a person need not type a whole
-    one."""
+    """Return the first names that start with `prefix`."""
     adapters = Adapter.table().c
     query = (
         select(adapters.adapter)
@@ -380,14 +363,14 @@ def route_row(connection: Connection, alias: str) -> RouteRow | None:
 
 
 def read_decision_offset(connection: Connection) -> int:
-    """Return how far `learning` is folded. Routes and adapters stay the same while it does, except
-    after a rebuild by a new fold version."""
+    """Return how far `learning` is folded. Until it moves, routes and adapters stay the same,
+    except after a rebuild by a new fold version."""
     return next_offset(connection, LEARNING.name, 0)
 
 
 def route_table(connection: Connection) -> RouteTable:
-    """Return the routes and adapters that gateways apply and the reconciler works towards. Call it
-    within `database.read_transaction`, so that they and the position are of one moment."""
+    """Return the routes and adapters that gateways and the reconciler follow. Call it within
+    `database.read_transaction`, so that they and the position are of one moment."""
     routes, adapters = Route.table(), Adapter.table()
     kept = adapters.c.state != State.COLLECTED.value
     return RouteTable(
@@ -413,8 +396,8 @@ def adapter_steps(connection: Connection, name: str) -> list[Step]:
 
 
 def steps_of(connection: Connection, event: str) -> list[Step]:
-    """Return the steps of an event, by which its writer learns whether it counted. Empty until the
-    event is folded, and for events that move nothing."""
+    """Return an event's steps, which tell its writer whether it counted; empty until it is folded,
+    and for events that move nothing."""
     steps = LifecycleStep.table()
     order = (steps.c.kind, steps.c.subject, steps.c.number)
     query = select(steps).where(steps.c.event == event).order_by(*order)

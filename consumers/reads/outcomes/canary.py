@@ -52,8 +52,7 @@ class SessionVerdict:
     kind: str | None = None
     """Kind of task within which rules are compared; None for a session without a task."""
     rules: int | None = None
-    """Version of our rules behind the verdict; None for the verdict of a person or another
-    grader."""
+    """Version of our rules behind the verdict; None for another judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,8 @@ class OpenSession:
 
 
 def canary_share(shares: str, canary: str, incumbent: str) -> float | None:
-    """Return the probability of the canary rather than the incumbent, by the shares' JSON. Return
-    None if one of the two policies had no share."""
+    """Return the probability of the canary rather than the incumbent, by the shares' JSON; None if
+    one of them had no share."""
     parts = json.loads(shares)
     if canary not in parts or incumbent not in parts:
         return None
@@ -84,13 +83,10 @@ def in_order(judged: SessionVerdict) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """Counts that need no judge, over the ended sessions of one policy that the same shares
-    drew."""
+    """Counts that need no judge, over the ended sessions of one policy by the same shares."""
 
     adapter: str | None
-    """None for the base."""
     shares: str
-    """JSON: policy -> share of the route that drew them."""
     sessions: int
     tool_errors: int
     loops: int
@@ -144,9 +140,9 @@ def follows_rules(verdict: Any, newest: Mapping[str, int]) -> bool:
 def read_live_verdicts(
     connection: Connection, alias: str, base: str, since: str
 ) -> dict[str | None, list[bool]]:
-    """Return policy (None for the base) -> verdicts of its sessions that began at or after `since`.
-    One policy answered each session by its share of the route. Sessions of a route with a single
-    policy count as well, because these figures compare no policies."""
+    """Return policy (None for the base) -> verdicts of the sessions since `since` that it alone
+    answered by its share of the route. Routes with a single policy count: these figures compare
+    none."""
     sessions = _sessions(alias, base, since, compared=False)
     verdicts: dict[str | None, list[bool]] = {}
     for row in read_first_verdicts(connection, sessions):
@@ -197,8 +193,8 @@ def latest_call(connection: Connection, alias: str) -> str | None:
 
 
 def find_session_changes(connection: Connection, after: Position, until: Position) -> set[str]:
-    """Return the sessions with a call or a verdict after `after` and not after `until`.
-    `read_session_verdicts` returns the same for all other sessions at both positions."""
+    """Return the sessions with a call or verdict after `after` and not after `until`; only for
+    these does `read_session_verdicts` differ between the positions."""
     return {
         session
         for stream, partition, source, sequence in entries(until)
@@ -210,8 +206,7 @@ def find_session_changes(connection: Connection, after: Position, until: Positio
 
 
 def behaviours(connection: Connection, alias: str, base: str, since: str) -> list[Behaviour]:
-    """Count the sessions per policy and shares that began at or after `since` and became
-    rollouts."""
+    """Count the sessions per policy and shares that began since `since` and became rollouts."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
 
     def count_sessions(count: ColumnElement[Any]) -> ColumnElement[int]:
@@ -247,8 +242,7 @@ def behaviours(connection: Connection, alias: str, base: str, since: str) -> lis
 def _find_changes(
     connection: Connection, partition: int, source: str, span: tuple[int, int]
 ) -> Iterator[str]:
-    """Yield the sessions changed by a source's events with sequences above `span[0]`, up to
-    `span[1]`."""
+    """Yield sessions changed by a source's events with sequences in (`span[0]`, `span[1]`]."""
     first, last = span
     if first >= last:
         return
@@ -275,9 +269,8 @@ def _sessions(
     *,
     compared: bool = True,
 ) -> Subquery:
-    """Return (session, policy, began, shares) of the sessions that the same shares gave to one
-    policy. They began at or after `since`. Unless `compared`, sessions of a route with a single
-    policy are included."""
+    """Select (session, policy, began, shares) of the sessions since `since` that the same shares
+    gave to one policy; unless `compared`, also those of a route with a single policy."""
     calls = Call.table().c
     earlier = Call.table().alias("earlier").c
     began_before = (
@@ -312,9 +305,8 @@ def _sessions(
 
 
 def read_first_verdicts(connection: Connection, sessions: Subquery) -> list[Any]:
-    """Return the subquery's sessions that have a verdict under the newest rules of its kind. Rows
-    are in the order of the verdicts, with the subquery's columns (it must have `session`) and the
-    verdict's `success` and `time`."""
+    """Return the subquery's sessions with a verdict under the newest rules of its kind, in the
+    verdicts' order: its columns (with `session`) and the verdict's `success` and `time`."""
     return split_by_rules(connection, sessions)[0]
 
 
@@ -364,12 +356,10 @@ def _pointer(columns: Any) -> tuple[Any, Any, Any]:
 
 
 def _covers(row: Any, until: Position) -> bool:
-    """Return whether the position includes the row's event."""
     return bool(row.sequence <= _last_sequence(until, row.partition, row.event_source))
 
 
 def _last_sequence(position: Position, partition: int, source: str) -> int:
-    """Return the last sequence of a source in a position; -1 for none."""
     return position.get(ROLLOUTS.name, {}).get(str(partition), {}).get(source, -1)
 
 
