@@ -96,9 +96,8 @@ def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
 
 
 def dedup_key(rollout: RolloutEnded) -> str:
-    """Return a key that is equal for the same task with the same calls of the agent
-    (docs/patterns.md). A rollout without a task takes its own id for the task's: unknown tasks are
-    never the same."""
+    """Return a key that is equal for the same task with the same calls (docs/patterns.md). A
+    rollout without a task takes its own id, since unknown tasks are never the same."""
     messages = rollout.content.messages if rollout.content else ()
     task = rollout.task.id if rollout.task else rollout.rollout
     return sha256(task + canonical_json(trace(executed_calls(messages))))
