@@ -79,8 +79,8 @@ _OVERFLOW: Final = re.compile(
 _EXCEED: Final = re.compile("exceed", re.IGNORECASE)
 _REST_OF_WORD: Final = re.compile(r"\w*")
 _TOKENS: Final = re.compile(r" .{0,40}\btokens\b", re.IGNORECASE)
-r"""`exceed\\w* .{0,40}\\btokens\\b` in three parts: as one pattern it would take quadratic time in
-a word that repeats "exceed"."""
+r"""`exceed\w* .{0,40}\btokens\b` in three parts, since one would take quadratic time in a
+repetition."""
 
 
 def refuses(text: str) -> bool:

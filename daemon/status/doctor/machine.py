@@ -1,4 +1,4 @@
-"""Checks of the machine: installed packages, and a disk that takes what is written."""
+"""Checks of the machine: installed packages, and a writable disk."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def packages(_: "App") -> Finding:
 
 
 def _shadows() -> Iterator[str]:
-    """Yield packages provided by another distribution: flat package names are common ones."""
+    """Yield packages provided by another distribution: our flat names are common ones."""
     ours = Path(__file__).parents[3]
     owners = packages_distributions()
     for name in PACKAGES:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _SECONDS: Final = 5.0
-"""Seconds an engine may take to say what it serves."""
+"""Seconds for an engine to list its models."""
 
 _HEARD_SECONDS: Final = 10.0
-"""Seconds a gateway may take to hear of a route; it looks several times a second."""
+"""Seconds for a gateway to hear of a route; it looks several times a second."""
 
 
 def adapters(app: "App") -> Finding:
@@ -41,7 +41,7 @@ def adapters(app: "App") -> Finding:
 
 
 def check_whole(app: "App", rows: "Sequence[AdapterRow]") -> None:
-    """Check the files of adapters. Raises BadAdapter for the first with other files than were
+    """Check the files of adapters. Raise BadAdapter for the first with other files than were
     produced."""
     from daemon.adapters.adoption import intact
 
@@ -50,7 +50,7 @@ def check_whole(app: "App", rows: "Sequence[AdapterRow]") -> None:
 
 
 def _find_adapters_in_use(table: "RouteTable") -> "Iterator[AdapterRow]":
-    """Yield the adapters that answer, for a version with members its parts."""
+    """Yield the adapters that answer, with the parts of versions."""
     from daemon.serving.fleet import expand_versions
 
     for route in table.routes:
@@ -77,8 +77,7 @@ def gateways(app: "App") -> Finding:
 
 
 def canaries(app: "App") -> Finding:
-    """Check that only chance decides whether a session of a canary, or of its incumbent, is
-    judged."""
+    """Check that only chance decides whether a session of a canary or its incumbent is judged."""
     from daemon.serving.canary_monitor import Guards
     from daemon.serving.sequential_test import UNEQUAL
 
@@ -103,7 +102,7 @@ def canaries(app: "App") -> Finding:
 
 
 def holdout(app: "App") -> Finding:
-    """Check that sessions are held out, and judged, as the held-out share foretells."""
+    """Check that sessions are held out, and judged, as the held-out share predicts."""
     from daemon.serving.lift import read_lifts
     from daemon.status.stages import describe_lift
 
@@ -129,7 +128,6 @@ def holdout(app: "App") -> Finding:
 
 
 def _is_past_grace(route: "RouteRow") -> bool:
-    """Whether every gateway had the time to hear of the route."""
     if route.since is None:
         return True
     return (utc_now() - parse_timestamp(route.since)).total_seconds() > _HEARD_SECONDS
