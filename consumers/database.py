@@ -196,8 +196,7 @@ def write_transaction(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def read_transaction(engine: Engine) -> Iterator[Connection]:
-    """Yield a connection in a transaction that only reads: one consistent view for all its
-    queries."""
+    """Yield a connection that only reads: one consistent view for all its queries."""
     with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
             # Its default sees, at each statement, what was committed until then.
@@ -217,8 +216,7 @@ def clock(connection: Connection) -> float:
 
 
 def read_revision(engine: Engine) -> str | None:
-    """Return the revision of a database's tables; None for an empty one. Raise
-    DatabaseUnavailable."""
+    """Return the revision of a database's tables, if it has any. Raise DatabaseUnavailable."""
     try:
         with read_transaction(engine) as connection:
             value = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

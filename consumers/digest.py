@@ -188,8 +188,7 @@ def _difference(
 
 
 def comparison(model: type[ProjectionTable]) -> Select[Any]:
-    """Return a query of every column but the broker's offset, ordered by the primary key's
-    columns."""
+    """Return a query of every column but the broker's offset, ordered by the primary key."""
     table = model.table()
     keys = list(table.primary_key.columns)
     others = [

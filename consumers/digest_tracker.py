@@ -63,7 +63,6 @@ def match_keys(connection: Connection, rowids: Mapping[str, set[int]], keys: Key
 def _read_keys(
     connection: Connection, model: type[ProjectionTable], rowids: Iterable[int]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the primary keys of the rows that exist."""
     query = select(*model.table().primary_key.columns)
     for some in _portions(rowids):
         for row in connection.execute(query.where(_ROWID.in_(some))):
@@ -109,7 +108,6 @@ def _rowids(model: type[ProjectionTable]) -> Select[int]:
 def _hash_rows(
     connection: Connection, model: type[ProjectionTable], changed: set[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield row id and hash of the rows that exist."""
     query = comparison(model).add_columns(_ROWID)
     for some in _portions(changed):
         for row in connection.execute(query.where(_ROWID.in_(some))):

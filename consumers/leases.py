@@ -66,8 +66,7 @@ def give_back(connection: Connection, name: str, holder: str) -> None:
 
 
 def read_lease(connection: Connection, name: str) -> LeaseState | None:
-    """Return the lease with its present or last holder; None if it was never held or was given
-    back."""
+    """Return the lease with its present or last holder; None if never held or given back."""
     row = connection.execute(select(_LEASES).where(_LEASES.c.name == name)).first()
     if row is None:
         return None

@@ -56,8 +56,7 @@ class Preparation:
 
 
 def prepare(record: Record, registry: Registry) -> Preparation:
-    """Decode a sanitized record, and fold it if it is of `rollouts`. Raise MemoryError and nothing
-    else."""
+    """Decode a sanitized record, and fold one of `rollouts`. Raise MemoryError and nothing else."""
     type_name: str | None = None
     try:
         envelope = from_headers(record.headers)

@@ -74,8 +74,8 @@ def rebuild(
     snapshot: Engine | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Rebuilt:
-    """Fold again, from a `snapshot` if given, compare and swap; with `confirmed` swap despite
-    differences."""
+    """Fold again (from a `snapshot`, if any), compare and swap; `confirmed` swaps a difference
+    in."""
     started = time.monotonic()
     ends = {(name, p): end for name in STREAMS for p, end in enumerate(log.end(name))}
     with _fresh_tables(engine) as fresh:
@@ -93,12 +93,10 @@ def rebuild(
 
 
 def _beyond(goal: Cursor, ends: Cursor) -> bool:
-    """Return whether a log ends before the offsets of `goal`."""
     return any(offset > ends[at] for at, offset in goal.items())
 
 
 def _within(goal: Cursor, ends: Cursor) -> Cursor:
-    """Return the offsets of `goal`, none beyond the end of the log."""
     return {at: min(offset, ends[at]) for at, offset in goal.items()}
 
 

@@ -128,7 +128,6 @@ def _pass_over(
 
 
 def _cuts(log: EventLog, start: Cut, end: Cut, every: int) -> Iterator[tuple[int, Cut]]:
-    """Yield (number of events, position of the log) after each `every` events."""
     cut = dict(start)
     for count, record in enumerate(in_time(log, start, end), start=1):
         cut[record.stream, record.partition] = record.offset + 1

@@ -301,8 +301,7 @@ class Runner:
         return done.passed
 
     def _forget(self, at: tuple[str, int]) -> None:
-        """Forget a partition's positions: after an error only the database knows what was
-        committed."""
+        """Forget a partition's positions: after an error only the database knows them."""
         self._positions.pop(at, None)
         self._sources.pop(at, None)
         self._sure.pop(at, None)
@@ -395,7 +394,6 @@ class Runner:
         stands: FoldPosition,
         alone: bool = False,
     ) -> "_TransactionResult":
-        """Fold `prepared`, made from `records` as the log holds them."""
         stream, partition, offset = records[0].stream, records[0].partition, stands.next_offset
         if next_offset(connection, stream, partition, lock=True) != offset:
             raise PositionConflict(
@@ -430,7 +428,7 @@ class Runner:
         return done
 
     def _complete(self, item: Preparation) -> Preparation:
-        """Return the preparation of a record, made now if the record was taken for a repetition."""
+        """Return the preparation, made now if the record was taken for a repetition."""
         if item.folding is None and not item.rows and item.error is None:
             return prepare(item.record, self._registry)
         return item
@@ -479,8 +477,6 @@ def _add(counts: dict[_Kind, int], kind: _Kind) -> None:
 
 @dataclass
 class _TransactionResult:
-    """The result of a transaction, counted once it is committed."""
-
     unread: Unread
     standing: FoldPosition
     passed: int = 0
@@ -526,8 +522,7 @@ def _pass_over(batch: Batch, item: Preparation, error: Exception, done: _Transac
 
 
 def _another_event(record: Record) -> AnotherEvent:
-    """Return the error for a reused sequence: a spool restored from an earlier copy numbers
-    anew."""
+    """Return the error for a reused sequence: a spool restored from a copy numbers anew."""
     return AnotherEvent(
         f"source {record.source} has recorded another event under sequence {record.sequence} "
         "before: its spool was restored from before; see kintsugi spool renew"
@@ -540,8 +535,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def ensure_version(engine: Engine) -> None:
-    """Store the fold version of these tables; raise FoldVersionMismatch if they have another
-    one."""
+    """Store the fold version of these tables; raise FoldVersionMismatch for another one."""
     with database.write_transaction(engine) as connection:
         stored = read_fold_version(connection)
         if stored is None:

@@ -36,8 +36,7 @@ class Snapshot:
     """Over every row and column but the broker's offsets."""
     offsets: Cut
     logs: tuple[str, ...] = ()
-    """Places of the log that it was folded from, in order: archives or a log's files; empty for a
-    broker's."""
+    """Locations of its log in order: archives or a log's files; empty for a broker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,7 @@ class SnapshotDivergence:
 def keep(
     engine: Engine, tracked: DigestTracker, folder: Path, events: int, logs: Sequence[str] = ()
 ) -> None:
-    """Copy the tables of a SQLite database as they are; the digest costs only the rows changed
-    since."""
+    """Copy the tables of a SQLite database; the digest costs only the rows changed since."""
     private.make_folder(folder)
     path = folder / f"{events:012}.db"
     path.unlink(missing_ok=True)
@@ -110,8 +108,7 @@ def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
 def find_divergence_after(
     first: Path, second: Path, engines: tuple[Engine, Engine]
 ) -> SnapshotDivergence:
-    """Return the divergence of two databases that differ after their last common, equal
-    snapshots."""
+    """Return the divergence of two databases after their last common, equal snapshots."""
     pairs = _pairs(first, second)
     ends = (
         _describe_database(engine, last) for engine, last in zip(engines, pairs[-1], strict=True)
@@ -134,7 +131,6 @@ def _pairs(first: Path, second: Path) -> list[tuple[Snapshot, Snapshot]]:
 
 
 def _describe_database(engine: Engine, last: Snapshot) -> Snapshot:
-    """Return a database as if it were a snapshot of the log of its last one."""
     with database.read_transaction(engine) as connection:
         stands = offsets(connection)
         digest = exact_digest(connection)

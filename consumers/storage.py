@@ -107,8 +107,6 @@ def _check_keys(model: type[ProjectionTable], row: Row) -> None:
 
 @cache
 def _index_columns(model: type[ProjectionTable]) -> tuple[tuple[str, ...], ...]:
-    """Return the text columns of each index of a table, and of the keys that SQL makes of its
-    rows."""
     table = model.table()
     columns = [index.columns for index in table.indexes]
     column_sets = {

@@ -217,8 +217,7 @@ class Call(ProjectionTable, table=True):
     purpose: str | None = _string()
     routed: str | None = _string()
     shares: str | None = _string()
-    """JSON: policy -> share of the route that drew the call; null unless it was drawn among
-    several."""
+    """JSON: policy -> share of the route that drew the call; null without a draw among several."""
     holdout: float | None = None
     """Held-out share of the route that drew the call; null if none was drawn."""
     held_out: bool | None = None
@@ -437,8 +436,7 @@ class SkillComparison(ProjectionTable, table=True):
 
 
 class Skill(ProjectionTable, table=True):
-    """A skill of an agent on a base, with the means and deviations of the last comparison that had
-    it."""
+    """A skill of an agent on a base, with the figures of the last comparison that had it."""
 
     __tablename__ = "skills"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -1051,8 +1049,7 @@ class Offset(ProjectionTable, table=True):
     partition: int = _number_key()
     next_offset: int = _integer()
     last_offset: int | None = _integer()
-    """Place of the record folded last. An earlier version may have folded since, or all (then
-    null)."""
+    """Place of the record folded last, by this version; null if an earlier version folded all."""
     last_sha256: str | None = _string()
 
 
@@ -1069,8 +1066,7 @@ class Source(ProjectionTable, table=True):
     beyond: int | None = _integer()
     """The highest sequence that came too early; null if nothing is missing."""
     last_sequence: int | None = _integer()
-    """Place of the record folded last. An earlier version may have folded since, or all (then
-    null)."""
+    """Place of the record folded last, by this version; null if an earlier version folded all."""
     last_sha256: str | None = _string()
 
 

@@ -16,14 +16,12 @@ from consumers.tables import Route
 
 
 def is_current(connection: Connection, rollouts: Any) -> ColumnElement[bool]:
-    """Return the condition that a rollout's policy answers now and no newer rules judged its kind
-    of task."""
+    """Return the condition that the policy answers now and no newer rules judged its kind."""
     return and_(answers_now(connection, rollouts), follows_newest_rules(rollouts))
 
 
 def answers_now(connection: Connection, rollouts: Any) -> ColumnElement[bool]:
-    """Return the condition that a rollout was imported, or that its policy answers its alias on its
-    base."""
+    """Return the condition that a rollout was imported or its policy answers on its base now."""
     routes = Route.table().c
     rows = connection.execute(
         select(routes.alias, routes.base, routes.shares).order_by(routes.alias)

@@ -104,6 +104,5 @@ def dedup_key(rollout: RolloutEnded) -> str:
 
 
 def _collect_shaping(rollout: RolloutEnded) -> list[Finding]:
-    """Return the parts by which a success was shaped down."""
     parts = {name: part for name, part in rollout.reward_parts.items() if part}
     return [{"reward": rollout.reward, "parts": parts}]

@@ -78,7 +78,6 @@ class Facts:
         self.catalog = catalog if catalog is not None else self._infer_catalog()
 
     def _infer_catalog(self) -> ToolCatalog:
-        """Return a catalog by rule, from the tools that were offered, called or expected."""
         gold = self.gold or ()
         names = {call.name for call in self.calls} | {action.name for action in gold}
         arguments = {name for action in gold for name in action.arguments}
@@ -193,8 +192,7 @@ class Facts:
 
     @property
     def waits_for_user(self) -> bool:
-        """Return whether the agent made exactly its gold writes, and the user left out one of
-        theirs."""
+        """Return whether the agent made exactly its gold writes, and the user left one out."""
         matched = self.wrong_writes
         return bool(self.user_omissions) and matched is not None and matched.exact
 
@@ -206,8 +204,7 @@ class Facts:
 
     @cached_property
     def tried_else(self) -> bool:
-        """Return whether the agent called a write or handed the user over, with success or
-        without."""
+        """Return whether the agent called a write or handed the user over, even in vain."""
         names = self.catalog.changes | self.catalog.transfer
         return any(call.name in names for call in self.own_calls)
 
@@ -231,8 +228,7 @@ class Facts:
 
     @cached_property
     def prefix_texts(self) -> list[str]:
-        """Return the agent's texts in the task's prefix, without a greeting before the user's first
-        word."""
+        """Return the agent's texts in the task's prefix, from the user's first word on."""
         return [
             message.text
             for message in dropwhile(lambda message: message.role != "user", self.messages)

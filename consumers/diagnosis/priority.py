@@ -142,7 +142,6 @@ def update(
 def _status(
     previous: PatternState | None, evidence: RoundEvidence, streak: int, absent: int, pinned: bool
 ) -> Status:
-    """Return the first status that fits, in this order."""
     mastered = (
         evidence.weight >= RESOLVED_ATTEMPTS - _ROUNDING
         and evidence.pass_rate >= RESOLVED_PASS_RATE - _ROUNDING
@@ -220,7 +219,6 @@ def _outside(shares: Mapping[str, Fraction], cap: int) -> dict[str, int]:
 
 
 def _shares(weights: Mapping[str, float], total: int) -> dict[str, Fraction]:
-    """Return exact proportional parts of `total`."""
     exact = {pid: Fraction(weight) for pid, weight in weights.items()}
     whole = sum(exact.values())
     return {pid: total * weight / whole for pid, weight in exact.items()}

@@ -79,8 +79,7 @@ _OVERFLOW: Final = re.compile(
 _EXCEED: Final = re.compile("exceed", re.IGNORECASE)
 _REST_OF_WORD: Final = re.compile(r"\w*")
 _TOKENS: Final = re.compile(r" .{0,40}\btokens\b", re.IGNORECASE)
-r"""`exceed\w* .{0,40}\btokens\b` in three parts, since one would take quadratic time in a
-repetition."""
+r"""`exceed\w* .{0,40}\btokens\b` in three parts: one would take quadratic time in repetitions."""
 
 
 def refuses(text: str) -> bool:
@@ -95,8 +94,7 @@ def refuses(text: str) -> bool:
 
 
 def asks(text: str) -> bool:
-    """Return whether the agent waits for an answer; a courtesy such as "anything else?" is no
-    question."""
+    """Return whether the agent waits for an answer; "anything else?" is a courtesy, no question."""
     return any(
         _PROPOSAL.search(sentence) is not None or _COURTESY.search(sentence) is None
         for sentence in _sentences(_read(text).lower())
@@ -105,8 +103,7 @@ def asks(text: str) -> bool:
 
 
 def hands_over(text: str) -> bool:
-    """Return whether the agent says that it hands the user to a person now; an offer is not
-    enough."""
+    """Return whether the agent says that it hands the user over now; an offer is not enough."""
     low = _read(text).lower()
     return "transfer" in low and any(
         _HANDOVER.search(sentence) is not None

@@ -72,8 +72,7 @@ class Failures:
     """Deduplicated failures of one pair in a round."""
 
     total: int = 0
-    """|F|: all of them, with those that no rule explains.
-    """
+    """|F|: all of them, with those that no rule explains."""
     other: int = 0
     by_pattern: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -144,8 +143,7 @@ def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
 
 
 def failures(connection: Connection, number: int) -> Mapping[Pair, Failures]:
-    """Return the round's deduplicated failures per pair and pattern, with their earliest
-    rollouts."""
+    """Return the round's deduplicated failures per pair and pattern, with examples and anchors."""
     failed = _select_failures(number).c
     by_pair: defaultdict[Pair, Failures] = defaultdict(Failures)
     for row in connection.execute(
@@ -247,8 +245,7 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
 
 
 def count_refusals(connection: Connection, pair: Pair, number: int) -> dict[str, tuple[int, int]]:
-    """Return pattern -> (its deduplicated failures, those with a call that a tool answered by an
-    error)."""
+    """Return pattern -> (deduplicated failures, those with a call that a tool refused)."""
     failed = _select_failures(number).c
     refused = func.sum(case((failed.tool_errors > 0, 1), else_=0)).label("refused")
     rows = connection.execute(

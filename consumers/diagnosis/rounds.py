@@ -160,7 +160,6 @@ def _next_state(
 
 
 def _next_row(pair: Pair, number: int, pattern: str, older: Row | None, failures: Failures) -> Row:
-    """Return a pattern's columns outside its state."""
     category, pivot = pattern.split("|", 1)
     examples = failures.examples.get(pattern)
     return {

@@ -49,16 +49,14 @@ def read_rules(data: RolloutEnded) -> int | None:
 
 
 def find_rule_kind(rollouts: Any) -> ColumnElement[str]:
-    """Return the kind of task within which a rollout's rules are compared (columns of the
-    table)."""
+    """Return the kind of task within which a rollout's rules are compared."""
     is_data = rollouts.task_key.like("%/=%")
     own = case((is_data, rollouts.task_key), else_=rollouts.environment)
     return func.coalesce(rollouts.kind, own)
 
 
 def follows_newest_rules(rollouts: Any) -> ColumnElement[bool]:
-    """Return the condition that no closed round has read a verdict on the same kind under newer
-    rules."""
+    """Return the condition that no closed round has read newer rules for the same kind."""
     kinds = RuleVersion.table().c
     return not_(
         exists().where(
@@ -132,8 +130,7 @@ def _note(row: Any, known: Any, number: int) -> dict[str, Any]:
 
 
 def _begin_anew(connection: Connection, alias: str, base: str, number: int) -> None:
-    """Remove the evidence of a pair's patterns, except overrides and tags of tasks written for
-    one."""
+    """Remove the evidence of a pair's patterns, but not overrides and tags of written tasks."""
     kinds, patterns = RuleVersion.table(), Pattern.table()
     own = (patterns.c.alias == alias, patterns.c.base == base)
     connection.execute(

@@ -164,8 +164,7 @@ def _incorrect_arguments(facts: Facts) -> list[Finding]:
 
 
 def _find_invalid_calls(facts: Facts) -> list[Finding]:
-    """Return the evidence that needs no gold: malformed calls, unknown tools, tools that only
-    failed."""
+    """Return evidence without gold: malformed calls, unknown tools, tools that only failed."""
     known = frozenset(facts.rollout.known_tools or ())
     findings = [
         {"kind": "malformed" if isinstance(call.item.call.arguments, str) else "unknown tool"}
@@ -183,8 +182,7 @@ def _over_cautious(facts: Facts) -> list[Finding]:
 
 
 def _find_early_transfer(facts: Facts) -> list[Finding]:
-    """Return evidence that the agent handed the user over although a gold step of theirs was
-    missing."""
+    """Return evidence of a handover although a gold step of the user was missing."""
     turn = _find_transfer_turn(facts) if facts.waits_for_user else None
     if turn is None or facts.gold_transfers:
         return []
@@ -239,8 +237,7 @@ def _find_transfer_turn(facts: Facts) -> int | None:
 
 
 def find_early_end(facts: Facts) -> list[Finding]:
-    """Return evidence that the conversation was cut off, broke off, or ended on the agent's
-    question."""
+    """Return evidence that the conversation was cut off, broke off, or ended on a question."""
     termination = facts.rollout.termination
     low = (termination or "").lower()
     if any(word in low for word in _CUT):
@@ -284,8 +281,7 @@ def _breaks_off(last: Message) -> bool:
 
 
 def _open_question(messages: Sequence[Message]) -> int | None:
-    """Return the turn of the agent's last message if it asks and only the user's goodbye
-    follows."""
+    """Return the turn of the agent's last message if it asks and only a goodbye follows."""
     for turn in range(len(messages) - 1, -1, -1):
         message = messages[turn]
         if message.role == "user":
@@ -335,8 +331,7 @@ def _state_is_right(facts: Facts) -> bool:
 def _stand_ins(
     facts: Facts, relation: Relation, counts: Callable[[str], bool] | None = None
 ) -> list[Finding]:
-    """Return stand-ins of gold writes in this relation; `counts` selects the arguments that
-    matter."""
+    """Return stand-ins of gold writes in this relation; `counts` selects relevant arguments."""
     if facts.wrong_writes is None:
         return []
     findings: list[Finding] = []

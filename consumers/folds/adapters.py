@@ -95,8 +95,7 @@ def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> N
 def _is_refused_user(
     folding: FoldInput, data: AdapterEvaluated | GateDecided, batch: Batch
 ) -> bool:
-    """Return whether an adapter plays users, and so was refused as an agent: it has its own
-    gate."""
+    """Return whether an adapter plays users and so was refused: it has its own gate."""
     row = find_adapter(batch, data.adapter)
     if row is None or row["role"] != "user":
         return False
@@ -106,8 +105,7 @@ def _is_refused_user(
 
 
 def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
-    """Move an adapter out of service, but unload none that a route or loaded version still
-    names."""
+    """Move an adapter out of service; unload none that a route or loaded version names."""
     unloaded = State(data.state) in (State.UNLOADED, State.COLLECTED)
     refused = _find_user(batch, data.adapter) if unloaded else None
     if refused is not None:
@@ -192,8 +190,7 @@ def parse_route_state(row: Row) -> RouteState:
 def step_adapter(
     folding: FoldInput, data: ServingEvent, batch: Batch, changes: Row, reason: str = ""
 ) -> bool:
-    """Move an event's adapter, with `changes` of its row; return False if it was refused or a
-    repetition."""
+    """Move an event's adapter, with `changes` of its row; return False if refused or repeated."""
     assert not isinstance(data, RouteChanged), "a route moves several"
     if _is_repeat(folding, batch):
         return False

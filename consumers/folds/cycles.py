@@ -92,8 +92,7 @@ def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> No
 
 
 def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
-    """Return whether a round may be closed: outside any cycle, or for an open one without a
-    round."""
+    """Return whether a round may be closed: outside a cycle, or for an open one without one."""
     if data.cycle is None:
         return True
     row = find_open_cycle(batch, data.cycle)
@@ -260,8 +259,7 @@ def fold_cycle_end(folding: FoldInput, data: CycleEnded, batch: Batch) -> None:
 
 
 def _is_redundant(data: CycleStarted, batch: Batch) -> bool:
-    """Return whether a cycle of the agent is open, this one is known, or its number is not the
-    next."""
+    """Return whether a cycle is open, this one is known, or its number is not the next."""
     cycles = Cycle.table().c
     is_open = (cycles.alias == data.alias) & cycles.outcome.is_(None)
     if _exists(batch, Cycle, is_open | (cycles.cycle == data.cycle)):

@@ -89,8 +89,7 @@ class AdapterDependence:
 def find_dependent_adapters(
     connection: Connection, rollouts: Collection[str], tasks: Collection[str] = ()
 ) -> list[AdapterDependence]:
-    """Return the adapters that depend on any of these rollouts, or on tasks made of them, by
-    name."""
+    """Return the adapters that depend on any of these rollouts or tasks made of them, by name."""
     cycles = _cycles(connection, frozenset(rollouts))
     jobs, adapters = Job.table().c, Adapter.table().c
     query = (
@@ -135,7 +134,6 @@ def find_dependent_adapters(
 
 
 def _list_parents(spec: str | None, merge: str | None) -> list[str]:
-    """Return the folder that an adapter's job went on from, and the names of merged adapters."""
     members = [] if merge is None else json.loads(merge)["members"]
     parent = None if spec is None else json.loads(spec)["parent"]
     merged = (member["adapter"] for member in members)

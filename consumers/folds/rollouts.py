@@ -305,8 +305,7 @@ def fold_feedback(folding: FoldInput, data: FeedbackReceived, batch: Staging) ->
 
 
 def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
-    """Store a task, whose rollouts from now on count for its pattern, if any. A wrong body is not
-    kept."""
+    """Store a task, whose rollouts now count for its pattern, if any, unless its body is wrong."""
     if not takes_body(folding, data, batch) or not accepts_task(folding, data, batch):
         return
     keep_body(folding, data, batch)

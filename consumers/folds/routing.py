@@ -41,8 +41,7 @@ class RouteState:
     previous: tuple[str | None, ...]
     """The policies that answered alone before the incumbent, newest first."""
     holdout: float = 0.0
-    """Share of all sessions that the base answers; `shares`, `adapters` and `before` leave it
-    out."""
+    """Share of all sessions that the base answers, outside of `shares`, `adapters` and `before`."""
 
     @classmethod
     def of_base(cls, base: str) -> "RouteState":
@@ -56,8 +55,7 @@ class RouteState:
 
     @property
     def before(self) -> tuple[str | None, ...]:
-        """Return the possible targets of a rollback, most recent first; None stands for the
-        base."""
+        """Return the possible targets of a rollback, most recent first (None: the base)."""
         settled = self.adapters == {self.incumbent}
         return self.previous if settled else (self.incumbent, *self.previous)
 
@@ -139,8 +137,7 @@ def _check_share(
 
 
 def _check_gate(state: RouteState, candidate: Candidate, event: RouteChanged, name: str) -> None:
-    """Raise RouteRefusal unless the gate compared a candidate with the incumbent that it
-    replaces."""
+    """Raise RouteRefusal unless the gate compared a candidate with the replaced incumbent."""
     judged = candidate.state in (State.GATED, State.CANARY)
     if event.why not in ("canary", "promoted") or not judged:
         return

@@ -77,7 +77,6 @@ def _find_problem(data: TaskProposed) -> str | None:
 
 
 def _find_erasure(batch: Batch, data: TaskProposed) -> str | None:
-    """Return a sentence on a sealed task of an erased person; None for any other."""
     if data.sealed is None:
         return None
     erasures = Erasure.table().c

@@ -101,8 +101,7 @@ def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def successes(connection: Connection) -> dict[tuple[str, str], str]:
-    """Return (alias, stop of a cycle in daemon/cycle/state_machine.py) -> time of its last
-    success."""
+    """Return (alias, stop in daemon/cycle/state_machine.py) -> time of its last success."""
     cycles, jobs, steps = Cycle.table().c, Job.table().c, LifecycleStep.table().c
     # What trains who plays users is of no cycle.
     of_loop = jobs.teaches.is_distinct_from("user")
@@ -127,8 +126,7 @@ def successes(connection: Connection) -> dict[tuple[str, str], str]:
 
 
 def count_user_errors(connection: Connection, since: str) -> dict[tuple[str, str], int]:
-    """Return (alias, purpose) -> rollouts since `since` (RFC 3339, UTC) that the user's model ended
-    by an error."""
+    """Return (alias, purpose) -> rollouts since `since` (RFC 3339, UTC) ended by a user error."""
     table = Rollout.table().c
     query = (
         select(table.alias, table.purpose, func.count().label("errors"))
@@ -190,7 +188,6 @@ def _count_by_alias(connection: Connection, alias: Any, kind: Any) -> dict[tuple
 
 
 def _steps(*where: Any) -> Select[Any]:
-    """Select the accepted steps of adapters, with their agents."""
     steps, adapters = LifecycleStep.table().c, Adapter.table().c
     own = (steps.kind == "adapter", steps.subject == adapters.adapter, steps.refused.is_(None))
     return select(adapters.alias).where(*own, *where).group_by(adapters.alias)

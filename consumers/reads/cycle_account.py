@@ -218,8 +218,7 @@ def _read_verdicts(
 
 
 def read_successors(connection: Connection, alias: str, base: str, folder: str) -> list[int]:
-    """Return the numbers of the cycles whose jobs went on from the adapter in a folder, in log
-    order."""
+    """Return the numbers of the cycles whose jobs went on from a folder, in log order."""
     jobs, cycles = Job.table().c, Cycle.table().c
     query = (
         select(cycles.number, jobs.spec)

@@ -51,13 +51,11 @@ class CycleState:
     cancelled: str | None
     """Reason that a person gave for cancelling the cycle, if any."""
     branches: tuple[BranchState, ...] = ()
-    """Its branches in the order of their requests; empty for a cycle with one job for
-    everything."""
+    """Its branches in the order of their requests; empty if one job trains for everything."""
     chooser: BranchState | None = None
     """Its job that teaches the version's chooser; None until requested."""
     trains_chooser: bool = False
-    """Whether the chooser is an adapter of its own: a setting, so `read_cycle_state` leaves it
-    out."""
+    """Whether the chooser is an adapter of its own: a setting, not read by `read_cycle_state`."""
 
     @property
     def all_branches(self) -> tuple[BranchState, ...]:
@@ -66,8 +64,7 @@ class CycleState:
 
     @property
     def stale_gate(self) -> str:
-        """Return why its adapter's gate no longer counts (the incumbent changed since); "" if it
-        does."""
+        """Return why its adapter's gate is void (the incumbent changed since); "" if it is not."""
         adapter, incumbent = self.adapter, self.incumbent
         if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:
             return ""

@@ -167,8 +167,7 @@ def task_rates(
 def last_outcomes(
     connection: Connection, alias: str, base: str, tasks: Sequence[str], window: int
 ) -> dict[str, tuple[int, int]]:
-    """Return task -> (attempts, passes) of its last `window` rollouts judged by its newest
-    rules."""
+    """Return task -> (attempts, passes) of its last `window` rollouts by its newest rules."""
     rollouts = Rollout.table().c
     place = func.row_number().over(
         partition_by=rollouts.task_key,
@@ -202,8 +201,7 @@ def last_outcomes(
 def read_trial_differences(
     connection: Connection, alias: str, base: str, candidate: str, incumbent: str
 ) -> dict[str, float]:
-    """Return task -> candidate's less incumbent's share of passed trials, for tasks that both
-    played."""
+    """Return task -> candidate's less incumbent's share of passed trials, if both played it."""
     rollouts = Rollout.table().c
     played = (
         rollouts.alias == alias,
@@ -266,8 +264,7 @@ def passed_sessions(
 def list_dialogue_successes(
     connection: Connection, alias: str, environment: str
 ) -> list[PassedRollout]:
-    """Return an agent's recorded simulated dialogues that passed without an objection, newest
-    first."""
+    """Return an agent's recorded simulated dialogues that passed unobjected, newest first."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)

@@ -57,8 +57,7 @@ class Node:
 
 
 def explain(connection: Connection, name: str) -> Node:
-    """Return the node of the thing `name`, for most kinds also a unique beginning. Raise
-    UnknownNode."""
+    """Return the node of the thing `name`, mostly also by its beginning. Raise UnknownNode."""
     node = _find(connection, name)
     if node is not None:
         return node
@@ -142,7 +141,6 @@ def _route(connection: Connection, alias: str) -> Node | None:
 
 
 def _find_rollback_adapters(connection: Connection, route: Row[Any]) -> list[str]:
-    """Return the adapters that the route's rollback took out of service."""
     if route.why != "rollback":
         return []
     adapters = Adapter.table().c
@@ -279,7 +277,6 @@ def _job(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_aim(job: Row[Any]) -> str:
-    """Describe the aim of a job; return "" if it trains for everything."""
     if job.teaches == "user":
         pools = json.loads(job.spec)["pools"]
         shown = sum(len(pool.get("successes", ())) for pool in pools)
@@ -405,8 +402,6 @@ def _read_tasks_of_rounds(connection: Connection, cycle: str) -> set[str]:
 
 
 def _describe_weakness(quota: dict[str, Any]) -> tuple[str, ...]:
-    """Describe a pattern by its directive: description, the analyzer's cause, and reasons for
-    modes."""
     cause = quota.get("root_cause")
     choices = (
         f"{choice['tasks']} by {choice['mode']}: {choice['reason']}"
@@ -427,8 +422,7 @@ def _of_round(connection: Connection, cycle: Row[Any], pattern: str) -> str:
 
 
 def find_pattern(connection: Connection, name: str) -> Node | None:
-    """Return the node of a pattern for the agent with its highest priority; None if no round has
-    it."""
+    """Return the node of a pattern for the agent with its highest priority, if any."""
     patterns = Pattern.table()
     row = connection.execute(
         select(patterns)
@@ -462,7 +456,6 @@ def _task(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
-    """Return a directive's sentences about the weakness that the task was written for."""
     cycle = None if task.cycle is None else _row(connection, Cycle, "cycle", task.cycle)
     if cycle is None or cycle.directive is None:
         return ()
@@ -501,7 +494,6 @@ def _describe_plan(task: Row[Any]) -> str:
 
 
 def _describe_origin(task: Row[Any]) -> str:
-    """Describe the author of a task of the buffer and its pattern."""
     if task.cycle is not None:
         return f"written for {task.pattern}"
     purpose = "" if task.pattern == OPERATOR else f" for {task.pattern}"
@@ -509,7 +501,6 @@ def _describe_origin(task: Row[Any]) -> str:
 
 
 def _describe_state(connection: Connection, task: Row[Any]) -> str:
-    """Describe the state of a task that no new job draws, with its reason; else return ""."""
     states = TaskState.table()
     query = select(states).where(states.c.alias == task.alias, states.c.task == task.task)
     row = connection.execute(query).first()

@@ -330,8 +330,7 @@ def job_rounds(connection: Connection, job: str) -> list[JobRoundRow]:
 
 
 def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str | None:
-    """Return the newest cycle of an agent on a base, except `but`, that wrote tasks, even in
-    vain."""
+    """Return an agent's newest cycle on a base, except `but`, that wrote tasks, even in vain."""
     table = Cycle.table()
     query = select(table.c.cycle).where(
         table.c.alias == alias,

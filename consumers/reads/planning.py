@@ -58,8 +58,7 @@ class UnusableFailures:
 def list_open_patterns(
     connection: Connection, alias: str, base: str, kinds: Collection[str] | None = None
 ) -> list[PatternWeight]:
-    """Return unresolved patterns, highest priority first; only with an example on `kinds`, if
-    given."""
+    """Return unresolved patterns, highest priority first; if given, with an example on `kinds`."""
     table = Pattern.table().c
     query = (
         select(table.pattern, table.priority, table.status, table.examples)

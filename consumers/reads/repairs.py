@@ -99,8 +99,7 @@ def read_repair_candidates(
 
 
 def count_repairs(connection: Connection, rules: str) -> RepairCounts:
-    """Count failed rollouts by the result of their search; those with other rules count as
-    waiting."""
+    """Count failed rollouts by the result of their search; other rules count as waiting."""
     repairs = Repair.table().c
     is_current = func.coalesce(repairs.rules, "") == rules
     rows = connection.execute(
@@ -114,7 +113,6 @@ def count_repairs(connection: Connection, rules: str) -> RepairCounts:
 
 
 def _can_be_searched() -> ColumnElement[bool]:
-    """Return the condition that a rollout failed and names a task of a declared environment."""
     rollouts = Rollout.table().c
     return (
         rollouts.success.is_(False)

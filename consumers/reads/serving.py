@@ -123,8 +123,7 @@ class AdapterRow:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the adapters that an engine must hold: itself, or those of its members and
-        chooser."""
+        """Return the adapters that an engine must hold: itself, or its members' and chooser's."""
         return (self.adapter,) if self.composition is None else self.composition.adapters
 
     @property
@@ -260,8 +259,7 @@ def adapter_lines(
 
 
 def route_lines(connection: Connection, alias: str | None = None) -> list[RouteLine]:
-    """Return routes share by share: the largest share of an alias first, held-out sessions, its
-    shadow."""
+    """Return routes by alias: the largest share first, then held-out sessions, then the shadow."""
     routes = Route.table()
     query = select(routes).order_by(routes.c.alias)
     if alias is not None:
@@ -272,7 +270,6 @@ def route_lines(connection: Connection, alias: str | None = None) -> list[RouteL
 
 
 def _read_all_members(connection: Connection) -> dict[str, dict[str, str | None] | None]:
-    """Return name -> members, of the versions with members that are not collected."""
     adapters = Adapter.table().c
     query = select(adapters.adapter, adapters[VERSION].label("composition")).where(
         has_members(), adapters.state != State.COLLECTED.value

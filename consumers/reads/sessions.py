@@ -124,8 +124,7 @@ def find_session_end(connection: Connection, session_end: str) -> SessionEndRow 
 
 
 def count_backlog(connection: Connection, before: datetime) -> int:
-    """Count sessions that were over before a moment and are no rollouts yet; ended ones up to a
-    page."""
+    """Count sessions over before a moment that are no rollouts yet; ended ones up to a page."""
     waiting = [end for end in read_closable_ends(connection) if parse_timestamp(end.time) < before]
     return len(read_idle_sessions(connection, before)) + len(waiting)
 
@@ -194,7 +193,6 @@ def _has_rollout(ends: FromClause) -> Exists:
 
 
 def _is_set_aside(ends: FromClause) -> Exists:
-    """Return the condition that a dead letter set an end aside."""
     letters = DeadLetter.table().c
     return select(letters.rollout).where(letters.rollout == ends.c.rollout).exists()
 

@@ -68,8 +68,7 @@ def has_served(connection: Connection, adapter: str) -> bool:
 
 
 def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
-    """Return the adapter of a folder: a recorded path, or an absolute one whose row is relative to
-    a home."""
+    """Return the adapter of a recorded folder, or of an absolute one in a home."""
     adapters = Adapter.table().c
     inside = str(PurePath(*PurePath(path).parts[-2:]))
     query = (

@@ -127,7 +127,6 @@ def check_findings(
 
 
 def _frequency(examples: Any, failures: Sequence[RoundRollout]) -> int:
-    """Return the round's failures on the tasks of the examples."""
     tasks = {rollout.task_key for rollout in examples}
     return max(1, sum(rollout.task_key in tasks for rollout in failures))
 
@@ -155,7 +154,6 @@ async def _ask(
 
 
 def _parse(text: str) -> _Answer:
-    """Return the answer. Raise ValueError with the problem."""
     answer = parse_answer(_Answer, text)
     unknown = [pattern.category for pattern in answer.patterns if pattern.category not in RULES]
     if unknown:

@@ -194,8 +194,7 @@ def words_of(
 
 
 def _mostly_of(rollouts: set[str], findings: Sequence[PatternFinding]) -> PatternFinding | None:
-    """Return the finding with the most of these rollouts, if they are more than half of its
-    examples."""
+    """Return the finding with the most of these rollouts, if they are most of its examples."""
     mostly = [
         finding
         for finding in findings
@@ -222,7 +221,6 @@ def _quota(
 
 
 def _describe(line: PatternLine) -> str:
-    """Describe a pattern by the rules alone."""
     tool = f" The change that it is about is {line.pivot}." if line.pivot != "*" else ""
     return f"{_MEANINGS[line.category]}{tool}"
 

@@ -164,8 +164,6 @@ def build_directive(
 
 @dataclass(frozen=True, slots=True)
 class _TaskHistory:
-    """The tasks that were written so far."""
-
     names: set[str] = field(default_factory=set)
     last: list[BufferTask] = field(default_factory=list)
     """Tasks written by the cycle before this one."""
@@ -213,8 +211,7 @@ def _read_earlier(
     failed: Collection[str],
     kinds: Collection[str] | None,
 ) -> list[Failures]:
-    """Return, for patterns without failures in the round, the examples of their last round with
-    some."""
+    """Return the examples of their last failed round for patterns without failures now."""
     names = {line.pattern: line.examples for line in lines if line.pattern not in failed}
     clients = evidence.read_clients(connection, {*chain(*names.values())}, kinds)
     earlier = []
@@ -241,7 +238,6 @@ def _analysis(
     seen: Sequence[RoundRollout],
     written: set[str],
 ) -> Analysis | None:
-    """Return the analyzer's result; None without one, or if no failure can be shown to it."""
     settings = app.settings.models.analyzer
     failed = [rollout for rollout in seen if rollout.category is not None]
     if not settings.url or not failed:

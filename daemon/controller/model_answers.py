@@ -40,8 +40,7 @@ tokens, which would spend the budget."""
 _FENCE: Final = "```"
 _FENCE_BEGINS: Final = re.compile(r"```(?:json)?[ \t]*\n", re.IGNORECASE)
 BYTES_PER_TOKEN: Final = 3
-"""A low guess, so that estimates of tokens are high; in UTF-8, so that a Chinese character is a
-token."""
+"""A low guess, so that estimates are high; in UTF-8, so that a Chinese character is a token."""
 
 
 class ModelFailure(KintsugiError):
@@ -177,8 +176,7 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
 
 
 def estimate_json(document: Any) -> int:
-    """Return a high estimate of the tokens of a schema or tools, which servers put into the
-    prompt."""
+    """Return a high estimate of the tokens of a schema or tools, which prompts contain."""
     return len(json.dumps(document)) // BYTES_PER_TOKEN
 
 

@@ -1,5 +1,4 @@
-"""Counts of a failure pattern's refused calls. Imports stay light, since a status reads them
-too."""
+"""Counts of a failure pattern's refused calls. Imports stay light for the status."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -15,8 +14,7 @@ LEAST_REFUSED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Deduplicated failures of a pattern, and those with a call of the agent that a tool
-    refused."""
+    """Deduplicated failures of a pattern, and those with a call that a tool refused."""
 
     failures: int
     refused: int

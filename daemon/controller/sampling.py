@@ -64,8 +64,7 @@ def sample_successes(
     seed: str,
     most: int = SUCCESSES,
 ) -> list[Candidate]:
-    """Return at most `most`: on tasks that `failed`, then on tasks `written` for a pattern, then
-    any."""
+    """Return at most `most`: on tasks that `failed`, then on `written` tasks, then any."""
     by_use = _group(
         candidates, lambda candidate: (candidate.task not in failed, candidate.task not in written)
     )
@@ -79,8 +78,7 @@ def shorten(
     last: int = LAST_MESSAGES,
     characters: int = CHARACTERS,
 ) -> Excerpt:
-    """Return the beginning and the end of a conversation, in so many characters if its calls
-    allow."""
+    """Return the beginning and the end of a conversation, in so many characters if possible."""
     between = max(0, len(messages) - first - last)
     kept = [*messages[:first], *messages[first + between :]] if between else list(messages)
     arguments = sum(

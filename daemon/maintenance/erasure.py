@@ -65,8 +65,7 @@ class PersonData:
     leaning: int = 0
     """Number of other persons' calls that are stored as additions to calls of this person."""
     readable_names: int = 0
-    """Number of sealed events of earlier versions whose head names offered tools, or a client's
-    model."""
+    """Sealed events of earlier versions whose head names offered tools or a client's model."""
     tasks: list[SealedTask] = field(default_factory=list)
     """Tasks that are made of the person's sessions, sealed with the key."""
     announced: bool = False
@@ -79,8 +78,7 @@ class PersonData:
 
 
 def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData:
-    """Return the log's data about a person, or the owner of key `keyid`. Read the whole log. Raise
-    NoSuchKey."""
+    """Read the whole log for data about a person, or the owner of key `keyid`. Raise NoSuchKey."""
     app.settle()
     wanted = keyid
     if keyid is None and person is not None:

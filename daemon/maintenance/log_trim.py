@@ -41,8 +41,7 @@ _REASONS: Final = ("archive", "tables", "broker", "sessions")
 
 
 def find_source_log(app: "App", archive: Archive) -> EventLog:
-    """Return the log of this home that an archive was made from. Raise LogError if it is
-    neither."""
+    """Return the log of this home that an archive was made from. Raise LogError without one."""
     source = archive.manifest.source
     if source is None and app.on_kafka:
         return app.kafka
@@ -57,8 +56,7 @@ def find_source_log(app: "App", archive: Archive) -> EventLog:
 
 
 def plan(app: "App", log: EventLog, archive: Archive, before: Cut) -> list[Portion]:
-    """Return the droppable portions; read them in the log and in the archive. Raise LogError,
-    LogCorrupt."""
+    """Return the droppable portions, read in log and archive. Raise LogError, LogCorrupt."""
     return [
         _portion(app, log, archive, p, before[ROLLOUTS.name, p]) for p in range(ROLLOUTS.partitions)
     ]

@@ -38,8 +38,6 @@ class VerifyReport:
 
 @dataclass
 class _Sequences:
-    """Sequence numbers of one source in one partition, repetitions allowed."""
-
     following: int
     highest: int
 

@@ -209,8 +209,7 @@ def _read_task(item: RolloutImport, opened: EnvironmentOpener) -> TaskDefinition
 
 
 def _read_embedded(item: RolloutImport, environment: Environment) -> TaskDefinition | None:
-    """Return the embedded task with its first state and its assertions; None if it cannot be built
-    here."""
+    """Return the embedded task with first state and assertions; None if it cannot be built."""
     assert isinstance(environment, Tau2Environment), "_hindrance left the others out"
     raw = json.loads(item.record)["task"]
     try:
@@ -223,8 +222,7 @@ def _read_embedded(item: RolloutImport, environment: Environment) -> TaskDefinit
 
 
 def definition(task: Task) -> TaskDefinition:
-    """Return a recorded task as an executable definition, without assertions in natural
-    language."""
+    """Return a recorded task as an executable definition, without natural-language assertions."""
     basis = cast("tuple[Basis, ...]", task.reward_basis)
     arguments = {"reward_basis": basis} if basis else {}
     return TaskDefinition(
@@ -243,7 +241,6 @@ def definition(task: Task) -> TaskDefinition:
 
 
 def _reasons(verdict: Grade) -> str:
-    """Describe the reasons of a verdict."""
     ours: list[str] = []
     if verdict.irregular is not None:
         ours.append(f"ended by {verdict.irregular}")

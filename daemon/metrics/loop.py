@@ -239,7 +239,6 @@ def _patterns(connection: "Connection", sheet: Sheet, shown: list[Pair]) -> None
 def _agent(
     connection: "Connection", settings: "Settings", sheet: Sheet, pair: Pair, now: datetime
 ) -> None:
-    """Report the open cycle's step, or the input of the next one."""
     cycle = learning.open_cycle(connection, pair.alias)
     number = None if cycle is None else cycle.number
     due = False
@@ -263,8 +262,7 @@ def _agent(
 
 
 def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
-    """Report totals over all cycles, jobs and adapters; 0 without any, so that the first is an
-    increase."""
+    """Report totals over cycles, jobs and adapters, from 0, so that the first is an increase."""
     cycles, jobs = figures.cycle_counts(connection), figures.job_counts(connection)
     adapters, entered = figures.adapter_counts(connection), figures.state_entry_counts(connection)
     gates, tasks = figures.gate_counts(connection), figures.task_counts(connection)
@@ -286,7 +284,6 @@ def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
 
 
 def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
-    """Report the last time of each step of the loop, and the last measurement."""
     for alias, time in agents.newest_rollouts(connection).items():
         if alias in names:
             sheet.say("kintsugi_rollouts_newest_timestamp_seconds", _when(time), alias)
@@ -308,7 +305,6 @@ def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
 
 
 def _say_after_error(connection: "Connection", sheet: Sheet, alias: str, adapter: str) -> None:
-    """Report what an adapter's gate measured after calls that a tool had refused."""
     row = serving.adapter_row(connection, adapter)
     measured = None if row is None or row.gate is None else row.gate.after_error
     if measured is None:

@@ -29,8 +29,7 @@ PATIENCE_SECONDS: Final = 2.0
 """Seconds a scrape waits for a reading; below the timeout of any scrape."""
 
 KEPT_SECONDS: Final = 4.0
-"""Seconds a reading is reused; below the usual scrape interval, so that each scrape gets new
-values."""
+"""Seconds a reading is reused; below the scrape interval, so that each scrape gets new values."""
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +87,7 @@ class BackgroundCollector(Collector):
         self._thread.join(PATIENCE_SECONDS)
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the declared metrics without samples, which the registry asks for on
-        registration."""
+        """Yield the declared metrics without samples, for the registration."""
         yield from Sheet((*self._families, *about(self._what))).metrics()
 
     def collect(self) -> Iterator[Metric]:

@@ -92,8 +92,6 @@ def _first_writer(log: EventLog, parted: SnapshotDivergence, folder: Path) -> Re
 
 @dataclass(frozen=True, slots=True)
 class _Refold:
-    """Folds again from the equal snapshot, as often as needed."""
-
     log: EventLog
     equal: Snapshot | None
     begin: Cut
@@ -103,8 +101,7 @@ class _Refold:
     def first_step(
         self, places: Sequence[tuple[str, int, int]], skipped: int, size: int
     ) -> int | None:
-        """Return where the first step of `size` places that writes one of the rows begins, from
-        `skipped` on."""
+        """Return where the first step (`size` places) writes one of the rows, from `skipped` on."""
         with self._tables() as engine:
             runner = Runner(self.log, engine)
             cut = self.begin | _after(places[:skipped])

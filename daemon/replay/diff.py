@@ -118,8 +118,7 @@ def _path(name: str) -> Path | None:
 
 
 def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:
-    """Return the log of a snapshot if it still exists: an archive, a log, or several in
-    succession."""
+    """Return the log of a snapshot if it still exists: one, or an archive and its log."""
     parts = []
     for name in names:
         log = side(name, opened).log
@@ -152,8 +151,7 @@ def logs(
     advance: Callable[[int], None] = lambda _: None,
     start: Cut | None = None,
 ) -> LogComparison:
-    """Compare two logs, from `start` on if given, and return the first divergence of each
-    partition."""
+    """Compare two logs, from `start` if given; return each partition's first divergence."""
     comparison = LogComparison()
     for at in starts(left_log):
         if start is None:
@@ -217,7 +215,7 @@ def _from(
 def _past_equal_segments(
     left_log: EventLog, right_log: EventLog, stream: str, partition: int, at: int
 ) -> int:
-    """Return the offset up to which the hashes of the segments show equal logs."""
+    """Return the offset up to which the segments' hashes are equal."""
     if isinstance(left_log, Archive) and isinstance(right_log, Archive):
         pairs = zip(
             left_log.segments(stream, partition),

@@ -195,7 +195,6 @@ _MANY: Final = ("task", "rollout")
 
 
 def _words(layout: Layout) -> str:
-    """Return the chain in whole sentences, for which a box has no room."""
     items = "".join(
         f"<dt>{escape(f'{box.kind} {box.name}')}</dt><dd>{escape(box.said)}</dd>"
         for box in layout.boxes.values()

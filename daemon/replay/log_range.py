@@ -1,8 +1,8 @@
 """Parse places in a log as a person writes them:
 
-2026-05-01T12:00:00Z                  when everything until then was recorded learning@17
-before decision 17, with the rollouts recorded until then rollouts@0,0,4,0,0,0,0,0;learning@5   an
-offset for each partition
+2026-05-01T12:00:00Z                  when everything until then was recorded
+learning@17                           before decision 17, with the rollouts until then
+rollouts@0,0,4,0,0,0,0,0;learning@5   an offset for each partition
 """
 
 import re
@@ -25,8 +25,7 @@ class NoPlace(WrongUsage):
 
 
 def between(log: "EventLog", begin: str | None, end: str | None) -> tuple[Cut | None, Cut]:
-    """Return the start (None: the log's) and the end of a range; None for `end` is the log's
-    end."""
+    """Return the start of a range (None: the log's) and its end; a None `end` is the log's end."""
     until = ends(log) if end is None else cut(log, end)
     if begin is None:
         return None, until

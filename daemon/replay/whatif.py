@@ -79,8 +79,6 @@ class WhatIfResult:
 
 @dataclass(slots=True)
 class _Course:
-    """The simulated cycles of one agent on one base."""
-
     pair: Pair
     past: Sequence[PastCycle]
     cycles: list[Would] = field(default_factory=list)
@@ -179,8 +177,7 @@ class _Walk:
             self._before.append(self._course(Pair(cycle.row.alias, cycle.row.base)).repeat(cycle))
 
     def look(self, connection: Connection, cut: Cut, now: datetime, until: datetime) -> None:
-        """Ask the scheduler at `now`, and at every moment before `until` at which time may change
-        the answer."""
+        """Ask the scheduler at `now`, and whenever the answer may change before `until`."""
         self.result.looks += 1
         for pair in agents.present(connection):
             course = self._course(pair)

@@ -201,8 +201,7 @@ class _CloseRound:
         self._keys = _Keys(app)
         self._lost = lost
         self._held: set[str] = set()
-        """Sessions that wait until the next round with all ends: a later one must not take an
-        earlier one's."""
+        """Sessions that wait with all ends: a later end must not take an earlier one's calls."""
         self.rollouts = 0
         self.failures: list[Failure] = []
         self._waits: dict[str, tuple[str, int]] = {}
@@ -310,8 +309,6 @@ def _idle_end(app: "App", idle: IdleSession, now: datetime) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One end of a session, from the tables."""
-
     end: SessionEndRow
     rows: Sequence[CallRow]
     """Its calls."""

@@ -38,8 +38,6 @@ class SessionIncomplete(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Contents of a call's CallStarted event."""
-
     parent: str | None
     kept: int
     """Number of leading messages that it shares with its parent's conversation."""
@@ -113,8 +111,7 @@ class History:
         return self._answer(row)
 
     def owner(self, row: StoredCall) -> Key | str | None:
-        """Return the key that sealed a call, or the person's name if unsealed; None if it is
-        unreadable."""
+        """Return the key that sealed a call, or the unsealed person's name; None if unreadable."""
         whole = self._whole(row, row.started_offset)
         return None if self.is_unreadable(row) else whole.key or whole.event.envelope.person
 
@@ -265,8 +262,7 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
-    """Return (base, policy) of the last call in a line that an engine answered; `NOBODY` twice if
-    none."""
+    """Return (base, policy) of the last call that an engine answered; `NOBODY` twice if none."""
     call = find_last_answer(calls)
     if call is None:
         return NOBODY, NOBODY
@@ -278,8 +274,7 @@ def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
 
 
 def find_last_answer(calls: Sequence[CallRow]) -> CallRow | None:
-    """Return the last call in a line (first to last) that an engine answered; None if there is
-    none."""
+    """Return the last call, given first to last, that an engine answered; None if none."""
     for call in reversed(calls):
         listed = call.base != NOBODY and (call.outcome != "failed" or call.upstream is not None)
         if listed or call.outcome == "completed":

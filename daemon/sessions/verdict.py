@@ -103,7 +103,6 @@ def _outline(message: Message) -> tuple[str, str, list[str]]:
 def _lacks_user_calls(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> bool:
-    """Return whether a gold step of the user is not in the transcript."""
     if environment.user_toolset is None:
         return False
     missing = find_absent_actions(task.criteria, executed_calls(messages))

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from daemon.tracing.spans import Attributes
 
 ERASED: Final = "kintsugi.erased"
-"""Attribute of a call without content, because it or one that it goes on from is an erased
-person's."""
+"""Attribute of a call without content, because it goes on from an erased person's."""
 
 _NUMBERS: Final = (int, float)
 
@@ -90,8 +89,6 @@ def _parts(message: Message) -> Sequence[dict[str, Any]]:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part in OpenAI's form; by the conventions, one that is not text may have any
-    shape."""
     text = part.get("text")
     return {"type": "text", "content": text} if isinstance(text, str) else {"type": "media", **part}
 

@@ -44,8 +44,7 @@ _MOST_HEADERS: Final = 20_000
 
 
 class Headers:
-    """The clients' spans of calls: a rollout needs those of its calls, which ended shortly
-    before."""
+    """The clients' spans of recently ended calls, for their rollouts."""
 
     def __init__(self) -> None:
         self._known: dict[str, TraceContext | None] = {}
@@ -91,8 +90,7 @@ class CallSpans:
                 yield from self._rollout(event, event.data)
 
     def _rows_of(self, data: RolloutEnded) -> Sequence[Row[Any]]:
-        """Return the calls of a rollout; very many are in events before it, and so in the
-        tables."""
+        """Return the calls of a rollout; very many are in earlier events, and so in the tables."""
         if not data.gathered:
             return spans.read_calls(self._connection, [*data.calls, *data.forks])
         return spans.read_rollout_calls(self._connection, data.session, data.rollout)

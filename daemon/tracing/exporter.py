@@ -157,8 +157,7 @@ class Exporter:
         }
 
     def _check(self, at: At, folded: int) -> None:
-        """Raise AheadOfLog if more of a partition was sent than the log has: it is then another
-        log."""
+        """Raise AheadOfLog if more of a partition was sent than this log has."""
         reached = self._reached.get(at, 0)
         if reached > folded and reached > (end := self._app.log.end(at[0])[at[1]]):
             raise AheadOfLog(

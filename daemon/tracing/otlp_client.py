@@ -20,8 +20,7 @@ _LATER: Final = frozenset((408, 429, 502, 503, 504))
 _TOO_LARGE: Final = 413
 _BAD: Final = 400
 _TOO_LARGE_IN_GO: Final = b"request body too large"
-"""Text of a Collector's 400 that means too large: its own limit answers in these words of Go's
-library."""
+"""Text of a Collector's 400 that means too large, from Go's library."""
 _COMPRESSION_LEVEL: Final = 1
 """gzip level; spans repeat each other, so the quickest level saves most."""
 _SECONDS: Final = 10.0

@@ -79,7 +79,6 @@ def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch
 
 
 def _refuse_part(data: PanelComposed, rows: Mapping[str, Row], name: str) -> str | None:
-    """Return why an adapter cannot be a part of a panel; None if it can."""
     row = rows.get(name)
     if row is None:
         return f"nobody produced an adapter {name}"

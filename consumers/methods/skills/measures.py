@@ -73,8 +73,7 @@ def compute_coverage(labels: SkillLabels) -> Fraction:
 
 
 def is_chosen(labels: SkillLabels) -> bool:
-    """Return whether a labelling chooses the skill. It is exact: 12 of 20 less 8 of 20 is a
-    fifth."""
+    """Return whether a labelling chooses the skill, exactly: 12 of 20 less 8 of 20 is a fifth."""
     return compute_delta(labels) >= LEAST_DELTA and compute_coverage(labels) >= LEAST_COVERAGE
 
 

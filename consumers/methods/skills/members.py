@@ -30,8 +30,7 @@ class MemberShare:
 
 
 def read_member_shares(connection: Connection, policy: str) -> list[MemberShare]:
-    """Return a panel's rollouts by kind of task, member, skill and purpose, the most frequent
-    first."""
+    """Return a panel's rollouts by kind of task, member, skill and purpose, most frequent first."""
     rollouts = Rollout.table().c
     count, verdict = func.count(), cast(rollouts.success, Integer)
     query = (
@@ -68,8 +67,7 @@ class MemberSessions:
     """The sessions of a panel that a member answered for a skill."""
 
     skill: str | None
-    """Skill that the router found; None if it found none or no engine had its member: the base
-    answered."""
+    """Skill that the router found; None if it found none or no engine had its member."""
     member: str
     """The adapter, or the base under its name."""
     sessions: int

@@ -56,13 +56,11 @@ class OldMember:
     jobs: tuple[JobRow, ...]
     """The jobs of its lineage, its own first; empty if an operator brought it."""
     gain: float
-    """Gain that gates measured on its targets, in points of pass^1, summed over its lineage for the
-    skill."""
+    """Gain in points of pass^1 that gates measured on its targets, summed over its lineage."""
     sessions: int
     """Live rollouts that name it or its lineage."""
     won: float
-    """Number of these that failed without them: for each adapter by the gain of its gate and
-    earlier ones."""
+    """Number of these that failed without them, by the gains that gates measured until each."""
 
     def describe(self, base: str) -> str:
         """Return a sentence on why a job of this base is for its skill."""
@@ -124,8 +122,7 @@ def _misses_base(connection: Connection, row: Any) -> bool:
 
 
 def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | None:
-    """Return the member of another base from whose tasks a job (a row) was requested; None for
-    other jobs."""
+    """Return another base's member from whose tasks a job (a row) was requested, if any."""
     row = learning.job(connection, job.job)
     if row is None or row.branch is None or row.spec.parent is not None:
         return None
@@ -186,8 +183,7 @@ def _measure_gain(row: AdapterRow) -> float:
 
 
 def _read_lineage(connection: Connection, row: AdapterRow) -> list[tuple[AdapterRow, JobRow]]:
-    """Return (adapter, job) of an adapter and those that it was trained on from; empty without a
-    job."""
+    """Return (adapter, job) of an adapter and those that it went on from; empty without a job."""
     lineage: dict[str, tuple[AdapterRow, JobRow]] = {}
     parent: AdapterRow | None = row
     while parent is not None and parent.job is not None and parent.adapter not in lineage:

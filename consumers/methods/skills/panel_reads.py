@@ -92,8 +92,7 @@ def _is_verdict(state: str, event_type: str) -> bool:
 
 
 def _read_steps(connection: Connection, adapter: str) -> Sequence[Any]:
-    """Return the steps that moved an adapter, first to last, without those that unload or collect
-    it."""
+    """Return the accepted steps of an adapter in order, without unloading and collection."""
     steps = LifecycleStep.table().c
     query = select(steps.state, steps.type, steps.reason, steps.offset).where(
         steps.kind == "adapter",
@@ -105,8 +104,7 @@ def _read_steps(connection: Connection, adapter: str) -> Sequence[Any]:
 
 
 def read_traffic(connection: Connection, panels: Collection[str]) -> dict[str, PanelTraffic]:
-    """Return panel -> its answered calls; zeros if none. Calls that no engine answered do not
-    count."""
+    """Return panel -> its answered calls, without those that no engine answered; zeros if none."""
     calls = Call.table().c
     lost = (func.coalesce(calls.outcome, "") == "failed") & calls.upstream.is_(None)
     query = (

@@ -132,8 +132,7 @@ def _read_rollout(row: Any) -> ContrastRollout:
 
 
 def list_judged_rounds(connection: Connection, pair: Pair, until: int, most: int) -> list[int]:
-    """Return the newest rounds up to `until` with a judged rollout of this agent, at most
-    `most`."""
+    """Return the newest rounds up to `until` with a judged rollout of it, at most `most`."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.round)
@@ -156,8 +155,7 @@ def read_comparisons(connection: Connection) -> dict[Pair, SkillComparisonLine]:
 def read_skills(
     connection: Connection, alias: str | None = None, state: SkillState | None = None
 ) -> list[SkillLine]:
-    """Return the skills of an agent or all, in one state or any, the largest contrast of each
-    first."""
+    """Return the skills of an agent or all, of a state or any, largest contrast of each first."""
     table = Skill.table()
     query = select(table)
     if alias is not None:

@@ -1,5 +1,4 @@
-"""Explain plans, sets of plans, faults of rollouts and gates of users. Rows are those of the
-tables."""
+"""Explain plans, sets of plans, faults of rollouts and gates of users, by rows of the tables."""
 
 import json
 from typing import Any
@@ -42,7 +41,6 @@ def build_plan_node(connection: Connection, task: Row[Any]) -> Node | None:
 
 
 def _describe_plan_counts(item: PlanState | PlanSetLine) -> str:
-    """Describe the tries of a plan or a set, and the faults of their failed rollouts."""
     counts = item.counts
     faults = [f"{count} by the {fault}" for fault, count in counts.faults.items() if count]
     text = f"{counts.accepted} of {counts.tries} tries accepted"
@@ -83,8 +81,6 @@ def describe_role_gate(adapter: Row[Any]) -> tuple[str, str]:
 
 
 def _describe_user_gate(stored: str | None) -> str:
-    """Describe an adapter's result as a user (JSON of the event); return "" before it was
-    measured."""
     if stored is None:
         return ""
     gate = UserEvaluated.model_validate_json(stored)

@@ -170,7 +170,6 @@ def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) 
 
 
 def _list_users(batch: Batch, row: Row) -> list[Row]:
-    """Return the other adapters that play users of the same agent and base."""
     adapters = Adapter.table()
     query = (
         select(adapters)

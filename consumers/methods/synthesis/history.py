@@ -63,8 +63,6 @@ class SetPast:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A revision that was tried, from the tables or from the log."""
-
     plan: str
     revision: int
     definition: Plan
@@ -152,7 +150,6 @@ def _read_events(
 def _count(
     connection: Connection, line: PlanSetLine, before: int | None, plans: dict[str, PlanPast]
 ) -> None:
-    """Add the tries and the failures of each plan's revision since it was made."""
     tasks, rejections = Task.table().c, Rejection.table().c
     query = select(tasks.plan, tasks.plan_revision, tasks.offset).where(tasks.plans == line.plans)
     for row in connection.execute(query if before is None else query.where(tasks.offset < before)):

@@ -32,8 +32,7 @@ class PlanCounts:
     tries: int = 0
     accepted: int = 0
     task: int = 0
-    """Rollouts that failed by a fault of the task; the next two count faults of the user and of the
-    agent."""
+    """Rollouts that failed by a fault of the task; the next two, of the user and of the agent."""
     user: int = 0
     trajectory: int = 0
     disagreements: int = 0
@@ -182,7 +181,7 @@ def find_plan(connection: Connection, line: PlanSetLine, name: str) -> PlanState
 def read_plan_changes(
     connection: Connection, plans: str, plan: str | None = None, before: int | None = None
 ) -> list[PlanChangeLine]:
-    """Return the revisions of a set or one of its plans, by round; only those before offset
+    """Return the revisions of a set or a plan of it, by round; only those before offset
     `before`."""
     changes = PlanChange.table()
     query = select(changes).where(changes.c.plans == plans)

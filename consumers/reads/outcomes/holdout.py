@@ -35,8 +35,7 @@ class DrawnSession:
 def read_drawn_sessions(
     connection: Connection, alias: str, base: str, since: str
 ) -> list[DrawnSession]:
-    """Return the sessions that were held out or not by a draw at or after `since` (RFC 3339), by
-    draw."""
+    """Return the sessions drawn for or against the holdout since `since` (RFC 3339), by draw."""
     sessions = _select_sessions(alias, base, since)
     counted, older = split_by_rules(connection, sessions)
     verdicts = {row.session: row for row in counted}
@@ -102,8 +101,7 @@ def find_last_draw(connection: Connection, alias: str, base: str) -> float | Non
 
 
 def _select_sessions(alias: str, base: str, since: str) -> Subquery:
-    """Select (session, held_out, share, began) of sessions that were drawn one way, by one
-    share."""
+    """Select (session, held_out, share, began) of sessions drawn one way, by one share."""
     calls = Call.table().c
     held_out = cast(calls.held_out, Integer)
     return (

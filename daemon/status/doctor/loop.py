@@ -64,7 +64,6 @@ def cycle(app: "App") -> Finding:
 def _check_progress(
     connection: "Connection", settings: "Settings", row: "CycleRow", now: "datetime"
 ) -> Finding:
-    """Check how long an open cycle has needed the same step."""
     from consumers.reads.cycle_state import read_cycle_state
     from daemon.cycle.state_machine import Step
     from daemon.cycle.views import read_step, step_start

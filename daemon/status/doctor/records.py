@@ -90,8 +90,7 @@ def fold(app: "App") -> Finding:
 
 
 def keys(app: "App") -> Finding:
-    """Check that the key store answers, has the keys of the newest events, and none of an erased
-    person."""
+    """Check that the key store answers, has the newest events' keys, and no erased person's."""
     from consumers.folds.erasures import read_erasure_keys
 
     alone = app.settings.privacy.keys_url is None
@@ -115,7 +114,6 @@ def keys(app: "App") -> Finding:
 
 
 def _collect_newest_keys(app: "App") -> frozenset[str]:
-    """Return the keys that the newest events of each partition need."""
     if not app.on_kafka and not (app.settings.home / "log.db").exists():
         return frozenset()
     log, ids = app.readable_log, set[str | None]()

@@ -41,8 +41,7 @@ def adapters(app: "App") -> Finding:
 
 
 def check_whole(app: "App", rows: "Sequence[AdapterRow]") -> None:
-    """Check the files of adapters. Raise BadAdapter for the first with other files than were
-    produced."""
+    """Raise BadAdapter for the first adapter with other files than were produced."""
     from daemon.adapters.adoption import intact
 
     for row in rows:
@@ -50,7 +49,6 @@ def check_whole(app: "App", rows: "Sequence[AdapterRow]") -> None:
 
 
 def _find_adapters_in_use(table: "RouteTable") -> "Iterator[AdapterRow]":
-    """Yield the adapters that answer, with the parts of versions."""
     from daemon.serving.fleet import expand_versions
 
     for route in table.routes:
