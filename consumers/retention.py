@@ -1,8 +1,5 @@
-"""Find the events of `rollouts` that are still read from the log after they were folded.
-
-Those are the events of a session with loose calls, since a rollout is made from them. Transcripts
-that a person looks at are not covered.
-"""
+"""Find the events of `rollouts` that are still read from the log after they were folded: those of
+sessions with loose calls or that went on after an offset, since a rollout is made from them."""
 
 from sqlalchemy import Connection, case, func, select
 
@@ -10,7 +7,7 @@ from consumers.tables import Call
 
 
 def find_retention_offset(connection: Connection, partition: int, before: int) -> int:
-    """Return the offset from which all events are needed; `before` if none before it is."""
+    """Return the offset of the folded log from which all is needed, at most `before`."""
     calls = Call.table().c
     session = (
         select(

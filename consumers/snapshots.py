@@ -1,8 +1,6 @@
 """Snapshots: the tables as they were after so many events, each a SQLite database of its own.
-
-FOLDER/000000100000.db      the tables after 100,000 events in the order of recording
-FOLDER/000000100000.json    their position, and a hash over every row and column
-"""
+FOLDER/000000100000.db the tables after 100,000 events in the order of recording
+FOLDER/000000100000.json their position, and a hash over every row and column"""
 
 import json
 import sqlite3

@@ -321,7 +321,7 @@ class Task(ProjectionTable, table=True):
     capability: str | None = _string()
     instruction: str | None = _string()
     gold_actions: str | None = _string()
-    """JSON list of actions; null where none was recorded."""
+    """JSON list of actions; null if none was recorded."""
     outputs: str = _string()
     reward_basis: str = _string()
     definition: str | None = _string()
@@ -866,7 +866,7 @@ class JobRound(ProjectionTable, table=True):
 
 
 class Adapter(ProjectionTable, table=True):
-    """An adapter, and where it is in its life (events/lifecycle.py)."""
+    """An adapter and its lifecycle state (events/lifecycle.py)."""
 
     __tablename__ = "adapters"
     __table_args__ = (Index("ix_adapters_alias", "alias", "base"),)
@@ -942,7 +942,7 @@ class LifecycleStep(ProjectionTable, table=True):
     MERGE: ClassVar[Merge] = Merge.FIRST
 
     kind: str = _key()
-    """`adapter` or `alias`: what `subject` names."""
+    """Kind of `subject`: `adapter` or `alias`."""
     subject: str = _key()
     number: int = _number_key()
     """Number among the steps of its subject, from 0."""

@@ -1,9 +1,6 @@
-"""The policies that answer an alias now, which a round's numbers are about.
-
-They are those with a share of the route at the folded event, or the base without a route. Imports
-always count. A round claims failures of other policies, and verdicts under older rules, without
-counting them.
-"""
+"""The policies that answer an alias now, which a round's numbers are about. They are those with a
+share of the route at the folded event, or the base without a route. Imports always count. A round
+claims failures of other policies, and verdicts under older rules, without counting them."""
 
 import json
 from typing import Any

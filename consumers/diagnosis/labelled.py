@@ -1,8 +1,6 @@
-"""Rollouts with the label that counts: that of a proven repair, else that of the rules.
-
-Events of `learning` close rounds and store repairs. So a round counts with the repairs before it in
-that order, however partitions interleave; a later repair changes the shown label and later rounds.
-"""
+"""Rollouts with the label that counts: that of a proven repair, else that of the rules. Events of
+`learning` close rounds and store repairs. So a round counts with the repairs before it in that
+order, however partitions interleave; a later repair changes the shown label and later rounds."""
 
 from sqlalchemy import FromClause, Subquery, case, func, select
 from sqlalchemy.sql import ColumnElement

@@ -63,7 +63,8 @@ class PatternState:
 
     @property
     def priority(self) -> float:
-        """P = [not RESOLVED] · e · (1 + ½ min(streak, 4)) · (1 − ρ) · λ · (1.5 if REGRESSED)."""
+        """Return P = [not RESOLVED] · e · (1 + ½ min(streak, 4)) · (1 − ρ) · λ · (1.5 if
+        REGRESSED)."""
         if self.status is Status.RESOLVED:
             return 0.0
         regressed = REGRESSED_FACTOR if self.status is Status.REGRESSED else 1.0
@@ -109,12 +110,12 @@ class RoundEvidence:
 
     @property
     def pass_rate(self) -> float:
-        """ρ = (share · weight + 1) / (weight + 2)."""
+        """Return ρ = (share · weight + 1) / (weight + 2)."""
         return (self.share * self.weight + 1) / (self.weight + 2)
 
     @property
     def learnability(self) -> float:
-        """λ = 1 - ¾ · broken / failures."""
+        """Return λ = 1 - ¾ · broken / failures."""
         return 1 - (1 - BROKEN_FACTOR) * self.broken / max(1, self.failures)
 
 

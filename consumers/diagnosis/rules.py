@@ -1,8 +1,6 @@
-"""The rules of diagnosis, one function each, which returns its evidence or nothing.
-
-Guarantee: time and memory linear in the text and the calls, for any input, by stated bounds
-(`OUTPUTS`, `NAMED`, matching.py, labels.py). detectors.py explains each rule.
-"""
+"""The rules of diagnosis, one function each, which returns its evidence or nothing. Guarantee: time
+and memory linear in the text and the calls, for any input, by stated bounds (`OUTPUTS`, `NAMED`,
+matching.py, labels.py). detectors.py explains each rule."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,8 +1,6 @@
-"""Erased persons: the fold of PersonErased, their keys, sealed tasks and dependent adapters.
-
-The fold changes no other table: a person's content is sealed in the log and never opened by a fold
-(diagnosis/labels.py).
-"""
+"""Erased persons: the fold of PersonErased, their keys, sealed tasks and dependent adapters. The
+fold changes no other table: a person's content is sealed in the log and never opened by a fold
+(diagnosis/labels.py)."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping

@@ -1,8 +1,6 @@
-"""The fold of RepairSearched: the proven label of a failed rollout.
-
-It reads no other table, so its order with the rollout does not matter. Of the events of one version
-of the rules, only the first that could replay the rollout counts.
-"""
+"""The fold of RepairSearched: the proven label of a failed rollout. It reads no other table, so its
+order with the rollout does not matter. Of the events of one version of the rules, only the first
+that could replay the rollout counts."""
 
 from sqlalchemy import select
 

@@ -1,7 +1,5 @@
-"""Counts over the loop for monitoring: few numbers by alias, however large the tables are.
-
-Call them within one `database.read_transaction`. Times are texts as in the events (RFC 3339, UTC).
-"""
+"""Counts over the loop for monitoring: few numbers by alias, however large the tables are. Call
+them within one `database.read_transaction`. Times are texts as in the events (RFC 3339, UTC)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
-"""The state of an open cycle: all that its next step depends on, in one read.
-
-Call it within `database.read_transaction`, so that the rows are of one moment.
-"""
+"""The state of an open cycle: all that its next step depends on, in one read. Call it within
+`database.read_transaction`, so that the rows are of one moment."""
 
 import json
 from collections.abc import Mapping
@@ -152,12 +150,12 @@ def _incumbent(connection: Connection, alias: str) -> str | None:
 
 
 def find_cycle_cancellation(connection: Connection, cycle: str) -> str | None:
-    """Return who cancelled a cycle, and why; None if no person did."""
+    """Return a sentence with the person who cancelled a cycle, and the reason; None if none did."""
     return _read_cancellations(connection, CYCLE_CANCEL, "cycle").get(cycle)
 
 
 def _read_cancellations(connection: Connection, action: str, what: str) -> dict[str, str]:
-    """Return name -> who first cancelled it by this action, and why."""
+    """Return name -> sentence on its first cancellation by this action."""
     actions = OperatorAction.table().c
     query = select(OperatorAction.table()).where(actions.action == action)
     reasons: dict[str, str] = {}

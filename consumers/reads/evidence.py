@@ -1,8 +1,6 @@
-"""Typed reads of a closed round of one agent, from which a directive is written.
-
-Guarantee: rows are in a fixed order, so equal tables give equal answers. Deduplication is the
-round's own (diagnosis/round_counts.py).
-"""
+"""Typed reads of a closed round of one agent, from which a directive is written. Guarantee: rows
+are in a fixed order, so equal tables give equal answers. Deduplication is the round's own
+(diagnosis/round_counts.py)."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -57,7 +55,7 @@ class TaskRate:
 
 @dataclass(frozen=True, slots=True)
 class PassedRollout:
-    """A rollout that passed, and where its event lies in `rollouts`."""
+    """A rollout that passed, and the place of its event in `rollouts`."""
 
     rollout: str
     task: str

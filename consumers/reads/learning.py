@@ -1,8 +1,6 @@
-"""Typed reads of the loop: leaders, cycles, the tasks that they wrote, and their jobs.
-
-Within one `database.read_transaction` all reads are of one moment. Times are texts as in the events
-(RFC 3339, UTC).
-"""
+"""Typed reads of the loop: leaders, cycles, the tasks that they wrote, and their jobs. Within one
+`database.read_transaction` all reads are of one moment. Times are texts as in the events (RFC 3339,
+UTC)."""
 
 import json
 from collections.abc import Iterator
@@ -199,7 +197,7 @@ class RejectionRow:
 
 
 _COLUMNS: Final = {"version": VERSION, "branch": BRANCH}
-"""Field -> its column, where the names differ."""
+"""Field -> its column, if the names differ."""
 
 
 def list_fields(row: CycleRow | JobRow) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Small reads for planning a cycle and counting its cost, within one `database.read_transaction`.
-
-Each reads a few rows from an index, so a status may ask them every second.
-"""
+Each reads a few rows from an index, so a status may ask them every second."""
 
 import json
 from collections.abc import Collection

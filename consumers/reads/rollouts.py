@@ -1,7 +1,5 @@
 """Typed reads of rollouts, patterns, rounds and dead letters, for the command line and the daemon.
-
-The shapes are a promise to scripts: fields may be added, none dropped or changed in meaning.
-"""
+The shapes are a promise to scripts: fields may be added, none dropped or changed in meaning."""
 
 import json
 from collections import Counter
@@ -54,7 +52,7 @@ class RolloutLine:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRow:
-    """All folded facts of a rollout, and where its event lies."""
+    """All folded facts of a rollout, and the place of its event."""
 
     line: RolloutLine
     alias: str
@@ -69,7 +67,7 @@ class RolloutRow:
     offset: int
     gold_actions: list[dict[str, Any]] | None
     rule_category: str | None = None
-    """Primary category by the rules; `line.category` is the repair's where it proves one."""
+    """Primary category by the rules; `line.category` is that of a proven repair."""
     rule_pivot: str | None = None
     repair: RepairRow | None = None
     has_older_rules: bool = False
@@ -352,7 +350,7 @@ class RuleChange:
 
     @property
     def sentence(self) -> str:
-        """Return the change as `kintsugi status` says it."""
+        """Return the change as a sentence for `kintsugi status`."""
         return (
             f"re-baselined: rules {self.environment}/{self.before} -> "
             f"{self.environment}/{self.after}, in round {self.round}"
@@ -396,7 +394,7 @@ class OlderVerdicts:
 
     @property
     def sentence(self) -> str:
-        """Return the verdicts as `kintsugi status` counts them."""
+        """Return the count as a sentence for `kintsugi status`."""
         return (
             f"{self.verdicts:,} verdicts of the last round count nowhere, because others on their "
             "kinds of task were given under newer rules; run the newest release everywhere"

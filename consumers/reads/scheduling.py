@@ -1,8 +1,6 @@
-"""Numbers for the scheduler: reasons why a cycle of an agent is due, or must wait.
-
-Call it within `database.read_transaction`. It runs in every tick, so it reads unread rollouts from
-indexes and nothing of the rest.
-"""
+"""Numbers for the scheduler: reasons why a cycle of an agent is due, or must wait. Call it within
+`database.read_transaction`. It runs in every tick, so it reads unread rollouts from indexes and
+nothing of the rest."""
 
 import json
 from collections.abc import Collection

@@ -133,7 +133,7 @@ class AdapterRow:
 
     @property
     def chooser(self) -> Chooser | None:
-        """Return what chooses a member for a session; None for a version with files."""
+        """Return the chooser of a session's member; None for a version with files."""
         return None if self.composition is None else self.composition.chooser
 
     def describe_members(self) -> str:
@@ -228,7 +228,7 @@ class OperatorActionLine:
 
 
 _COLUMNS: Final = {"composition": VERSION, "role_gate": ROLE_GATE}
-"""Field -> its column, where the names differ."""
+"""Field -> its column, if the names differ."""
 
 
 def list_fields(row: AdapterRow | AdapterLine) -> dict[str, Any]:

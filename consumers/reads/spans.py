@@ -1,7 +1,5 @@
-"""Rows for the spans of agents and of decisions, with every column of their table.
-
-Guarantee: rows of a list are in a fixed order. Only the log has the trace context of an event.
-"""
+"""Rows for the spans of agents and of decisions, with every column of their table. Guarantee: rows
+of a list are in a fixed order. Only the log has the trace context of an event."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any

@@ -1,8 +1,5 @@
 """Reads of the adapters that an alias promoted one after another, and of those the next job may
-need.
-
-Within one `database.read_transaction` all reads are of one moment.
-"""
+need. Within one `database.read_transaction` all reads are of one moment."""
 
 from pathlib import PurePath
 

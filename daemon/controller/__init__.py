@@ -1,1 +1,1 @@
-"""The Controller: reads a closed round and directs what the next tasks shall practise."""
+"""The Controller: reads a closed round and directs the practice of the next tasks."""

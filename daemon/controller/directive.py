@@ -1,7 +1,5 @@
-"""The directive: what the next tasks shall practise, as data and in words by one template. Pure.
-
-A finding gives a pattern its words and never its quota: only the fold of a round moves priorities.
-"""
+"""The directive: the weaknesses that the next tasks shall practise, as data and in words. Pure. A
+finding gives a pattern its words and never its quota: only a round's fold moves priorities."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,9 +1,6 @@
 """Build the directive of one cycle from the tables and, with an analyzer, the sampled
-conversations.
-
-It appends nothing. All but the analyzer's words follows from the tables and the cycle's id, so a
-redo directs the same.
-"""
+conversations. It appends nothing. All but the analyzer's words follows from the tables and the
+cycle's id, so a redo directs the same."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -55,7 +55,7 @@ class TokenBudget:
     """Tokens that may still be read and written."""
 
     def __init__(self, tokens: int, setting: str) -> None:
-        """`setting` is the name of the setting with this number."""
+        """Start with `tokens`; `setting` names the setting with this number."""
         self.left, self.setting = tokens, setting
 
     def spend(self, tokens: int) -> bool:

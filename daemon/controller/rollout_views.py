@@ -1,8 +1,6 @@
-"""A rollout as an analyzer is shown it: request, expected calls, verdict and conversation.
-
-A person's rollout is never shown: the model's words on it would be unsealed in the log. A view has
-none of the environment's labels.
-"""
+"""A rollout as an analyzer is shown it: request, expected calls, verdict and conversation. A
+person's rollout is never shown: the model's words on it would be unsealed in the log. A view has
+none of the environment's labels."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any

@@ -95,7 +95,7 @@ def _read_fold_offset(app: "App", log: EventLog, partition: int) -> int:
 
 
 def trim(log: EventLog, planned: list[Portion]) -> int:
-    """Drop what was planned; return the number of events dropped."""
+    """Drop the planned portions; return the number of events dropped."""
     for portion in planned:
         if portion.events:
             log.trim(ROLLOUTS.name, portion.partition, portion.before)

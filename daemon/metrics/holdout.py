@@ -1,8 +1,6 @@
-"""Metrics of the holdout: the cumulative lift, and the evidence on how sessions are held out.
-
-`arm` is `holdout` or `loop`; `bound` is `difference`, `low` or `high`; `of` is `sessions` or
-`judged`. A reading covers every session since the first promotion, so it is reused for a minute.
-"""
+"""Metrics of the holdout: the cumulative lift, and the evidence on how sessions are held out. `arm`
+is `holdout` or `loop`; `bound` is `difference`, `low` or `high`; `of` is `sessions` or `judged`. A
+reading covers every session since the first promotion, so it is reused for a minute."""
 
 import time
 from collections.abc import Callable, Collection, Iterable

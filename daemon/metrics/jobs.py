@@ -1,9 +1,6 @@
-"""Training metrics, from a job's reports while it runs (role `work`).
-
-The newest line of figures of an agent's newest job is shown until the next job has one. Lines are
-read without torch, so not by the learner's models. Guarantee: no label but the agent, and no more
-agents than `MOST_AGENTS`.
-"""
+"""Training metrics, from a job's reports while it runs (role `work`). The newest line of figures of
+an agent's newest job is shown until the next job has one. Lines are read without torch, so not by
+the learner's models. Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final

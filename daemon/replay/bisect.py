@@ -101,7 +101,8 @@ class _Refold:
     def first_step(
         self, places: Sequence[tuple[str, int, int]], skipped: int, size: int
     ) -> int | None:
-        """Return where the first step (`size` places) writes one of the rows, from `skipped` on."""
+        """Return the start of the first step (`size` places, from `skipped` on) that writes one of
+        the rows."""
         with self._tables() as engine:
             runner = Runner(self.log, engine)
             cut = self.begin | _after(places[:skipped])

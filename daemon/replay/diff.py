@@ -1,8 +1,6 @@
-"""`kintsugi diff`: find where two logs, or two foldings, diverge.
-
-Logs are compared event by event, tables row by row, and snapshots tell the events between which two
-foldings diverged. Archives are compared by the hashes of their segments before they are read.
-"""
+"""`kintsugi diff`: find where two logs, or two foldings, diverge. Logs are compared event by event,
+tables row by row, and snapshots tell the events between which two foldings diverged. Archives are
+compared by the hashes of their segments before they are read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack

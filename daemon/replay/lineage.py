@@ -1,7 +1,5 @@
-"""Render the graph of an explanation as a self-contained HTML page without a script. Pure.
-
-Each thing is drawn once, in a column of its kind. Beyond `MOST` of one kind, others are counted.
-"""
+"""Render the graph of an explanation as a self-contained HTML page without a script. Pure. Each
+thing is drawn once, in a column of its kind. Beyond `MOST` of one kind, others are counted."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

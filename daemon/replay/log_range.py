@@ -1,9 +1,6 @@
-"""Parse places in a log as a person writes them:
-
-2026-05-01T12:00:00Z                  when everything until then was recorded
-learning@17                           before decision 17, with the rollouts until then
-rollouts@0,0,4,0,0,0,0,0;learning@5   an offset for each partition
-"""
+"""Parse places in a log as a person writes them: 2026-05-01T12:00:00Z when everything until then
+was recorded learning@17 before decision 17, with the rollouts until then
+rollouts@0,0,4,0,0,0,0,0;learning@5 an offset for each partition"""
 
 import re
 from typing import TYPE_CHECKING

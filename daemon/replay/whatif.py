@@ -69,12 +69,12 @@ class Would:
 
 @dataclass(slots=True)
 class WhatIfResult:
-    """Cycles that would have begun, and what the next ones would wait for."""
+    """Simulated cycles, and the missing conditions of the next ones."""
 
     looks: int = 0
     cycles: list[Would] = field(default_factory=list)
     waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Alias -> what its next cycle would wait for at the end."""
+    """Alias -> missing conditions of its next cycle at the end."""
 
 
 @dataclass(slots=True)

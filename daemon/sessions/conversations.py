@@ -1,4 +1,4 @@
-"""Conversations of calls: their main line, who answered it, and its messages, read from the log.
+"""Conversations of calls: their main line, its last answer, and its messages, read from the log.
 
     history = History(app, connection)
     history.length(row)      messages of a call's conversation
@@ -54,8 +54,8 @@ class History:
     def __init__(
         self, app: "App", connection: "Connection | None", bodies: Bodies | None = None
     ) -> None:
-        """`connection` reads rows not given to `learn`; None if all are given. `bodies` reads the
-        message bodies, by default the application's."""
+        """Set up a history. `connection` reads rows not given to `learn`, None if all are given.
+        `bodies` reads the message bodies, by default the application's."""
         self._log = app.log
         self._bodies = app.bodies if bodies is None else bodies
         self._connection = connection

@@ -2,10 +2,10 @@
 
 A session gets the reward, shaped, and the parts of the same transcript in simulation. Its end
 counts as regular, since the reason for a client's hang-up is unknown; the penalty for length is
-null if an engine did not report tokens. Calls of a user with tools may be missing, so a failure
-without a gold step of the user has no verdict. Messages of the task's prefix are marked as not
-sampled: the client sent them. The task's name comes from a client: it selects an environment and
-never opens a file.
+null if an engine did not report tokens. Calls of a user with tools may be missing, so a failure in
+which a gold step of the user is missing has no verdict. Messages of the task's prefix are marked as
+not sampled: the client sent them. The task's name comes from a client: it selects an environment
+and never opens a file.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
-"""The state of the loop as one document, for `kintsugi status` and the status page.
-
-It is read at one moment of the tables, and of the log right after. The names are a promise to
-scripts; fields may be added. A log that cannot be reached leaves nulls and the reason.
-"""
+"""The state of the loop as one document, for `kintsugi status` and the status page. It is read at
+one moment of the tables, and of the log right after. The names are a promise to scripts; fields may
+be added. A log that cannot be reached leaves nulls and the reason."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -138,7 +136,7 @@ def _cycle(row: "CycleRow | None", step: str | None) -> dict[str, Any]:
 
 
 def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
-    """Return what the next cycle waits for, over all agents and for each."""
+    """Return the missing conditions of the next cycle, over all agents and for each."""
     from daemon.cycle.outlook import describe_unusable
 
     several = len(expected) > 1
@@ -213,7 +211,7 @@ def _list_user_endpoints(app: "App", runner: "JobRunner", row: "JobRow") -> list
 
 
 def _list_gate_waits(app: "App") -> "list[GateWait]":
-    """Return the gates on this machine without a running trial, with what they wait for."""
+    """Return the gates on this machine without a running trial, with their missing conditions."""
     from daemon.cycle.methods import build_user_worker, open_user_trials
     from daemon.cycle.worker import CycleWorker
     from daemon.jobs.runner_factory import trials_of

@@ -164,7 +164,7 @@ def _job(document: Document, now: datetime) -> Stop:
 
 
 def describe_job_wait(job: Mapping[str, Any]) -> str:
-    """Describe what a job's next attempt waits for if a model plays its users."""
+    """Describe the conditions of a job's next attempt if a model plays its users."""
     return (
         "no attempt runs: the next one waits for a slot (jobs.slots), and until the model of its "
         f"users answers at {', '.join(job['waits_for'])}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from daemon.tracing.spans import Attributes
 
 ERASED: Final = "kintsugi.erased"
-"""Attribute of a call without content, because it goes on from an erased person's."""
+"""Attribute of a call without content: it, or one that it goes on from, is an erased person's."""
 
 _NUMBERS: Final = (int, float)
 

@@ -1,8 +1,6 @@
-"""Send spans to a receiver: OTLP over HTTP, as protobuf (spans -> POST).
-
-Requests that a receiver refuses for good are halved if they are too large, else dropped and
-counted: they would be refused again.
-"""
+"""Send spans to a receiver: OTLP over HTTP, as protobuf (spans -> POST). Requests that a receiver
+refuses for good are halved if they are too large, else dropped and counted: they would be refused
+again."""
 
 import gzip
 import logging

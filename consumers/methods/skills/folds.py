@@ -1,8 +1,6 @@
-"""The folds of skills and panels.
-
-A skill that the last comparison lacks stays in the tables as absent with its last figures, because
-an adapter may carry its name. A comparison of earlier rounds than the last changes nothing.
-"""
+"""The folds of skills and panels. A skill that the last comparison lacks stays in the tables as
+absent with its last figures, because an adapter may carry its name. A comparison of earlier rounds
+than the last changes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
-"""Reads of the rollouts and sessions of each member of a panel, and how many passed.
-
-They count by the member that answered last, the base under its own name.
-"""
+"""Reads of the rollouts and sessions of each member of a panel, and how many passed. They count by
+the member that answered last, the base under its own name."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Reads of the panel members that answered an agent on another base, and of its jobs for skills.
-
-Within one `database.read_transaction` all reads are of one moment.
-"""
+Within one `database.read_transaction` all reads are of one moment."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -60,7 +58,7 @@ class OldMember:
     sessions: int
     """Live rollouts that name it or its lineage."""
     won: float
-    """Number of these that failed without them, by the gains that gates measured until each."""
+    """Number of these that failed without them, by each adapter's gain and the earlier ones'."""
 
     def describe(self, base: str) -> str:
         """Return a sentence on why a job of this base is for its skill."""

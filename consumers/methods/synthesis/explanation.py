@@ -73,8 +73,8 @@ def build_verdict_nodes(connection: Connection, task: Row[Any]) -> list[Node]:
 
 
 def describe_role_gate(adapter: Row[Any]) -> tuple[str, str]:
-    """Return an adapter's result as a user, and the reason of its state. Each is empty if it says
-    nothing, or what the other one says."""
+    """Return an adapter's result as a user, and the reason of its state unless the result has
+    it."""
     stored, reason = adapter.user_gate, adapter.reason
     repeats = stored is not None and json.loads(stored)["reason"] == reason
     return _describe_user_gate(stored), "" if repeats else reason

@@ -153,7 +153,7 @@ def fold_trajectory_verdict(folding: FoldInput, data: TrajectoryVerified, batch:
 
 
 def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) -> None:
-    """Store an adapter's gate as a user; if it passed, retire the users before it."""
+    """Store an adapter's gate as a user; if it passed, take the earlier users out of service."""
     row = find_adapter(batch, data.adapter)
     if row is not None and row["role"] != "user":
         refused = f"{data.adapter} is an agent's, and was measured as a user"

@@ -76,7 +76,7 @@ def read_plan_history(
     connection: Connection, line: PlanSetLine, before: int | None, find_events: FindSetEvents
 ) -> SetPast:
     """Return a set as it was before an offset of `learning`, or as it is for None. `find_events` is
-    called if the tables do not tell."""
+    called if the set was used since."""
     if before is not None and _was_used_since(connection, line, before):
         line, first, changes = _read_events(line, before, find_events)
     else:

@@ -1,8 +1,6 @@
-"""Reads of sets of plans and of the results of their tasks.
-
-Counts of a plan are those of its present revision; those of a set are of all its plans. Within one
-`database.read_transaction` all reads are of one moment.
-"""
+"""Reads of sets of plans and of the results of their tasks. Counts of a plan are those of its
+present revision; those of a set are of all its plans. Within one `database.read_transaction` all
+reads are of one moment."""
 
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Reads for finding the fault of a failure: tasks that fail, their siblings, and verdicts.
-
-Guarantee: rows are in a fixed order, so equal tables give equal answers.
-"""
+Guarantee: rows are in a fixed order, so equal tables give equal answers."""
 
 import json
 from collections.abc import Iterable, Sequence

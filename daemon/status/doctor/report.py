@@ -1,8 +1,6 @@
-"""The checks of `kintsugi doctor`, each with its finding, and the remedy for a problem.
-
-An exception of a check becomes its finding and never ends the others. Runbooks (docs/runbooks) name
-the checks that they rely on.
-"""
+"""The checks of `kintsugi doctor`, each with its finding, and the remedy for a problem. An
+exception of a check becomes its finding and never ends the others. Runbooks (docs/runbooks) name
+the checks that they rely on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -144,7 +144,7 @@ def checkpoints(app: "App") -> Finding:
 
 
 def engines(app: "App") -> Finding:
-    """Check that every configured engine says what it serves."""
+    """Check that every configured engine lists its models."""
     from daemon.config.upstreams import key_of
 
     urls = [upstream.url.rstrip("/") for upstream in app.settings.upstreams]
