@@ -149,7 +149,7 @@ def open_database(url: str, schema: str | None = None) -> Engine:
 
 def sqlite_url(path: Path) -> str:
     """Return the URL of a file, with any characters in its path."""
-    # What a URL would take for its query, its fragment or an escape.
+    # Characters that begin a URL's query, fragment or escape.
     return "sqlite:///" + re.sub("[%?#]", lambda match: f"%{ord(match[0]):02X}", str(path))
 
 
@@ -158,7 +158,7 @@ def _sqlite(url: str) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def keep_private(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
-        # Before SQLite makes it, which gives the files beside it the same mode.
+        # Before SQLite creates it: the files beside it get the same mode.
         name = str(arguments[0]) if arguments else ":memory:"
         path = Path(name)
         if name and not name.startswith((":", "file:")) and path.parent.is_dir():
@@ -199,7 +199,7 @@ def read_transaction(engine: Engine) -> Iterator[Connection]:
     """Yield a connection that only reads: one consistent view for all its queries."""
     with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
-            # Its default sees, at each statement, what was committed until then.
+            # By default, each statement sees the commits until then.
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
             yield connection

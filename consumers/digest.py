@@ -210,7 +210,7 @@ def _hash_order(model: type[ProjectionTable]) -> list[ColumnElement[Any]]:
     keys = list(table.primary_key.columns)
     if all(column.info.get("hashed", True) for column in keys):
         return list(keys)
-    # Said, for the databases do not agree on where an empty one belongs.
+    # Explicit, because the databases sort nulls differently.
     hashed = (column for column in table.columns if column.info.get("hashed", True))
     return [column.asc().nulls_first() for column in hashed]
 

@@ -232,7 +232,7 @@ def advance(
         .returning(OFFSETS.c.next_offset)
     ).first()
     if moved is None and old == 0:
-        # The very first move: of two runners that try, one inserts and the other is fenced.
+        # The first move: of two runners, one inserts and the other is fenced.
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         moved = connection.execute(
             dialect.insert(OFFSETS)

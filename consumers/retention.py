@@ -22,7 +22,7 @@ def find_retention_offset(connection: Connection, partition: int, before: int) -
     )
     query = select(func.min(session.c.first))
     while True:
-        # What is kept for one session may be where another one went on.
+        # The events kept for one session may include those of another.
         kept = (session.c.last >= before) | (session.c.loose == 1)
         offset = connection.execute(query.where(session.c.first < before, kept)).scalar()
         if offset is None:

@@ -66,7 +66,7 @@ def keep(
             "offsets": [[*at, offset] for at, offset in sorted(offsets(connection).items())],
             "logs": list(logs),
         }
-    # Written last: a snapshot without it was cut short, and is none.
+    # Written last: without it, a snapshot is incomplete and ignored.
     path.with_suffix(".json").write_text(json.dumps(document) + "\n")
 
 

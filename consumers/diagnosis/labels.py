@@ -42,7 +42,7 @@ def label_rollout(data: RolloutEnded) -> LabelResult:
     diagnosis = diagnose(data, _find_catalog(data))
     messages = data.content.messages if data.content else ()
     calls = [call for call in agent_calls(messages) if call.is_own]
-    # A failure was asked for them already.
+    # The diagnosis of a failure has the loops already.
     failed = data.success is False
     loops = diagnosis.evidence.get("tool_loop", []) if failed else tool_loops(calls)
     labels = Labels(

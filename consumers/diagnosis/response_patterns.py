@@ -44,7 +44,7 @@ _REFUSALS: Final = re.compile(
     r"policy)\b"
 )
 _NO_REFUSAL: Final = re.compile(
-    # A condition, a warning of what follows, or a request for what is lacking.
+    # A condition, a warning, or a request for missing data.
     r"^\s*(?:[-*\d.]+\s*)?(?:if|once|whether|unless)\b|\bonce\b|\bafterwards?\b|\blater on\b"
     r"|\b(?:without|until) (?:your|you|this|that|these|the)\b|\b(?:more|again) after\b"
 )

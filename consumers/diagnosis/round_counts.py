@@ -202,7 +202,7 @@ def _add_anchors(connection: Connection, number: int, by_pair: Mapping[Pair, Fai
     )  # fmt: skip
     place = func.row_number().over(
         partition_by=(counted.c.alias, counted.c.base, counted.c.pattern),
-        # Equal ones by a hash (add_round says why).
+        # Equal ones are ordered by a hash (see add_round).
         order_by=(counted.c.n.desc(), counted.c.key, counted.c.anchor),
     )
     ranked = select(counted, place.label("place")).subquery()
@@ -221,7 +221,7 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
         .subquery()
     )  # fmt: skip
     attempts = Rollout.table().alias("attempts")
-    # Every judged rollout on the task that a round has claimed, whatever it was made for, but none
+    # Every judged rollout on the task that a round has claimed, for any purpose, but none
     # that was judged under older rules.
     outcomes = (
         select(func.count())

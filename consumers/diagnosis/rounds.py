@@ -116,7 +116,7 @@ def _read_round_status(connection: Connection, row: Row) -> str:
 
 def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> None:
     older = _read_patterns(batch.connection, pair)
-    # A proposed task may name a pattern without failures yet: it is none so far.
+    # A pattern that only a proposed task names does not exist yet.
     names = sorted(older.keys() | failures.by_pattern.keys())
     anchors = {
         name: add_round(
@@ -154,7 +154,7 @@ def _next_state(
         broken=failures.broken.get(pattern, 0),
     )
     pinned = older is not None and older["operator"] == "pinned"
-    # A pattern that a person forced or silenced outlives the round in which the others end.
+    # An overridden pattern outlives the round in which others end.
     goes_on = older is not None and older["first_round"] < number
     return update(_parse_state(older) if older and goes_on else None, evidence, pinned=pinned)
 

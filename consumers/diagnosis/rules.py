@@ -245,7 +245,7 @@ def find_early_end(facts: Facts) -> list[Finding]:
     last = len(facts.messages) - 1
     if facts.transfer is None and not termination and _breaks_off(facts.messages[last]):
         return [{"turn": last, "kind": "broke off"}]
-    # A user who left out a step of theirs and hung up left the question open.
+    # If the user left a step out and hung up, the open question is the user's.
     asked = None if facts.waits_for_user else _open_question(facts.messages)
     return [] if asked is None else [{"turn": asked, "kind": "open question"}]
 

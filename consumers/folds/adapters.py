@@ -134,7 +134,7 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
             move_adapter(folding, batch, row, state, data.reason)
             note_step(folding, batch, "adapter", name, state, data.reason)
     if data.why == "holdout":
-        # Who answers, since when and why stays as it was decided.
+        # The answering policies, and the time and reason of their choice, stay.
         routes = Route.table()
         kept = batch.connection.execute(select(routes).where(routes.c.alias == data.alias))
         changed = {"holdout": following.holdout or None, **folding.place()}
@@ -182,9 +182,6 @@ def parse_route_state(row: Row) -> RouteState:
         previous=tuple(json.loads(row["previous"])),
         holdout=row["holdout"] or 0.0,
     )
-
-
-# One step of one adapter
 
 
 def step_adapter(
@@ -249,9 +246,6 @@ def _route_row(folding: FoldInput, data: RouteChanged, following: RouteState) ->
     }
 
 
-# The account of what was done
-
-
 def note_step(
     folding: FoldInput, batch: Batch, kind: str, subject: str, state: State | None, reason: str,
     refused: str | None = None,
@@ -283,9 +277,6 @@ def refuse_step(
     """Record in `serving_steps` why an event changed nothing; a repetition records nothing."""
     if not _is_repeat(folding, batch):
         note_step(folding, batch, kind, subject, None, reason, refused)
-
-
-# What the tables hold
 
 
 def _is_repeat(folding: FoldInput, batch: Batch) -> bool:

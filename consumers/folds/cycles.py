@@ -270,7 +270,7 @@ def _is_redundant(data: CycleStarted, batch: Batch) -> bool:
     return data.number != (batch.connection.execute(last).scalar() or 0) + 1
 
 
-# What the tables hold: every event of `learning` is flushed before the next one is folded.
+# Reads of the tables: every event of `learning` is flushed before the next one is folded.
 
 
 def _epoch(batch: Batch) -> int:

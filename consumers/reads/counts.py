@@ -101,7 +101,7 @@ def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
 def successes(connection: Connection) -> dict[tuple[str, str], str]:
     """Return (alias, stop in daemon/cycle/state_machine.py) -> time of its last success."""
     cycles, jobs, steps = Cycle.table().c, Job.table().c, LifecycleStep.table().c
-    # What trains who plays users is of no cycle.
+    # Jobs that train users belong to no cycle.
     of_loop = jobs.teaches.is_distinct_from("user")
     trained = (jobs.outcome == "trained") & of_loop
     asked = {

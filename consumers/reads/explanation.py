@@ -514,7 +514,7 @@ def find_rollout(connection: Connection, name: str) -> Node | None:
     if row is None:
         return None
     verdict = {True: "passed", False: "failed", None: "unjudged"}[row.success]
-    # Of a rollout of training the log has no messages, so its label says nothing.
+    # The log has no messages of training rollouts, so their label means nothing.
     labelled = row.category is not None and row.purpose != "train"
     what = f"{row.category}|{row.pivot}" if labelled else None
     repair = read_repair(connection, name)

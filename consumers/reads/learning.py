@@ -491,9 +491,6 @@ def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:
     return [RejectionRow(**{name: row[name] for name in names}) for row in rows]
 
 
-# Rows
-
-
 def _whole(connection: Connection, table: type[ProjectionTable], key: str, begins: str) -> str:
     """Return the one id that begins so, or `begins` if none does. Raise UnknownId for several."""
     ids = table.table().c[key]

@@ -90,7 +90,7 @@ def list_unusable_failures(
         table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES),
         table.category.is_not(None), is_current(connection, table), not_(has_kind(table, kinds)),
     )  # fmt: skip
-    # Apart, for joined by OR a database reads every failure of the agent.
+    # Separate, because with OR a database reads every failure of the agent.
     since = table.round >= (-1 if last is None else last)
     different = union(failed.where(table.round.is_(None)), failed.where(since)).subquery().c
     count = func.count().label("n")

@@ -162,7 +162,7 @@ def _unread(
     table, done = Rollout.table().c, Cycle.table().c
     read = select(func.max(done.round)).where(done.alias == alias, done.base == base)
     last: int | None = connection.execute(read).scalar()
-    # Apart, for joined by OR a database reads every rollout of the agent.
+    # Separate, because with OR a database reads every rollout of the agent.
     since = table.round > (-1 if last is None else last)
     return _count_rollouts(connection, alias, base, kinds, table.round.is_(None), since)
 

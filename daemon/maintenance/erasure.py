@@ -129,7 +129,7 @@ def sweep(app: "App") -> int:
     number of keys destroyed."""
     with app.reading() as connection:
         erased = read_erasure_keys(connection)
-    # No person was erased: a home without persons gets no key store from this.
+    # Without erased persons, no key store is created.
     if not erased:
         return 0
     destroyed = sum(app.keys.destroy(keyid) for keyid in sorted(erased & app.keys.ids()))

@@ -73,7 +73,7 @@ def _portion(app: "App", log: EventLog, archive: Archive, partition: int, named:
         limits["broker"] = app.spool.read_ship_offsets(ROLLOUTS.name)[partition]
     before = max(start, min(end, *limits.values()))
     if log is app.log:
-        # Sessions are read from there.
+        # Sessions are read from the folded log.
         with app.reading() as connection:
             limits["sessions"] = find_retention_offset(connection, partition, before)
         before = max(start, min(before, limits["sessions"]))

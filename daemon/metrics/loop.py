@@ -250,7 +250,7 @@ def _agent(
         decision = decide(facts, settings.scheduler, now)
         due = isinstance(decision, Due)
         number = facts.number if number is None else number
-    # Written for every agent: the boards list agents by this metric.
+    # For every agent: the boards list agents by this metric.
     sheet.say("kintsugi_cycle_due", due, pair.alias)
     sheet.say("kintsugi_cycle_number", number, pair.alias)
     stage, since = "none", None

@@ -174,7 +174,7 @@ def _partition(
     comparison.events += left_log.end(stream)[partition] - first
     at = max(first, second)
     if first != second:
-        # What was trimmed from one log is in the other alone.
+        # Events trimmed from one log are only in the other.
         longer = left_log if first < second else right_log
         lost = next(iter(longer.read(stream, partition, min(first, second), limit=1)), None)
         if lost is not None:

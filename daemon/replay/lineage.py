@@ -72,7 +72,7 @@ def compute_layout(root: Node) -> Layout:
     layout, kinds = Layout(), _order_kinds(root)
     for above, below in _walk(root, None, kinds):
         key = (below.kind, below.node)
-        # What is met twice may be told in full on one of the ways alone.
+        # A thing on two paths may have its reasons on one of them only.
         if key not in things or below.because:
             things[key] = below.said
         if above is not None:
@@ -156,7 +156,7 @@ def _curve(start: Box, other: Box) -> str:
     y, end = start.y + _BOX[1] // 2, other.y + _BOX[1] // 2
     x, there, bend = start.x + _BOX[0], other.x, _GAP[0] // 2
     if other.x < start.x:
-        # Back to what a job went on from, which stands among the adapters.
+        # Back to the job's parent, which is among the adapters.
         x, there, bend = start.x, other.x + _BOX[0], -bend
     return f'<path d="M{x},{y} C{x + bend},{y} {there - bend},{end} {there},{end}"/>'
 

@@ -219,7 +219,7 @@ class _CloseRound:
                 ends = read_closable_ends(connection, after)
                 first: dict[str, SessionEndRow] = {}
                 for end in ends:
-                    # A later end of the session has what the earlier one leaves.
+                    # A later end of the session gets the calls that the earlier one leaves.
                     first.setdefault(end.session, end)
                 sessions = [
                     _Session.read(connection, end)
@@ -229,7 +229,7 @@ class _CloseRound:
             if not ends:
                 return closed
             after = (ends[-1].time, ends[-1].session_end)
-            # What takes long is done without a transaction, which a server would end.
+            # Slow work runs without a transaction, which a server would end.
             results = self._build_rollouts(sessions)
             if results:
                 self._append(results)

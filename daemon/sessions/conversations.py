@@ -268,7 +268,7 @@ def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
         return NOBODY, NOBODY
     if call.base != NOBODY:
         return call.base, call.policy
-    # Answered by a model that its engine does not list.
+    # Its engine does not list the model that answered.
     name = _UNNAMED if call.policy == NOBODY else call.policy
     return name, name
 

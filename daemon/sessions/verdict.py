@@ -36,7 +36,7 @@ def add_verdict(app: "App", data: RolloutEnded, task_id: str, tokens: int | None
     """Add the task to a rollout, and the verdict of a replay if its environment is known here.
     `tokens` are the model's, None if unknown. Raise EnvironmentsAway, EnvironmentBroken."""
     try:
-        # A task without any answer of an engine says nothing of the agent.
+        # A task without an engine's answer tells nothing about the agent.
         definition = None if data.base == NOBODY else open_task(app, task_id)
         if definition is None:
             return data.model_copy(update={"task": Task(id=task_id)})

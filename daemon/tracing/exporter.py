@@ -137,7 +137,7 @@ class Exporter:
         with self._app.reading() as connection:
             folded = offsets(connection)
         if not self._reached:
-            # For the first time: what was before is told by --from-start alone.
+            # The first time: earlier events are sent only with --from-start.
             self._reached = {**self._starts(), **folded}
             self._write_position()
         done = 0
@@ -193,7 +193,7 @@ class Exporter:
                 offset = self._reached[at] = start
                 continue
             page = [record for record in records if record.offset < end]
-            # A broker may have holes, before the end as well.
+            # A broker may have holes, even before the end.
             offset = page[-1].offset + 1 if page else end
             yield page, offset
 

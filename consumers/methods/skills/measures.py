@@ -84,7 +84,7 @@ def measure_skills(data: SkillsContrasted) -> dict[str, SkillMeasure]:
     for item in data.skills:
         if measured[item.skill].state is not SkillState.SELECTED:
             continue
-        # Those that contain it come before it.
+        # Its containers come before it.
         container = next((name for name in item.within if name in selected), None)
         if container is None:
             selected.add(item.skill)

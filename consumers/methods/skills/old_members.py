@@ -159,7 +159,7 @@ def _read_old_member(connection: Connection, skill: str, row: AdapterRow) -> Old
     )
     sessions = {member: int(number) for member, number in connection.execute(answered)}
     gain = won = 0.0
-    # Each was trained on from the one before it, and its gate measured what it added to that.
+    # Each went on from the one before it, and its gate measured the gain over that.
     for item in reversed(served):
         gain += _measure_gain(item)
         won += gain / 100 * sessions.get(item.adapter, 0)
@@ -214,7 +214,7 @@ def _list_final_panels(
     rows = connection.execute(query.order_by(steps.offset, steps.subject)).all()
     answering: dict[str, str] = {}
     ends: dict[str, Any] = {}
-    # Of one event, who leaves comes before who answers then.
+    # Within one event, leaving adapters come before the new ones.
     for row in sorted(rows, key=lambda row: (row.offset, row.state == State.PROMOTED)):
         if row.state == State.PROMOTED:
             answering[row.base] = row.subject

@@ -117,7 +117,7 @@ def read_traffic(connection: Connection, panels: Collection[str]) -> dict[str, P
     for row in connection.execute(query):
         seen = traffic[row.policy]
         seen.calls += row.number
-        # A doubt keeps the skill that was found where no engine has its member.
+        # A call with a doubt may still name the skill whose member no engine had.
         skill = row.skill if row.router_doubt is None else None
         seen.by_skill[skill] = seen.by_skill.get(skill, 0) + row.number
         if row.router_doubt is not None:

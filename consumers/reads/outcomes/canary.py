@@ -210,7 +210,7 @@ def behaviours(connection: Connection, alias: str, base: str, since: str) -> lis
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
 
     def count_sessions(count: ColumnElement[Any]) -> ColumnElement[int]:
-        # Errors come in bunches; sessions are what chance gave out one by one.
+        # Errors come in bunches; chance assigned sessions one by one.
         return func.count(case((count > 0, rollouts.session)).distinct())
 
     rows = connection.execute(
@@ -279,13 +279,13 @@ def _sessions(
         .exists()
     )
     by_shares = case((calls.routed.in_(_BY_SHARES), 1), else_=0)
-    # Of a call that a route without a choice drew, or an older gateway, no share is known.
+    # Calls of a route without a choice, or of an older gateway, have no share.
     no_choice = case(((calls.routed == "drawn") & calls.shares.is_(None), 1), else_=0)
     stood_in = case((calls.router_doubt == "absent", 1), else_=0)
     shares = func.min(calls.shares)
     of_alias = calls.alias == alias
     if among is not None:
-        # Said so that no index of aliases fits: SQLite would read all of one to find a few.
+        # Written so that no index of aliases fits: SQLite would read a whole one for a few.
         of_alias = calls.session.in_(among) & (func.coalesce(calls.alias, "") == alias)
     by_chance = (func.max(no_choice) == 0, shares == func.max(calls.shares)) if compared else ()
     return (

@@ -27,7 +27,7 @@ def adapters(app: "App") -> Finding:
 
     with app.reading() as connection:
         answering = list(_find_adapters_in_use(serving.route_table(connection)))
-    # With the embedded log there is no other machine: a folder that is missing as a whole, as after
+    # With the embedded log there is no other machine, so a missing folder, as after
     # a restore of the log alone, is lost.
     folders = {row.adapter: app.settings.adapter_paths.locate(row.path) for row in answering}
     here = [row for row in answering if not app.on_kafka or folders[row.adapter].parent.exists()]
