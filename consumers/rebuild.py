@@ -74,8 +74,8 @@ def rebuild(
     snapshot: Engine | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Rebuilt:
-    """Fold again (from a `snapshot`, if any), compare and swap; `confirmed` swaps a difference
-    in."""
+    """Fold again (from a `snapshot`, if any) and compare; swap, with `confirmed` despite
+    changes."""
     started = time.monotonic()
     ends = {(name, p): end for name in STREAMS for p, end in enumerate(log.end(name))}
     with _fresh_tables(engine) as fresh:

@@ -12,8 +12,8 @@ instant, leave the same tables as one. Only the next sequence of a source is acc
 changes nothing, and an event that comes too early is left for the shipper to bring again.
 
 Stops. An event of a newer version halts the fold until it is upgraded. A trimmed or wiped log halts
-it with LogTruncated or AheadOfLog, one restored from an earlier copy with LogDiverged: before it
-reads on, the fold checks that the log holds the record folded last. An event under the source and
+it with LogTruncated or AheadOfLog, one restored from an earlier copy with LogDiverged: after a
+pause, the fold checks that the log holds the record folded last. An event under the source and
 sequence of another becomes a dead letter, as do malformed bytes, broken invariants and values that
 no table can hold; the partition goes on. A database that is down, full, locked or in a deadlock is
 waited for, never a dead letter.

@@ -1,9 +1,9 @@
 """Spools with recorded events that the log may lack, as their owners last reported them.
 
-The process that writes or ships a spool reports every few seconds how far it reaches, by the
-database's clock, and deletes its row once it ends with all events shipped. A row without new
-reports belongs to an owner that was killed or that ended with unshipped events. Events recorded
-after the last report are unknown, so silence alone is reported as well.
+The process that writes or ships a spool reports its reach every few seconds, by the database's
+clock. It deletes its row once it ends with all events shipped. A row without new reports belongs to
+an owner that was killed or that ended with unshipped events. Events recorded after the last report
+are unknown, so silence alone is reported as well.
 """
 
 import json

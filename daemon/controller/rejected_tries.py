@@ -19,8 +19,8 @@ def bad_tries(
     written: Sequence[BufferTask | TaskProposed],
     rejected: Sequence[RejectionRow | TaskRejected],
 ) -> tuple[BadTries, ...]:
-    """Return the modes that failed in `BAD` of their tries or more, by pattern and mode, from the
-    accepted (`written`) and the `rejected` tasks of one cycle or one round of a job."""
+    """Return the modes that failed in `BAD` of their tries or more, by pattern and mode. `written`
+    and `rejected` are the tasks of one cycle or one round of a job."""
     failed: Counter[tuple[str, Mode]] = Counter(
         (row.pattern, row.mode) for row in rejected if row.mode is not None
     )

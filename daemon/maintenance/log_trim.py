@@ -1,9 +1,9 @@
 """`kintsugi log trim`: drop the part of a log that an archive verifiably holds.
 
 Only `rollouts` is trimmed: `learning` is small, and explains everything. An event is dropped if it
-lies before the named place, the archive holds it and all before it bit for bit, the tables hold it,
-and (in a folded log) no session of it is open or (in a spool) the broker has it. Not covered: other
-databases that fold the same topics, which halt if they are behind.
+lies before the named place, the tables hold it, and the archive holds it and all before it bit for
+bit. In a folded log, no open session may need it; of a spool, the broker must have it. Other
+databases that fold the same topics halt if they are behind.
 """
 
 from dataclasses import dataclass

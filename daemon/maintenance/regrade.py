@@ -7,7 +7,7 @@ first state and the assertions; a run without a user is one for an agent that wo
 
 A file counts as mislabelled if its disagreements, or the records with another task's action checks,
 are more than mistakes explain. Mistakes (an edited task, a bug, grading by hand) may concern the
-share `MISTAKES`; so many of them must occur in less than one of a thousand files. 25 of 50 are too
+share `MISTAKES`; too many would thus occur in fewer than one of a thousand files. 25 of 50 are too
 many, and 4 of 4; 8 of 50 and 3 of 3 are not. The action checks reveal shuffled task ids even if all
 verdicts are equal.
 

@@ -1,11 +1,11 @@
 """Outcomes of the sessions of a canary and of its incumbent, as the live guard reads them.
 
-The reads cover sessions of the agent's own traffic that began since the canary did, that one policy
-answered from the first call to the last, and that the shares assigned to it (`drawn`, then `kept`):
-a policy that a client asked for by name, or that replaced an absent one, has a biased sample. A
-session is left out if the base stood in for a panel's member that no engine had; if the router was
-in doubt, the panel itself answered. The drawn call names the shares in force; a session that was
-drawn twice by different shares is left out.
+The sessions are of the agent's own traffic, began since the canary did, and had one policy from the
+first call to the last, assigned by the shares (`drawn`, then `kept`). A policy that a client asked
+for by name, or that replaced an absent one, has a biased sample. A session is left out if the base
+stood in for a panel's member that no engine had; if the router was in doubt, the panel itself
+answered. The drawn call names the shares in force; a session that was drawn twice by different
+shares is left out.
 
 A session has one verdict, the first: a grader's or that of feedback whose sender may judge. Of each
 kind of task only verdicts under the newest rules count (`follows_rules`). Sessions are ordered by
