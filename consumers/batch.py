@@ -1,11 +1,9 @@
-"""A batch: what one transaction will write, merged in memory first.
+"""A batch: the rows that one transaction will write, merged in memory first.
 
-Folds stage rows of one event; `keep` takes them over, `drop` forgets them (the event was poison).
-`flush` writes one multi-row upsert per table, by the table's merge rule (tables.py). A reader in
-the same transaction calls `flush` first and then sees its own rows.
-
-Every row is brought into the form in which it will be stored when it is staged (storage.py): two
-rows that have one key in the tables have one here.
+Folds stage rows of one event; `keep` takes them over, `drop` forgets them if the event is poison.
+`flush` writes one multi-row upsert per table, by the table's merge rule. A reader in the same
+transaction calls `flush` first. Rows get their stored form (storage.py) when they are staged, so
+that two rows with one key in the tables have one here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,10 +26,10 @@ class Staging:
     def __init__(self) -> None:
         self.rows: list[tuple[type[ProjectionTable], Row]] = []
         self.characters = 0
-        """How long the texts of the rows are together."""
+        """Characters of the texts of the rows."""
 
     def stage(self, table: type[ProjectionTable], row: Mapping[str, Any]) -> None:
-        """Add a row of the event being folded. Raises BadRecord for one that no table can hold."""
+        """Add a row of the event being folded. Raise BadRecord if no table can hold it."""
         if len(self.rows) >= ROWS:
             raise BadRecord(f"one event makes more than {ROWS:,} rows")
         stored, characters = storable(table, row)
@@ -53,7 +51,7 @@ class Batch(Staging):
         self._kept: dict[type[ProjectionTable], dict[tuple[Any, ...], Row]] = {}
 
     def keep(self) -> None:
-        """Take over the rows of the event that was folded."""
+        """Take over the rows of the folded event."""
         self.add(self.rows)
         self.drop()
 
@@ -72,7 +70,7 @@ class Batch(Staging):
         self._kept.clear()
 
     def discard(self) -> None:
-        """Forget everything that was kept, because what was flushed of it was taken back."""
+        """Forget all kept rows, because the flushed ones were rolled back."""
         self.drop()
         self._kept.clear()
 
@@ -88,7 +86,7 @@ def _merge(merge: Merge, older: Row, newer: Row) -> Row:
 
 
 class Shape:
-    """What the upsert of one table needs to know, worked out once."""
+    """The columns and the upsert of one table, computed once."""
 
     def __init__(self, model: type[ProjectionTable]) -> None:
         table = model.table()
@@ -98,7 +96,7 @@ class Shape:
         self.merge = model.MERGE
 
     def statement(self, dialect: str) -> str:
-        """`INSERT ... ON CONFLICT` with the table's merge rule."""
+        """Return `INSERT ... ON CONFLICT` with the table's merge rule."""
         columns = ", ".join(f'"{name}"' for name in self.columns)
         keys = ", ".join(f'"{name}"' for name in self.keys)
         if dialect == "postgresql":
@@ -125,7 +123,7 @@ class Shape:
 
 @cache
 def shape(model: type[ProjectionTable]) -> Shape:
-    """The shape of a table."""
+    """Return the shape of a table."""
     return Shape(model)
 
 
@@ -137,8 +135,7 @@ def _statement(model: type[ProjectionTable], dialect: str) -> str:
 def upsert(
     connection: Connection, model: type[ProjectionTable], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write rows, as `storable` makes them, by the table's merge rule; a column that a row leaves
-    out is null."""
+    """Write `storable` rows by the table's merge rule; columns that a row leaves out are null."""
     columns = shape(model).columns
     dialect = connection.dialect.name
     statement = _statement(model, dialect)

@@ -1,9 +1,9 @@
 """The projection database: SQLite embedded, PostgreSQL in production.
 
-A connection that will write asks for it (`write_transaction`), because SQLite must take its write
-lock at the start of a transaction: a lock taken later can fail in the middle. Reads never wait for
-writers (WAL there, MVCC here). SQLite runs with synchronous=NORMAL: a power cut may lose the
-newest commits, and since rows and positions are lost together the fold simply reads on from there.
+A connection that will write uses `write_transaction`, because SQLite must take its write lock at
+the start: a lock taken later can fail in the middle. Reads never wait for writers. SQLite runs with
+synchronous=NORMAL: a power cut may lose the newest commits, but rows and positions together, so
+that the fold reads on from there.
 """
 
 import re
@@ -34,16 +34,15 @@ from events.sqlite.file import readable
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 5
-"""How long SQLite waits for another process's write lock before it reports it as held."""
+"""Seconds that SQLite waits for another process's write lock."""
 
 _POSTGRES_OPTIONS: Final = "-c idle_in_transaction_session_timeout=15s -c lock_timeout=10s"
 """A runner that is paused in the middle of a transaction loses it, so another can take over."""
 
 _FOLDED: Final = "positions"
-"""A table that every database which was folded into has."""
+"""A table that every folded database has."""
 
 _REVISION: Final = "alembic_version"
-"""The table that names the revision of the others."""
 
 _NAMES: Final = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
 
@@ -51,8 +50,8 @@ _TRANSIENT_STATES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes: connection, transaction state, rollback, resources, locks, operator, system."""
 
 _LASTING_STATES: Final = frozenset({"21", "22", "23", "54"})
-"""SQLSTATE classes of what the same rows meet again: a row twice in one statement, a value that
-cannot be, a constraint, a limit of the program (an index row that is too large)."""
+"""SQLSTATE classes of errors that the same rows meet again: a row twice in one statement, an
+impossible value, a constraint, a limit of the program (an index row that is too large)."""
 
 
 class DatabaseError(KintsugiError):
@@ -68,12 +67,12 @@ class DatabaseMismatch(DatabaseError):
 
 
 class NoTables(WrongUsage):
-    """A file or a database that is there, and holds no tables of ours."""
+    """The file or database holds no tables of ours."""
 
 
 def open_tables(name: str) -> Engine:
-    """Return an engine for the tables in a file or at a URL. Anything else is left as it is: no
-    file is created, and another program's file is not opened for writing. Raises NoTables."""
+    """Return an engine for the tables in a file or at a URL. Raise NoTables. It creates no file and
+    opens no other program's file for writing."""
     url = name if "://" in name else sqlite_url(Path(name))
     engine = open_database(url)
     try:
@@ -93,10 +92,8 @@ def open_tables(name: str) -> Engine:
 
 
 def refuse_foreign(engine: Engine) -> None:
-    """Raise DatabaseMismatch where the SQLite file of an engine holds another program's tables.
-
-    The file is opened for reading only. One that is missing, empty or no database passes.
-    """
+    """Raise DatabaseMismatch if the SQLite file of an engine holds another program's tables. The
+    file is opened for reading only. A missing or empty file, or one of another format, passes."""
     path = Path(engine.url.database or "")
     if engine.dialect.name != "sqlite" or not path.is_file():
         return
@@ -113,7 +110,7 @@ def refuse_foreign(engine: Engine) -> None:
 
 
 def tables_in(path: Path) -> set[str]:
-    """The names of what a SQLite file holds. Raises NoTables for any other file, and for none."""
+    """Return the names of the tables of a SQLite file. Raise NoTables if it is not one."""
     if not path.is_file():
         raise NoTables(f"{str(path)!r} is no file; name one that is there")
     try:
@@ -124,8 +121,8 @@ def tables_in(path: Path) -> set[str]:
 
 
 def open_database(url: str, schema: str | None = None) -> Engine:
-    """An engine for `url`; nothing is connected yet. `schema` (PostgreSQL only) is where it finds
-    its tables instead of the default."""
+    """Return an engine for `url` without a connection. Raise DatabaseError. `schema` replaces
+    PostgreSQL's default schema."""
     try:
         parsed = parse_database_url(url)
     except ValueError as error:
@@ -151,8 +148,8 @@ def open_database(url: str, schema: str | None = None) -> Engine:
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of a file, whatever characters its path holds."""
-    # What a URL would take for its query, its fragment or an escape.
+    """Return the URL of a file, with any characters in its path."""
+    # Characters that begin a URL's query, fragment or escape.
     return "sqlite:///" + re.sub("[%?#]", lambda match: f"%{ord(match[0]):02X}", str(path))
 
 
@@ -161,7 +158,7 @@ def _sqlite(url: str) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def keep_private(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
-        # Before SQLite makes it, which gives the files beside it the same mode.
+        # Before SQLite creates it: the files beside it get the same mode.
         name = str(arguments[0]) if arguments else ":memory:"
         path = Path(name)
         if name and not name.startswith((":", "file:")) and path.parent.is_dir():
@@ -189,7 +186,7 @@ def _sqlite(url: str) -> Engine:
 
 @contextmanager
 def write_transaction(engine: Engine) -> Iterator[Connection]:
-    """A transaction that will write."""
+    """Yield a connection in a transaction that will write."""
     with (
         engine.connect().execution_options(kintsugi_writes=True) as connection,
         connection.begin(),
@@ -199,17 +196,17 @@ def write_transaction(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def read_transaction(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only reads: one consistent view, however many questions it asks."""
+    """Yield a connection that only reads: one consistent view for all its queries."""
     with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
-            # Its default sees, at each statement, what was committed until then.
+            # By default, each statement sees the commits until then.
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
             yield connection
 
 
 def clock(connection: Connection) -> float:
-    """The database's clock, in seconds since 1970."""
+    """Return the database's clock, in seconds since 1970."""
     question = (
         "SELECT extract(epoch FROM clock_timestamp())"
         if connection.dialect.name == "postgresql"
@@ -219,7 +216,7 @@ def clock(connection: Connection) -> float:
 
 
 def read_revision(engine: Engine) -> str | None:
-    """The revision of a database's tables; None for an empty one. Raises DatabaseUnavailable."""
+    """Return the revision of a database's tables, if it has any. Raise DatabaseUnavailable."""
     try:
         with read_transaction(engine) as connection:
             value = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -232,7 +229,7 @@ def read_revision(engine: Engine) -> str | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether trying again can help: down, locked, deadlock, serialization failure, disk full."""
+    """Return whether a retry can help: down, locked, deadlock, serialization failure, disk full."""
     if not isinstance(error, DBAPIError) or _lacks_table(error) or is_permanent(error):
         return False
     # Drivers file some of them under other classes: PostgreSQL's end of a transaction that idled
@@ -242,7 +239,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether it lies in what is written: another try, also after a restart, will meet it again."""
+    """Return whether the written values cause the error, so that every retry will meet it again."""
     if isinstance(error, OverflowError | UnicodeEncodeError):
         return True  # of a driver, which could not bind a value
     state = getattr(getattr(error, "orig", None), "sqlstate", None)
@@ -258,7 +255,7 @@ def _lacks_table(error: BaseException) -> bool:
 
 
 def explain(error: DBAPIError, engine: Engine) -> DatabaseError:
-    """The error of a driver as one sentence of ours."""
+    """Return our error for a driver's error, as one sentence."""
     where = render_database_url(engine.url)
     cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
     cause = hide_secrets(cause, engine.url)
@@ -275,10 +272,8 @@ def explain(error: DBAPIError, engine: Engine) -> DatabaseError:
 def retry_transient(
     work: Callable[[], T], engine: Engine, patience_seconds: float, sleep: Callable[[float], None]
 ) -> T:
-    """The result of `work`, tried again with backoff while the database is transiently unusable.
-
-    Raises DatabaseUnavailable when it still is after `patience_seconds`, DatabaseMismatch at once.
-    """
+    """Return the result of `work`, retried with backoff while the database is transiently unusable.
+    Raise DatabaseUnavailable if it still is after `patience_seconds`, DatabaseMismatch at once."""
     deadline = time.monotonic() + patience_seconds
     pause = 0.05
     while True:

@@ -1,13 +1,10 @@
-"""One hash over everything that was folded, and the first difference between two foldings.
+"""One hash over all folded tables, and the first difference between two foldings.
 
 The hash covers every projection table in canonical order, without positions, broker offsets,
-(source, sequence), minted event ids, and times of importing or deciding: it is the same for SQLite
+(source, sequence), minted event ids, and times of importing or deciding. It is the same for SQLite
 and PostgreSQL, for a live fold and a rebuild, for Kafka and the embedded log, and for the same
 files imported in the same order into two empty homes. A comparison is stricter: it covers every
 column except the broker's offset.
-
-`first_difference` and `count_differences` read two connections, of either database, side by side;
-`diff_keys` compares two SQLite files with two queries per table.
 """
 
 import hashlib
@@ -28,7 +25,7 @@ from consumers.tables import PROJECTED, ProjectionTable
 _ROWS_AT_ONCE = 1_000
 
 ROW_BYTES: Final = 24
-"""Size of a row's hash. Rows are not adversarial: a sum is as good as a chain here."""
+"""Size of a row's hash. Rows are not adversarial, so a sum is as good as a chain."""
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -40,12 +37,12 @@ Keys = Mapping[str, set[Values]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where two foldings of one log are not the same."""
+    """The first difference between two foldings of one log."""
 
     table: str
     key: dict[str, Any]
     column: str | None
-    """None when one of the two has no such row; then `live` and `rebuilt` say which one has it."""
+    """None if one of the two lacks the row; `live` and `rebuilt` then say which one has it."""
     live: Any
     rebuilt: Any
 
@@ -54,7 +51,7 @@ class Difference:
         return text.replace("the live tables has", "the live tables have")
 
     def between(self, live: str, rebuilt: str) -> str:
-        """The sentence, with other names for the two."""
+        """Return the difference as a sentence, with other names for the two."""
         key = ", ".join(f"{name}={value}" for name, value in self.key.items())
         if self.column is None:
             return f"{self.table} ({key}): {rebuilt if self.live else live} has no such row"
@@ -65,7 +62,7 @@ class Difference:
 
 
 def digest(connection: Connection) -> str:
-    """The hash, hex; reads every row once and holds one page of them."""
+    """Return the hash in hex; read every row once and hold one page of them."""
     running = hashlib.sha256()
     for model in PROJECTED:
         running.update(model.table().name.encode())
@@ -77,11 +74,8 @@ def digest(connection: Connection) -> str:
 
 
 def exact_digest(connection: Connection) -> str:
-    """Return a digest as strict as a comparison: equal exactly where `first_difference` finds
-    nothing.
-
-    A sum over the rows, so that it can also be kept up to date row by row (digest_tracker.py).
-    """
+    """Return a digest that is equal exactly if `first_difference` finds nothing. It is a sum over
+    the rows, so that it can be kept up to date row by row (digest_tracker.py)."""
     total = 0
     for model in PROJECTED:
         with closing(_rows(connection, comparison(model))) as rows:
@@ -90,18 +84,18 @@ def exact_digest(connection: Connection) -> str:
 
 
 def row_hash(model: type[ProjectionTable], row: Values) -> int:
-    """A row's part in the exact digest; `row` is as `comparison` selects it."""
+    """Return a row's part in the exact digest; `row` is as `comparison` selects it."""
     content = model.table().name.encode() + b"\n" + _serialize(row)
     return int.from_bytes(hashlib.blake2b(content, digest_size=ROW_BYTES).digest())
 
 
 def format_digest(total: int) -> str:
-    """The exact digest of rows whose hashes sum up to `total`."""
+    """Return the exact digest of rows whose hashes sum up to `total`."""
     return (total % (1 << 8 * ROW_BYTES)).to_bytes(ROW_BYTES).hex()
 
 
 def first_difference(live: Connection, rebuilt: Connection) -> Difference | None:
-    """Where two sets of tables differ first; None when they are equal."""
+    """Return the first difference between two sets of tables, of either database; None if equal."""
     for model in PROJECTED:
         difference = _first_difference(model, live, rebuilt)
         if difference is not None:
@@ -110,7 +104,7 @@ def first_difference(live: Connection, rebuilt: Connection) -> Difference | None
 
 
 def row_counts(connection: Connection) -> dict[str, int]:
-    """Rows per projection table."""
+    """Return the number of rows per projection table."""
     return {
         model.table().name: connection.execute(
             select(func.count()).select_from(model.table())
@@ -120,13 +114,13 @@ def row_counts(connection: Connection) -> dict[str, int]:
 
 
 def count_differences(live: Connection, rebuilt: Connection) -> dict[str, int]:
-    """How many rows of each table differ between two foldings, tables without a change left out."""
+    """Return the number of differing rows per table, without tables that are equal."""
     counts = {model.table().name: _count_differences(model, live, rebuilt) for model in PROJECTED}
     return {name: count for name, count in counts.items() if count}
 
 
 def diff_keys(left: Path, right: Path) -> Keys:
-    """The rows that are not the same in two SQLite databases, or not in both."""
+    """Return the rows that are not equal in two SQLite databases, with two queries per table."""
     with closing(sqlite3.connect(":memory:")) as connection:
         for name, path in (("one", left), ("other", right)):
             connection.execute(f"ATTACH ? AS {name}", (str(path),))
@@ -194,7 +188,7 @@ def _difference(
 
 
 def comparison(model: type[ProjectionTable]) -> Select[Any]:
-    """Every column but the broker's offset, the primary key first and in its order."""
+    """Return a query of every column but the broker's offset, ordered by the primary key."""
     table = model.table()
     keys = list(table.primary_key.columns)
     others = [
@@ -211,12 +205,12 @@ def _select_for_hash(model: type[ProjectionTable]) -> Select[Any]:
 
 
 def _hash_order(model: type[ProjectionTable]) -> list[ColumnElement[Any]]:
-    """The primary key; where a part of it is not hashed, every hashed column."""
+    """Return the primary key, or every hashed column if a part of the key is not hashed."""
     table = model.table()
     keys = list(table.primary_key.columns)
     if all(column.info.get("hashed", True) for column in keys):
         return list(keys)
-    # Said, for the databases do not agree on where an empty one belongs.
+    # Explicit, because the databases sort nulls differently.
     hashed = (column for column in table.columns if column.info.get("hashed", True))
     return [column.asc().nulls_first() for column in hashed]
 

@@ -1,13 +1,11 @@
 """The exact digest of tables that are being filled, kept up to date row by row.
 
     tracked = DigestTracker(engine)    before anything is written
-    tracked.digest(connection)   the same as exact_digest(connection); reads what changed since
-    written = WriteTracker(engine)
-    written.take()               which rows were written since the last time
+    tracked.digest(connection)         reads only the rows changed since
 
-Triggers of the connection itself say which rows were written: nothing of them is in the file, nor
-in a copy of it. Costs about 150 bytes of memory per row. SQLite alone; whatever another process
-writes goes unnoticed, so this is for tables that one process fills.
+Triggers of the connection report the written rows and leave nothing in the file or a copy of it.
+The tracker takes about 150 bytes of memory per row. It works for SQLite only, for tables that a
+single process fills: writes of other processes go unnoticed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +31,7 @@ class WriteTracker:
         event.listen(engine, "connect", self._watch)
 
     def take(self) -> dict[str, set[int]]:
-        """Table -> row ids, and start anew. Of a transaction that was rolled back as well."""
+        """Return table -> written row ids, rolled-back ones included, and start anew."""
         taken, self._changed = self._changed, _none()
         return taken
 
@@ -54,7 +52,7 @@ class WriteTracker:
 
 
 def match_keys(connection: Connection, rowids: Mapping[str, set[int]], keys: Keys) -> bool:
-    """Whether one of these rows (table -> row ids) has one of these primary keys."""
+    """Return whether one of these rows (table -> row ids) has one of these primary keys."""
     for model in PROJECTED:
         name = model.table().name
         if keys[name] and not keys[name].isdisjoint(_read_keys(connection, model, rowids[name])):
@@ -65,7 +63,6 @@ def match_keys(connection: Connection, rowids: Mapping[str, set[int]], keys: Key
 def _read_keys(
     connection: Connection, model: type[ProjectionTable], rowids: Iterable[int]
 ) -> Iterator[tuple[Any, ...]]:
-    """The primary keys of those rows that are there."""
     query = select(*model.table().primary_key.columns)
     for some in _portions(rowids):
         for row in connection.execute(query.where(_ROWID.in_(some))):
@@ -77,7 +74,7 @@ def _none() -> dict[str, set[int]]:
 
 
 class DigestTracker:
-    """What the rows of an engine's tables hash to."""
+    """The digest of the rows of an engine's tables."""
 
     def __init__(self, engine: Engine) -> None:
         self._written = WriteTracker(engine)
@@ -111,7 +108,6 @@ def _rowids(model: type[ProjectionTable]) -> Select[int]:
 def _hash_rows(
     connection: Connection, model: type[ProjectionTable], changed: set[int]
 ) -> Iterator[tuple[int, int]]:
-    """Row id and hash of those rows that are there."""
     query = comparison(model).add_columns(_ROWID)
     for some in _portions(changed):
         for row in connection.execute(query.where(_ROWID.in_(some))):

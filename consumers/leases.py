@@ -1,12 +1,10 @@
-"""Leases: which process acts under a name. A lease ends by itself unless its holder renews it.
+"""Leases: the process that acts under a name. A lease ends by itself unless its holder renews it.
 
 Leases run on the database's clock, so the clocks of hosts need not agree. They are not folded from
-the log and not rebuilt: a lease says which process may try to decide. Which decisions count depends
-on the epoch (consumers/folds/cycles.py), so a lease that is wrong costs time and never makes a
-wrong decision.
-
-A clock of the database that is set forward ends leases early. One that is set back does not make
-them last: a lease that would end later than any that could be given now is over.
+the log: a lease says which process may try to decide, while epochs (consumers/folds/cycles.py) say
+which decisions count, so a wrong lease costs time and never makes a wrong decision. If the clock is
+set forward, leases end early; if it is set back, a lease that would end later than any new one is
+over.
 """
 
 from dataclasses import dataclass
@@ -22,18 +20,18 @@ _LEASES = METADATA.tables["leases"]
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """A lease as it stands."""
+    """A lease in its present state."""
 
     holder: str
     epoch: int | None
-    """Epoch that the holder claimed; None until it has claimed one."""
+    """Epoch that the holder claimed; None until then."""
     seconds: float
-    """Seconds until the lease ends; below 0 where it is over."""
+    """Seconds until the lease ends; below 0 if it is over."""
 
 
 def take(connection: Connection, name: str, holder: str, seconds: float) -> bool:
-    """Take a lease that is free or over, within `database.write_transaction`. Returns False where
-    another process holds it. A lease that `holder` has already is taken anew."""
+    """Take a lease within `database.write_transaction`. Return False if another process holds it;
+    `holder` may take its own lease anew."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     now = clock(connection)
     ours = {"holder": holder, "epoch": None, "expires": now + seconds}
@@ -51,8 +49,8 @@ def take(connection: Connection, name: str, holder: str, seconds: float) -> bool
 def renew(
     connection: Connection, name: str, holder: str, seconds: float, epoch: int | None = None
 ) -> bool:
-    """Renew a lease, within `database.write_transaction`. Returns False where another process took
-    it or it was given back. A lease that is over and was not taken is renewed."""
+    """Renew a lease, even one that is over, within `database.write_transaction`. Return False if
+    another process took it or it was given back."""
     expires = clock(connection) + seconds
     renewed = connection.execute(
         update(_LEASES)
@@ -63,13 +61,12 @@ def renew(
 
 
 def give_back(connection: Connection, name: str, holder: str) -> None:
-    """Let the next one begin at once, within `database.write_transaction`."""
+    """End a lease within `database.write_transaction`, so that the next holder need not wait."""
     connection.execute(delete(_LEASES).where(_LEASES.c.name == name, _LEASES.c.holder == holder))
 
 
 def read_lease(connection: Connection, name: str) -> LeaseState | None:
-    """Return the lease with its present or last holder; None where it was never held or was given
-    back."""
+    """Return the lease with its present or last holder; None if never held or given back."""
     row = connection.execute(select(_LEASES).where(_LEASES.c.name == name)).first()
     if row is None:
         return None

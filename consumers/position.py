@@ -1,14 +1,13 @@
 """How far the log has been folded: offsets to read on from, and sequences to tell repetitions.
 
-The offset of a partition belongs to the log that is read (the broker's, or the embedded log's). The
-last sequence of each source belongs to the log that recorded first, and is the same wherever the
-event was copied to: it makes the position that events carry (events/position.py).
+The offset of a partition belongs to the log that is read: the broker's or the embedded one. The
+last sequence of each source belongs to the log that recorded first and is the same in every copy;
+the position that events carry (events/position.py) is made from it.
 
-With each stands which record was folded last. `check_log` asks a log whether it still holds that
-one: a log restored from before, grown again beyond the offset, looks like the one that was folded,
-and what was appended in between would be in no table. What retention has trimmed since cannot be
-asked for; then the offset alone tells. Tables of an earlier version learn the record from the log
-that they meet first.
+`check_log` asks whether a log still holds the record folded last. A log that was restored from an
+earlier copy and has grown beyond the offset would else look like the folded one, and no table would
+have the events appended in between. If retention has trimmed that record, the offset alone tells.
+Tables of an earlier version learn the record from the log that they meet first.
 """
 
 from collections.abc import Mapping
@@ -37,9 +36,9 @@ class SourcePosition:
     sequence: int = -1
     """The last sequence folded."""
     beyond: int | None = None
-    """The highest sequence that came too early; None where nothing is missing."""
+    """The highest sequence that came too early; None if nothing is missing."""
     sha256: str | None = None
-    """The digest of the record folded last (`record_sha256`); None where it is not known."""
+    """The `record_sha256` of the record folded last; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,11 @@ class FoldPosition:
 
     next_offset: int = 0
     last_offset: int | None = None
-    """The offset of the record folded last; None where it is not known."""
+    """The offset of the record folded last; None if it is not known."""
     last_sha256: str | None = None
-    """The digest of that record."""
 
     def after(self, record: Record) -> "FoldPosition":
-        """Once this one was folded too."""
+        """Return the position once `record` was folded too."""
         return FoldPosition(record.offset + 1, record.offset, record_sha256(record))
 
 
@@ -63,34 +61,32 @@ class Unread:
     def __init__(self, reached: Mapping[str, SourcePosition]) -> None:
         self._reached = dict(reached)
         self._last: dict[str, Record] = {}
-        """The record accepted last of a source: digests are worked out of few of them."""
+        """The last accepted record of a source, kept because few of them need a digest."""
         self._before: tuple[SourcePosition, Record | None] = SourcePosition(), None
-        """Where the source of the record accepted last stood before it was accepted."""
+        """Position of the last accepted record's source before it was accepted."""
         self._touched: set[str] = set()
         self.duplicates = 0
         self.gaps = 0
         self.others: list[Record] = []
-        """Those under the sequence of the one accepted last that are another event."""
+        """Different events under the sequence of the record accepted last."""
 
     @property
     def positions(self) -> dict[str, SourcePosition]:
-        """Where every source stands now."""
+        """Return the positions of all sources."""
         return {**self._reached, **self.position_changes}
 
     @property
     def position_changes(self) -> dict[str, SourcePosition]:
-        """Where the sources stand now that moved, or came too early."""
+        """Return the positions of the sources that moved, or had a record that came too early."""
         return {
             source: replace(self._reached[source], sha256=self._sha256(source))
             for source in self._touched
         }
 
     def accepts(self, record: Record, raw: Record | None = None) -> bool:
-        """Whether to fold it; what was folded before, or comes too early, is counted and passed.
-
-        `raw` is the record as the log holds it, where `record` was changed for the tables: it is
-        what digests are of, for a spool is asked whether it holds the same.
-        """
+        """Return whether to fold a record; count a repetition or one that comes too early. `raw` is
+        the record as the log holds it, if `record` was changed for the tables. Digests are of
+        `raw`, because a spool is asked whether it holds the same."""
         raw = record if raw is None else raw
         reached = self._reached.get(record.source, SourcePosition())
         if record.sequence <= reached.sequence:
@@ -133,19 +129,19 @@ class Unread:
 
 
 def read_fold_version(connection: Connection) -> int | None:
-    """The version of the folds that filled the tables; None before the first event."""
+    """Return the version of the folds that filled the tables; None before the first event."""
     columns = Projection.table().c
     query = select(columns.fold_version).where(columns.name == PROJECTION)
     return connection.execute(query).scalar()
 
 
 def read_fold_position(connection: Connection, stream: str, partition: int) -> FoldPosition:
-    """How far a partition was folded."""
+    """Return how far a partition was folded."""
     return read_fold_positions(connection).get((stream, partition), FoldPosition())
 
 
 def read_fold_positions(connection: Connection) -> dict[tuple[str, int], FoldPosition]:
-    """Return how far each partition was folded; partitions without folded records are left out."""
+    """Return how far each partition was folded, without those that have no folded records."""
     return {
         (row.stream, row.partition): FoldPosition(row.next_offset, row.last_offset, row.last_sha256)
         for row in connection.execute(select(OFFSETS))
@@ -153,11 +149,9 @@ def read_fold_positions(connection: Connection) -> dict[tuple[str, int], FoldPos
 
 
 def check_log(log: EventLog, stream: str, partition: int, stands: FoldPosition) -> None:
-    """See that a log still holds the record that was folded last. Reads one record.
-
-    Raises LogDiverged where another one stands there, AheadOfLog where the log ends before it, and
-    as EventLog.read.
-    """
+    """Check, by reading one record, that a log still holds the record that was folded last. Raise
+    LogDiverged if it holds another one there, AheadOfLog if it ends before, and errors as
+    EventLog.read."""
     last, known = stands.last_offset, stands.last_sha256
     if last is None or known is None:
         return
@@ -174,7 +168,7 @@ def check_log(log: EventLog, stream: str, partition: int, stands: FoldPosition) 
 
 
 def _read_last(log: EventLog, stream: str, partition: int, last: int) -> list[Record] | None:
-    """The record at an offset, or what follows it; None where it was trimmed."""
+    """Return the record at an offset, or what follows it; None if it was trimmed."""
     try:
         return log.read(stream, partition, last, limit=1)
     except LogTruncated:
@@ -188,8 +182,9 @@ def _is(record: Record, offset: int, sha256: str) -> bool:
 def recover_last_record(
     log: EventLog, stream: str, partition: int, stands: FoldPosition
 ) -> FoldPosition | None:
-    """Read from the log what an earlier version did not store of the last record. Returns None
-    where it is known or cannot be determined. Raises as EventLog.read."""
+    """Return a position with the last record, read from the log, that an earlier version did not
+    store. Return None if it is stored already or cannot be determined. Raise errors as
+    EventLog.read."""
     if stands.next_offset == 0 or stands.last_sha256 is not None:
         return None
     last = stands.next_offset - 1
@@ -200,7 +195,7 @@ def recover_last_record(
 def store_last_record(
     connection: Connection, stream: str, partition: int, stands: FoldPosition
 ) -> None:
-    """Write down what `recover_last_record` found, unless the partition was moved meanwhile."""
+    """Store the result of `recover_last_record`, unless the partition was moved meanwhile."""
     connection.execute(
         update(OFFSETS)
         .where(
@@ -213,11 +208,8 @@ def store_last_record(
 
 
 def next_offset(connection: Connection, stream: str, partition: int, lock: bool = False) -> int:
-    """Where to read on; 0 for a partition that was never folded.
-
-    With `lock` no other transaction moves it until this one ends (SQLite's write lock does the same
-    by itself).
-    """
+    """Return where to read on; 0 for a partition that was never folded. With `lock` no other
+    transaction moves it until this one ends, as under SQLite's write lock."""
     query = select(OFFSETS.c.next_offset).where(*_at(stream, partition))
     stored = connection.execute(query.with_for_update() if lock else query).scalar_one_or_none()
     return 0 if stored is None else int(stored)
@@ -226,8 +218,7 @@ def next_offset(connection: Connection, stream: str, partition: int, lock: bool 
 def advance(
     connection: Connection, stream: str, partition: int, old: int, new: FoldPosition
 ) -> bool:
-    """Move the offset from `old` to that of `new`. Returns False where another process has moved
-    it."""
+    """Move the offset from `old` to that of `new`; return False if another process has moved it."""
     values = {
         "next_offset": new.next_offset,
         "last_offset": new.last_offset,
@@ -241,7 +232,7 @@ def advance(
         .returning(OFFSETS.c.next_offset)
     ).first()
     if moved is None and old == 0:
-        # The very first move: of two runners that try, one inserts and the other is fenced.
+        # The first move: of two runners, one inserts and the other is fenced.
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         moved = connection.execute(
             dialect.insert(OFFSETS)
@@ -259,7 +250,7 @@ def _at(stream: str, partition: int) -> tuple[ColumnElement[bool], ColumnElement
 def read_source_positions(
     connection: Connection, stream: str, partition: int
 ) -> dict[str, SourcePosition]:
-    """Where each source of a partition stands."""
+    """Return the position of each source of a partition."""
     rows = connection.execute(
         select(SOURCES).where(SOURCES.c.stream == stream, SOURCES.c.partition == partition)
     )
@@ -276,7 +267,7 @@ def read_source_positions(
 def store_source_positions(
     connection: Connection, stream: str, partition: int, changed: dict[str, SourcePosition]
 ) -> None:
-    """Write where the sources stand that changed."""
+    """Store the changed positions of sources."""
     rows = [
         {
             "stream": stream,
@@ -294,7 +285,7 @@ def store_source_positions(
 
 
 def position(connection: Connection) -> Position:
-    """How far everything has been folded."""
+    """Return the position up to which everything has been folded."""
     by_stream: Position = {name: {} for name in STREAMS}
     rows = connection.execute(
         select(SOURCES)
@@ -307,12 +298,9 @@ def position(connection: Connection) -> Position:
 
 
 def gaps(connection: Connection) -> list[str]:
-    """Describe, in sentences, the sources with a record that came before one that must be folded
-    first.
-
-    While a shipper goes back this passes by itself. Where it stays, the log lacks events that a
-    source recorded: nothing behind them is folded until they arrive.
-    """
+    """Describe in sentences the sources with a record that came too early. This passes by itself
+    while a shipper goes back. If it stays, the log lacks events that a source recorded, and the
+    fold of that source waits for them."""
     rows = connection.execute(
         select(SOURCES)
         .where(SOURCES.c.beyond.is_not(None))
@@ -327,7 +315,7 @@ def gaps(connection: Connection) -> list[str]:
 
 
 def covers(connection: Connection, wanted: Position, stream: str) -> bool:
-    """Whether everything of `stream` that `wanted` names has been folded."""
+    """Return whether all events of `stream` up to `wanted` have been folded."""
     held = position(connection)
     return all(
         held.get(name, {}).get(str(partition), {}).get(source, -1) >= sequence
@@ -337,5 +325,5 @@ def covers(connection: Connection, wanted: Position, stream: str) -> bool:
 
 
 def offsets(connection: Connection) -> dict[tuple[str, int], int]:
-    """The next offset of every partition that was folded."""
+    """Return the next offset of every partition that was folded."""
     return {at: stands.next_offset for at, stands in read_fold_positions(connection).items()}

@@ -1,14 +1,9 @@
-"""A record before the transaction: decoded and labelled, as far as that needs no tables.
+"""Prepare a record before the transaction: decode and label it, as far as that needs no tables.
 
-    prepare(record)   an event of `rollouts` as its rows; a decision as its data; or why neither
+Decompressing and labelling take time, so they hold no lock and no transaction idles meanwhile.
 
-Where it sits: the runner prepares a batch, then opens the transaction in which the rows are written
-(runner.py). What takes time (decompressing, labelling) holds no lock, and no database ends a
-transaction for idling meanwhile.
-
-Bounds, each within reach of an outsider's record: a head of more than `HEAD_BYTES` once
-decompressed is no event. What was said in a rollout is read up to `LABELLED_BYTES`; beyond it, as
-in a blob, the rollout is labelled by its head.
+Bounds against an outsider's record: a head of more than `HEAD_BYTES` decompressed is no event. A
+rollout with more than `LABELLED_BYTES` of content is labelled by its head, as one in a blob.
 """
 
 from dataclasses import dataclass
@@ -27,42 +22,41 @@ from events.rollouts import RolloutEnded
 from events.streams import LEARNING, ROLLOUTS
 
 HEAD_BYTES: Final = 16 << 20
-"""How large a head may be once it is decompressed."""
+"""Most bytes of a decompressed head."""
 
 LABELLED_BYTES: Final = 16 << 20
-"""How large the content of a rollout may be, decompressed, and still be labelled. The worst case,
-nothing but empty messages, takes about a gigabyte of memory."""
+"""Most bytes of a rollout's decompressed content for labelling. The worst case, only empty
+messages, takes about a gigabyte of memory."""
 
 _COMPRESSED_BYTES: Final = 512
-"""At least, of what is beyond `HEAD_BYTES` once decompressed: zstd takes four for 128 KiB."""
+"""Least compressed size of anything beyond `HEAD_BYTES`: zstd takes four bytes for 128 KiB."""
 
 REASON_CHARACTERS: Final = 500
 TYPE_CHARACTERS: Final = 128
 ID_CHARACTERS: Final = 256
-"""How long an id in a dead letter may be; our own are UUIDs."""
+"""Most characters of an id in a dead letter; our own are UUIDs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is known of a record before the tables are asked."""
+    """The facts about a record that need no tables."""
 
     record: Record
-    """The record in the form that the tables can name (`sanitize_record`)."""
+    """The record after `sanitize_record`."""
     kind: str | None = None
-    """Its type, by its header; None where that cannot be read."""
+    """Its type, by its header; None if that cannot be read."""
     folding: FoldInput | None = None
     """The decoded event, for an event of `learning`; else None."""
     rows: tuple[tuple[type[ProjectionTable], Row], ...] = ()
     """The rows of an event of `rollouts`; empty for any other."""
     characters: int = 0
-    """How long the texts of the rows are together."""
+    """Characters of the texts of the rows."""
     error: Exception | None = None
-    """Why it cannot be folded: UnknownType, SchemaAhead, or what a dead letter says."""
+    """Why it cannot be folded: UnknownType, SchemaAhead, or the error of a dead letter."""
 
 
 def prepare(record: Record, registry: Registry) -> Preparation:
-    """A record as `sanitize_record` makes it, decoded; of `rollouts`, folded. Raises MemoryError
-    and nothing else."""
+    """Decode a sanitized record, and fold one of `rollouts`. Raise MemoryError and nothing else."""
     type_name: str | None = None
     try:
         envelope = from_headers(record.headers)
@@ -95,17 +89,17 @@ def _decode(record: Record, envelope: Envelope, registry: Registry) -> FoldInput
 
 
 def is_unknown_type(item: Preparation) -> bool:
-    """Whether there is nothing to fold: an event of a type that this projection does not know."""
+    """Return whether the event is of a type that this projection does not know."""
     return isinstance(item.error, UnknownType)
 
 
 def halts(item: Preparation) -> bool:
-    """Whether the fold has to wait for a newer kintsugi."""
+    """Return whether the fold has to wait for a newer kintsugi."""
     return isinstance(item.error, SchemaAhead)
 
 
 def dead_letter(item: Preparation, error: Exception) -> Row:
-    """The row that names an event which could not be folded, and why."""
+    """Return the dead letter's row of an event that could not be folded."""
     record = item.record
     return {
         "stream": record.stream,
@@ -120,8 +114,8 @@ def dead_letter(item: Preparation, error: Exception) -> Row:
 
 
 def _read_rollout_id(item: Preparation) -> str | None:
-    """The live rollout that a record would have been: its event has the rollout's id. None for an
-    id that none of ours has: a dead letter must never be refused itself."""
+    """Return the id of the live rollout of a `RolloutEnded`, which is its event's id; else None.
+    None also for an id that is too long: a dead letter must never be refused itself."""
     if item.kind != RolloutEnded.TYPE:
         return None
     rollout = from_headers(item.record.headers).id
@@ -129,5 +123,5 @@ def _read_rollout_id(item: Preparation) -> str | None:
 
 
 def why(error: Exception) -> str:
-    """What is said of an error: one of ours says all itself."""
+    """Return an error as text: ours need no class name."""
     return str(error) if isinstance(error, KintsugiError) else f"{type(error).__name__}: {error}"

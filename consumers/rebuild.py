@@ -6,11 +6,10 @@
     compare   every row, every column except the broker's offset
     swap      in the transaction that holds the lock
 
-The same fold version must give equal tables: if it does not, nothing is swapped and the first
-difference is named. A new fold version reports what changed, and swaps when that was confirmed.
-Equal tables need no swap, unless the log is not the one that they were folded from (LogDiverged,
-AheadOfLog): what is confirmed then is that the fold goes on with this one. The fresh tables stand
-in a file of their own (SQLite) or in a schema of their own (PostgreSQL).
+The same fold version must give equal tables; else nothing is swapped and the first difference is
+named. A new fold version reports the changes, and swaps if confirmed. Equal tables need no swap,
+unless they were folded from another log (LogDiverged, AheadOfLog): confirmation then continues the
+fold with this one. The fresh tables are in a file (SQLite) or schema (PostgreSQL) of their own.
 """
 
 import fcntl
@@ -48,19 +47,19 @@ _ROWS_AT_ONCE: Final = 1_000
 
 
 class SnapshotUnfit(KintsugiError):
-    """A snapshot from which these tables cannot be rebuilt."""
+    """These tables cannot be rebuilt from the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild found."""
+    """The findings of a rebuild."""
 
     events: int
     seconds: float
     hash: str
     """Hash of the fresh tables."""
     equal: bool | None
-    """None when the fold version is new: then `changed` says what it makes of the same log."""
+    """None if the fold version is new: `changed` then counts the differences."""
     swapped: bool
     difference: Difference | None = None
     changed: dict[str, int] = field(default_factory=dict)
@@ -75,8 +74,8 @@ def rebuild(
     snapshot: Engine | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Rebuilt:
-    """Fold again, compare and swap; with `confirmed` a difference is swapped in as well. What lies
-    before a `snapshot` is not folded again but taken from it."""
+    """Fold again (from a `snapshot`, if any) and compare; swap, with `confirmed` despite
+    changes."""
     started = time.monotonic()
     ends = {(name, p): end for name in STREAMS for p, end in enumerate(log.end(name))}
     with _fresh_tables(engine) as fresh:
@@ -94,12 +93,10 @@ def rebuild(
 
 
 def _beyond(goal: Cursor, ends: Cursor) -> bool:
-    """Whether a log ends before what was folded of another one."""
     return any(offset > ends[at] for at, offset in goal.items())
 
 
 def _within(goal: Cursor, ends: Cursor) -> Cursor:
-    """The offsets of `goal`, none beyond the end of the log."""
     return {at: min(offset, ends[at]) for at, offset in goal.items()}
 
 
@@ -126,7 +123,7 @@ def _finish(
 
 
 def _stands_elsewhere(live: Connection, rebuilt: Connection) -> bool:
-    """Whether the live tables were folded from another log, as far as they know."""
+    """Return whether the live tables are known to be folded from another log."""
     there = read_fold_positions(rebuilt)
     return any(
         stands.last_sha256 is not None and stands != there.get(at)
@@ -135,7 +132,6 @@ def _stands_elsewhere(live: Connection, rebuilt: Connection) -> bool:
 
 
 def _begin_at(snapshot: Engine, engine: Engine, fresh: Engine) -> None:
-    """Fill the fresh tables with a snapshot's rows and position."""
     with (
         database.read_transaction(snapshot) as source,
         database.read_transaction(engine) as live,
@@ -168,7 +164,7 @@ def _replace(live: Connection, rebuilt: Connection, model: type[ProjectionTable]
 
 @contextmanager
 def _lock_positions(engine: Engine) -> Iterator[Connection]:
-    """A transaction on the live tables in which no fold moves their position."""
+    """Yield a transaction on the live tables in which no fold moves their position."""
     with database.write_transaction(engine) as connection:
         if connection.dialect.name == "postgresql":
             # It idles while the fresh tables are read: that must not end it.
@@ -179,7 +175,7 @@ def _lock_positions(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _fresh_tables(engine: Engine) -> Iterator[Engine]:
-    """Empty tables beside the live ones, gone afterwards; one rebuild at a time."""
+    """Yield empty tables beside the live ones, removed afterwards; one rebuild runs at a time."""
     build = _fresh_schema if engine.dialect.name == "postgresql" else _fresh_file
     with build(engine) as fresh:
         create_tables(fresh)

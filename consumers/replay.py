@@ -5,9 +5,8 @@
     replay(..., every=100_000, keep=...)    snapshots on the way, in the order of recording
     replay(log, engine_of_a_snapshot, ...)  on from there
 
-A replay has a log that refuses appends and tables that no other process reads, and so no effect.
-Rounds and decisions of the range count as they did; what needs something from before the start (the
-cycle that a job belongs to) counts as it would in a log that starts there.
+It has no effects: its log refuses appends and no other process reads its tables. Events that need
+something from before the start count as in a log that starts there.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,19 +27,19 @@ from events.log import EventLog, read_all
 
 
 class NotEmpty(KintsugiError):
-    """Tables that a replay would mix its rows with."""
+    """The tables hold rows that a replay would mix with its own."""
 
 
 class BeforeSnapshot(KintsugiError):
-    """A replay to a place that its tables are beyond."""
+    """The tables are already beyond the end of the replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay made."""
+    """The result of a replay."""
 
     events: int
-    """Number of events folded, those of a snapshot not included."""
+    """Number of events folded, without those of a snapshot."""
     hash: str
     end: Cut
 
@@ -55,11 +54,11 @@ def replay(
     keep: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> ReplayResult:
-    """Fold `log` up to `end` into the tables of `engine`, from where they stand.
+    """Fold `log` up to `end` into the tables of `engine`, from their present position.
 
-    `keep` is called after each `every` events, with how many the log has up to there. Raises
-    NotEmpty for a start into tables that were folded into, BeforeSnapshot for an end they are
-    beyond, PositionGap for a cut between a round and the rollouts that it names.
+    `keep` is called after each `every` events with their number so far. Raise NotEmpty for a start
+    into folded tables, BeforeSnapshot if they are beyond `end`, PositionGap for a cut between a
+    round and the rollouts that it names.
     """
     span = Span(log, end)
     if start is not None:
@@ -86,7 +85,7 @@ def replay(
 
 
 def is_empty(engine: Engine) -> bool:
-    """Whether a database has no tables, whosever they may be."""
+    """Return whether a database has no tables at all."""
     return not inspect(engine).get_table_names()
 
 
@@ -101,7 +100,7 @@ def _check_reaches(stands: Cut, end: Cut) -> None:
 
 
 def _begin_at(log: EventLog, engine: Engine, start: Cut) -> None:
-    """Have the fold read on from `start`, as if all before it had been folded."""
+    """Let the fold read on from `start`, as if all events before it had been folded."""
     with database.write_transaction(engine) as connection:
         if offsets(connection):
             raise NotEmpty("the tables were folded into; name others to begin elsewhere")
@@ -129,7 +128,6 @@ def _pass_over(
 
 
 def _cuts(log: EventLog, start: Cut, end: Cut, every: int) -> Iterator[tuple[int, Cut]]:
-    """Where the log stood after each `every` events, and after how many."""
     cut = dict(start)
     for count, record in enumerate(in_time(log, start, end), start=1):
         cut[record.stream, record.partition] = record.offset + 1

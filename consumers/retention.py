@@ -1,10 +1,5 @@
-"""Find which events of `rollouts` are still read from the log after they were folded.
-
-    find_retention_offset(connection, partition, before)    the first of them before an offset
-
-Those of a session with loose calls, which no rollout names yet, or that went on after the offset: a
-rollout is made from the events of its calls. Not covered: transcripts that a person looks at.
-"""
+"""Find the events of `rollouts` that are still read from the log after they were folded: those of
+sessions with loose calls or that went on after an offset, since a rollout is made from them."""
 
 from sqlalchemy import Connection, case, func, select
 
@@ -12,9 +7,7 @@ from consumers.tables import Call
 
 
 def find_retention_offset(connection: Connection, partition: int, before: int) -> int:
-    """The offset from which on all is needed; `before`, where nothing before it is.
-
-    Offsets of the log that was folded."""
+    """Return the offset of the folded log from which all is needed, at most `before`."""
     calls = Call.table().c
     session = (
         select(
@@ -29,7 +22,7 @@ def find_retention_offset(connection: Connection, partition: int, before: int) -
     )
     query = select(func.min(session.c.first))
     while True:
-        # What is kept for one session may be where another one went on.
+        # The events kept for one session may include those of another.
         kept = (session.c.last >= before) | (session.c.loose == 1)
         offset = connection.execute(query.where(session.c.first < before, kept)).scalar()
         if offset is None:

@@ -1,10 +1,4 @@
-"""Make rows of a dataclass from rows of a table, whose columns have the names of its fields.
-
-    make_row(Line, row, examples=...)    `Line` with its fields from `row`, but for those named
-
-The types are those of the dataclass, so a type checker knows every field of a result. A field that
-is neither a column nor named raises KeyError.
-"""
+"""Make rows of a dataclass from rows of a table, whose columns have the names of its fields."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +12,8 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def make_row(kind: type[T], row: Row[*tuple[Any, ...]], **own: Any) -> T:
-    """Return a `kind` with the values `own`, and all others from `row`."""
+    """Return a `kind` with the values `own`, and all others from `row`. Raise KeyError for a field
+    that is in neither."""
     columns = row._mapping
     return kind(
         **{field.name: columns[field.name] for field in fields(kind) if field.name not in own},

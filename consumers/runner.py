@@ -1,24 +1,24 @@
 """The runner: reads the log, folds it, and moves the positions in the same transaction.
 
-    read      a batch of one partition
-    prepare   decode it and make its labels: no transaction is open meanwhile (preparation.py)
-    write     rows and position, in one transaction
-    one by one, where the database refuses the rows of a batch for good: each event in a savepoint
-              of its own, and the one that it refuses becomes a dead letter
+    read        a batch of one partition
+    prepare     decode it and make its labels, with no transaction open (preparation.py)
+    write       rows and position, in one transaction
+    one by one  if the database refuses the rows of a batch for good: each event in its own
+                savepoint, and the refused one becomes a dead letter
 
 Guarantees. Rows and positions are committed together, and a position only moves from where this
-runner believed it to be (compare-and-set), so two runners on the same partitions, killed at any
-instant, leave the same tables as one. Of each source only the next sequence is accepted: what is
-repeated changes nothing, what comes too early is left for the shipper to bring again.
+runner believed it to be (compare-and-set). So two runners on the same partitions, killed at any
+instant, leave the same tables as one. Only the next sequence of a source is accepted: a repetition
+changes nothing, and an event that comes too early is left for the shipper to bring again.
 
-Stops. A version from the future halts the fold until it is upgraded; a log that was trimmed or
-wiped halts it with LogTruncated or AheadOfLog, one restored from before with LogDiverged: before
-the fold reads on from a place that it did not just come from, the log has to hold the record that
-was folded last. An event under the source and sequence of another is a dead letter; so are
-malformed bytes, broken invariants and what no table can hold, and the partition goes on. A database
-that is down, full, locked or in a deadlock is waited for, never a dead letter.
+Stops. An event of a newer version halts the fold until it is upgraded. A trimmed or wiped log halts
+it with LogTruncated or AheadOfLog, one restored from an earlier copy with LogDiverged: after a
+pause, the fold checks that the log holds the record folded last. An event under the source and
+sequence of another becomes a dead letter, as do malformed bytes, broken invariants and values that
+no table can hold; the partition goes on. A database that is down, full, locked or in a deadlock is
+waited for, never a dead letter.
 
-Not covered: effects. A fold changes tables, nothing else.
+Folds have no effects: they change tables, nothing else.
 """
 
 import logging
@@ -63,30 +63,30 @@ from events.registry import REGISTRY, Registry
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 BATCH_EVENTS: Final = 500
-"""Events per transaction: beyond it throughput no longer grows."""
+"""Events per transaction: more do not raise throughput."""
 
 BATCH_CHARACTERS: Final = 16 << 20
-"""How long the texts of one transaction may be; the event that goes beyond it is the last."""
+"""Length limit for the texts of one transaction; the event that exceeds it is the last."""
 
 IDLE_SECONDS: Final = 0.5
 
 SURE_SECONDS: Final = 30.0
-"""Seconds after a reading in which the log cannot be replaced unnoticed. A process that slept or
-was paused for longer checks that it is the same log."""
+"""Seconds after a read in which the log cannot be replaced unnoticed. After a longer pause, the
+process checks that it is the same log."""
 
 APPLY_SECONDS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
-"""What the seconds of a transaction are sorted by."""
+"""Bounds of the histogram of a transaction's seconds."""
 
 ORDER: Final = tuple(
     (stream.name, partition)
     for stream in (ROLLOUTS, LEARNING)
     for partition in range(stream.partitions)
 )
-"""Rollouts first: then a round rarely has to wait for them."""
+"""Rollouts first, so that a round rarely has to wait for them."""
 
 
 REFUSED: Final = "the database refuses what it says, at every try; the log of the fold says why"
-"""The reason of a dead letter that a database refused: the same words on both databases."""
+"""The reason of a dead letter that a database refused, equal on both databases."""
 
 _Kind = TypeVar("_Kind")
 
@@ -111,7 +111,7 @@ class PositionGap(KintsugiError):
 
 @dataclass
 class Counters:
-    """What a runner did since it was made."""
+    """Counts of a runner since it was made."""
 
     folded: int = 0
     duplicates: int = 0
@@ -119,7 +119,7 @@ class Counters:
     skipped: int = 0
     """Events of a type that this projection does not know."""
     outdated: int = 0
-    """Decisions of who does not lead any more, or not yet."""
+    """Decisions by a process that is not the leader."""
     dead_letters: dict[str, int] = field(default_factory=dict)
     """Number of dead letters, by the class of the error."""
     fenced: int = 0
@@ -127,11 +127,11 @@ class Counters:
     committed: dict[float, int] = field(default_factory=dict)
     """Transactions, by the first of APPLY_SECONDS that they did not exceed; inf beyond."""
     seconds: float = 0.0
-    """Seconds that these transactions took, in all."""
+    """Total seconds of these transactions."""
     looked: float = 0.0
     """When `run` last looked for events, in seconds since 1970; 0 before."""
     newest_ms: int = 0
-    """When the newest event that was passed had been recorded, Unix milliseconds."""
+    """When the newest passed event was recorded, in Unix milliseconds."""
 
 
 class Runner:
@@ -158,14 +158,12 @@ class Runner:
         self._positions: dict[tuple[str, int], FoldPosition] = {}
         self._sources: dict[tuple[str, int], dict[str, SourcePosition]] = {}
         self._sure: dict[tuple[str, int], float] = {}
-        """When a partition was last read from where it had been folded, in seconds of `elapsed`."""
+        """When the partition was last read at its folded position, by `monotonic_seconds`."""
 
     def catch_up(self, until: Cursor | None = None) -> None:
-        """Fold up to the log's end as it is now (or up to the offsets of `until`).
-
-        Raises AheadOfLog when the log is shorter than the position, LogDiverged when it is another
-        one, PositionGap when a round waits for rollouts that the log does not hold.
-        """
+        """Fold up to the log's present end, or up to the offsets of `until`. Raise AheadOfLog if
+        the log is shorter than the position, LogDiverged if it is another one, PositionGap if a
+        round waits for rollouts that the log does not hold."""
         self._check_version()
         self._sure.clear()
         self._see_same_log()
@@ -176,7 +174,7 @@ class Runner:
             self._catch_up(stream, partition, goal.get((stream, partition), 0))
 
     def run(self, stop: threading.Event) -> None:
-        """Fold whatever comes until `stop` is set; waits as long as the database is down."""
+        """Fold new events until `stop` is set; wait as long as the database is down."""
         self._stopped = stop
         self._patience_seconds = math.inf
         self._check_version()
@@ -192,7 +190,7 @@ class Runner:
                 self._pause(IDLE_SECONDS)
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """The log's end offsets."""
+        """Return the log's end offsets."""
         return {
             (stream.name, partition): offset
             for stream in STREAMS.values()
@@ -200,7 +198,7 @@ class Runner:
         }
 
     def step(self, stream: str, partition: int, limit: int | None = None) -> int:
-        """Fold at most one batch of one partition; returns how many records were passed."""
+        """Fold at most one batch of one partition; return the number of records passed."""
         return database.retry_transient(
             lambda: self._step(stream, partition, limit or self._batch_events),
             self.engine,
@@ -226,12 +224,11 @@ class Runner:
 
     def _see_same_log(self) -> None:
         """Check in every partition, before any is folded on, that the log is the one folded so far.
-        Raises LogDiverged, and as EventLog.read."""
+        Raise LogDiverged, and errors as EventLog.read."""
         for at in ORDER:
             self._see_same(*at)
 
     def _see_same(self, stream: str, partition: int) -> None:
-        """Raises LogDiverged, and as EventLog.read."""
         at = (stream, partition)
         if at in self._sure and monotonic_seconds() - self._sure[at] < SURE_SECONDS:
             return
@@ -304,16 +301,14 @@ class Runner:
         return done.passed
 
     def _forget(self, at: tuple[str, int]) -> None:
-        """Where a partition stands, committed or not: the database knows, this object does not."""
+        """Forget a partition's positions: after an error only the database knows them."""
         self._positions.pop(at, None)
         self._sources.pop(at, None)
         self._sure.pop(at, None)
 
     def _prepare(self, records: Sequence[Record], at: tuple[str, int]) -> list[Preparation]:
-        """What can be known of records before the transaction; fewer of them where they are much.
-
-        What is going to be passed as a repetition, or comes too early, is not decoded.
-        """
+        """Prepare records before the transaction; stop early if their texts are too long.
+        Repetitions and records that come too early are not decoded."""
         if at not in self._sources:
             with database.read_transaction(self.engine) as connection:
                 self._sources[at] = read_source_positions(connection, *at)
@@ -333,7 +328,7 @@ class Runner:
     def _write(
         self, records: Sequence[Record], prepared: Sequence[Preparation], stands: FoldPosition
     ) -> "_TransactionResult":
-        """Fold in one transaction; one event after the other where together they cannot be."""
+        """Fold in one transaction; event by event if the database refuses the batch."""
         try:
             with database.write_transaction(self.engine) as connection:
                 return self._fold(connection, records, prepared, stands)
@@ -365,10 +360,8 @@ class Runner:
             _add(counters.dead_letters, kind)
 
     def _ready(self, records: list[Record]) -> list[Record]:
-        """The leading decisions that can be folded now: up to a round, or one round alone.
-
-        Before a round, rollouts are advanced at least to its position.
-        """
+        """Return the leading decisions that can be folded now: up to a round, or one round alone.
+        Before a round, rollouts are advanced at least to its position."""
         for place, record in enumerate(records):
             if dict(record.headers).get("ce_type") == PatternsDiagnosed.TYPE.encode():
                 if place:
@@ -377,7 +370,7 @@ class Runner:
         return records
 
     def _advance_to(self, record: Record) -> bool:
-        """Whether the rollouts that a round names are folded, folding them if need be."""
+        """Fold the rollouts that a round names; return whether all of them are folded."""
         try:
             record = sanitize_record(record)
             data = decode_value(record, from_headers(record.headers), self._registry).data
@@ -401,7 +394,6 @@ class Runner:
         stands: FoldPosition,
         alone: bool = False,
     ) -> "_TransactionResult":
-        """Fold what was prepared of `records`, which are as the log holds them."""
         stream, partition, offset = records[0].stream, records[0].partition, stands.next_offset
         if next_offset(connection, stream, partition, lock=True) != offset:
             raise PositionConflict(
@@ -436,7 +428,7 @@ class Runner:
         return done
 
     def _complete(self, item: Preparation) -> Preparation:
-        """Return the preparation of a record, made now if the record was taken for a repetition."""
+        """Return the preparation, made now if the record was taken for a repetition."""
         if item.folding is None and not item.rows and item.error is None:
             return prepare(item.record, self._registry)
         return item
@@ -485,8 +477,6 @@ def _add(counts: dict[_Kind, int], kind: _Kind) -> None:
 
 @dataclass
 class _TransactionResult:
-    """What a transaction came to; counted once it is committed."""
-
     unread: Unread
     standing: FoldPosition
     passed: int = 0
@@ -498,7 +488,7 @@ class _TransactionResult:
 
 
 def _flush_alone(batch: Batch, item: Preparation, done: _TransactionResult) -> None:
-    """Write the rows of one event; where the database refuses them, its dead letter."""
+    """Write the rows of one event, or its dead letter if the database refuses them."""
     try:
         with batch.connection.begin_nested():
             batch.flush()
@@ -522,7 +512,7 @@ def _record_refusal(
 
 
 def _pass_over(batch: Batch, item: Preparation, error: Exception, done: _TransactionResult) -> None:
-    """Nothing of the event enters the tables but its dead letter."""
+    """Write only a dead letter for the event."""
     batch.drop()
     if item.folding is not None:
         batch.discard()  # a decision is alone in its batch
@@ -532,7 +522,7 @@ def _pass_over(batch: Batch, item: Preparation, error: Exception, done: _Transac
 
 
 def _another_event(record: Record) -> AnotherEvent:
-    """A spool that was restored from before numbers once more from there."""
+    """Return the error for a reused sequence: a spool restored from a copy numbers anew."""
     return AnotherEvent(
         f"source {record.source} has recorded another event under sequence {record.sequence} "
         "before: its spool was restored from before; see kintsugi spool renew"
@@ -540,12 +530,12 @@ def _another_event(record: Record) -> AnotherEvent:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of a driver's error; its statement and values must not be logged."""
+    """Return the first line of a driver's error; its statement and values must not be logged."""
     return (str(getattr(error, "orig", None) or error).strip().splitlines() or [""])[0][:300]
 
 
 def ensure_version(engine: Engine) -> None:
-    """Write down which fold version fills these tables, or refuse to mix two."""
+    """Store the fold version of these tables; raise FoldVersionMismatch for another one."""
     with database.write_transaction(engine) as connection:
         stored = read_fold_version(connection)
         if stored is None:

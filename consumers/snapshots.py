@@ -1,16 +1,6 @@
-"""Snapshots: the tables as they were after so many events, each a database of its own.
-
-    FOLDER/000000100000.db      the tables after 100,000 events in the order of recording
-    FOLDER/000000100000.json    how far that is, and a hash over every row and column
-
-    keep(engine, tracked, folder, events) makes one; what it costs beside a copy of the file follows
-                                          from what changed since the one before
-    nearest(folder, end)                  the last that is not beyond a place in the log
-    find_divergence(one, other)                 between which of two foldings of one log parted
-    find_divergence_after(one, other, engines)     the same, where it was after the last of them
-
-SQLite alone: a snapshot of PostgreSQL is what its own tools make.
-"""
+"""Snapshots: the tables as they were after so many events, each a SQLite database of its own.
+FOLDER/000000100000.db the tables after 100,000 events in the order of recording
+FOLDER/000000100000.json their position, and a hash over every row and column"""
 
 import json
 import sqlite3
@@ -31,12 +21,12 @@ from events.errors import KintsugiError
 
 
 class NoSnapshot(KintsugiError):
-    """A folder that does not hold the snapshots that are needed."""
+    """The folder lacks the snapshots that are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One of them."""
+    """A snapshot's file and description."""
 
     path: Path
     events: int
@@ -44,16 +34,15 @@ class Snapshot:
     """Over every row and column but the broker's offsets."""
     offsets: Cut
     logs: tuple[str, ...] = ()
-    """Where the log was that it was folded from: an archive, a log's file, or one after the other;
-    empty for a broker's."""
+    """Locations of its log in order: archives or a log's files; empty for a broker's."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDivergence:
-    """Where two foldings of one log parted, as near as their snapshots say."""
+    """The divergence of two foldings of one log, as near as their snapshots tell."""
 
     equal: Snapshot | None
-    """The last one that both have; None: they differ from the first on."""
+    """The last snapshot that both have; None if they differ from the first on."""
     one: Snapshot
     """The first that differs, of each."""
     other: Snapshot
@@ -62,7 +51,7 @@ class SnapshotDivergence:
 def keep(
     engine: Engine, tracked: DigestTracker, folder: Path, events: int, logs: Sequence[str] = ()
 ) -> None:
-    """Copy the tables of a SQLite database as they are."""
+    """Copy the tables of a SQLite database; the digest costs only the rows changed since."""
     private.make_folder(folder)
     path = folder / f"{events:012}.db"
     path.unlink(missing_ok=True)
@@ -77,17 +66,17 @@ def keep(
             "offsets": [[*at, offset] for at, offset in sorted(offsets(connection).items())],
             "logs": list(logs),
         }
-    # Written last: a snapshot without it was cut short, and is none.
+    # Written last: without it, a snapshot is incomplete and ignored.
     path.with_suffix(".json").write_text(json.dumps(document) + "\n")
 
 
 def list_snapshots(folder: Path) -> list[Snapshot]:
-    """The snapshots of a folder, the first one first."""
+    """Return the snapshots of a folder, the first one first."""
     return [_read(path) for path in sorted(folder.glob("*.json"))]
 
 
 def nearest(folder: Path, end: Cut) -> Snapshot | None:
-    """The last snapshot that holds nothing behind `end`."""
+    """Return the last snapshot that holds nothing behind `end`."""
     fitting = [
         snapshot
         for snapshot in list_snapshots(folder)
@@ -97,11 +86,9 @@ def nearest(folder: Path, end: Cut) -> Snapshot | None:
 
 
 def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
-    """Where the snapshots of two folders part, by halving; None where the last are equal.
-
-    What has parted stays so: a row that is wrong is not made right by later events. Raises
-    NoSnapshot where they have none in common.
-    """
+    """Return the divergence of the snapshots of two folders, by halving; None if the last are
+    equal. Later events never make a wrong row right. Raise NoSnapshot if the folders have none in
+    common."""
     pairs = _pairs(first, second)
     low, high = 0, len(pairs)
     while low < high:
@@ -119,8 +106,7 @@ def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
 def find_divergence_after(
     first: Path, second: Path, engines: tuple[Engine, Engine]
 ) -> SnapshotDivergence:
-    """Return the divergence of two databases that differ although their last common snapshots are
-    equal: it lies after those."""
+    """Return the divergence of two databases after their last common, equal snapshots."""
     pairs = _pairs(first, second)
     ends = (
         _describe_database(engine, last) for engine, last in zip(engines, pairs[-1], strict=True)
@@ -143,7 +129,6 @@ def _pairs(first: Path, second: Path) -> list[tuple[Snapshot, Snapshot]]:
 
 
 def _describe_database(engine: Engine, last: Snapshot) -> Snapshot:
-    """A database as if it were a snapshot, of the log that its last one is of."""
     with database.read_transaction(engine) as connection:
         stands = offsets(connection)
         digest = exact_digest(connection)

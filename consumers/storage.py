@@ -1,17 +1,14 @@
-"""What the tables can hold, the same on both databases: rows and records brought into that form.
+"""Bring rows and records into the form that both databases can hold.
 
-Where it sits: a fold stages rows (batch.py), and each row passes `storable` before anything is
-written, so that a value that one of the databases would refuse is refused on both, by name and
-before the transaction, and a key is compared as it will be stored.
+A fold's rows pass `storable` before anything is written. So a value that one database would refuse
+is refused on both, by name and before the transaction, and keys are compared as they are stored.
 
     text       without NUL, which PostgreSQL has not: U+FFFD stands in its place
     keys       the texts of one index row together within PostgreSQL's 2,704 bytes
     nothing    only where a column may be empty
     numbers    integers of 64 bits; floats that are numbers, and no negative zero: SQLite has none
 
-Guarantee: pure, and the same for the same row, so a replay refuses what the fold refused. Not
-covered: what a database refuses for reasons of its own; the runner finds the event and passes it
-over.
+Guarantee: pure, so a replay refuses what the fold refused.
 """
 
 import re
@@ -29,15 +26,14 @@ from events.streams import LEARNING
 Row = dict[str, Any]
 
 KEY_BYTES: Final = 2_600
-"""How many bytes of UTF-8 the texts of one index row may take. PostgreSQL's B-tree holds rows of at
-most 2,704 bytes, with at most 100 for their header, lengths, alignment and numbers."""
+"""Most bytes of UTF-8 for the texts of one index row. PostgreSQL's B-tree holds rows of at most
+2,704 bytes, with at most 100 for their header, lengths, alignment and numbers."""
 
 TEXT_CHARACTERS: Final = 4_000_000
-"""How long one text may be. The longest that we write ourselves is evidence
-(consumers/diagnosis/labels.py), a third of this."""
+"""Most characters of a text. Our own longest is evidence (diagnosis/labels.py), a third of this."""
 
 ROWS: Final = 250_000
-"""How many rows one event may make."""
+"""Most rows that one event may make."""
 
 _LEAST: Final = -(2**63)
 _MOST: Final = 2**63 - 1
@@ -49,8 +45,8 @@ _QUOTED: Final = 60
 
 
 def storable(model: type[ProjectionTable], row: Mapping[str, Any]) -> tuple[Row, int]:
-    """The row as both databases will hold it, and the characters of its texts. Raises BadRecord for
-    one that either could not hold."""
+    """Return the row as both databases will hold it, and the characters of its texts. Raise
+    BadRecord if either cannot hold it."""
     stored = dict(row)
     required = _not_null_columns(model)
     characters = 0
@@ -111,7 +107,6 @@ def _check_keys(model: type[ProjectionTable], row: Row) -> None:
 
 @cache
 def _index_columns(model: type[ProjectionTable]) -> tuple[tuple[str, ...], ...]:
-    """The text columns of each index of a table, and of the keys that SQL makes of its rows."""
     table = model.table()
     columns = [index.columns for index in table.indexes]
     column_sets = {
@@ -129,7 +124,6 @@ def _index_columns(model: type[ProjectionTable]) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def _not_null_columns(model: type[ProjectionTable]) -> frozenset[str]:
-    """Return the columns in which no row may lack a value."""
     return frozenset(column.name for column in model.table().columns if not column.nullable)
 
 
@@ -140,10 +134,9 @@ def _place(model: type[ProjectionTable], name: str) -> str:
 def sanitize_record(record: Record) -> Record:
     """Return a record whose origin and headers, and on `learning` whose data, the tables can hold.
 
-    A source or sequence that none of our processes can produce belongs to another program's record:
-    it gets a source of its own, as on a broker one that names none (events/kafka/reader.py).
-    Decisions are looked for in the tables by what they say, so they are read without NUL from the
-    start.
+    A source or sequence that our processes cannot produce belongs to another program's record,
+    which gets a source of its own. Decisions are looked up by their texts, so NUL is replaced at
+    once.
     """
     if not is_origin(record.source, record.sequence):
         record = replace(record, source=f"foreign:{record.offset}", sequence=0)

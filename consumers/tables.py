@@ -1,17 +1,16 @@
-"""The projection tables: what has been folded from the log, and how far.
+"""The projection tables: the facts folded from the log, and the positions of the fold.
 
-Every table can be dropped and folded again from the start, equal row for row. A row names the event
-it came from by (source, sequence); the broker's offset is kept beside it only to read the event
-back. How two rows of one key are merged is part of the table, because it is what makes the fold
-independent of how partitions interleave:
+Guarantee: every table can be dropped and folded again from the start, equal row for row. A row
+names its event by (source, sequence); the broker's offset only serves to read the event back. The
+merge rule of a table makes the fold independent of how partitions interleave:
 
     first    a fact: the row that came first stays, a repetition changes nothing
     fill     a fact in parts: a column once written stays, empty ones are filled
     least    the row with the smallest `order_key` stays, whichever partition came first
     last     state of the `learning` stream, which has one order: the newest row replaces
 
-Column marks: `POINTER` columns are left out of the hash (they differ between two logs with the same
-facts), and `OFFSET` is left out of comparisons too (it differs between a spool and its broker).
+The hash leaves out `POINTER` columns, which differ between two logs with the same facts.
+Comparisons also leave out `OFFSET`, which differs between a spool and its broker.
 """
 
 from enum import StrEnum
@@ -22,16 +21,15 @@ from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
 REVISION: Final = "0026"
-"""The migration that makes these tables; a test holds it to the newest one in migrations/."""
+"""The migration that makes these tables: the newest one in migrations/."""
 
 OLDEST_REVISION: Final = "0024"
 """The oldest tables that can be upgraded to these."""
 
 FOLD_VERSION: Final = 18
-"""Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
+"""Raised when a fold makes something else of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
-"""Name of the one projection: the training history and the ranked failure patterns."""
 
 STRING: Final = Text().with_variant(Text(collation="C"), "postgresql")
 """Text in byte order on both databases, so that ORDER BY means the same."""
@@ -89,12 +87,11 @@ class ProjectionTable(SQLModel):
 
     MERGE: ClassVar[Merge]
     MADE_INTO_KEYS: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    """Columns that SQL makes keys of other tables from (consumers/diagnosis/round_counts.py): they
-    must fit an index too."""
+    """Columns that round_counts.py makes keys of other tables from: they must fit an index too."""
 
     @classmethod
     def table(cls) -> Table:
-        """The SQLAlchemy table."""
+        """Return the SQLAlchemy table."""
         return SQLModel.metadata.tables[str(cls.__tablename__)]
 
     @classmethod
@@ -136,31 +133,30 @@ class Rollout(ProjectionTable, table=True):
     member: str | None = _string()
     """The last member of a panel that answered, the base under its name; null without a panel."""
     skill: str | None = _string()
-    """Skill that the member was chosen for; null also where the router chose none."""
+    """Skill that the member was chosen for; null if the router chose none."""
     source: str = _string()
     purpose: str = _string()
     session: str | None = _string()
     task: str | None = _string()
     task_key: str = _string()
-    """The task, or the rollout itself where no task is known: what pass rates are counted over."""
+    """The task, or the rollout itself if it has none. Pass rates are counted over it."""
     environment: str | None = _string()
     capability: str | None = _string()
     trial: int | None = _integer()
     seed: int | None = _integer()
     success: bool | None = None
     rules: int | None = _integer()
-    """Version of our rules of grading that the verdict was given under; null for a verdict of
-    others."""
+    """Version of our grading rules behind the verdict; null for a verdict of others."""
     reward: float | None = None
     verdicts: str | None = _string()
-    """JSON list: verdicts from other sources than `success`; null where there are none."""
+    """JSON list: verdicts from other sources than `success`; null without any."""
     termination: str | None = _string()
     time: str | None = _string()
     messages: int = _integer()
     tool_calls: int = _integer()
     tool_errors: int = _integer()
     malformed_calls: int = _integer()
-    """Tool calls whose arguments are no JSON object."""
+    """Tool calls whose arguments are not a JSON object."""
     loops: int = _integer()
     """Findings of the rule `tool_loop`; counted also for rollouts without a verdict."""
     category: str | None = _string()
@@ -168,22 +164,21 @@ class Rollout(ProjectionTable, table=True):
     """JSON list: every rule that holds, in the order of the rules."""
     pivot: str | None = _string()
     evidence: str | None = _string()
-    """JSON: which turns and calls show it."""
+    """JSON: the turns and calls that show it."""
     trace_key: str = _string()
     """The dedup key: same task and same tool-call trace."""
     kind: str | None = _string()
-    """`ENV/GENERATOR` of a generated task. This and the next two: whose neighbour it is
-    (consumers/diagnosis/anchors.py)."""
+    """`ENV/GENERATOR` of a generated task. anchors.py finds neighbours by this and the next two."""
     tools: str = _string()
     """JSON list: tools of its gold actions and of the agent's calls."""
     words: str | None = _string()
-    """Signature of the opening request; null where there is a kind, and where it is sealed."""
+    """Signature of the opening request; null if there is a kind, and if it is sealed."""
     round: int | None = _integer()
-    """The round that counted it; None until one has."""
+    """The round that counted it; null until then."""
     outdated: bool | None = None
-    """Whether it counts in no number of that round: its policy did not answer the alias when that
-    was closed, newer rules than its verdict's judged its kind of task, or no task of the agent's
-    environment could follow it."""
+    """Whether the numbers of that round leave it out: its policy did not answer the alias at the
+    round's close, newer rules judged its kind of task, or no task of the agent's environment could
+    follow it."""
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -216,28 +211,25 @@ class Call(ProjectionTable, table=True):
     parent_messages: int | None = _integer()
     stream: bool | None = None
     sampling: str | None = _string()
-    """JSON: effective sampling parameters."""
     endpoint: str | None = _string()
     attribution: str | None = _string()
     client: str | None = _string()
     purpose: str | None = _string()
     routed: str | None = _string()
     shares: str | None = _string()
-    """JSON: of a call that was drawn among several, policy -> share of the route that drew it."""
+    """JSON: policy -> share of the route that drew the call; null without a draw among several."""
     holdout: float | None = None
-    """Held-out share of the route that drew the call; null where none was drawn."""
+    """Held-out share of the route that drew the call; null if none was drawn."""
     held_out: bool | None = None
-    """Whether that draw held the session out."""
     member: str | None = _string()
     """The member of a panel that answered, the base under its name; null without a panel."""
     skill: str | None = _string()
-    """Skill that the member was chosen for; null also where the router chose none."""
+    """Skill that the member was chosen for; null if the router chose none."""
     router_doubt: str | None = _string()
-    """Why the base answered in place of a member; null where a member was chosen."""
+    """Why the base answered in place of a member; null if a member was chosen."""
     router_ms: int | None = _integer()
-    """How long the router took; null where it was not asked for this call."""
+    """Milliseconds that the router took; null if it was not asked for this call."""
     upstream: str | None = _string()
-    """Who answered, as its end says."""
     started: str | None = _string()
     outcome: str | None = _string()
     finish_reason: str | None = _string()
@@ -251,7 +243,7 @@ class Call(ProjectionTable, table=True):
     status: int | None = _integer()
     ended: str | None = _string()
     rollout: str | None = _string()
-    """Rollout that names the call; null while its session is open and until that has become one."""
+    """Rollout that names the call; null until its session has ended and become one."""
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
     started_sequence: int | None = _pointer()
@@ -261,8 +253,7 @@ class Call(ProjectionTable, table=True):
 
     @classmethod
     def loose(cls) -> ColumnElement[bool]:
-        """Whether a call is to be in a rollout and is in none yet. A call with only its end
-        recorded will be in none."""
+        """Return the condition for started calls that no rollout names yet."""
         columns = cls.table().c
         return columns.rollout.is_(None) & columns.started.is_not(None)
 
@@ -275,11 +266,10 @@ class SessionEnd(ProjectionTable, table=True):
     MERGE: ClassVar[Merge] = Merge.FIRST
 
     session_end: str = _key()
-    """The event's id."""
     session: str = _string()
     because: str = _string()
     rollout: str = _string()
-    """The id of the rollout that its calls become: it follows from the event's."""
+    """Id of the rollout that its calls become, derived from the event's id."""
     time: str | None = _string()
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
@@ -300,7 +290,7 @@ class Feedback(ProjectionTable, table=True):
     MERGE: ClassVar[Merge] = Merge.FIRST
 
     feedback: str = _key()
-    """The event's id: an idempotency key of the sender makes it."""
+    """The event's id, made from the sender's idempotency key if it has one."""
     session: str = _string()
     call: str | None = _string()
     score: float | None = None
@@ -315,7 +305,7 @@ class Feedback(ProjectionTable, table=True):
 
 
 class Task(ProjectionTable, table=True):
-    """What the agent was asked to do, as its earliest rollout or its proposal defines it."""
+    """A task of an agent, as its earliest rollout or its proposal defines it."""
 
     __tablename__ = "tasks"
     __table_args__ = (
@@ -331,7 +321,7 @@ class Task(ProjectionTable, table=True):
     capability: str | None = _string()
     instruction: str | None = _string()
     gold_actions: str | None = _string()
-    """JSON list of actions; null where none was recorded."""
+    """JSON list of actions; null if none was recorded."""
     outputs: str = _string()
     reward_basis: str = _string()
     definition: str | None = _string()
@@ -340,26 +330,23 @@ class Task(ProjectionTable, table=True):
     pattern: str | None = _string()
     source_rollout: str | None = _string()
     base: str | None = _string()
-    """This and what follows: of a proposed one, and null for any other. On which it was proposed;
-    the task outlives its base."""
+    """Base of its proposal, which it outlives. Null, as are the next ones, if not proposed."""
     cycle: str | None = _string()
     mode: str | None = _string()
     verified: str | None = _string()
-    """JSON list of {check, note}: what it passed."""
+    """JSON list of {check, note}: the checks that it passed."""
     text_by: str | None = _string()
     plans: str | None = _string()
-    """Set of the plan that it was written by; null for one of no plan. So are the next two."""
+    """Set of its plan; null, as are the next two, without a plan."""
     plan: str | None = _string()
     plan_revision: int | None = _integer()
     order_key: str = _string()
     event: str | None = _pointer(STRING)
-    """Id of the `TaskProposed`."""
     offset: int | None = _offset()
-    """Offset of that event on `learning`."""
 
 
 class TaskBody(ProjectionTable, table=True):
-    """The body of a task whose id is its content (envs/task.py); one for all agents."""
+    """The body of a task whose id is its content (envs/task.py), shared by all agents."""
 
     __tablename__ = "task_bodies"
     MERGE: ClassVar[Merge] = Merge.FIRST
@@ -367,11 +354,11 @@ class TaskBody(ProjectionTable, table=True):
     task: str = _key()
     environment: str = _string()
     body: str = _string()
-    """JSON: the definition without its id; of a sealed one, what stands for it."""
+    """JSON: the definition without its id; for a sealed one, its replacement."""
     keyid: str | None = _string()
-    """Id of the key that seals it; null for one that is no person's."""
+    """Id of the key that seals it; null if it is not a person's."""
     operator: str | None = _string()
-    """Operator that made its lesson: `recorded`, or a perturbation; null for a task without one."""
+    """Operator that made its lesson: `recorded`, or a perturbation; null without a lesson."""
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()
@@ -399,11 +386,9 @@ SKIPPED: Final = "skipped"
 
 
 class Repair(ProjectionTable, table=True):
-    """What a search for the smallest repair of a failed rollout came to.
-
-    Apart from the rollouts: its events have one order with the rounds, theirs have not. Whoever
-    reads a category or a pivot joins it (consumers/diagnosis/labelled.py).
-    """
+    """Result of the search for the smallest repair of a failed rollout. Readers of a category or a
+    pivot must join it (diagnosis/labelled.py): its events are ordered with the rounds, rollouts are
+    not."""
 
     __tablename__ = "repairs"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -412,7 +397,7 @@ class Repair(ProjectionTable, table=True):
     rules: str = _string()
     outcome: str = _string()
     category: str | None = _string()
-    """What is proven; null where the label of the rules stays. So is the next."""
+    """The proven category; null, as is the next, if the label of the rules stays."""
     pivot: str | None = _string()
     edits: str = _string()
     """JSON list: events/learning.py."""
@@ -435,15 +420,15 @@ class SkillComparison(ProjectionTable, table=True):
     since: int = _integer()
     """First round of the history that it read."""
     round: int = _integer()
-    """The last one."""
+    """Last round of it."""
     failures: int = _integer()
     successes: int = _integer()
     labeller: str | None = _string()
-    """Model that labelled; None for rules."""
+    """Model that labelled; null for rules."""
     left_out: int | None = _integer()
-    """Representative rollouts that could not be shown to it."""
+    """Representative rollouts that could not be shown to the model."""
     refused: int | None = _integer()
-    """Labellings of it that were refused."""
+    """Labellings by the model that were refused."""
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -451,8 +436,7 @@ class SkillComparison(ProjectionTable, table=True):
 
 
 class Skill(ProjectionTable, table=True):
-    """A skill of an agent on a base, with the figures of the last comparison that had it as a
-    candidate: means and deviations over the labellings (consumers/methods/skills/measures.py)."""
+    """A skill of an agent on a base, with the figures of the last comparison that had it."""
 
     __tablename__ = "skills"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -462,7 +446,7 @@ class Skill(ProjectionTable, table=True):
     skill: str = _key()
     description: str = _string()
     patterns: str = _string()
-    """JSON list: the failure patterns of which it is the union."""
+    """JSON list: the failure patterns that it unites."""
     state: str = _string()
     delta: float = 0.0
     delta_deviation: float = 0.0
@@ -477,9 +461,8 @@ class Skill(ProjectionTable, table=True):
     within: str | None = _string()
     """Selected skill that most of its failures lack; null for none."""
     examples: str = _string()
-    """JSON list of rollouts."""
     labeller: str | None = _string()
-    """Model that named it and labelled; None for rules."""
+    """Model that named it and labelled; null for rules."""
     round: int = _integer()
     """Last round of the history that the comparison read."""
     time: str | None = _pointer(STRING)
@@ -489,8 +472,8 @@ class Skill(ProjectionTable, table=True):
 
 
 class TaskPattern(ProjectionTable, table=True):
-    """A task is tagged with a pattern: proposed for it, or a failure on it was attributed to it.
-    What the daemon has a policy play on such a task is evidence of the pattern."""
+    """A task's tag with a pattern that it was proposed for or a failure on it showed. The daemon's
+    rollouts on such a task are evidence of the pattern."""
 
     __tablename__ = "task_patterns"
     MERGE: ClassVar[Merge] = Merge.FIRST
@@ -522,15 +505,15 @@ class Pattern(ProjectionTable, table=True):
     absent: int = _integer()
     learnability: float = 1.0
     priority: float = 0.0
-    """With the operator's word."""
+    """It includes the operator's override."""
     status: str = _string()
     operator: str | None = _string()
-    """`pinned` or `muted`; null for a pattern that nobody forces or silences."""
+    """`pinned`, `muted` or null."""
     operator_reason: str | None = _string()
     anchors: str = _string()
-    """JSON object: anchor -> weight, of consumers/diagnosis/anchors.py."""
+    """JSON object: anchor -> weight (consumers/diagnosis/anchors.py)."""
     examples: str = _string()
-    """JSON list of rollouts: of the last round that saw a failure."""
+    """JSON list of rollouts, from the last round with a failure."""
     first_round: int = _integer()
     round: int = _integer()
 
@@ -560,8 +543,7 @@ class PatternRound(ProjectionTable, table=True):
 
 
 class RuleVersion(ProjectionTable, table=True):
-    """The versions of our rules that verdicts on a kind of task were given under, for one
-    (alias, base): see consumers/diagnosis/rule_versions.py."""
+    """The versions of our rules behind the verdicts on a kind of task, for one (alias, base)."""
 
     __tablename__ = "rule_versions"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -571,14 +553,13 @@ class RuleVersion(ProjectionTable, table=True):
     kind: str = _key()
     environment: str = _string()
     rules: int = _integer()
-    """The newest version that a closed round has read, whatever the rollout was made for."""
+    """The newest version that a closed round has read, for rollouts of any purpose."""
     counted: int | None = _integer()
-    """The version of the verdicts that the patterns count; null where they count none."""
+    """The version of the verdicts that the patterns count; null if they count none."""
     before: int | None = _integer()
-    """The version that they counted before it changed last; null before it has changed. So is the
-    next."""
+    """The version that they counted before the last change; null, as is the next, before any."""
     changed: int | None = _integer()
-    """The round in which it changed, so that the patterns began anew."""
+    """The round of that change, in which the patterns began anew."""
 
 
 class Round(ProjectionTable, table=True):
@@ -595,7 +576,7 @@ class Round(ProjectionTable, table=True):
     failed: int = _integer()
     """Deduplicated failures, over all aliases."""
     patterns: int = _integer()
-    """Patterns that had a failure in this round."""
+    """Patterns with a failure in this round."""
     other: int = _integer()
     """Deduplicated failures that no rule explains; they form no pattern."""
     position: str = _pointer(STRING)
@@ -606,7 +587,7 @@ class Round(ProjectionTable, table=True):
 
 
 class Leader(ProjectionTable, table=True):
-    """The leader whose decisions count: one row, once there has been a leader."""
+    """The leader whose decisions count: one row, or none before the first leader."""
 
     __tablename__ = "leaders"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -614,7 +595,6 @@ class Leader(ProjectionTable, table=True):
     name: str = _key()
     epoch: int = _integer()
     holder: str = _pointer(STRING)
-    """Id of the process."""
     since: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -622,7 +602,7 @@ class Leader(ProjectionTable, table=True):
 
 
 class Cycle(ProjectionTable, table=True):
-    """A cycle of an agent on a base: from what made it due to how it came out."""
+    """A cycle of an agent on a base, from its trigger to its outcome."""
 
     __tablename__ = "learning_cycles"
     __table_args__ = (Index("ix_learning_cycles_alias", "alias", "base", "number"),)
@@ -632,7 +612,7 @@ class Cycle(ProjectionTable, table=True):
     alias: str = _string()
     base: str = _string()
     number: int = _integer()
-    """Number of the cycle among those of this agent on this base, from 1."""
+    """Number of the cycle for this agent on this base, from 1."""
     environment: str = _string()
     trigger: str = _string()
     reason: str = _string()
@@ -644,12 +624,12 @@ class Cycle(ProjectionTable, table=True):
     round: int | None = _integer()
     """Round of the training history; null until it was diagnosed."""
     directive: str | None = _string()
-    """JSON; null until it was written. So are the next four."""
+    """JSON; null, as are the next four, until it was written."""
     findings: str | None = _string()
     """JSON list: the analyzer's patterns."""
     summary: str | None = _string()
     analyzer: str | None = _string()
-    """Also null where none was asked."""
+    """Also null without an analyzer."""
     trouble: str | None = _string()
     accepted: int = _integer()
     """Tasks that it wrote and that passed every check."""
@@ -657,12 +637,11 @@ class Cycle(ProjectionTable, table=True):
     job: str | None = _string()
     """Its first job; null until one was requested."""
     panel: str | None = _string()
-    """Panel that was composed of what its jobs left; null without one."""
+    """Panel composed of its jobs' adapters; null without one."""
     outcome: str | None = _string()
     """Null while it is open."""
     ended_because: str | None = _string()
     event: str = _pointer(STRING)
-    """Id of the `CycleStarted`."""
     started: str | None = _pointer(STRING)
     diagnosed: str | None = _pointer(STRING)
     directed: str | None = _pointer(STRING)
@@ -690,7 +669,7 @@ class Rejection(ProjectionTable, table=True):
     source_rollout: str | None = _string()
     instruction: str = _string()
     plans: str | None = _string()
-    """Set of the plan that the try followed; null for one of no plan. So are the next two."""
+    """Set of the plan that the try followed; null, as are the next two, without a plan."""
     plan: str | None = _string()
     plan_revision: int | None = _integer()
     time: str | None = _pointer(STRING)
@@ -700,7 +679,7 @@ class Rejection(ProjectionTable, table=True):
 
 
 class PlanSet(ProjectionTable, table=True):
-    """A set of plans: how the tasks of an agent are written and judged."""
+    """A set of plans, by which the tasks of an agent are written and judged."""
 
     __tablename__ = "plan_sets"
     __table_args__ = (Index("ix_plan_sets_alias", "alias", "base"),)
@@ -712,19 +691,19 @@ class PlanSet(ProjectionTable, table=True):
     environment: str = _string()
     cycle: str | None = _string()
     patterns: str = _string()
-    """JSON list: failure patterns that they are for; empty: all."""
+    """JSON list: failure patterns that they are for; empty for all."""
     overlap: float = 0.0
     uncovered: str = _string()
     """JSON list: tools that no plan needs."""
     writer: str | None = _string()
     """Model that wrote them; null for rules."""
     refused: str = _string()
-    """JSON list: why plans of the model were not taken."""
+    """JSON list: why plans of the model were refused."""
     trouble: str = _string()
     round: int = _integer()
     """Rounds of revisions so far."""
     stopped: str = _string()
-    """Why no further round follows; empty where one may."""
+    """Why no further round follows; empty if one may."""
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -732,7 +711,7 @@ class PlanSet(ProjectionTable, table=True):
 
 
 class PlanLine(ProjectionTable, table=True):
-    """A plan of a set as it is now, and what its tasks came to."""
+    """A plan of a set in its present revision, and the results of its tasks."""
 
     __tablename__ = "plans"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -740,19 +719,18 @@ class PlanLine(ProjectionTable, table=True):
     plans: str = _key()
     plan: str = _key()
     number: int = _integer()
-    """Place in the set."""
     revision: int = _integer()
     definition: str = _string()
     """JSON: events/synthesis/plans.py."""
     tries: int = _integer()
-    """Tries of the present revision; the counts that follow are of it too."""
+    """Tries of the present revision, as are the counts below."""
     accepted: int = _integer()
     task_faults: int = _integer()
-    """Rollouts of its tasks that failed by a fault of the task; so are the next two."""
+    """Rollouts of its tasks that failed by a fault of the task; the next two count other faults."""
     user_faults: int = _integer()
     trajectory_faults: int = _integer()
     disagreements: int = _integer()
-    """Rollouts of which a model was of another opinion than the rules."""
+    """Rollouts on which a model and the rules disagreed."""
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -769,12 +747,12 @@ class PlanChange(ProjectionTable, table=True):
     plan: str = _key()
     round: int = _number_key()
     revision: int = _integer()
-    """Revision of the plan that the change was made to."""
+    """Revision of the plan that was changed."""
     definition: str = _string()
     """JSON: the plan as it was tried."""
     reason: str = _string()
     failures: str = _string()
-    """JSON list of ids: events that say what failed."""
+    """JSON list: ids of the events that report the failures."""
     tries_before: int = _integer()
     accepted_before: int = _integer()
     tries: int = _integer()
@@ -788,7 +766,7 @@ class PlanChange(ProjectionTable, table=True):
 
 
 class TrajectoryVerdict(ProjectionTable, table=True):
-    """Whose fault the failure of a rollout of a written task was."""
+    """The fault by which a rollout of a written task failed."""
 
     __tablename__ = "trajectory_verdicts"
     __table_args__ = (Index("ix_trajectory_verdicts_task", "alias", "task"),)
@@ -802,13 +780,13 @@ class TrajectoryVerdict(ProjectionTable, table=True):
     plans: str | None = _string()
     plan: str | None = _string()
     fault: str | None = _string()
-    """`task`, `user` or `trajectory`; null where it is accepted."""
+    """`task`, `user` or `trajectory`; null if the rollout is accepted."""
     rule: str = _string()
     reason: str = _string()
     opinion_by: str | None = _string()
-    """Model that was asked; null where none was. So are the next three."""
+    """Model that was asked; null, as are the next three, without one."""
     opinion: str | None = _string()
-    """Its fault; also null where it would accept the rollout."""
+    """Fault by its opinion; also null if it would accept the rollout."""
     opinion_reason: str | None = _string()
     agrees: bool | None = None
     trouble: str = _string()
@@ -836,25 +814,24 @@ class Job(ProjectionTable, table=True):
     base: str = _string()
     capability: str | None = _string()
     skill: str | None = _string()
-    """Skill that it is for; null where its cycle trains one adapter for everything."""
+    """Skill that it is for; null if its cycle trains one adapter for everything."""
     teaches: str | None = _string()
-    """`router` or `user` where it trains these; null where it trains the agent."""
+    """`router` or `user` if it trains these; null if it trains the agent."""
     spec: str = _string()
     """JSON: events/jobs.py."""
     minutes: float = 0.0
-    """After which it is stopped."""
+    """Time limit, after which it is stopped."""
     outcome: str | None = _string()
-    """Null while it is open; so are the next seven."""
+    """Null, as are the next seven, while it is open."""
     reason: str | None = _string()
     adapter: str | None = _string()
-    """Folder of what it left; also null where it left nothing. So is the next."""
+    """Folder of its adapter; null, as is the next, if it left none."""
     sha256: str | None = _string()
     steps: int | None = _integer()
     rollouts: int | None = _integer()
     seconds: float | None = None
     attempts: int | None = _integer()
     event: str = _pointer(STRING)
-    """Id of the `JobRequested`."""
     requested: str | None = _pointer(STRING)
     ended: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
@@ -873,13 +850,11 @@ class JobRound(ProjectionTable, table=True):
     number: int = _number_key()
     cycle: str = _string()
     directive: str = _string()
-    """JSON."""
     tasks: str = _string()
     """JSON list: the tasks that it wrote and that passed every check."""
     rejected: int = _integer()
-    """Number of tasks that it wrote and that failed one."""
     rollouts: int | None = _integer()
-    """Rollouts that it read; null until the round is closed. So are the next three."""
+    """Rollouts that it read; null, as are the next three, until the round is closed."""
     failures: int | None = _integer()
     unread: int | None = _integer()
     pools: str | None = _string()
@@ -891,7 +866,7 @@ class JobRound(ProjectionTable, table=True):
 
 
 class Adapter(ProjectionTable, table=True):
-    """An adapter, and where it is in its life (events/lifecycle.py)."""
+    """An adapter and its lifecycle state (events/lifecycle.py)."""
 
     __tablename__ = "adapters"
     __table_args__ = (Index("ix_adapters_alias", "alias", "base"),)
@@ -906,18 +881,18 @@ class Adapter(ProjectionTable, table=True):
     job: str | None = _string()
     origin: str = _string()
     merge: str | None = _string()
-    """JSON of the members that it was merged of; null for an adapter that was not merged."""
+    """JSON: the members that it was merged from; null if it was not merged."""
     panel: str | None = _string()
-    """JSON of the members and the router of a panel; null for an adapter."""
+    """JSON: the members and the router of a panel; null for an adapter."""
     role: str = _string()
     """`agent`; `user` for one that plays users and answers no client."""
     user_gate: str | None = _string()
-    """JSON: how it last did as a user; null for one of an agent, and before it was measured."""
+    """JSON: its last result as a user; null for one of an agent, and before it was measured."""
     state: str = _string()
     reason: str = _string()
     """Why it is in this state, in words; may be empty."""
     replicas: str = _string()
-    """JSON list of URLs: where it was proven since it was last unloaded."""
+    """JSON list of the URLs where it was proven since it was last unloaded."""
     distance: float | None = None
     from_base: float | None = None
     incumbent: str | None = _string()
@@ -930,12 +905,11 @@ class Adapter(ProjectionTable, table=True):
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()
-    """Offset of that event on `learning`: a reader that has applied a later position knows of
-    it."""
+    """Offset of that event on `learning`: readers that have applied a later position know of it."""
 
 
 class Route(ProjectionTable, table=True):
-    """Who answers an alias. An alias without a row is answered by its base."""
+    """The policies that answer an alias. Its base answers an alias without a row."""
 
     __tablename__ = "routes"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -943,45 +917,43 @@ class Route(ProjectionTable, table=True):
     alias: str = _key()
     base: str = _string()
     shares: str = _string()
-    """JSON list of {adapter, share}, of the sessions that are not held out; null for the base."""
+    """JSON list of {adapter, share} of the sessions that are not held out; null for the base."""
     holdout: float | None = None
     """Share of all sessions that the base answers whatever is promoted; null for none."""
     shadow: str | None = _string()
     incumbent: str | None = _string()
     """The policy that last answered alone, with which a canary is compared; null for the base."""
     previous: str = _string()
-    """JSON list: who answered alone before the incumbent, newest first; null for the base."""
+    """JSON list: the policies that answered alone before it, newest first; null for the base."""
     why: str = _string()
     reason: str = _string()
     since: str | None = _pointer(STRING)
     cause: str = _pointer(STRING)
-    """Id of the `RouteChanged`."""
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()
 
 
 class LifecycleStep(ProjectionTable, table=True):
-    """What an event made of an adapter or a route, or why it made nothing of it."""
+    """The change that an event made to an adapter or a route, or why it made none."""
 
     __tablename__ = "serving_steps"
     __table_args__ = (Index("ix_serving_steps_event", "event"),)
     MERGE: ClassVar[Merge] = Merge.FIRST
 
     kind: str = _key()
-    """`adapter` or `alias`: what `subject` names."""
+    """Kind of `subject`: `adapter` or `alias`."""
     subject: str = _key()
     number: int = _number_key()
-    """0 for the first of its subject."""
+    """Number among the steps of its subject, from 0."""
     type: str = _string()
     state: str | None = _string()
-    """State of the adapter afterwards; null for an alias and where the event was refused."""
+    """State of the adapter afterwards; null for an alias and for a refused event."""
     refused: str | None = _string()
-    """Why the event changed nothing; null where it did what it says."""
+    """Why the event changed nothing; null if it was accepted."""
     reason: str = _string()
     event: str = _pointer(STRING)
     cause: str | None = _pointer(STRING)
-    """Id of the event that this one followed from."""
     time: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
@@ -996,7 +968,7 @@ class Evaluation(ProjectionTable, table=True):
 
     adapter: str = _key()
     number: int = _number_key()
-    """Number among the adapter's evaluations; 0 for the first."""
+    """Number among the adapter's evaluations, from 0."""
     incumbent: str | None = _string()
     environment: str = _string()
     tasks: int = _integer()
@@ -1011,7 +983,7 @@ class Evaluation(ProjectionTable, table=True):
 
 
 class Erasure(ProjectionTable, table=True):
-    """A person whose key is destroyed: by its id, for nothing here says who it was."""
+    """A person whose key is destroyed: only the key's id, so that nothing identifies the person."""
 
     __tablename__ = "erasures"
     MERGE: ClassVar[Merge] = Merge.FIRST
@@ -1027,7 +999,7 @@ class Erasure(ProjectionTable, table=True):
 
 
 class OperatorAction(ProjectionTable, table=True):
-    """What a person asked for."""
+    """An action that a person asked for."""
 
     __tablename__ = "operator_actions"
     MERGE: ClassVar[Merge] = Merge.FIRST
@@ -1045,7 +1017,7 @@ class OperatorAction(ProjectionTable, table=True):
 
 
 class DeadLetter(ProjectionTable, table=True):
-    """An event that could not be folded: a pointer, for the bytes are in the log."""
+    """A pointer to an event that could not be folded; its bytes stay in the log."""
 
     __tablename__ = "dead_letters"
     __table_args__ = (
@@ -1062,13 +1034,13 @@ class DeadLetter(ProjectionTable, table=True):
     type: str | None = _string()
     reason: str = _string()
     rollout: str | None = _string()
-    """The live rollout that is missing for it: of a `RolloutEnded` that could not be folded, and of
-    a session that could not be made into one; null for any other event."""
+    """The live rollout that is missing because a `RolloutEnded` could not be folded or a session
+    could not be made into one; null for any other event."""
     offset: int = _offset()
 
 
 class Offset(ProjectionTable, table=True):
-    """Where the fold reads on: moved by compare-and-set in the transaction of its rows."""
+    """The next offset to fold, moved by compare-and-set in the transaction of its rows."""
 
     __tablename__ = "positions"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -1077,14 +1049,12 @@ class Offset(ProjectionTable, table=True):
     partition: int = _number_key()
     next_offset: int = _integer()
     last_offset: int | None = _integer()
-    """The place of a record that was folded: the last one, unless an earlier version has folded
-    since. Null where an earlier version folded all."""
+    """Place of the record folded last, by this version; null if an earlier version folded all."""
     last_sha256: str | None = _string()
-    """The digest of that record."""
 
 
 class Source(ProjectionTable, table=True):
-    """The last sequence folded of each source: what drops duplicates."""
+    """The last sequence folded of each source, by which duplicates are dropped."""
 
     __tablename__ = "sources"
     MERGE: ClassVar[Merge] = Merge.LAST
@@ -1094,12 +1064,10 @@ class Source(ProjectionTable, table=True):
     source: str = _key()
     sequence: int = _integer()
     beyond: int | None = _integer()
-    """The highest sequence that came too early; None where nothing is missing."""
+    """The highest sequence that came too early; null if nothing is missing."""
     last_sequence: int | None = _integer()
-    """The place of a record that was folded: the last one, unless an earlier version has folded
-    since. Null where an earlier version folded all."""
+    """Place of the record folded last, by this version; null if an earlier version folded all."""
     last_sha256: str | None = _string()
-    """The digest of that record."""
 
 
 class Projection(ProjectionTable, table=True):
@@ -1113,12 +1081,9 @@ class Projection(ProjectionTable, table=True):
 
 
 class Gateway(SQLModel, table=True):
-    """A running gateway, as it last reported: how far it follows the routes, and who uses what.
-
-    Operational, and no projection: it is not folded from the log, so it is neither hashed nor
-    compared nor rebuilt, and losing it costs one report. It stands here because it needs the same
-    database and the same migrations. Written and read by consumers/reads/gateways.py alone.
-    """
+    """A running gateway's last report: its route table and its use of adapters. It is no
+    projection: not hashed, compared or rebuilt; its loss costs one report. Only reads/gateways.py
+    uses it."""
 
     __tablename__ = "gateways"
 
@@ -1127,21 +1092,18 @@ class Gateway(SQLModel, table=True):
     host: str = Field(sa_type=STRING)
     started: float = 0.0
     seen: float = 0.0
-    """Both by the database's clock, in seconds since 1970: hosts need not agree on the time."""
+    """As `started`, by the database's clock, so that hosts need not agree on the time."""
     position: int = Field(sa_type=INTEGER)
-    """Offset in `learning`: the routes it applied are those after every event before this one."""
+    """Offset in `learning`: it has applied the routes after every event before this one."""
     in_flight: str = Field(sa_type=STRING)
-    """JSON object: adapter -> calls that are being answered."""
+    """JSON object: adapter -> calls in flight."""
     open_sessions: str = Field(sa_type=STRING)
     """JSON object: adapter -> sessions that would stay with it."""
 
 
 class Lease(SQLModel, table=True):
-    """Which process acts under a name, and until when.
-
-    Operational, and no projection, like the gateways: it says which process may try to decide,
-    while the log says whose decisions count. Written and read by leases.py alone.
-    """
+    """The process that acts under a name until the lease ends. It is no projection: it says which
+    process may try to decide, the log says whose decisions count. Only leases.py uses it."""
 
     __tablename__ = "leases"
 
@@ -1149,17 +1111,14 @@ class Lease(SQLModel, table=True):
     holder: str = Field(sa_type=STRING)
     """Id of one process: a restart is another holder."""
     epoch: int | None = Field(default=None, sa_type=INTEGER)
-    """Epoch that the holder claimed; null until it has claimed one."""
+    """Epoch that the holder claimed; null until then."""
     expires: float = 0.0
-    """Time at which the lease ends by the database's clock, in seconds since 1970."""
+    """End of the lease by the database's clock, in seconds since 1970."""
 
 
 class Spool(SQLModel, table=True):
-    """A process's own log that is shipped, as the process that writes or ships it last reported.
-
-    Operational, and no projection, like the gateways: it tells of events that the log lacks.
-    Written and read by consumers/reads/spools.py alone.
-    """
+    """The last report on a process's own log. It is no projection: it reports events that the log
+    lacks. Only reads/spools.py uses it."""
 
     __tablename__ = "spools"
 
@@ -1185,7 +1144,7 @@ PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
 """The tables that hash and comparison cover, in this order."""
 
 BOOKKEEPING: Final[tuple[type[ProjectionTable], ...]] = (Offset, Source, Projection)
-"""How far they were folded and by what: neither hashed nor compared."""
+"""The positions and the version of the fold, neither hashed nor compared."""
 
 
 def create_tables(engine: Engine) -> None:

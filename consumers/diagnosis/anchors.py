@@ -1,18 +1,17 @@
-"""Anchors: where the neighbours of a failure are found. Pure.
+"""Anchors: the places where the neighbours of a failure are found. Pure. Source: docs/patterns.md.
 
 A rollout can lie in several neighbourhoods, which its row in the tables names:
 
-    kind    the generator of its task, `ENV/GENERATOR` (kinds.py), where the task was generated; no
-            label of the environment is read
+    kind    the generator of its task, `ENV/GENERATOR` (kinds.py), if it was generated
     tools   every tool of its gold actions and of the agent's calls
-    words   a min-hash of its opening request, where it has no kind: two requests that share
-            words have equal values at many of its places
+    words   a min-hash of its opening request, without a kind: two requests that share words have
+            equal values at many of its places
 
-A failure has one anchor, the first of: its kind; its pattern's pivot tool with its words, at which
-the near rollouts with that tool lie; the tool alone; its words; its own task. A pattern keeps the
-anchors of its failures with a weight, the number of failures, halved with every round.
+A failure has one anchor, the first of: its kind; its pivot tool with its words, where the near
+rollouts with that tool lie; the tool alone; its words; its own task. A pattern keeps the anchors of
+its failures with a weight, the number of failures, halved with every round.
+
 Guarantee: no clock and no randomness; the words of a sealed rollout are never read.
-Source: docs/patterns.md.
 """
 
 import re
@@ -29,20 +28,20 @@ ANCHORS: Final = 32
 KIND: Final = "kind:"
 TOOL: Final = "tool:"
 NEAR_TOOL: Final = "near:"
-"""Then the words, a colon and the tool."""
+"""The words, a colon and the tool follow."""
 WORDS: Final = "words:"
 TASK: Final = "task:"
 
 PLACES: Final = 16
 """Values of a signature; each takes four hexadecimal digits."""
 NEAR: Final = 6
-"""Equal values from which on two requests count as near: shares of common words of .2, .4 and .6
-are near with probabilities of about .08, .67 and .98."""
+"""Least equal values of near requests: shares of common words of .2, .4 and .6 are near with
+probabilities of about .08, .67 and .98."""
 
 TOOLS: Final = 64
 """Most tools that a rollout's row names."""
 TOOL_CHARACTERS: Final = 100
-"""Longest name of a tool that is kept: that of a gold action's."""
+"""Longest kept name of a tool: that of a gold action's."""
 
 _DIGITS: Final = 4
 _REQUEST_CHARACTERS: Final = 4_000
@@ -52,7 +51,7 @@ _LEAST_WEIGHT: Final = 2.0**-20
 
 
 def sign_request(messages: Sequence[Message]) -> str | None:
-    """Return the signature of the first message of the user; None where it has no words."""
+    """Return the signature of the user's first message; None if it has no words."""
     text = next((message.text for message in messages if message.role == "user"), "")
     words = sorted(set(_WORD.findall(text[:_REQUEST_CHARACTERS].lower())))[:_REQUEST_WORDS]
     if not words:
@@ -66,14 +65,13 @@ def _hash(word: str) -> bytes:
 
 
 def select_tools(names: Iterable[str]) -> list[str]:
-    """Return the tools that a row names: sorted, the first `TOOLS`, none with a longer name than a
-    gold action's."""
+    """Return the tools that a row names: sorted, at most `TOOLS`, without overlong names."""
     return sorted({name for name in names if 0 < len(name) <= TOOL_CHARACTERS})[:TOOLS]
 
 
 def add_round(weights: Mapping[str, float], failures: Mapping[str, int]) -> dict[str, float]:
-    """Return a pattern's anchors after one more round with so many failures at each: the heaviest
-    `ANCHORS`, equal ones by a hash: by name, those of one wording would be kept and others not."""
+    """Return a pattern's `ANCHORS` heaviest anchors after one more round with these failures. Equal
+    ones are ranked by a hash, because names would prefer one wording."""
     added = {
         anchor: weights.get(anchor, 0.0) / 2 + failures.get(anchor, 0)
         for anchor in weights.keys() | failures.keys()
@@ -90,7 +88,7 @@ def find_wide_anchor(anchor: str) -> str | None:
 
 
 class AnchorIndex:
-    """Which of some anchors a rollout lies at."""
+    """Finds those of some anchors at which a rollout lies."""
 
     def __init__(self, anchors: Iterable[str]) -> None:
         self._anchors = frozenset(anchors)
@@ -124,7 +122,6 @@ class AnchorIndex:
 
 
 def _select_words(anchor: str) -> str:
-    """The signature in an anchor; empty where it has none."""
     if anchor.startswith(NEAR_TOOL):
         return anchor.removeprefix(NEAR_TOOL).split(":", 1)[0]
     return anchor.removeprefix(WORDS) if anchor.startswith(WORDS) else ""

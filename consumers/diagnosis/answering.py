@@ -1,11 +1,6 @@
-"""Which policies answer an alias now: what a round's numbers are about.
-
-The routes table says it, as of the event that is folded: the shares of the route, the base where it
-has a share; an alias without a route is answered by its base. What an import brings was recorded
-elsewhere, so it always counts. Failures of any other policy say nothing of who answers: they are
-claimed by the round and count in none of its numbers. Nor do verdicts under older rules than others
-of their kind of task (rule_versions.py).
-"""
+"""The policies that answer an alias now, which a round's numbers are about. They are those with a
+share of the route at the folded event, or the base without a route. Imports always count. A round
+claims failures of other policies, and verdicts under older rules, without counting them."""
 
 import json
 from typing import Any
@@ -18,14 +13,12 @@ from consumers.tables import Route
 
 
 def is_current(connection: Connection, rollouts: Any) -> ColumnElement[bool]:
-    """Whether a rollout (columns of the table) says anything of who answers now: its policy does,
-    and no verdict on its kind of task was given under newer rules."""
+    """Return the condition that the policy answers now and no newer rules judged its kind."""
     return and_(answers_now(connection, rollouts), follows_newest_rules(rollouts))
 
 
 def answers_now(connection: Connection, rollouts: Any) -> ColumnElement[bool]:
-    """Whether a rollout (columns of the table) was imported, or played by a policy that answers its
-    alias on its base now."""
+    """Return the condition that a rollout was imported or its policy answers on its base now."""
     routes = Route.table().c
     rows = connection.execute(
         select(routes.alias, routes.base, routes.shares).order_by(routes.alias)

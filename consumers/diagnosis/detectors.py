@@ -1,8 +1,5 @@
 """Why a rollout failed, told by rules from its calls: no model, no clock, no I/O.
 
-Where it sits: the fold of `RolloutEnded` calls `diagnose` and `dedup_key` once per rollout and
-stores what they return; patterns are counted per (category, pivot).
-
 Guarantee: the same rollout gives the same diagnosis. All rules that hold are reported, and the
 first of them in this order is the category:
 
@@ -29,21 +26,19 @@ first of them in this order is the category:
     information_error     the state is right and a required output was not said    -
     other                 none of these
 
-Something else was tried where the agent called a write or handed the user over, or where the state
-is right and an output is missing: then that is what failed, and who never asked for the user's
-record did not fail for it.
+The agent tried something else if it called a write or handed the user over, or if the state is
+right and an output is missing. That then failed, and not the request for the user's record.
 
-What stands for what is decided in matching.py. Where the grader says that the state is right (part
-`DB` or `r_actions` is 1) no write was wrong, whatever the calls look like, and the rules from
-policy_violation to over_cautious and missing_write_action do not hold.
+If the grader finds the state right (part `DB` or `r_actions` is 1), no write was wrong: the rules
+from policy_violation to over_cautious and missing_write_action do not hold.
 
-Where the user acts too (telecom), a gold step of the user that is missing is not the agent's fault:
-if the agent made exactly its own gold writes the failure is `other`, with the step as evidence, and
-forms no pattern. Unless the agent handed the user over instead: that is over_cautious. An agent
-that works alone has the user's tools, and every gold step is its own.
+If the user acts too (telecom), a missing gold step of the user is not the agent's fault. A failure
+in which the agent made exactly its own gold writes is `other`, with the step as evidence, and forms
+no pattern; it is over_cautious if the agent handed the user over instead. An agent that works alone
+has the user's tools, and every gold step is its own.
 
-Not covered: mistakes that the user's simulator makes in words (they count as the agent's), wrong
-gold (policy_violation, as a rule), and whether the agent asked for a step that the user left out.
+Not covered: mistakes of the user's simulator in words (they count as the agent's), wrong gold
+(policy_violation, as a rule), and whether the agent asked for a step that the user left out.
 """
 
 from dataclasses import dataclass, field
@@ -69,18 +64,18 @@ authentication earns at most 0.5, a clean one at least 0.7."""
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a rollout failed. `category` is None where it did not fail or has no verdict."""
+    """Why a rollout failed. `category` is None if it did not fail or has no verdict."""
 
     category: str | None
     """The primary one: first of `categories`."""
     categories: tuple[str, ...]
     pivot: str
     evidence: dict[str, list[Finding]] = field(default_factory=dict)
-    """Category -> what shows it. Quotes arguments of calls, so it is content of the rollout."""
+    """Category -> findings. They quote arguments of calls, so they are content of the rollout."""
 
 
 def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
-    """The diagnosis of a failed rollout, or of a success that was shaped below `KAPPA`."""
+    """Return the diagnosis of a failed rollout, or of a success that was shaped below `KAPPA`."""
     if rollout.success is None:
         return Diagnosis(None, (), "*")
     if rollout.success:
@@ -101,16 +96,13 @@ def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
 
 
 def dedup_key(rollout: RolloutEnded) -> str:
-    """Equal for the same task with the same calls of the agent (docs/patterns.md).
-
-    A rollout without task takes its own id for the task's: unknown tasks are never the same.
-    """
+    """Return a key that is equal for the same task with the same calls (docs/patterns.md). A
+    rollout without a task takes its own id, since unknown tasks are never the same."""
     messages = rollout.content.messages if rollout.content else ()
     task = rollout.task.id if rollout.task else rollout.rollout
     return sha256(task + canonical_json(trace(executed_calls(messages))))
 
 
 def _collect_shaping(rollout: RolloutEnded) -> list[Finding]:
-    """What a success was shaped down for, as far as its parts say."""
     parts = {name: part for name, part in rollout.reward_parts.items() if part}
     return [{"reward": rollout.reward, "parts": parts}]

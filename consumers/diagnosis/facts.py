@@ -1,9 +1,4 @@
-"""A failed rollout as the rules see it: its calls, its gold, and what became of both.
-
-Where it sits: detectors.py makes the facts once per rollout, rules.py reads them. What only few
-rules need is computed when it is first asked for. A tool's error counts as one where the message
-says so, else by how the tool's text begins.
-"""
+"""A failed rollout as the rules see it: its calls, its gold, and the outcome of both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,14 +20,14 @@ from events.messages import Action, ExecutedCall, Message, executed_calls
 from events.rollouts import RolloutEnded
 
 Finding = dict[str, Any]
-"""One piece of evidence, as JSON: which turn, call or gold action shows it."""
+"""One piece of evidence, as JSON: the turn, call or gold action that shows it."""
 
 
 TRIED: Final = 200
-"""Failed calls that are named for one gold write: the first ones."""
+"""Most failed calls that are named for one gold write: the first ones."""
 
 SAID_CHARACTERS: Final = 1_000_000
-"""How much of what the agent said in a rollout is read, from its beginning: a novel's worth."""
+"""Most characters of the agent's words in a rollout that are read, from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,7 @@ class Call:
 
     @property
     def is_own(self) -> bool:
-        """Whether the agent made it in this rollout, and not the task's prefix."""
+        """Return whether the agent made it in this rollout, not in the task's prefix."""
         return self.item.sampled
 
     def describe(self) -> Finding:
@@ -61,7 +56,7 @@ class Call:
 
 
 def agent_calls(messages: Sequence[Message]) -> list[Call]:
-    """The agent's own calls in a conversation, in order."""
+    """Return the agent's own calls in a conversation, in order."""
     return [
         Call(item, item.call.name, _is_failure(item))
         for item in executed_calls(messages)
@@ -83,7 +78,6 @@ class Facts:
         self.catalog = catalog if catalog is not None else self._infer_catalog()
 
     def _infer_catalog(self) -> ToolCatalog:
-        """A catalog by rule, of the tools that were offered, called or expected."""
         gold = self.gold or ()
         names = {call.name for call in self.calls} | {action.name for action in gold}
         arguments = {name for action in gold for name in action.arguments}
@@ -93,8 +87,8 @@ class Facts:
 
     @cached_property
     def write_match(self) -> WriteMatch | None:
-        """None without gold. What an agent that works alone does with the user's tools beyond gold
-        is no surplus: it tries what helps. Writes of the task's prefix count as made."""
+        """Return the matching; None without gold. Writes of the prefix count as made. The user's
+        tools beyond gold, in the hands of an agent that works alone, are no surplus."""
         if self.gold is None:
             return None
         changes = self.catalog.changes
@@ -111,7 +105,7 @@ class Facts:
         return matched if len(own) == len(matched.surplus) else replace(matched, surplus=own)
 
     def _leave_prefix_out(self, matched: WriteMatch) -> WriteMatch:
-        """The matching without what is wrong by the task's prefix: the agent answers for its own
+        """Return the matching without errors of the task's prefix: the agent answers for its own
         writes, and for gold writes that nothing made."""
         foreign = {call.item.turn for call in self.calls if not call.is_own}
         if not foreign:
@@ -130,12 +124,12 @@ class Facts:
 
     @cached_property
     def wrong_writes(self) -> WriteMatch | None:
-        """The matching, where its writes can be what is wrong."""
+        """Return the matching, unless the state is right."""
         return None if self.state_verdict == 1.0 else self.write_match
 
     @cached_property
     def attempts(self) -> dict[int, list[Call]]:
-        """Place of a missing gold write -> the failed calls that tried it."""
+        """Return place of a missing gold write -> the failed calls that tried it."""
         if self.wrong_writes is None or not self.wrong_writes.missing:
             return {}
         writes = gold_writes(self.gold or (), self.catalog)
@@ -151,8 +145,8 @@ class Facts:
     def _group_failures(
         self, names: set[str], records: set[tuple[str, Record | None]]
     ) -> dict[tuple[str, Record | None, bool], list[tuple[int, Call]]]:
-        """Failed writes with their places, by (tool, record, whether a gold write of the tool is on
-        that record): one on a record of none may have been meant as any."""
+        """Return failed writes with their places by (tool, record, whether gold writes that
+        record): one on another record may have been meant as any."""
         meant: dict[tuple[str, Record | None, bool], list[tuple[int, Call]]] = {}
         for place, call in enumerate(self.calls):
             if call.failed and call.is_own and call.name in names:
@@ -167,7 +161,7 @@ class Facts:
         meant: dict[tuple[str, Record | None, bool], list[tuple[int, Call]]],
         write: GoldWrite,
     ) -> list[Call]:
-        """The failed calls that were meant as this gold write, in order; the first `TRIED`."""
+        """Return the failed calls that were meant as this gold write, in order, at most `TRIED`."""
         name = write.action.name
         on_it = meant.get((name, write.record, True), [])
         on_none = meant.get((name, None, False), [])
@@ -176,14 +170,14 @@ class Facts:
 
     @cached_property
     def omissions(self) -> list[GoldWrite]:
-        """Gold writes that were neither made, replaced nor tried."""
+        """Return gold writes that were neither made, replaced nor tried."""
         if self.wrong_writes is None:
             return []
         return [write for write in self.wrong_writes.missing if write.place not in self.attempts]
 
     @cached_property
     def user_omissions(self) -> list[tuple[int, Action]]:
-        """Gold actions of the user that the user did not make, with their places."""
+        """Return (place, action) of the user's gold actions that the user did not make."""
         made = [
             (item.call.name, item.call.arguments)
             for item in executed_calls(self.messages)
@@ -198,19 +192,19 @@ class Facts:
 
     @property
     def waits_for_user(self) -> bool:
-        """Whether the agent made exactly its gold writes, and the user left out one of theirs."""
+        """Return whether the agent made exactly its gold writes, and the user left one out."""
         matched = self.wrong_writes
         return bool(self.user_omissions) and matched is not None and matched.exact
 
     @cached_property
     def transfer(self) -> Call | None:
-        """The call that handed the user over; it may end the conversation unanswered."""
+        """Return the call that handed the user over; it may end the conversation unanswered."""
         transfers = self.catalog.transfer
         return next((c for c in self.own_calls if c.name in transfers and not c.failed), None)
 
     @cached_property
     def tried_else(self) -> bool:
-        """Whether the agent called a write or handed the user over, with success or without."""
+        """Return whether the agent called a write or handed the user over, even in vain."""
         names = self.catalog.changes | self.catalog.transfer
         return any(call.name in names for call in self.own_calls)
 
@@ -224,8 +218,8 @@ class Facts:
 
     @property
     def state_verdict(self) -> float | None:
-        """The grader's verdict on the final state: 1 where the records and, if the task asserts
-        something of them, its assertions are right; None where neither was graded."""
+        """Return the grader's verdict on the final state: 1 if the records and the task's
+        assertions are right; None if neither was graded."""
         parts = self.rollout.reward_parts
         if "DB" not in parts:
             return parts.get("r_actions")
@@ -234,8 +228,7 @@ class Facts:
 
     @cached_property
     def prefix_texts(self) -> list[str]:
-        """Texts of the agent's side in the task's prefix, without a greeting: it comes before the
-        user's first word."""
+        """Return the agent's texts in the task's prefix, from the user's first word on."""
         return [
             message.text
             for message in dropwhile(lambda message: message.role != "user", self.messages)
@@ -244,7 +237,7 @@ class Facts:
 
     @cached_property
     def agent_texts(self) -> list[tuple[int, str]]:
-        """(turn, text) of what the agent itself said, up to `SAID_CHARACTERS`."""
+        """Return (turn, text) of the agent's own words, up to `SAID_CHARACTERS`."""
         texts: list[tuple[int, str]] = []
         left = SAID_CHARACTERS
         for turn, message in enumerate(self.messages):
@@ -257,7 +250,7 @@ class Facts:
 
 
 def _is_made(action: Action, name: str, arguments: dict[str, Any] | str) -> bool:
-    """Whether a call is a gold action of the user, by the arguments that count."""
+    """Return whether a call is a gold action of the user, by the arguments that count."""
     if name != action.name or isinstance(arguments, str):
         return False
     names = action.arguments.keys() if action.compare is None else action.compare
@@ -265,7 +258,7 @@ def _is_made(action: Action, name: str, arguments: dict[str, Any] | str) -> bool
 
 
 def _is_failure(item: ExecutedCall) -> bool:
-    """Whether the tool answered with an error; by its text where the source has no flag."""
+    """Return whether the tool answered with an error; by its text if the source has no flag."""
     if item.result is None or item.result.error is not None:
         return item.failed
     return item.result.text.startswith(("Error", "ERROR", "error:", '{"error"'))

@@ -4,8 +4,7 @@ from envs.task import is_seed
 
 
 def find_kind(task_id: str | None) -> str | None:
-    """Return `ENV/GENERATOR` of the id of a generated task (`ENV/GENERATOR/SEED`, with more parts
-    for one in other words); None for any other."""
+    """Return `ENV/GENERATOR` of the id `ENV/GENERATOR/SEED[/...]`; None for other ids."""
     parts = [] if task_id is None else task_id.split("/")
     seed = next((place for place, part in enumerate(parts) if is_seed(part)), 0)
     return "/".join(parts[:seed]) if seed >= 2 else None

@@ -1,9 +1,6 @@
-"""Rollouts with the label that counts: what a repair proves, else what the rules say.
-
-Rounds are closed by events of `learning`, and so are repairs stored: a round counts with the
-repairs that come before it in that order, whatever the interleaving of partitions. A later repair
-changes what is shown, and the rounds after it.
-"""
+"""Rollouts with the label that counts: that of a proven repair, else that of the rules. Events of
+`learning` close rounds and store repairs. So a round counts with the repairs before it in that
+order, however partitions interleave; a later repair changes the shown label and later rounds."""
 
 from sqlalchemy import FromClause, Subquery, case, func, select
 from sqlalchemy.sql import ColumnElement
@@ -12,8 +9,8 @@ from consumers.tables import Repair, Rollout
 
 
 def labelled_rollouts() -> Subquery:
-    """The table of rollouts, with `category` and `pivot` of the repair where one is proven; the
-    rules' own are `rule_category` and `rule_pivot`."""
+    """Return the rollouts with `category` and `pivot` of a proven repair; those of the rules are
+    `rule_category` and `rule_pivot`."""
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     others = [column for column in rollouts if column.name not in ("category", "pivot")]
@@ -31,14 +28,14 @@ def labelled_rollouts() -> Subquery:
 
 
 def rollouts_with_repairs() -> FromClause:
-    """Each rollout beside its repair, if it has one."""
+    """Return each rollout joined with its repair, if any."""
     rollouts, repairs = Rollout.table(), Repair.table()
     return rollouts.outerjoin(repairs, repairs.c.rollout == rollouts.c.rollout)
 
 
 def label_columns() -> tuple[ColumnElement[str | None], ColumnElement[str | None]]:
-    """Category and pivot in a query over `rollouts_with_repairs`. A repair labels only what the
-    rules take for a failure."""
+    """Return category and pivot in a query over `rollouts_with_repairs`. A repair labels only
+    failures by the rules."""
     rollouts, repairs = Rollout.table().c, Repair.table().c
     failed = rollouts.category.is_not(None)
     category = case((failed, func.coalesce(repairs.category, rollouts.category)))

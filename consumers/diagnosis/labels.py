@@ -1,12 +1,10 @@
-"""The labels of a rollout: from its words, or from its head where its words are sealed.
+"""The labels of a rollout: from its words, or from its head if its words are sealed.
 
-The process that closes a person's session can still read it and writes these labels into the head
-(daemon/sessions/closing.py). The fold takes them from there and never opens what is sealed, so
-tables do not depend on which keys there are, and a rebuild after an erasure makes the same rows.
-The price: later rules do not label a sealed rollout anew.
-
-Bounds: of each rule the first `FINDINGS` findings are kept, and `EVIDENCE_CHARACTERS` of them as
-JSON; how many were left out is said in their place.
+The process that closes a person's session can read it and writes the labels into the head
+(daemon/sessions/closing.py). The fold never opens sealed words, so the tables do not depend on
+existing keys and a rebuild after an erasure makes the same rows. Later rules therefore never label
+a sealed rollout anew. Of each rule, the first `FINDINGS` findings up to `EVIDENCE_CHARACTERS` of
+JSON are kept, with the number of the others.
 """
 
 from collections.abc import Sequence
@@ -24,20 +22,19 @@ from events.errors import BadRecord
 from events.rollouts import Labels, RolloutEnded
 
 FINDINGS: Final = 200
-"""Pieces of evidence that are kept of one rule."""
+"""Most findings that are kept of one rule."""
 
 EVIDENCE_CHARACTERS: Final = 100_000
-"""How long the evidence of one rule may be: it quotes arguments, which a client makes as long as
-it likes."""
+"""Most characters of one rule's evidence, which quotes arguments of any length."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelResult:
-    """What the rules say of a rollout."""
+    """The labels and the evidence of a rollout by the rules."""
 
     labels: Labels
     evidence: dict[str, list[Finding]] | None
-    """Quotes what was said; None where the rollout is sealed, or nothing is wrong with it."""
+    """It quotes the rollout; None if that is sealed or no rule holds."""
 
 
 def label_rollout(data: RolloutEnded) -> LabelResult:
@@ -45,7 +42,7 @@ def label_rollout(data: RolloutEnded) -> LabelResult:
     diagnosis = diagnose(data, _find_catalog(data))
     messages = data.content.messages if data.content else ()
     calls = [call for call in agent_calls(messages) if call.is_own]
-    # A failure was asked for them already.
+    # The diagnosis of a failure has the loops already.
     failed = data.success is False
     loops = diagnosis.evidence.get("tool_loop", []) if failed else tool_loops(calls)
     labels = Labels(
@@ -66,8 +63,7 @@ def label_rollout(data: RolloutEnded) -> LabelResult:
 
 
 def _find_catalog(data: RolloutEnded) -> ToolCatalog | None:
-    """The catalog that the event carries, else that of its environment's name; None where neither
-    is there."""
+    """Return the catalog that the event carries, else that of its environment's name, if any."""
     environment = (data.task.environment if data.task else None) or ""
     if data.tool_roles is not None:
         return restore_catalog(environment, data.tool_roles, data.known_tools or ())
@@ -75,7 +71,7 @@ def _find_catalog(data: RolloutEnded) -> ToolCatalog | None:
 
 
 def _first(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings within the bounds, and how many are not."""
+    """Return the findings within the bounds, and the number of the others."""
     kept: list[Finding] = []
     characters = 0
     for finding in findings[:FINDINGS]:
@@ -88,8 +84,8 @@ def _first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def label_event(event: Event, data: RolloutEnded) -> LabelResult:
-    """Label a rollout as a fold may: by its head where its words are sealed or lie in a blob.
-    Raises BadRecord for a sealed rollout whose head has no labels."""
+    """Label a rollout by its words, or by its head if they are sealed or in a blob. Raise BadRecord
+    for a sealed rollout whose head has no labels."""
     if not event.sealed and (event.blob is None or data.labels is None):
         return label_rollout(data)
     if data.labels is None:

@@ -1,7 +1,4 @@
-"""Gold writes against executed writes: which stands for which, and which stand alone.
-
-Where it sits: detectors.py asks it once per rollout with gold; five of its rules and the pivot are
-read off the result.
+"""Match gold writes with executed writes.
 
 One executed write stands for at most one gold write, so a write made twice is one too many. Pairs
 are made from the closest relation to the loosest, within one by the fewest differing arguments,
@@ -13,13 +10,10 @@ then in gold order, then in the order of the calls:
     ENTITY      same tool on another record
 
 Arguments are compared as canonical JSON: `2` is `2.0`, strings are NFC and stripped, the order of
-keys means nothing, and that of a list does unless `ToolCatalog.unordered` declares that it does
-not. In tools that nobody declared, the order of chosen things is taken for meaningless: a choice is
-a set, and an agent shall not be accused of a wrong one by a guess.
+keys is ignored. That of a list counts unless `ToolCatalog.unordered` says otherwise; in undeclared
+tools the order of chosen things is ignored, because a guess must not accuse an agent.
 
-Bounds: the first `WRITES` gold writes and the first `WRITES` successful ones are paired, and of a
-write the first `ARGUMENTS` arguments by name are compared. Within them every gold write is held
-against every executed one, but each value is read once, however long it is.
+Bounds: `WRITES` writes of each side and `ARGUMENTS` arguments of a write. Each value is read once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,14 +28,14 @@ from events.canonical import comparable_json
 from events.messages import Action, ExecutedCall
 
 WRITES: Final = 200
-"""Gold writes, and executed ones, that are paired: the first of each."""
+"""Most gold writes, and executed ones, that are paired: the first of each."""
 
 ARGUMENTS: Final = 100
-"""Arguments of a write that are compared: the first by name."""
+"""Most arguments of a write that are compared: the first by name."""
 
 
 class Relation(Enum):
-    """How an executed write relates to the gold write that it stands for, the closest first."""
+    """Relation of an executed write to its gold write, the closest first."""
 
     EXACT = auto()
     ARGUMENTS = auto()
@@ -62,7 +56,7 @@ class GoldWrite:
 
 @dataclass(frozen=True, slots=True)
 class AgentWrite:
-    """A write that the agent asked for, whatever came of it."""
+    """A write that the agent asked for, with any outcome."""
 
     turn: int
     tool: str
@@ -72,7 +66,7 @@ class AgentWrite:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An executed write that stands for a gold write without being it."""
+    """An executed write that stands for another gold write."""
 
     gold: GoldWrite
     executed: AgentWrite
@@ -83,10 +77,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class WriteMatch:
-    """What became of each gold write and of each successful executed one."""
+    """The outcome of each gold write and of each successful executed one."""
 
     pairs: tuple[Pair, ...]
-    """Stand-ins; exact matches are not listed."""
+    """Stand-ins, without exact matches."""
     missing: tuple[GoldWrite, ...]
     """Gold writes that no successful write stands for."""
     surplus: tuple[AgentWrite, ...]
@@ -96,21 +90,20 @@ class WriteMatch:
 
     @property
     def exact(self) -> bool:
-        """Whether the agent made exactly the gold writes."""
+        """Return whether the agent made exactly the gold writes."""
         return not (self.pairs or self.missing or self.surplus)
 
 
 def value_key(value: Any) -> bytes:
-    """Equal for two JSON values exactly where they have the same canonical JSON, but that a number
-    is its value however it is written; found in time linear in the value's size, so that many
-    values are grouped without holding each against each."""
+    """Return a key that is equal for JSON values of equal canonical JSON, numbers by value. It
+    takes linear time, so that values are grouped without comparing pairs."""
     text = comparable_json(value)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWrite]:
-    """The agent's gold writes, in order; what the user should do is not the agent's. An agent that
-    works alone has the user's tools, and its gold actions are all its own."""
+    """Return the agent's gold writes, in order, without the user's. All gold actions are an agent's
+    own if it works alone."""
     return [
         GoldWrite(
             place,
@@ -124,7 +117,7 @@ def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWri
 
 
 def parse_agent_write(item: ExecutedCall, catalog: ToolCatalog) -> AgentWrite:
-    """A call as a write; malformed arguments count as none."""
+    """Return a call as a write; malformed arguments count as none."""
     call = item.call
     arguments = call.arguments if isinstance(call.arguments, dict) else {}
     return AgentWrite(
@@ -149,7 +142,7 @@ class _Gold:
 
 
 class _Actual:
-    """The same of an executed one."""
+    """An executed write, with a key of each argument that is compared."""
 
     def __init__(self, write: AgentWrite) -> None:
         self.write = write
@@ -187,7 +180,7 @@ def match(gold: Sequence[GoldWrite], executed: Sequence[AgentWrite]) -> WriteMat
 
 
 def _take_pairs(relation: Relation, missing: list[_Gold], surplus: list[_Actual]) -> list[Pair]:
-    """The pairs of one relation; both lists lose what is in them."""
+    """Return the pairs of one relation, and remove their writes from both lists."""
     related, differs = _RELATED[relation], relation in (Relation.ARGUMENTS, Relation.ENTITY)
     candidates = [
         (_find_differences(wanted, other) if differs else (), left, right)
@@ -211,7 +204,7 @@ def _take_pairs(relation: Relation, missing: list[_Gold], surplus: list[_Actual]
 
 
 def _find_differences(wanted: _Gold, other: _Actual) -> tuple[str, ...]:
-    """Names of the arguments that count and differ; one side's lack of it is a difference."""
+    """Return the sorted names of counting arguments that differ or that one side lacks."""
     left, right, counting = wanted.keys, other.keys, wanted.argument_names
     names = left.keys() | right.keys() if counting is None else counting
     return tuple(sorted(name for name in names if left.get(name) != right.get(name)))

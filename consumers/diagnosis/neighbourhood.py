@@ -1,8 +1,8 @@
-"""What was tried around a pattern's failures in one round, and how much of it passed.
+"""The attempts around a pattern's failures in one round, and the share of them that passed.
 
-Counted are judged rollouts of who answers now: the agent's own traffic at one of the pattern's
-anchors (anchors.py), and what the daemon had the same policies play (probes, training, gates) there
-or on tasks that the pattern is tagged with.
+It counts judged rollouts of policies that answer now: the agent's own traffic at one of the
+pattern's anchors (anchors.py), and rollouts that the daemon had the same policies play (probes,
+training, gates) there or on tasks that the pattern is tagged with.
 
     attempts, passes   different rollouts, whole numbers
     share              the pass rate that a random failure of the pattern meets: the mean of
@@ -11,11 +11,11 @@ or on tasks that the pattern is tagged with.
     weight             as many attempts of one and the same task would make the share as certain:
                        (sum of w)^2 / sum of w^2 / n over the anchors, at most `attempts`
 
-The rate of an anchor of tool and words is that of the near rollouts, with that of all rollouts with
-the tool as `PRIOR` more attempts: (c + PRIOR * rate) / (n + PRIOR). The failure is a near rollout
-of itself, so by its own a request like no other would look hopeless. The rollouts with the tool
-count in `attempts` and `passes`, and in `weight` as `PRIOR` at most. Any other anchor
-where nothing was tried counts as half a pass in one attempt.
+The rate of an anchor of tool and words is (c + PRIOR * rate) / (n + PRIOR): that of the near
+rollouts, with that of all rollouts with the tool as `PRIOR` more attempts. Else a request like no
+other would look hopeless, since the failure is near itself. Rollouts with the tool count in
+`attempts` and `passes`, and in `weight` as `PRIOR` at most. Any other anchor without attempts
+counts as half a pass in one attempt.
 
 Guarantee: memory grows with the anchors of the patterns and not with the rollouts of a round.
 """
@@ -35,17 +35,17 @@ from consumers.diagnosis.round_counts import Pair, of_agents
 from consumers.tables import Rollout, TaskPattern
 
 SOLVER_PURPOSES: Final = ("train", "evaluate", "probe")
-"""What the daemon has a policy play."""
+"""Purposes of rollouts that the daemon makes."""
 
 PRIOR: Final = 4
-"""Attempts that the rate of a whole tool is worth beside those of near requests."""
+"""Attempts that a whole tool's rate is worth beside those of near requests."""
 
 _ROWS_AT_ONCE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """What the rollouts around a pattern's failures came to in a round."""
+    """Results of the rollouts around a pattern's failures in a round."""
 
     attempts: int = 0
     passes: int = 0
@@ -65,7 +65,7 @@ class _Outcomes:
 
 @dataclass(slots=True)
 class _Counts:
-    """Of one pattern, each rollout at most once in each."""
+    """Results for one pattern, each rollout at most once in each."""
 
     at: _Outcomes = field(default_factory=_Outcomes)
     """At its anchors."""
@@ -78,12 +78,9 @@ class _Counts:
 def count_neighbours(
     connection: Connection, pair: Pair, number: int, weights: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Neighbourhood]:
-    """Return the neighbourhood of each pattern of `weights` (pattern -> anchor -> weight) in a
-    round.
-
-    A pass is a success that no rule objects to: a success below the failure threshold of the shaped
-    reward counts as a failure of its pattern, and cannot count as a pass of it too.
-    """
+    """Return the neighbourhood in a round of each pattern in `weights` (pattern -> anchor ->
+    weight). A pass is a success without an objection of any rule: a success shaped below the
+    threshold counts as a failure of its pattern, not as a pass too."""
     patterns_at: dict[str, list[str]] = {}
     patterns_around: dict[str, set[str]] = {}
     for pattern, anchors in weights.items():
@@ -119,7 +116,7 @@ def count_neighbours(
 def _join(
     counts: _Counts, weights: Mapping[str, float], by_anchor: Mapping[str, _Outcomes]
 ) -> Neighbourhood:
-    """The evidence at the anchors and that of tagged tasks, each as heavy as it has attempts."""
+    """Return the evidence at the anchors and on tagged tasks, weighted by attempts."""
     every, tagged = counts.all, counts.tagged
     if not every.attempts:
         return Neighbourhood()
@@ -134,7 +131,7 @@ def _join(
 def _weigh(
     counts: _Counts, weights: Mapping[str, float], by_anchor: Mapping[str, _Outcomes]
 ) -> tuple[float, float]:
-    """Share and weight of the rollouts at the anchors; (0, 0) where there are none."""
+    """Return share and weight of the rollouts at the anchors; (0, 0) if there are none."""
     around = [find_wide_anchor(anchor) for anchor in weights]
     prior = max((min(PRIOR, by_anchor[wide].attempts) for wide in around if wide), default=0)
     most = counts.at.attempts + prior
@@ -148,7 +145,7 @@ def _weigh(
 
 
 def _rate(anchor: str, by_anchor: Mapping[str, _Outcomes]) -> tuple[float, float]:
-    """The pass rate at an anchor, and the attempts that it is worth."""
+    """Return the pass rate at an anchor, and the attempts that it is worth."""
     outcomes, wide = by_anchor[anchor], by_anchor.get(find_wide_anchor(anchor) or "")
     if wide is not None and wide.attempts:
         attempts = outcomes.attempts + PRIOR
@@ -159,8 +156,8 @@ def _rate(anchor: str, by_anchor: Mapping[str, _Outcomes]) -> tuple[float, float
 
 
 def _stream(connection: Connection, pair: Pair, number: int) -> Iterable[Any]:
-    """The judged rollouts of a round that count as evidence, by id; one of the daemon's once per
-    pattern that its task is tagged with."""
+    """Yield the judged rollouts that count as evidence, by id; one of the daemon's once per pattern
+    that its task is tagged with."""
     rollouts, tags = Rollout.table().c, TaskPattern.table().c
     of_solver = rollouts.purpose.in_(SOLVER_PURPOSES)
     same_task = and_(

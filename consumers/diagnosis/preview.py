@@ -1,15 +1,9 @@
 """Close a round on copies of its tables that only one connection sees.
 
-    with preview_round(engine, data, alias) as (connection, number):
-        ...                                 reads as if the round had been closed
-
-The tables that `close_round` writes are copied into temporary tables of the same names, which hide
-the real ones from this connection; every other table is read as it is. Of the copied tables only
-the rows of one agent are there, since a round counts each agent by itself.
-
-Guarantees: nothing is written to the tables that others see, and no lock of theirs is taken, so a
-fold that runs meanwhile never waits; no transaction stays open between two reads. The copies are
-gone when the connection is closed. Not covered: the numbers of other agents.
+The tables that `close_round` writes are copied, for one agent only, into temporary tables of the
+same names, which hide the real ones from this connection. Guarantee: other connections see no
+writes and meet no lock, no transaction stays open between two reads, and the copies are gone when
+the connection closes.
 """
 
 from collections.abc import Iterator
@@ -45,8 +39,8 @@ _NOWHERE: Final[Row] = {"event_source": "preview", "sequence": 0, "offset": 0}
 def preview_round(
     engine: Engine, data: PatternsDiagnosed, alias: str
 ) -> Iterator[tuple[Connection, int]]:
-    """Yield a connection that reads the tables as they would be after `data`, for the agent
-    `alias`, and the number of the round. Each read begins its own transaction."""
+    """Yield a connection that reads the tables of agent `alias` as after `data`, and the round's
+    number. Each read begins its own transaction."""
     with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")

@@ -1,11 +1,8 @@
-"""How much a failure pattern deserves to be trained next: pure arithmetic over closed rounds.
+"""The training priority of failure patterns: pure arithmetic over closed rounds.
 
-Where it sits: the fold of `PatternsDiagnosed` calls `update` once per pattern and round, and the
-Controller writes the directive from `rank_patterns` and `quotas`. Source of every formula and
-constant: docs/patterns.md (after SENTINEL, arXiv 2606.12908).
-
-Guarantee: no clock, no randomness, and no dependence on the order in which patterns are given.
-Not covered: which failures and attempts belong to a pattern and a round (the fold counts them).
+Source of every formula and constant: docs/patterns.md (after SENTINEL, arXiv 2606.12908).
+Guarantee: no clock, no randomness, and no dependence on the order in which patterns are given. The
+fold counts the failures and attempts of a pattern and round.
 """
 
 import math
@@ -16,11 +13,11 @@ from fractions import Fraction
 from typing import Final, Literal
 
 Override = Literal["pinned", "muted"]
-"""What a person made of a pattern."""
+"""An operator's decision about a pattern."""
 
 
 class Status(StrEnum):
-    """Where a pattern stands after a round; name and value are equal."""
+    """Status of a pattern after a round; name and value are equal."""
 
     RESOLVED = "RESOLVED"
     REGRESSED = "REGRESSED"
@@ -39,7 +36,7 @@ BROKEN_FACTOR: Final = 0.25
 STREAK_CAP: Final = 4
 REGRESSED_FACTOR: Final = 1.5
 PINNED_ALONE: Final = 0.5
-"""Priority of a pinned pattern where neither it nor any other has one."""
+"""Priority of a pinned pattern if neither it nor any other has one."""
 
 _ROUNDING: Final = 1e-9
 """Rates are floats: 0.6 - 0.5 is below 0.1."""
@@ -54,19 +51,20 @@ class PatternState:
     streak: int
     """Rounds in a row with failures, up to this one."""
     absent: int
-    """Rounds in a row without, up to this one."""
+    """Rounds in a row without failures, up to this one."""
     pass_rate: float
-    """ρ: of the rollouts around its failures in the round, smoothed; see `update`."""
+    """ρ: pass rate of the rollouts around its failures in the round, smoothed; see `update`."""
     attempts: int
     passes: int
     status: Status
     learnability: float = 1.0
-    """λ: 1 less three quarters of the share of the round's failures that lie on tasks that many
-    attempts and no policy passed, so that probably these tasks are at fault."""
+    """λ: 1 less three quarters of the share of failures on tasks that many attempts and no policy
+    passed, so that these tasks are probably at fault."""
 
     @property
     def priority(self) -> float:
-        """P = [not RESOLVED] · e · (1 + ½ min(streak, 4)) · (1 − ρ) · λ · (1.5 if REGRESSED)."""
+        """Return P = [not RESOLVED] · e · (1 + ½ min(streak, 4)) · (1 − ρ) · λ · (1.5 if
+        REGRESSED)."""
         if self.status is Status.RESOLVED:
             return 0.0
         regressed = REGRESSED_FACTOR if self.status is Status.REGRESSED else 1.0
@@ -76,7 +74,7 @@ class PatternState:
 
 @dataclass(frozen=True, slots=True)
 class RoundEvidence:
-    """What a round says of one pattern."""
+    """The evidence of a round about one pattern."""
 
     failures: int
     """Deduplicated failures attributed to the pattern."""
@@ -90,7 +88,7 @@ class RoundEvidence:
     weight: float
     """Attempts that the share is worth, at most `attempts`."""
     broken: int = 0
-    """Failures on tasks that nobody passes."""
+    """Failures on tasks that no policy passes."""
 
     def __post_init__(self) -> None:
         parts = (
@@ -112,23 +110,21 @@ class RoundEvidence:
 
     @property
     def pass_rate(self) -> float:
-        """ρ = (share · weight + 1) / (weight + 2)."""
+        """Return ρ = (share · weight + 1) / (weight + 2)."""
         return (self.share * self.weight + 1) / (self.weight + 2)
 
     @property
     def learnability(self) -> float:
-        """λ = 1 - ¾ · broken / failures."""
+        """Return λ = 1 - ¾ · broken / failures."""
         return 1 - (1 - BROKEN_FACTOR) * self.broken / max(1, self.failures)
 
 
 def update(
     previous: PatternState | None, evidence: RoundEvidence, *, pinned: bool = False
 ) -> PatternState:
-    """The pattern after one more round.
-
-    With s = failures / max(1, failed_total): e = ½ e + ½ s, from 0; streak and absent count rounds
-    with and without failures. A pinned pattern is not RESOLVED.
-    """
+    """Return the pattern after one more round. A pinned pattern is never RESOLVED. With s =
+    failures / max(1, failed_total): e = ½ e + ½ s, from 0; streak and absent count rounds with and
+    without failures."""
     share = evidence.failures / max(1, evidence.failed_total)
     streak = (previous.streak if previous else 0) + 1 if evidence.failures else 0
     absent = 0 if evidence.failures else (previous.absent if previous else 0) + 1
@@ -147,7 +143,6 @@ def update(
 def _status(
     previous: PatternState | None, evidence: RoundEvidence, streak: int, absent: int, pinned: bool
 ) -> Status:
-    """The first that fits, in this order."""
     mastered = (
         evidence.weight >= RESOLVED_ATTEMPTS - _ROUNDING
         and evidence.pass_rate >= RESOLVED_PASS_RATE - _ROUNDING
@@ -166,8 +161,8 @@ def _status(
 def apply_overrides(
     priorities: Mapping[str, float], overrides: Mapping[str, Override]
 ) -> dict[str, float]:
-    """Return the priorities of one agent's patterns after what a person made of them: 0 for a muted
-    pattern, and for a pinned one at least the highest of the others."""
+    """Return the priorities of one agent's patterns after the operator's overrides. A muted pattern
+    gets 0, a pinned one at least the highest priority of the others."""
     others = (priority for pattern, priority in priorities.items() if pattern not in overrides)
     highest = max(others, default=0.0)
     return {
@@ -185,18 +180,17 @@ def _override(priority: float, override: Override | None, highest: float) -> flo
 
 
 def rank_patterns(states: Mapping[str, PatternState]) -> list[str]:
-    """Pattern ids by (−P, −streak, id)."""
+    """Return pattern ids by (−P, −streak, id)."""
     return sorted(states, key=lambda pid: (-states[pid].priority, -states[pid].streak, pid))
 
 
 def quotas(priorities: Mapping[str, float], q_max: int) -> dict[str, int]:
-    """How many of `q_max` new tasks each pattern gets; patterns without priority get none.
+    """Return how many of `q_max` new tasks each pattern gets; patterns without priority get none.
 
-    Largest remainder of q_max · P / ΣP, under two rules: no pattern gets more than ⌈q_max / 2⌉,
-    and each with P > 0 gets at least 1 while the quota lasts (the highest priority first). What a
-    rule takes from a pattern or gives to it is shared by the others in proportion. So the sum is
-    q_max with two patterns or more, ⌈q_max / 2⌉ with one, 0 with none: half the budget is never
-    one guess.
+    It is the largest remainder of q_max · P / ΣP, under two rules: no pattern gets more than ⌈q_max
+    / 2⌉, and each with P > 0 gets at least 1 while the quota lasts (the highest priority first).
+    The others share in proportion what a rule takes or gives. So the sum is q_max with two patterns
+    or more, ⌈q_max / 2⌉ with one, 0 with none: half the budget is never one guess.
     """
     wanted = {pid: priority for pid, priority in priorities.items() if priority > 0}
     ranked = sorted(wanted, key=lambda pid: (-wanted[pid], pid))[: max(0, q_max)]
@@ -213,9 +207,9 @@ def quotas(priorities: Mapping[str, float], q_max: int) -> dict[str, int]:
 
 
 def _outside(shares: Mapping[str, Fraction], cap: int) -> dict[str, int]:
-    """Who must be fixed at a bound first: those above the cap if together they have more too much
-    than the others have too little, else those below 1. Fixing the lesser side first could leave
-    the rest with less than their bounds ask for, or more than they allow."""
+    """Return the patterns to fix at a bound first: those above the cap or those below 1. The side
+    that is further off in total goes first. Fixing the other first could leave the rest with less
+    than their bounds ask for, or more than they allow."""
     above = [pid for pid in shares if shares[pid] > cap]
     below = [pid for pid in shares if shares[pid] < 1]
     too_much = sum(shares[pid] - cap for pid in above)
@@ -226,14 +220,13 @@ def _outside(shares: Mapping[str, Fraction], cap: int) -> dict[str, int]:
 
 
 def _shares(weights: Mapping[str, float], total: int) -> dict[str, Fraction]:
-    """Exact proportional parts of `total`."""
     exact = {pid: Fraction(weight) for pid, weight in weights.items()}
     whole = sum(exact.values())
     return {pid: total * weight / whole for pid, weight in exact.items()}
 
 
 def _largest_remainder(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
-    """Whole parts, and one more for the largest remainders (ties: larger share, then id)."""
+    """Return whole parts, and one more for the largest remainders (ties: larger share, then id)."""
     counts = {pid: math.floor(share) for pid, share in shares.items()}
     by_remainder = sorted(shares, key=lambda pid: (counts[pid] - shares[pid], -shares[pid], pid))
     for pid in by_remainder[: total - sum(counts.values())]:

@@ -1,11 +1,8 @@
-"""Classify a sentence: a refusal, an open question, a handover, an overflowing context.
+r"""Classify a sentence: a refusal, an open question, a handover, an overflowing context.
 
-English only, and rules of thumb: they are used where the calls alone leave a question open. Each
-reads single sentences, so that a word in one does not colour the next.
-
-Guarantee: time linear in the length of the text, for any text. The patterns are Python's, not
-RE2's, for what RE2 lacks (a look ahead) and for `\\w` and `\\b`, which mean letters of every
-language here.
+The rules of thumb are for English and for cases that the calls leave open. Each reads single
+sentences, so that a word in one does not affect the next. Guarantee: time linear in the length of
+any text. The patterns are Python's, not RE2's, which lacks look-ahead and Unicode `\w` and `\b`.
 """
 
 import re
@@ -13,13 +10,13 @@ from collections.abc import Iterator
 from typing import Final
 
 READ_CHARACTERS: Final = 100_000
-"""How much of one text is read: a longer one by its beginning and its end, half each."""
+"""Most characters of a text that are read: half at its beginning, half at its end."""
 
 _NEGATIONS: Final = ("not", "n't", "n’t", "unable", "ineligible", "against", "outside", "only")
-"""One of these is in every refusal: most texts hold none and are not read any further."""
+"""Every refusal has one of these: most texts have none and are not read any further."""
 
 _SENTENCE: Final = re.compile(r"[^.!?\n]+(?:[.!?](?=\w)[^.!?\n]+)*[.!?]*")
-"""A full stop inside a word (`$23.50`) ends nothing."""
+"""A full stop inside a word (`$23.50`) does not end a sentence."""
 
 _ACTS: Final = (
     r"add|adjust|allow|alter|amend|apply|approve|arrange|book|cancel|change|combine|compensate|"
@@ -47,7 +44,7 @@ _REFUSALS: Final = re.compile(
     r"policy)\b"
 )
 _NO_REFUSAL: Final = re.compile(
-    # A condition, a warning of what follows, or a request for what is lacking.
+    # A condition, a warning, or a request for missing data.
     r"^\s*(?:[-*\d.]+\s*)?(?:if|once|whether|unless)\b|\bonce\b|\bafterwards?\b|\blater on\b"
     r"|\b(?:without|until) (?:your|you|this|that|these|the)\b|\b(?:more|again) after\b"
 )
@@ -66,7 +63,7 @@ _REQUEST: Final = re.compile(
     r"|\blet me know (?:which|what|how|when|whether|your)\b|\blet me know if (?:you['’]d like|you "
     r"would like|you want) (?:me )?to\b|\bonce (?:you (?:confirm|provide)|confirmed)\b"
 )
-"""Asking without a question mark."""
+"""Requests without a question mark."""
 
 _HANDOVER: Final = re.compile(
     r"\b(?:you are|you['’]re) being transferred\b|\b(?:i am|i['’]m)(?: now)? transferring you\b"
@@ -82,12 +79,11 @@ _OVERFLOW: Final = re.compile(
 _EXCEED: Final = re.compile("exceed", re.IGNORECASE)
 _REST_OF_WORD: Final = re.compile(r"\w*")
 _TOKENS: Final = re.compile(r" .{0,40}\btokens\b", re.IGNORECASE)
-"""`exceed\\w* .{0,40}\\btokens\\b` in three parts: as one pattern it reads a word that says
-"exceed" over and over once from each of them, which takes the square of its length."""
+r"""`exceed\w* .{0,40}\btokens\b` in three parts: one would take quadratic time in repetitions."""
 
 
 def refuses(text: str) -> bool:
-    """Whether the agent says that it will not or must not do something."""
+    """Return whether the agent says that it will not or must not do something."""
     low = _read(text).lower()
     if not any(word in low for word in _NEGATIONS):
         return False
@@ -98,7 +94,7 @@ def refuses(text: str) -> bool:
 
 
 def asks(text: str) -> bool:
-    """Whether the agent waits for an answer; asking what else to do is courtesy, no question."""
+    """Return whether the agent waits for an answer; "anything else?" is a courtesy, no question."""
     return any(
         _PROPOSAL.search(sentence) is not None or _COURTESY.search(sentence) is None
         for sentence in _sentences(_read(text).lower())
@@ -107,7 +103,7 @@ def asks(text: str) -> bool:
 
 
 def hands_over(text: str) -> bool:
-    """Whether the agent says that it hands the user to a person now; an offer is not enough."""
+    """Return whether the agent says that it hands the user over now; an offer is not enough."""
     low = _read(text).lower()
     return "transfer" in low and any(
         _HANDOVER.search(sentence) is not None
@@ -117,13 +113,13 @@ def hands_over(text: str) -> bool:
 
 
 def overflows(text: str) -> bool:
-    """Whether an error says that the conversation no longer fits the model's context."""
+    """Return whether an error says that the conversation no longer fits the model's context."""
     text = _read(text)
     return _OVERFLOW.search(text) is not None or _exceeds_tokens(text)
 
 
 def _exceeds_tokens(text: str) -> bool:
-    """Whether a word with "exceed" in it stands shortly before "tokens"; reads each word once."""
+    """Return whether a word with "exceed" precedes "tokens" closely; read each word once."""
     place = _EXCEED.search(text)
     while place is not None:
         rest = _REST_OF_WORD.match(text, place.end())

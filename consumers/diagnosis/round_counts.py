@@ -1,10 +1,4 @@
-"""Counting a round, in SQL: what it holds never depends on how many rollouts a round has.
-
-The questions are asked in this order (rounds.py): `claim` marks the round's rollouts, `failures`
-counts the deduplicated failures per pattern, where they lie and how many are on tasks that nobody
-passes, and `tag` remembers on which tasks they happened. What was tried around them is counted in
-neighbourhood.py.
-"""
+"""Count a round in SQL, so that memory never grows with the rollouts of a round."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -38,23 +32,20 @@ from events.rollouts import NOBODY
 from events.streams import ROLLOUTS
 
 LIVE_PURPOSES: Final = ("live", "import")
-"""The agent's own traffic. Rollouts made for training, evaluation or probes are no failures of it
-and enter its counts of traffic nowhere."""
+"""Purposes of the agent's own traffic, the only one that its traffic counts include."""
 
 BROKEN_ATTEMPTS: Final = 8
-"""Judged attempts of one task, none of them passed, from which on it may be the task that is at
-fault."""
+"""Least judged attempts without a pass by which the task itself may be at fault."""
 
 EXAMPLES: Final = 5
-"""How many rollouts a pattern names."""
+"""Most rollouts that a pattern names."""
 
 OTHER: Final = "other"
-"""The category of failures that no rule explains: counted, and never a pattern."""
+"""Category of failures that no rule explains; they are counted but form no pattern."""
 
 
 def of_agents(rollouts: Any) -> ColumnElement[bool]:
-    """Whether a rollout (columns of the table) is an agent's own traffic. A live rollout that no
-    engine answered is not."""
+    """Return the condition that a rollout is an agent's own traffic, answered by an engine."""
     unanswered = and_(rollouts.purpose == "live", rollouts.base == NOBODY)
     return and_(rollouts.purpose.in_(LIVE_PURPOSES), not_(unanswered))
 
@@ -68,13 +59,12 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a round holds of one pair."""
+    """Rollouts of one pair in a round."""
 
     rollouts: int
     judged: int
     current: int
-    """Judged rollouts that count: of policies that answer the alias, and imported ones, on tasks
-    that can be followed."""
+    """Judged rollouts that count: not outdated, on tasks that can be followed."""
 
 
 @dataclass
@@ -82,14 +72,14 @@ class Failures:
     """Deduplicated failures of one pair in a round."""
 
     total: int = 0
-    """|F|: those that no rule explains included."""
+    """|F|: all of them, with those that no rule explains."""
     other: int = 0
     by_pattern: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
     anchors: dict[str, dict[str, int]] = field(default_factory=dict)
     """Pattern -> anchor -> failures there, of the anchors with most of them."""
     broken: dict[str, int] = field(default_factory=dict)
-    """Pattern -> failures on tasks with `BROKEN_ATTEMPTS` attempts or more and not one pass."""
+    """Pattern -> failures on tasks with at least `BROKEN_ATTEMPTS` attempts and no pass."""
 
 
 def claim(
@@ -98,10 +88,12 @@ def claim(
     number: int,
     kinds: Mapping[str, Collection[str]],
 ) -> None:
-    """Give the rollouts at or before `position` that no earlier round counted to this round. Mark
-    those that count in none of its numbers: their policies do not answer now, newer rules have
-    replaced their verdicts, or they are traffic of an agent whose `kinds` (agent -> kinds) do not
-    have their task. Where the rules of a pair's verdicts changed, its patterns begin anew."""
+    """Give the rollouts up to `position` that no earlier round counted to this round.
+
+    Those outside its numbers are marked: of policies that do not answer now, with verdicts under
+    older rules, or an agent's traffic on tasks outside its `kinds` (agent -> kinds). The patterns
+    of a pair begin anew if the rules of its verdicts changed.
+    """
     rollouts = Rollout.table()
     elsewhere = [
         and_(
@@ -151,7 +143,7 @@ def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
 
 
 def failures(connection: Connection, number: int) -> Mapping[Pair, Failures]:
-    """The round's deduplicated failures per pair and pattern, with their earliest rollouts."""
+    """Return the round's deduplicated failures per pair and pattern, with examples and anchors."""
     failed = _select_failures(number).c
     by_pair: defaultdict[Pair, Failures] = defaultdict(Failures)
     for row in connection.execute(
@@ -210,7 +202,7 @@ def _add_anchors(connection: Connection, number: int, by_pair: Mapping[Pair, Fai
     )  # fmt: skip
     place = func.row_number().over(
         partition_by=(counted.c.alias, counted.c.base, counted.c.pattern),
-        # Equal ones by a hash (add_round says why).
+        # Equal ones are ordered by a hash (see add_round).
         order_by=(counted.c.n.desc(), counted.c.key, counted.c.anchor),
     )
     ranked = select(counted, place.label("place")).subquery()
@@ -229,7 +221,7 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
         .subquery()
     )  # fmt: skip
     attempts = Rollout.table().alias("attempts")
-    # Every judged rollout on the task that a round has claimed, whatever it was made for, but none
+    # Every judged rollout on the task that a round has claimed, for any purpose, but none
     # that was judged under older rules.
     outcomes = (
         select(func.count())
@@ -253,8 +245,7 @@ def _add_broken(connection: Connection, number: int, by_pair: Mapping[Pair, Fail
 
 
 def count_refusals(connection: Connection, pair: Pair, number: int) -> dict[str, tuple[int, int]]:
-    """Return pattern -> its deduplicated failures in a round, and how many of them hold a call of
-    the agent that a tool answered with an error."""
+    """Return pattern -> (deduplicated failures, those with a call that a tool refused)."""
     failed = _select_failures(number).c
     refused = func.sum(case((failed.tool_errors > 0, 1), else_=0)).label("refused")
     rows = connection.execute(
@@ -283,9 +274,8 @@ def tag(connection: Connection, number: int) -> None:
 
 
 def representatives(number: int, kinds: Collection[str] | None = None) -> Subquery:
-    """Select one rollout of each (policy, task, trace) of a round: the smallest (time, rollout) of
-    all judged ones, passed ones included and outdated ones not. With `kinds`, only rollouts on
-    tasks of these kinds are considered."""
+    """Select the smallest (time, rollout) of each (policy, task, trace) among a round's judged
+    rollouts, passed ones included and outdated ones not; only on tasks of `kinds`, if given."""
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     place = func.row_number().over(
@@ -308,13 +298,11 @@ def representatives(number: int, kinds: Collection[str] | None = None) -> Subque
 
 
 def _select_failures(number: int) -> Subquery:
-    """The representatives that failed."""
     seen = representatives(number)
     return select(seen).where(seen.c.category.is_not(None)).subquery("failed")
 
 
 def _build_conditions(number: int) -> tuple[ColumnElement[bool], ...]:
-    """The rollouts whose outcome counts in a round."""
     rollouts = Rollout.table().c
     return (
         rollouts.round == number,

@@ -1,18 +1,17 @@
-"""Closing a round: from labelled rollouts to ranked failure patterns.
+"""Close a round: from labelled rollouts to ranked failure patterns.
 
-Runs at `PatternsDiagnosed`, whose position says which rollouts the round may read: those folded at
-or before it that no earlier round counted. Numbers are kept per (alias, base model); a pair without
-judged rollouts of who answers it now keeps its patterns as they are, since nothing was learned.
+A `PatternsDiagnosed` event closes it. Its position names the rollouts that the round may read,
+which no earlier round counted. Numbers are kept per (alias, base model); the patterns of a pair
+without judged rollouts of its present policies stay as they are.
 
-    claim         the rollouts, and which of them count in no number: of policies that do not answer
-                  any more, judged under older rules, or on tasks that the agent's environment does
-                  not write; where rules changed, the pair begins anew
+    claim         the rollouts, and mark those that count in no number; where rules changed, the
+                  pair begins anew (round_counts.py)
     deduplicate   one representative per (policy, task, trace): the smallest (time, rollout)
     attribute     each deduplicated failure to one pattern: primary category and pivot
     locate        each failure at an anchor, which its pattern keeps with a weight
     count         attempts and passes around the anchors (neighbourhood.py)
     update        recurrence, streak, status and priority (priority.py)
-    override      what a person pinned or muted
+    override      patterns that a person pinned or muted
 
 Source: docs/patterns.md (after SENTINEL, arXiv 2606.12908).
 """
@@ -42,8 +41,8 @@ from events.position import Position, ahead
 
 
 def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: Batch) -> int:
-    """Count the rollouts up to the event's position and move the priorities; the round's number, or
-    the last one's where the position is not ahead of it."""
+    """Count the rollouts up to the event's position and update the priorities. Return the round's
+    number, or the last one's if the position is not ahead of it."""
     batch.flush()
     connection = batch.connection
     previous, last_position = _last_round(connection)
@@ -91,9 +90,8 @@ def _last_round(connection: Connection) -> tuple[int | None, Position]:
 def override_pattern(
     batch: Batch, alias: str, pattern: str, override: Override | None, reason: str | None
 ) -> None:
-    """Pin, mute or release a pattern of an agent, on every base where it is known. Unknown ones
-    stay so. The status is that of the pattern's last round, except that a pinned one is not
-    RESOLVED."""
+    """Pin, mute or release a known pattern of an agent on every base. The status is that of its
+    last round, but a pinned pattern is never RESOLVED."""
     batch.flush()
     patterns = Pattern.table().c
     bases = select(patterns.base).where(patterns.alias == alias, patterns.pattern == pattern)
@@ -108,7 +106,7 @@ def override_pattern(
 
 
 def _read_round_status(connection: Connection, row: Row) -> str:
-    """The status that a pattern had at the end of the round that its row is of."""
+    """Return the status of a pattern at the end of its row's round."""
     history = PatternRound.table().c
     query = select(history.status).where(
         *(history[name] == row[name] for name in ("alias", "base", "pattern", "round"))
@@ -118,7 +116,7 @@ def _read_round_status(connection: Connection, row: Row) -> str:
 
 def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> None:
     older = _read_patterns(batch.connection, pair)
-    # A proposed task may name a pattern without failures yet: it is none so far.
+    # A pattern that only a proposed task names does not exist yet.
     names = sorted(older.keys() | failures.by_pattern.keys())
     anchors = {
         name: add_round(
@@ -156,13 +154,12 @@ def _next_state(
         broken=failures.broken.get(pattern, 0),
     )
     pinned = older is not None and older["operator"] == "pinned"
-    # A pattern that a person forced or silenced outlives the round in which the others end.
+    # An overridden pattern outlives the round in which others end.
     goes_on = older is not None and older["first_round"] < number
     return update(_parse_state(older) if older and goes_on else None, evidence, pinned=pinned)
 
 
 def _next_row(pair: Pair, number: int, pattern: str, older: Row | None, failures: Failures) -> Row:
-    """What a pattern's row holds beside its state."""
     category, pivot = pattern.split("|", 1)
     examples = failures.examples.get(pattern)
     return {
@@ -181,7 +178,7 @@ def _next_row(pair: Pair, number: int, pattern: str, older: Row | None, failures
 
 
 def _stage_patterns(batch: Batch, rows: Mapping[str, Row]) -> list[Row]:
-    """Stage all patterns of a pair with the priorities that its overrides leave; return them."""
+    """Stage and return all patterns of a pair with their overridden priorities."""
     priorities = apply_overrides(
         {name: _parse_state(row).priority for name, row in rows.items()},
         {name: row["operator"] for name, row in rows.items() if row["operator"] is not None},

@@ -1,17 +1,11 @@
-"""Versions of the rules of grading: which verdicts count, and when an agent's patterns begin anew.
+"""Versions of the grading rules: which verdicts count, and when an agent's patterns begin anew.
 
-A verdict of ours names its rules as ENVIRONMENT/VERSION (`RolloutEnded.grader`). Generated and
-loaded tasks of one environment may have different versions at the same time, so versions are
-compared within a kind of task: the generator or split that a task's id names. A task that is data
-is its own kind, since its body says its rules; every other task is of the kind of its environment.
-
-    follows_newest_rules   whether a verdict was given under the newest rules of its kind
-    note_versions          stores the versions of a round, and lets patterns begin anew
-
-Verdicts under older rules stay in the tables and count in no number. Where the agent's own traffic
-is judged by newer rules than the verdicts that its patterns count, all patterns of the pair begin
-anew, as those of another base do: a pattern's recurrence is a share of all failures of the pair.
-Verdicts of persons, of other graders and of imported files have no version, and always count.
+Our verdicts name their rules as ENVIRONMENT/VERSION (`RolloutEnded.grader`). Tasks of one
+environment may have different versions at the same time, so versions are compared within a kind:
+the generator or split in a task's id, the task itself if it is data, else the environment. Verdicts
+under older rules stay in the tables and count in no number. If newer rules judge the agent's own
+traffic, all patterns of the pair begin anew, as on another base: recurrence is a share of all its
+failures. Verdicts of persons, other graders and imports have no version, and always count.
 """
 
 from collections.abc import Iterable
@@ -37,13 +31,13 @@ from consumers.tables import Pattern, Rollout, RuleVersion, Task, TaskPattern
 from events.rollouts import RolloutEnded
 
 _NAME_CHARACTERS: Final = 63
-"""Longest name of an environment (envs/registry.py). A key holds it."""
+"""Longest name of an environment (envs/registry.py), since a key holds it."""
 _DIGITS: Final = 9
 
 
 def read_rules(data: RolloutEnded) -> int | None:
-    """Return the version of our rules that a rollout was judged by; None where nobody judged, for
-    the verdict of another grader, and for an import, whose file may name any grader."""
+    """Return the version of our rules behind a rollout's verdict; None without one, for another
+    grader, and for an import, whose file may name any grader."""
     environment, _, version = (data.grader or "").rpartition("/")
     is_ours = data.task is not None and environment == data.task.environment
     is_version = version.isascii() and version.isdecimal() and len(version) <= _DIGITS
@@ -55,16 +49,14 @@ def read_rules(data: RolloutEnded) -> int | None:
 
 
 def find_rule_kind(rollouts: Any) -> ColumnElement[str]:
-    """Return the kind of task within which the rules of a rollout's verdict are compared (columns
-    of the table)."""
+    """Return the kind of task within which a rollout's rules are compared."""
     is_data = rollouts.task_key.like("%/=%")
     own = case((is_data, rollouts.task_key), else_=rollouts.environment)
     return func.coalesce(rollouts.kind, own)
 
 
 def follows_newest_rules(rollouts: Any) -> ColumnElement[bool]:
-    """Whether no closed round has read a verdict on the same kind under newer rules (columns of the
-    table); true of a verdict without a version."""
+    """Return the condition that no closed round has read newer rules for the same kind."""
     kinds = RuleVersion.table().c
     return not_(
         exists().where(
@@ -77,8 +69,8 @@ def follows_newest_rules(rollouts: Any) -> ColumnElement[bool]:
 
 
 def note_versions(connection: Connection, number: int, counts: ColumnElement[bool]) -> None:
-    """Store the versions of the verdicts of a round, and let the patterns begin anew where they
-    changed. `counts`: whether a rollout is an agent's own and of a policy that answers now."""
+    """Store the versions of a round's verdicts; let patterns begin anew if they changed. `counts`
+    selects an agent's own rollouts by policies that answer now."""
     rows = _read_versions(connection, number, counts)
     known = _read_rows(connection, {(row.alias, row.base) for row in rows})
     noted = [_note(row, known.get((row.alias, row.base, row.kind)), number) for row in rows]
@@ -89,8 +81,8 @@ def note_versions(connection: Connection, number: int, counts: ColumnElement[boo
 
 
 def _read_versions(connection: Connection, number: int, counts: ColumnElement[bool]) -> list[Any]:
-    """(alias, base, kind, environment, newest, counted) of the kinds with a verdict in a round;
-    `counted` is the newest version of the verdicts that may count."""
+    """Return (alias, base, kind, environment, newest, counted) of a round's kinds; `counted` is the
+    newest version of the verdicts that may count."""
     rollouts = Rollout.table().c
     kind = find_rule_kind(rollouts)
     query = (
@@ -118,7 +110,6 @@ def _read_rows(
 
 
 def _note(row: Any, known: Any, number: int) -> dict[str, Any]:
-    """Return the row of a kind after a round."""
     newest = row.newest if known is None else max(known.rules, row.newest)
     before = None if known is None else known.counted
     noted = {
@@ -139,8 +130,7 @@ def _note(row: Any, known: Any, number: int) -> dict[str, Any]:
 
 
 def _begin_anew(connection: Connection, alias: str, base: str, number: int) -> None:
-    """Remove what the patterns of a pair rest on. What a person forces or silences stays so, and
-    tasks that were written for a pattern stay evidence of it."""
+    """Remove the evidence of a pair's patterns, but not overrides and tags of written tasks."""
     kinds, patterns = RuleVersion.table(), Pattern.table()
     own = (patterns.c.alias == alias, patterns.c.base == base)
     connection.execute(

@@ -1,12 +1,6 @@
-"""The rules of diagnosis, one function each: what shows that it holds, or nothing.
-
-Where it sits: detectors.py runs them in the order of `RULES`, which is that of the primary label
-(docs/patterns.md; what each means with and without gold is the table in detectors.py).
-
-Guarantee: time and memory linear in the text and the calls, for any input. Where that needs a bound
-it is stated: the writes that are matched (matching.py), the outputs that are looked for
-(`OUTPUTS`), what a finding names (`NAMED`), the evidence that is kept (labels.py).
-"""
+"""The rules of diagnosis, one function each, which returns its evidence or nothing. Guarantee: time
+and memory linear in the text and the calls, for any input, by stated bounds (`OUTPUTS`, `NAMED`,
+matching.py, labels.py). detectors.py explains each rule."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,10 +23,10 @@ from events.messages import Message
 from events.rollouts import RolloutEnded
 
 OUTPUTS: Final = 200
-"""Required outputs that are looked for in what the agent said: the first ones."""
+"""Most required outputs that are looked for: the first ones."""
 
 NAMED: Final = 200
-"""Turns or calls that one finding names: the first ones."""
+"""Most turns or calls that one finding names: the first ones."""
 
 
 def _context_overflow(facts: Facts) -> list[Finding]:
@@ -50,7 +44,7 @@ def _tool_loop(facts: Facts) -> list[Finding]:
 
 
 def tool_loops(calls: Sequence[Call]) -> list[Finding]:
-    """Calls of the agent over and over: same name and arguments, or errors from one tool."""
+    """Return the agent's repetitions: same name and arguments, or errors from one tool."""
     counts = Counter([call.name for call in calls])
     often = {name: count for name, count in counts.items() if count >= _IN_A_ROW}
     if not often:
@@ -77,11 +71,11 @@ _ERRORS: Final = 4
 
 
 _Keyed = tuple[Call, tuple[str, bytes]]
-"""A call, and what is equal for the same tool and arguments."""
+"""A call, and a key that is equal for the same tool and arguments."""
 
 
 def _rows(calls: Sequence[_Keyed], often: Collection[str]) -> list[Finding]:
-    """Runs of the same call without another call in between."""
+    """Return runs of the same call without another call in between."""
     runs = (
         [call for call, _ in run]
         for (name, _), run in groupby(calls, key=itemgetter(1))
@@ -91,7 +85,7 @@ def _rows(calls: Sequence[_Keyed], often: Collection[str]) -> list[Finding]:
 
 
 def _repeats(calls: Sequence[_Keyed], names: Collection[str]) -> list[Finding]:
-    """The same call over and over, wherever it stands: by tool, then in the order of the calls."""
+    """Return repetitions of a call at any places, by tool, then in the order of the calls."""
     groups: dict[tuple[str, bytes], list[Call]] = {}
     for call, key in calls:
         if call.name in names:
@@ -131,7 +125,7 @@ def _wrong_tool(facts: Facts) -> list[Finding]:
 
 
 def _no_transfer(facts: Facts) -> list[Finding]:
-    """Gold hands the user over and does nothing else; the agent did something else."""
+    """Return evidence if gold only hands the user over and the agent did something else."""
     if facts.wrong_writes is None or not facts.gold_transfers or _expects_writes(facts):
         return []
     surplus = facts.wrong_writes.surplus
@@ -168,7 +162,7 @@ def _incorrect_arguments(facts: Facts) -> list[Finding]:
 
 
 def _find_invalid_calls(facts: Facts) -> list[Finding]:
-    """What can be told without gold: malformed calls, made-up tools, tools that only failed."""
+    """Return evidence without gold: malformed calls, unknown tools, tools that only failed."""
     known = frozenset(facts.rollout.known_tools or ())
     findings = [
         {"kind": "malformed" if isinstance(call.item.call.arguments, str) else "unknown tool"}
@@ -186,8 +180,7 @@ def _over_cautious(facts: Facts) -> list[Finding]:
 
 
 def _find_early_transfer(facts: Facts) -> list[Finding]:
-    """Return the evidence that the agent handed the user over instead of having them do a gold
-    step of theirs; empty where it did not."""
+    """Return evidence of a handover although a gold step of the user was missing."""
     turn = _find_transfer_turn(facts) if facts.waits_for_user else None
     if turn is None or facts.gold_transfers:
         return []
@@ -195,7 +188,7 @@ def _find_early_transfer(facts: Facts) -> list[Finding]:
 
 
 def find_user_omissions(facts: Facts) -> list[Finding]:
-    """Return the gold steps that the user left out, where the agent made exactly its own."""
+    """Return the gold steps that the user left out, if the agent made exactly its own."""
     if not facts.waits_for_user:
         return []
     return [
@@ -205,8 +198,7 @@ def find_user_omissions(facts: Facts) -> list[Finding]:
 
 
 def find_refusals(facts: Facts, omissions: Sequence[GoldWrite]) -> list[Finding]:
-    """What shows that the agent handed over or refused instead of making these gold writes; empty
-    where it did neither."""
+    """Return evidence that the agent handed over or refused instead of making these gold writes."""
     if not omissions:
         return []
     omitted = [_gold(write) for write in omissions]
@@ -223,8 +215,7 @@ def find_refusals(facts: Facts, omissions: Sequence[GoldWrite]) -> list[Finding]
 def _find_writes_after(
     facts: Facts, omissions: Sequence[GoldWrite], turn: int
 ) -> set[tuple[str, Record | None]]:
-    """The writes that the agent made after its last refusal, and on which records: what it took
-    back."""
+    """Return (tool, record) of the writes that the agent made after its last refusal."""
     names = {write.action.name for write in omissions}
     return {
         (call.name, parse_agent_write(call.item, facts.catalog).record)
@@ -234,8 +225,8 @@ def _find_writes_after(
 
 
 def _find_transfer_turn(facts: Facts) -> int | None:
-    """The turn of the transfer: by its tool, by the agent's word for it, or by the token with
-    which tau2's simulated user takes the agent at its word."""
+    """Return the turn of the transfer: by its tool, the agent's words, or the token with which
+    tau2's simulated user believes the agent."""
     if facts.transfer is not None:
         return facts.transfer.item.turn
     if facts.messages and "###TRANSFER###" in facts.messages[-1].text:
@@ -244,7 +235,7 @@ def _find_transfer_turn(facts: Facts) -> int | None:
 
 
 def find_early_end(facts: Facts) -> list[Finding]:
-    """What shows that the conversation was cut off, broke off, or ended on the agent's question."""
+    """Return evidence that the conversation was cut off, broke off, or ended on a question."""
     termination = facts.rollout.termination
     low = (termination or "").lower()
     if any(word in low for word in _CUT):
@@ -254,7 +245,7 @@ def find_early_end(facts: Facts) -> list[Finding]:
     last = len(facts.messages) - 1
     if facts.transfer is None and not termination and _breaks_off(facts.messages[last]):
         return [{"turn": last, "kind": "broke off"}]
-    # A user who left out a step of theirs and hung up left the question open.
+    # If the user left a step out and hung up, the open question is the user's.
     asked = None if facts.waits_for_user else _open_question(facts.messages)
     return [] if asked is None else [{"turn": asked, "kind": "open question"}]
 
@@ -275,23 +266,20 @@ _CUT: Final = (
     "interrupt",
     "truncat",
 )
-"""Parts of the words for an end that neither side chose. tau2's are max_steps, timeout,
-too_many_errors, agent_error, user_error, infrastructure_error and unexpected_error."""
+"""Parts of words for an end that neither side chose. tau2 has max_steps, timeout, too_many_errors,
+agent_error, user_error, infrastructure_error and unexpected_error."""
 
 
 def _breaks_off(last: Message) -> bool:
-    """Whether it was the agent's turn, or a tool's, when the record ends.
-
-    The simulated user of tau-bench and tau2 says goodbye with a token such as ###STOP###.
-    """
+    """Return whether the record ends at the agent's or a tool's turn. The simulated user of
+    tau-bench and tau2 says goodbye with a token such as ###STOP###."""
     if last.role == "user":
         return "###" not in last.text
     return last.role == "tool" or (last.role == "assistant" and bool(last.tool_calls))
 
 
 def _open_question(messages: Sequence[Message]) -> int | None:
-    """The turn of the agent's last message if it asks something and nothing but the user's own
-    goodbye follows."""
+    """Return the turn of the agent's last message if it asks and only a goodbye follows."""
     for turn in range(len(messages) - 1, -1, -1):
         message = messages[turn]
         if message.role == "user":
@@ -324,8 +312,8 @@ def _information_error(facts: Facts) -> list[Finding]:
 
 
 def _has_rules(rollout: RolloutEnded) -> bool:
-    """Whether the verdict is by the rules of the task, which read outputs as values: the grader is
-    `ENVIRONMENT/VERSION`, and version 1 looks for characters (envs/grading.py)."""
+    """Return whether the task's rules judged, which read outputs as values. The grader is then
+    `ENVIRONMENT/VERSION`; version 1 looks for characters (envs/grading.py)."""
     name, _, version = (rollout.grader or "").partition("/")
     is_own = rollout.task is not None and name == rollout.task.environment
     return is_own and version.isdecimal() and version not in ("0", "1")
@@ -341,7 +329,7 @@ def _state_is_right(facts: Facts) -> bool:
 def _stand_ins(
     facts: Facts, relation: Relation, counts: Callable[[str], bool] | None = None
 ) -> list[Finding]:
-    """Writes that stand for gold ones in this relation; `counts` says which arguments matter."""
+    """Return stand-ins of gold writes in this relation; `counts` selects relevant arguments."""
     if facts.wrong_writes is None:
         return []
     findings: list[Finding] = []

@@ -1,10 +1,8 @@
 """Tell the rollouts on tasks that an agent's environment can write again from all others.
 
-A cycle can use a failure only where a task like the failed one can be written. The environment says
-which kinds it writes (daemon/core/task_kinds.py), and the event that closes a round names them, so
-a replay counts the same after the settings have changed. A rollout does not count if its task is of
-another environment, of a benchmark, or of a kind that the environment has no longer, or if it has
-no task.
+Only after such failures can a cycle write a task. The event that closes a round names the kinds
+that the environment writes (daemon/core/task_kinds.py), so a replay counts the same under other
+settings.
 
     ENV/GENERATOR     tasks that this generator drew
     ENV/=CAPABILITY   tasks by content of this capability: fresh ones like them are drawn
@@ -20,8 +18,7 @@ from sqlalchemy.sql import ColumnElement
 
 
 def has_kind(rollouts: Any, kinds: Collection[str]) -> ColumnElement[bool]:
-    """Tell whether a rollout (columns of the table) is on a task of one of these kinds. The
-    condition is never null."""
+    """Return the condition, never null, that a rollout is on a task of one of these kinds."""
     names = sorted(kinds)
     capabilities: defaultdict[str, list[str]] = defaultdict(list)
     for environment, equals, capability in (name.partition("/=") for name in names):
@@ -36,6 +33,5 @@ def has_kind(rollouts: Any, kinds: Collection[str]) -> ColumnElement[bool]:
 
 
 def is_usable(rollouts: Any, kinds: Collection[str] | None) -> ColumnElement[bool]:
-    """Tell whether a cycle may use a rollout. With None for `kinds` it may use any; else its task
-    must be of one of them."""
+    """Return the condition that a cycle may use a rollout: on a task of `kinds`, or any if None."""
     return true() if kinds is None else has_kind(rollouts, kinds)

@@ -1,10 +1,9 @@
 """The folds of adapters and routes: an event moves what its state allows, or nothing.
 
-Two writers can decide at once, and one of them comes second. Then its event is refused: the tables
-stay as they are, and `serving_steps` says why, so that the writer finds out. An event that counted
-is no second step when it comes again (the same id); one that was refused is asked again, for what
-stood against it may be gone. Reads nothing but its event and the tables; `learning` has one order,
-so every log gives the same rows.
+If two writers decide at once, the second one's event is refused: `serving_steps` says why and the
+other tables stay as they are. A repetition of an event that counted is no second step; a refused
+one is checked again, since its obstacle may be gone. Guarantee: folds read only their event and the
+tables, so every log gives the same rows.
 """
 
 import json
@@ -43,14 +42,14 @@ from events.serving import (
 
 
 def fold_adapter_production(folding: FoldInput, data: AdapterProduced, batch: Batch) -> None:
-    """An adapter begins its life."""
+    """Begin the life of an adapter."""
     named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin", "role"}
     merge = None if data.merge is None else data.merge.model_dump_json()
     step_adapter(folding, data, batch, {**data.model_dump(include=named), "merge": merge})
 
 
 def fold_adapter_staging(folding: FoldInput, data: AdapterStaged, batch: Batch) -> None:
-    """Replicas hold it and answer with it."""
+    """Store the proof that replicas hold an adapter and answer with it."""
     proof: Row = {
         "replicas": exact_json(data.replicas),
         "distance": data.distance,
@@ -60,7 +59,7 @@ def fold_adapter_staging(folding: FoldInput, data: AdapterStaged, batch: Batch) 
 
 
 def fold_adapter_evaluation(folding: FoldInput, data: AdapterEvaluated, batch: Batch) -> None:
-    """It was measured: what the gate decides on."""
+    """Store an adapter's measurement, on which the gate decides."""
     if _is_refused_user(folding, data, batch):
         return
     evaluations = Evaluation.table().c
@@ -86,7 +85,7 @@ def fold_adapter_evaluation(folding: FoldInput, data: AdapterEvaluated, batch: B
 
 
 def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> None:
-    """The gate spoke; its report stays with the adapter."""
+    """Store the gate's decision and report with the adapter."""
     if _is_refused_user(folding, data, batch):
         return
     report = exact_json(data.report.model_dump(mode="json"))
@@ -96,7 +95,7 @@ def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> N
 def _is_refused_user(
     folding: FoldInput, data: AdapterEvaluated | GateDecided, batch: Batch
 ) -> bool:
-    """Whether an adapter plays users, and so was refused as an agent: it has a gate of its own."""
+    """Return whether an adapter plays users and so was refused: it has its own gate."""
     row = find_adapter(batch, data.adapter)
     if row is None or row["role"] != "user":
         return False
@@ -106,7 +105,7 @@ def _is_refused_user(
 
 
 def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
-    """A step out of service. What a route or a loaded version still names is not unloaded."""
+    """Move an adapter out of service; unload none that a route or loaded version names."""
     unloaded = State(data.state) in (State.UNLOADED, State.COLLECTED)
     refused = _find_user(batch, data.adapter) if unloaded else None
     if refused is not None:
@@ -116,7 +115,7 @@ def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> N
 
 
 def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> None:
-    """A route turns as a whole or not at all, and the adapters move with it."""
+    """Change a route as a whole or not at all, and move its adapters with it."""
     if _is_repeat(folding, batch):
         return
     route = _read_route_state(batch, data.alias)
@@ -135,7 +134,7 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
             move_adapter(folding, batch, row, state, data.reason)
             note_step(folding, batch, "adapter", name, state, data.reason)
     if data.why == "holdout":
-        # Who answers, since when and why stays as it was decided.
+        # The answering policies, and the time and reason of their choice, stay.
         routes = Route.table()
         kept = batch.connection.execute(select(routes).where(routes.c.alias == data.alias))
         changed = {"holdout": following.holdout or None, **folding.place()}
@@ -145,7 +144,7 @@ def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> N
 
 
 def fold_operator_action(folding: FoldInput, data: OperatorActed, batch: Batch) -> None:
-    """A person asked for something: who, what and why."""
+    """Store a person's action, and apply an override."""
     batch.stage(
         OperatorAction,
         {
@@ -162,7 +161,7 @@ def fold_operator_action(folding: FoldInput, data: OperatorActed, batch: Batch) 
 
 
 def candidate(row: Row) -> Candidate:
-    """An adapter's row as a route sees it."""
+    """Return the facts about an adapter that a route checks, from its row."""
     return Candidate(
         alias=row["alias"],
         base=row["base"],
@@ -174,7 +173,7 @@ def candidate(row: Row) -> Candidate:
 
 
 def parse_route_state(row: Row) -> RouteState:
-    """A route's row as the next change sees it."""
+    """Return a route's state from its row."""
     return RouteState(
         base=row["base"],
         shares=tuple(RouteShare.model_validate(part) for part in json.loads(row["shares"])),
@@ -185,14 +184,10 @@ def parse_route_state(row: Row) -> RouteState:
     )
 
 
-# One step of one adapter
-
-
 def step_adapter(
     folding: FoldInput, data: ServingEvent, batch: Batch, changes: Row, reason: str = ""
 ) -> bool:
-    """Move the adapter that an event names, with `changes` of its row; return False where the event
-    was refused, or is a repetition."""
+    """Move an event's adapter, with `changes` of its row; return False if refused or repeated."""
     assert not isinstance(data, RouteChanged), "a route moves several"
     if _is_repeat(folding, batch):
         return False
@@ -220,7 +215,7 @@ def _refusal(data: ServingEvent, row: Row | None) -> str:
 
 
 def move_adapter(folding: FoldInput, batch: Batch, row: Row, state: State, reason: str) -> None:
-    """Bring an adapter into a state."""
+    """Set an adapter's state."""
     batch.stage(
         Adapter,
         {
@@ -251,14 +246,11 @@ def _route_row(folding: FoldInput, data: RouteChanged, following: RouteState) ->
     }
 
 
-# The account of what was done
-
-
 def note_step(
     folding: FoldInput, batch: Batch, kind: str, subject: str, state: State | None, reason: str,
     refused: str | None = None,
 ) -> None:  # fmt: skip
-    """Add a step to the account of what was done; `refused` says why one was not taken."""
+    """Add a step to `serving_steps`; `refused` says why it was not taken."""
     steps = LifecycleStep.table().c
     envelope = folding.event.envelope
     batch.stage(
@@ -282,17 +274,13 @@ def note_step(
 def refuse_step(
     folding: FoldInput, batch: Batch, kind: str, subject: str, refused: str, reason: str
 ) -> None:
-    """Record in `serving_steps` that an event changed nothing, and why; a repetition records
-    nothing."""
+    """Record in `serving_steps` why an event changed nothing; a repetition records nothing."""
     if not _is_repeat(folding, batch):
         note_step(folding, batch, kind, subject, None, reason, refused)
 
 
-# What the tables hold
-
-
 def _is_repeat(folding: FoldInput, batch: Batch) -> bool:
-    """Whether this very event counted before: a process killed after an append appends again."""
+    """Return whether this event counted before: a process killed after an append appends again."""
     batch.flush()
     steps = LifecycleStep.table().c
     same = select(steps.event).where(
@@ -307,19 +295,19 @@ def _count(batch: Batch, table: type[ProjectionTable], *where: Any) -> int:
 
 
 def find_adapter(batch: Batch, name: str) -> Row | None:
-    """Return the row of an adapter; None where nobody produced it."""
+    """Return the row of an adapter; None if it was never produced."""
     return read_adapter_rows(batch, [name]).get(name)
 
 
 def read_adapter_rows(batch: Batch, names: Iterable[str]) -> dict[str, Row]:
-    """Return name -> row of those adapters that are known."""
+    """Return name -> row of the known adapters."""
     adapters = Adapter.table()
     query = select(adapters).where(adapters.c.adapter.in_(sorted(names)))
     return {row["adapter"]: dict(row) for row in batch.connection.execute(query).mappings()}
 
 
 def _adapters(batch: Batch, data: RouteChanged, route: RouteState | None) -> dict[str, Row]:
-    """Those that the route names, and those that it named until now."""
+    """Return the adapters that the route names or named until now."""
     named = {part.adapter for part in data.shares} | {data.shadow}
     if route is not None:
         named |= route.adapters
@@ -333,8 +321,8 @@ def _read_route_state(batch: Batch, alias: str) -> RouteState | None:
 
 
 def _find_user(batch: Batch, adapter: str) -> str | None:
-    """Return what still uses an adapter, in words: a route as its shadow, or a version with members
-    that replicas may hold; None where nothing does."""
+    """Describe what still uses an adapter: a route's shadow, or a version that replicas may hold;
+    else return None."""
     batch.flush()
     routes = Route.table().c
     query = select(routes.alias).where(routes.shadow == adapter).limit(1)
@@ -349,10 +337,9 @@ def _find_user(batch: Batch, adapter: str) -> str | None:
 
 
 class VersionParts(NamedTuple):
-    """A version that has members and no files."""
+    """A version with members and no files."""
 
     origin: str
-    """How it came to be, which says what it is."""
     parts: tuple[str, ...]
     """Adapters that an engine must hold for it."""
 

@@ -1,17 +1,16 @@
-"""The folds of the loop: who leads, and what each cycle came to.
+"""The folds of the loop: leaders and cycles.
 
-Several processes may believe that they lead, and each may do a step again that it did before it was
-killed. What counts is settled here, so it is the same in every replay:
+Several processes may believe that they lead, and each may repeat a step after it was killed. The
+folds settle which decisions count, the same in every replay:
 
     epoch     a decision that carries another epoch than the current one is ignored as a whole; it
               uses up no id, so the next leader's redo of the same step counts
-    first     of what happens once (a cycle's round, directive, job and end; a job's end and each of
-              its rounds) the first word counts, and every later one is a redo
+    first     of steps that happen once (a cycle's round, directive, job and end; a job's end and
+              each of its rounds) the first event counts, and every later one is a redo
     one       a cycle starts where no other one of its agent is open, with the number after the last
 
-What carries no epoch (a person's, an import's, the role `work`'s) always counts. Reads nothing but
-its event and tables that `learning` alone fills; `learning` has one order, so every log gives the
-same rows.
+Events without an epoch (a person's, an import's, the role `work`'s) always count. Guarantee: folds
+read only their event and tables that `learning` alone fills, so every log gives the same rows.
 """
 
 import json
@@ -47,7 +46,7 @@ PROPOSED: Final = "proposed"
 
 
 def is_stale_epoch(folding: FoldInput, batch: Batch) -> bool:
-    """Whether a decision is of a leader that is not, or not yet, the current one."""
+    """Return whether a decision's leader is not, or not yet, the current one."""
     epoch = folding.event.envelope.epoch
     if folding.record.stream != LEARNING.name or epoch is None:
         return False
@@ -55,7 +54,7 @@ def is_stale_epoch(folding: FoldInput, batch: Batch) -> bool:
 
 
 def fold_leader_claim(folding: FoldInput, data: LeaderClaimed, batch: Batch) -> None:
-    """The first claim of the next epoch wins."""
+    """Store the first claim of the next epoch."""
     if data.epoch != _epoch(batch) + 1:
         return
     batch.stage(
@@ -71,7 +70,7 @@ def fold_leader_claim(folding: FoldInput, data: LeaderClaimed, batch: Batch) -> 
 
 
 def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> None:
-    """A cycle is open from here on."""
+    """Open a cycle."""
     if _is_redundant(data, batch):
         return
     named = {
@@ -93,8 +92,7 @@ def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> No
 
 
 def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
-    """Whether a round may be closed: requested outside any cycle, or by an open one without a
-    round."""
+    """Return whether a round may be closed: outside a cycle, or for an open one without one."""
     if data.cycle is None:
         return True
     row = find_open_cycle(batch, data.cycle)
@@ -104,14 +102,14 @@ def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
 def store_cycle_round(
     folding: FoldInput, data: PatternsDiagnosed, number: int, batch: Batch
 ) -> None:
-    """A cycle has its round: the one it closed, or the last one where nothing was new."""
+    """Store a cycle's round: the one it closed, or the last one if nothing was new."""
     row = None if data.cycle is None else find_open_cycle(batch, data.cycle)
     if row is not None:
         batch.stage(Cycle, {**row, "round": number, "diagnosed": folding.time})
 
 
 def fold_directive(folding: FoldInput, data: DirectiveWritten, batch: Batch) -> None:
-    """A cycle knows what its tasks shall stress; or a round of its job is begun."""
+    """Store the directive of a cycle, or begin a round of its job."""
     row = find_open_cycle(batch, data.cycle)
     if data.job_round is not None:
         if row is not None:
@@ -157,7 +155,7 @@ def _begin_job_round(
 
 
 def fold_pool_shift(folding: FoldInput, data: PoolsShifted, batch: Batch) -> None:
-    """A round of a job is closed: what it read, and what the job draws from then on."""
+    """Close a round of a job: store its counts, and the pools that it draws from then on."""
     row = _job_round(batch, data.job_round)
     if row is None or row["pools"] is not None:
         return
@@ -167,8 +165,8 @@ def fold_pool_shift(folding: FoldInput, data: PoolsShifted, batch: Batch) -> Non
 
 
 def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
-    """Whether a proposed task counts: no redo, and its cycle, if any, is open. The cycle counts it
-    unless it was proposed before, and so does the round of a job that wrote it."""
+    """Return whether a proposed task counts: it is no redo and its cycle, if any, is open. The
+    cycle and the job's round count it unless it was proposed before."""
     tasks = Task.table().c
     if _exists(batch, Task, tasks.event == folding.event.envelope.id):
         return False
@@ -187,8 +185,8 @@ def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
 
 
 def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) -> bool:
-    """A task came to nothing, and why; one of the buffer cannot be played any more. Return whether
-    it counts as a try of an open cycle."""
+    """Store a rejected try, or reject a task of the buffer that cannot be played any more. Return
+    whether it counts as a try of an open cycle."""
     if data.task is not None:
         reject_task(folding, data.alias, data.task, data.reason, batch)
         return False
@@ -209,7 +207,7 @@ def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) ->
 
 
 def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> None:
-    """A job is open from here on. A cycle has one, or one for each of its branches."""
+    """Open a job. A cycle has one, or one for each of its branches."""
     if _exists(batch, Job, Job.table().c.job == data.job):
         return
     if data.cycle is not None:
@@ -233,8 +231,7 @@ def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> No
 
 
 def _awaits_job(data: JobRequested, cycle: Row, batch: Batch) -> bool:
-    """Return whether an open cycle takes a job: its first one, or beside jobs of branches the first
-    one of another branch."""
+    """Return whether an open cycle takes a job: its first, or the first of another branch."""
     if cycle["job"] is None:
         return True
     jobs = Job.table().c
@@ -247,14 +244,14 @@ def _awaits_job(data: JobRequested, cycle: Row, batch: Batch) -> bool:
 
 
 def fold_job_end(folding: FoldInput, data: JobEnded, batch: Batch) -> None:
-    """A job is over."""
+    """Close a job."""
     row = find_row(batch, Job, Job.table().c.job == data.job)
     if row is not None and row["outcome"] is None:
         batch.stage(Job, {**row, **data.model_dump(), "ended": folding.time})
 
 
 def fold_cycle_end(folding: FoldInput, data: CycleEnded, batch: Batch) -> None:
-    """A cycle is over."""
+    """Close a cycle."""
     row = find_open_cycle(batch, data.cycle)
     if row is not None:
         how: Row = {"outcome": data.outcome, "ended_because": data.reason, "ended": folding.time}
@@ -262,7 +259,7 @@ def fold_cycle_end(folding: FoldInput, data: CycleEnded, batch: Batch) -> None:
 
 
 def _is_redundant(data: CycleStarted, batch: Batch) -> bool:
-    """Whether a cycle of the agent is open, this one is known, or its number is not the next."""
+    """Return whether a cycle is open, this one is known, or its number is not the next."""
     cycles = Cycle.table().c
     is_open = (cycles.alias == data.alias) & cycles.outcome.is_(None)
     if _exists(batch, Cycle, is_open | (cycles.cycle == data.cycle)):
@@ -273,7 +270,7 @@ def _is_redundant(data: CycleStarted, batch: Batch) -> bool:
     return data.number != (batch.connection.execute(last).scalar() or 0) + 1
 
 
-# What the tables hold: every event of `learning` is flushed before the next one is folded.
+# Reads of the tables: every event of `learning` is flushed before the next one is folded.
 
 
 def _epoch(batch: Batch) -> int:
@@ -283,13 +280,13 @@ def _epoch(batch: Batch) -> int:
 
 
 def find_open_cycle(batch: Batch, cycle: str) -> Row | None:
-    """Return a cycle that is not over; None where it is, or is not known."""
+    """Return a cycle; None if it is over or not known."""
     cycles = Cycle.table().c
     return find_row(batch, Cycle, (cycles.cycle == cycle) & cycles.outcome.is_(None))
 
 
 def find_cycle(batch: Batch, cycle: str) -> Row | None:
-    """Return a cycle; None where it is not known."""
+    """Return a cycle; None if it is not known."""
     return find_row(batch, Cycle, Cycle.table().c.cycle == cycle)
 
 
@@ -300,7 +297,6 @@ def find_row(batch: Batch, table: type[ProjectionTable], where: Any) -> Row | No
 
 
 def _job_round(batch: Batch, name: JobRoundName | None) -> Row | None:
-    """A round of a job that has a directive; None for none."""
     if name is None:
         return None
     rounds = JobRound.table().c

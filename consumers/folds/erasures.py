@@ -1,9 +1,6 @@
-"""Erased persons: the fold of PersonErased, which keys must not be there, which tasks are sealed
-with them, and what was learnt from a person's rollouts.
-
-The fold has nothing to take out of other tables: what is a person's is sealed in the log, no fold
-opens it, so it never was in a table (consumers/diagnosis/labels.py).
-"""
+"""Erased persons: the fold of PersonErased, their keys, sealed tasks and dependent adapters. The
+fold changes no other table: a person's content is sealed in the log and never opened by a fold
+(diagnosis/labels.py)."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -23,7 +20,7 @@ _IDS_PER_QUERY: Final = 500
 
 
 def fold_person_erasure(folding: FoldInput, data: PersonErased, batch: Batch) -> None:
-    """Store that what this key sealed may not be read any more; a repetition changes nothing."""
+    """Store that a key is destroyed; a repetition changes nothing."""
     batch.stage(
         Erasure,
         {
@@ -37,13 +34,13 @@ def fold_person_erasure(folding: FoldInput, data: PersonErased, batch: Batch) ->
 
 
 def read_erasure_keys(connection: Connection) -> frozenset[str]:
-    """Ids of the keys of erased persons."""
+    """Return the ids of the keys of erased persons."""
     return frozenset(connection.execute(select(Erasure.table().c.keyid)).scalars())
 
 
 @dataclass(frozen=True, slots=True)
 class SealedTask:
-    """A task of an agent's buffer that is made of a person's session."""
+    """A task of an agent's buffer that was made from a person's session."""
 
     alias: str
     task: str
@@ -53,7 +50,7 @@ class SealedTask:
 
 
 def find_sealed_tasks(connection: Connection, keyids: Collection[str]) -> list[SealedTask]:
-    """The tasks that are sealed with any of these keys, by agent and id."""
+    """Return the tasks that are sealed with any of these keys, by agent and id."""
     tasks, bodies, states = Task.table().c, TaskBody.table().c, TaskState.table().c
     of_both = (states.alias == tasks.alias) & (states.task == tasks.task)
     query = (
@@ -75,23 +72,22 @@ def find_sealed_tasks(connection: Connection, keyids: Collection[str]) -> list[S
 
 @dataclass(frozen=True, slots=True)
 class AdapterDependence:
-    """An adapter whose training depended on any of the given rollouts."""
+    """An adapter whose training depended on any of some rollouts."""
 
     adapter: str
     state: str
     job: str | None
     cycle: str | None
     because: tuple[str, ...]
-    """`counted`: a rollout was judged in the round that its cycle began with; `example`: its
-    directive names one; `task`: a task was written after one; `drawn`: its job drew or showed a
-    task made of one; `parent`: it goes on from an adapter of this list, was merged of one, or has
-    one as a part."""
+    """`counted`: its cycle's first round judged a rollout; `example`: its directive names one;
+    `task`: a task was written after one; `drawn`: its job drew or showed such a task; `parent`: it
+    goes on from, was merged of, or has as a part an adapter of this list."""
 
 
 def find_dependent_adapters(
     connection: Connection, rollouts: Collection[str], tasks: Collection[str] = ()
 ) -> list[AdapterDependence]:
-    """Return the adapters that rest on any of these rollouts, or on tasks made of them, by name."""
+    """Return the adapters that depend on any of these rollouts or tasks made of them, by name."""
     cycles = _cycles(connection, frozenset(rollouts))
     jobs, adapters = Job.table().c, Adapter.table().c
     query = (
@@ -136,8 +132,6 @@ def find_dependent_adapters(
 
 
 def _list_parents(spec: str | None, merge: str | None) -> list[str]:
-    """Return the folder that an adapter's job went on from, and the names of those that it was
-    merged of."""
     members = [] if merge is None else json.loads(merge)["members"]
     parent = None if spec is None else json.loads(spec)["parent"]
     merged = (member["adapter"] for member in members)
@@ -145,13 +139,12 @@ def _list_parents(spec: str | None, merge: str | None) -> list[str]:
 
 
 def _list_drawn(spec: str) -> set[str]:
-    """Return the tasks that a job's spec draws or shows."""
     pools = json.loads(spec)["pools"]
     return {task for pool in pools for task in (*pool["tasks"], *pool.get("references", ()))}
 
 
 def _cycles(connection: Connection, rollouts: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
-    """Cycle -> how these rollouts had a part in it."""
+    """Return cycle -> the parts that these rollouts had in it."""
     reasons: dict[str, tuple[str, ...]] = {}
     for cycle, why in _parts(connection, rollouts):
         if why not in reasons.get(cycle, ()):

@@ -1,8 +1,5 @@
-"""The fold of what a person makes of a failure pattern: `kintsugi patterns pin|mute|release`.
-
-The word stays on the pattern's rows until it is released. It counts for the patterns that the agent
-has when it is given, on every base.
-"""
+"""The fold of `kintsugi patterns pin|mute|release`. An override stays on the pattern's present
+rows, on every base, until it is released."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,7 +18,7 @@ _OVERRIDES: Final[Mapping[str, Override | None]] = {PIN: "pinned", MUTE: "muted"
 
 
 def apply_pattern_override(data: OperatorActed, batch: Batch) -> None:
-    """Pin, mute or release the pattern that an action names; nothing for any other action."""
+    """Pin, mute or release the pattern that an action names; ignore other actions."""
     if data.action not in _OVERRIDES:
         return
     override = _OVERRIDES[data.action]

@@ -1,8 +1,4 @@
-"""An event on its way into the tables, together with the record that names it.
-
-What the runner hands to each fold (rollouts.py, adapters.py), beside the data and the batch: when
-it happened, and the columns by which a row points at its event. No fold reads more of a record.
-"""
+"""An event on its way into the tables, together with the record that names it."""
 
 from dataclasses import dataclass
 
@@ -14,19 +10,19 @@ from events.log import Record
 
 @dataclass(frozen=True, slots=True)
 class FoldInput:
-    """What every fold is given."""
+    """The input of every fold."""
 
     event: Event
     record: Record
 
     @property
     def time(self) -> str | None:
-        """When it happened, RFC 3339."""
+        """Return when it happened, RFC 3339."""
         moment = self.event.envelope.time
         return None if moment is None else timestamp(moment)
 
     def pointer(self, prefix: str = "") -> Row:
-        """The columns that name the event."""
+        """Return the columns that name the event."""
         return {
             "partition": self.record.partition,
             "event_source": self.record.source,
@@ -35,5 +31,5 @@ class FoldInput:
         }
 
     def place(self) -> Row:
-        """The same for `learning`, which has one partition."""
+        """Return the same for `learning`, which has one partition."""
         return {name: value for name, value in self.pointer().items() if name != "partition"}

@@ -1,9 +1,6 @@
-"""The fold of RepairSearched: what is proven of a failed rollout, beside what the rules say of it.
-
-Nothing is replayed here. The rollout itself may be folded later, and no other table is read, so it
-means nothing in which order the two come. A redo of a search changes nothing: of the events of one
-version of the rules the first that could replay the rollout counts.
-"""
+"""The fold of RepairSearched: the proven label of a failed rollout. It reads no other table, so its
+order with the rollout does not matter. Of the events of one version of the rules, only the first
+that could replay the rollout counts."""
 
 from sqlalchemy import select
 

@@ -1,9 +1,8 @@
 """The folds: one short function per event type, from an event to rows.
 
-A fold reads nothing but its event and the tables, no clock and no randomness (a test reads this
-module's imports), so the same log gives the same rows on every machine. Folds of `rollouts` write
-facts that merge in any order of partitions; what needs an order across partitions happens at an
-event of `learning` (consumers/diagnosis/rounds.py).
+Guarantee: a fold reads only its event and the tables, no clock and no randomness, so the same log
+gives the same rows on every machine. Folds of `rollouts` write facts that merge in any order of
+partitions; steps that need an order happen at an event of `learning` (diagnosis/rounds.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -108,14 +107,14 @@ Fact = Callable[[FoldInput, Any, Staging], None]
 """The fold of an event of `rollouts`: it reads no tables."""
 
 Fold = Callable[[FoldInput, Any, Batch], None]
-"""The fold of a decision: it reads what earlier ones made."""
+"""The fold of a decision: it reads the results of earlier ones."""
 
 CALLS: Final = 200_000
-"""Most calls that one rollout may name."""
+"""Most calls of one rollout."""
 
 
 def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None:
-    """A rollout, labelled; the calls that it is of, and the task it attempted."""
+    """Store a rollout with its labels, its calls and its task."""
     if len(data.calls) + len(data.forks) > CALLS:
         named = len(data.calls) + len(data.forks)
         raise BadRecord(f"rollout {data.rollout} names {named:,} calls, one has at most {CALLS:,}")
@@ -165,8 +164,6 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
 
 
 def _member_columns(member: MemberChoice | None, base: str) -> Row:
-    """The member of a panel that answered, the base under its name, and the skill that it was
-    chosen for."""
     if member is None:
         return {"member": None, "skill": None}
     return {"member": member.adapter or base, "skill": member.skill}
@@ -185,7 +182,7 @@ def _neighbour_columns(data: RolloutEnded, labels: Labels) -> Row:
 
 
 def fold_call_list(folding: FoldInput, data: CallsGathered, batch: Staging) -> None:
-    """The calls of a rollout that has too many for one event."""
+    """Store the calls of a rollout that has too many for one event."""
     _take_calls(folding, data, batch)
 
 
@@ -204,7 +201,7 @@ def _take_calls(folding: FoldInput, data: RolloutEnded | CallsGathered, batch: S
 
 
 def fold_close_failure(folding: FoldInput, data: ClosingFailed, batch: Staging) -> None:
-    """A session that waits for a person, among the events that do."""
+    """Store a session that waits for a person, as a dead letter."""
     batch.stage(
         DeadLetter,
         {
@@ -218,7 +215,7 @@ def fold_close_failure(folding: FoldInput, data: ClosingFailed, batch: Staging) 
 
 
 def fold_call_start(folding: FoldInput, data: CallStarted, batch: Staging) -> None:
-    """The first half of a call."""
+    """Store the first half of a call."""
     batch.stage(
         Call,
         {
@@ -250,7 +247,7 @@ def fold_call_start(folding: FoldInput, data: CallStarted, batch: Staging) -> No
 
 
 def fold_call_end(folding: FoldInput, data: CallEnded, batch: Staging) -> None:
-    """The second half of a call."""
+    """Store the second half of a call."""
     batch.stage(
         Call,
         {
@@ -274,7 +271,7 @@ def fold_call_end(folding: FoldInput, data: CallEnded, batch: Staging) -> None:
 
 
 def fold_session_end(folding: FoldInput, data: SessionEnded, batch: Staging) -> None:
-    """An end of a session, and the id of the rollout that it will be."""
+    """Store an end of a session, and the id of its future rollout."""
     ended = folding.event.envelope.id
     batch.stage(
         SessionEnd,
@@ -290,7 +287,7 @@ def fold_session_end(folding: FoldInput, data: SessionEnded, batch: Staging) -> 
 
 
 def fold_feedback(folding: FoldInput, data: FeedbackReceived, batch: Staging) -> None:
-    """A verdict or remark; the sender's idempotency key makes its id."""
+    """Store a verdict or remark; the sender's idempotency key makes its id."""
     batch.stage(
         Feedback,
         {
@@ -308,8 +305,7 @@ def fold_feedback(folding: FoldInput, data: FeedbackReceived, batch: Staging) ->
 
 
 def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
-    """A task written for a pattern: from now on its rollouts count for that pattern. One that an
-    operator added for none is evidence of none. A body that is not the task's is not kept."""
+    """Store a task, whose rollouts now count for its pattern, if any, unless its body is wrong."""
     if not takes_body(folding, data, batch) or not accepts_task(folding, data, batch):
         return
     keep_body(folding, data, batch)
@@ -341,13 +337,13 @@ def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> 
 
 
 def fold_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) -> None:
-    """A task came to nothing, and its plan counts the try."""
+    """Reject a task, and count the try of its plan."""
     if fold_task_rejection(folding, data, batch):
         count_try(data.plan, batch, accepted=False)
 
 
 def fold_diagnosis(folding: FoldInput, data: PatternsDiagnosed, batch: Batch) -> None:
-    """A round closes: priorities move."""
+    """Close a round, which updates priorities."""
     if awaits_round(data, batch):
         number = close_round(data, folding.time, folding.pointer(), batch)
         store_cycle_round(folding, data, number, batch)
@@ -391,8 +387,7 @@ FACTS: Final[Mapping[str, Fact]] = {
     SessionEnded.TYPE: fold_session_end,
     FeedbackReceived.TYPE: fold_feedback,
 }
-"""Event type of `rollouts` -> its fold. Every type has one: an event that nothing reads is not
-written."""
+"""Event type of `rollouts` -> its fold. Every type has one: unread events are not written."""
 
 FOLDS: Final[Mapping[str, Fold]] = {
     LeaderClaimed.TYPE: fold_leader_claim,
@@ -425,12 +420,11 @@ FOLDS: Final[Mapping[str, Fold]] = {
 """Event type of `learning` -> its fold."""
 
 READS_CONTENT: Final = frozenset({RolloutEnded.TYPE})
-"""Types whose fold reads what was said; of the others only the head is decoded."""
+"""Types whose fold reads the content; the head alone is decoded for others."""
 
 
 def fold_decision(folding: FoldInput, batch: Batch) -> bool:
-    """Stage what a decision makes of the tables; nothing, and False, for one of who does not
-    lead."""
+    """Stage the rows of a decision; return False, without rows, if its writer does not lead."""
     data = folding.event.data
     if is_stale_epoch(folding, batch):
         return False

@@ -10,7 +10,7 @@
     operator           any loaded adapter of the same alias and base joins
 
 An adapter that joins is known, belongs to the route's alias and base, and was proven on replicas. A
-route keeps which policies answered alone before, so a rollback needs no other state.
+route keeps its earlier sole policies, so a rollback needs no other state.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from events.lifecycle import LOADED, State, after
 from events.serving import RouteChanged, RouteShare, Why
 
 KEPT: Final = 8
-"""How many of those that answered alone a route remembers."""
+"""Most earlier sole policies that a route remembers."""
 
 
 class RouteRefusal(KintsugiError):
@@ -31,7 +31,7 @@ class RouteRefusal(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class RouteState:
-    """A route as it is; of an alias without one, `RouteState.of_base`."""
+    """The state of a route."""
 
     base: str
     shares: tuple[RouteShare, ...]
@@ -41,8 +41,7 @@ class RouteState:
     previous: tuple[str | None, ...]
     """The policies that answered alone before the incumbent, newest first."""
     holdout: float = 0.0
-    """Share of all sessions that the base answers whatever is promoted. `shares` are those of the
-    others, and `adapters` and `before` leave it out."""
+    """Share of all sessions that the base answers, outside of `shares`, `adapters` and `before`."""
 
     @classmethod
     def of_base(cls, base: str) -> "RouteState":
@@ -51,12 +50,12 @@ class RouteState:
 
     @property
     def adapters(self) -> frozenset[str | None]:
-        """Adapters that have a share; None stands for the base."""
+        """Return the adapters that have a share; None stands for the base."""
         return frozenset(part.adapter for part in self.shares)
 
     @property
     def before(self) -> tuple[str | None, ...]:
-        """Policies that a rollback may return to, most recent first; None stands for the base."""
+        """Return the possible targets of a rollback, most recent first (None: the base)."""
         settled = self.adapters == {self.incumbent}
         return self.previous if settled else (self.incumbent, *self.previous)
 
@@ -79,11 +78,8 @@ class Candidate:
 def apply_route_change(
     route: RouteState | None, adapters: Mapping[str, Candidate], event: RouteChanged
 ) -> RouteState:
-    """Return the route after `event`.
-
-    `adapters` holds those adapters that the event names and that were produced. Raises
-    RouteRefusal.
-    """
+    """Return the route after `event`. Raise RouteRefusal. `adapters` holds the produced adapters
+    that the event names."""
     state = route or RouteState.of_base(event.base)
     _check_base(state, event)
     if event.why == "rollback":
@@ -141,8 +137,7 @@ def _check_share(
 
 
 def _check_gate(state: RouteState, candidate: Candidate, event: RouteChanged, name: str) -> None:
-    """Check that the gate compared a candidate with the incumbent that it is to replace. Raises
-    RouteRefusal."""
+    """Raise RouteRefusal unless the gate compared a candidate with the replaced incumbent."""
     judged = candidate.state in (State.GATED, State.CANARY)
     if event.why not in ("canary", "promoted") or not judged:
         return

@@ -1,16 +1,8 @@
-"""The folds of what becomes of a task after it was written: its body, and whether jobs draw it.
+"""The folds of a written task's later life: its body, and whether jobs draw it.
 
-    takes_body              whether a proposal has the body that its id names
-    keep_body               that body
-    restore_task            a task that was retired or rejected is drawn again
-    reject_task             it cannot be played: its body is missing, or another one
-    fold_task_retirement    nobody wants it drawn any more
-    name_plan               the columns by which a task or a rejection names its plan
-
-The body of a task by content is checked here, by its hash alone: whether a version of the program
-can play it is for who plays it. A sealed body is not opened, so who opens it checks it. Of an
-erased person no sealed task is taken. Reads nothing but the event and tables that `learning` alone
-fills.
+The body of a task by content is checked here by its hash alone, and a sealed one not at all: its
+player checks it. Sealed tasks of an erased person are refused. Folds read only their event and
+tables that `learning` alone fills.
 """
 
 from typing import Final
@@ -33,9 +25,8 @@ ERASED: Final = "it is made of a session of a person who was erased"
 
 
 def takes_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
-    """Whether a proposed task has its body: it is generated, or brings the body that its id names,
-    or another event has brought it. Otherwise the task is rejected, unless the right body is
-    known."""
+    """Return whether a proposed task has its body: it is generated, or this or another event
+    brought the body. Otherwise the task is rejected, unless the right body is known."""
     task = data.task.id
     problem = _find_problem(data) or _find_erasure(batch, data)
     if problem is None:
@@ -47,8 +38,7 @@ def takes_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
 
 
 def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
-    """Keep the body that a proposal brings, once it is seen to be the task's; a sealed one as it
-    is."""
+    """Store the checked body that a proposal brings; a sealed one as it is."""
     environment, _, _ = data.task.id.partition("/")
     if data.sealed is not None:
         body, keyid = write_sealed(environment, data.sealed), data.sealed.keyid
@@ -69,8 +59,7 @@ def keep_body(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
 
 
 def _find_problem(data: TaskProposed) -> str | None:
-    """Return a sentence on why a proposal's body is not that of its task; None where it is, and for
-    a generated task without one."""
+    """Return why a proposal's body is not that of its task; None if it is, or if none is needed."""
     task, body = data.task.id, data.definition
     if not is_content_id(task):
         bare = body is None and data.sealed is None
@@ -88,7 +77,6 @@ def _find_problem(data: TaskProposed) -> str | None:
 
 
 def _find_erasure(batch: Batch, data: TaskProposed) -> str | None:
-    """Return a sentence on a sealed task of a person who was erased; None for any other."""
     if data.sealed is None:
         return None
     erasures = Erasure.table().c
@@ -97,8 +85,8 @@ def _find_erasure(batch: Batch, data: TaskProposed) -> str | None:
 
 
 def restore_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
-    """Have a task drawn again that has its body now, or that an operator adds again. What a cycle
-    writes a second time stays retired."""
+    """Have a task drawn again that has its body now, or that an operator adds again. One that a
+    cycle writes again stays retired."""
     states = TaskState.table().c
     query = select(states.state).where(states.alias == data.alias, states.task == data.task.id)
     state = batch.connection.execute(query).scalar()
@@ -107,12 +95,12 @@ def restore_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
 
 
 def reject_task(folding: FoldInput, alias: str, task: str, reason: str, batch: Batch) -> None:
-    """A task cannot be played, and why."""
+    """Store that a task cannot be played, and why."""
     _stage(folding, alias, task, REJECTED, clip_reason(reason), batch)
 
 
 def fold_task_retirement(folding: FoldInput, data: TaskRetired, batch: Batch) -> None:
-    """A task is drawn by no new job, and why."""
+    """Store that no new job draws a task, and why."""
     _stage(folding, data.alias, data.task, RETIRED, data.reason, batch)
 
 

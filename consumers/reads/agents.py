@@ -1,12 +1,8 @@
-"""Reads of the agents: which there are, and on which base each of them runs now.
+"""Reads of the agents and of their present bases.
 
 An agent is an alias; its numbers are kept per (alias, base). The present base is the one that
-answered its newest rollout: the log records which policy answered, not what the engines serve. A
-live rollout that no policy answered, for example because the client asked for a model that does not
-exist, belongs to no agent.
-
-All of it is read in every tick, so it comes from one index: a few rows for each alias, base and
-purpose, however many rollouts there are.
+answered its newest rollout. A live rollout that no policy answered belongs to no agent. These reads
+run in every tick, so they take a few rows from one index.
 """
 
 from collections.abc import Iterator
@@ -29,13 +25,12 @@ class Kind(NamedTuple):
 
     @property
     def has_answer(self) -> bool:
-        """Whether any policy answered in these rollouts."""
+        """Return whether any policy answered in these rollouts."""
         return self.purpose != "live" or self.base != NOBODY
 
 
 def present(connection: Connection) -> list[Pair]:
-    """Every agent with its present base, by alias: that of the newest rollout, and of several at
-    that time, of the one with the largest id."""
+    """Return every agent with the base of its newest rollout (ties: largest id), by alias."""
     return [
         Pair(alias, max(of_one, key=lambda kind: _rank(connection, kind)).base)
         for alias, of_one in groupby(live_kinds(connection), lambda kind: kind.alias)
@@ -43,7 +38,7 @@ def present(connection: Connection) -> list[Pair]:
 
 
 def newest_rollouts(connection: Connection) -> dict[str, str]:
-    """Alias -> time of the newest rollout of its own traffic; without those that have no time."""
+    """Return alias -> time of the newest dated rollout of its own traffic."""
     times: dict[str, str] = {}
     for kind in live_kinds(connection):
         time = connection.execute(_of(kind, func.max(Rollout.table().c.time))).scalar()
@@ -53,7 +48,7 @@ def newest_rollouts(connection: Connection) -> dict[str, str]:
 
 
 def read_oldest_rollout_time(connection: Connection, alias: str, base: str) -> str | None:
-    """Time of the oldest rollout of an agent's own traffic."""
+    """Return the time of the oldest rollout of an agent's own traffic."""
     oldest = func.min(Rollout.table().c.time)
     times = (
         connection.execute(_of(Kind(alias, base, purpose), oldest)).scalar()
@@ -63,7 +58,7 @@ def read_oldest_rollout_time(connection: Connection, alias: str, base: str) -> s
 
 
 def live_kinds(connection: Connection) -> Iterator[Kind]:
-    """The kinds of agents' own traffic, in order."""
+    """Yield the kinds of agents' own traffic, in order."""
     rollouts = Rollout.table().c
     for alias in _values(connection, rollouts.alias):
         of_alias = rollouts.alias == alias
@@ -76,8 +71,7 @@ def live_kinds(connection: Connection) -> Iterator[Kind]:
 
 
 def _values(connection: Connection, column: Any, *where: Any) -> Iterator[str]:
-    """The values of a column, in order. Each is sought behind the one before: asked for distinct
-    ones, a database reads every row."""
+    """Yield a column's values in order, one by one: for a DISTINCT, databases read every row."""
     query = select(column).where(*where).order_by(column).limit(1)
     value = connection.execute(query).scalar()
     while value is not None:
@@ -86,7 +80,6 @@ def _values(connection: Connection, column: Any, *where: Any) -> Iterator[str]:
 
 
 def _rank(connection: Connection, kind: Kind) -> tuple[str, str]:
-    """Larger for the kind whose newest rollout says more of the present base."""
     rollouts = Rollout.table().c
     newest = _of(kind, rollouts.time, rollouts.rollout).limit(1)
     dated = newest.where(rollouts.time.is_not(None))

@@ -1,9 +1,5 @@
-"""Counts over the loop for monitoring: few numbers, however large the tables are.
-
-Within one `database.read_transaction`, which is one moment of the tables. Everything is counted in
-SQL and comes by alias; the caller chooses which to show. Times are texts as the events say them
-(RFC 3339, UTC). Not covered: what is said of one cycle, job or adapter (learning.py, serving.py).
-"""
+"""Counts over the loop for monitoring: few numbers by alias, however large the tables are. Call
+them within one `database.read_transaction`. Times are texts as in the events (RFC 3339, UTC)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,13 +21,13 @@ from events.lifecycle import State
 from events.serving import GateDecided
 
 OPEN: Final = "open"
-"""The outcome of what is not over."""
+"""Outcome of an open cycle or job."""
 
 USER_ERROR: Final = "user_error"
 """Termination of an episode whose user, a model, erred (envs/episode.py)."""
 
 _DECISIONS: Final = {State.GATED: "PROMOTE", State.REJECTED: "REJECT", State.EVALUATED: "EXTEND"}
-"""State of an adapter after the gate decided -> what it decided."""
+"""State of an adapter after the gate decided -> decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +40,12 @@ class PatternCount:
     status: str
     patterns: int
     priority: float
-    """Their sum, as of the last round."""
+    """Their sum, from the last round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """An adapter beside the incumbent, when it was measured last."""
+    """The last measurement of an adapter beside the incumbent."""
 
     adapter: str
     incumbent_pass: float
@@ -57,7 +53,7 @@ class Measurement:
 
 
 def pattern_counts(connection: Connection) -> list[PatternCount]:
-    """Failure patterns as of the last round."""
+    """Return counts of the failure patterns of the last round."""
     table = Pattern.table().c
     kind = (table.alias, table.base, table.category, table.status)
     total = func.sum(table.priority).label("priority")
@@ -66,37 +62,36 @@ def pattern_counts(connection: Connection) -> list[PatternCount]:
 
 
 def cycle_counts(connection: Connection) -> dict[tuple[str, str], int]:
-    """(Alias, outcome or `OPEN`) -> cycles."""
+    """Return (alias, outcome or `OPEN`) -> cycles."""
     table = Cycle.table().c
     return _count_by_alias(connection, table.alias, table.outcome)
 
 
 def job_counts(connection: Connection) -> dict[tuple[str, str], int]:
-    """(Alias, outcome or `OPEN`) -> jobs."""
+    """Return (alias, outcome or `OPEN`) -> jobs."""
     table = Job.table().c
     return _count_by_alias(connection, table.alias, table.outcome)
 
 
 def adapter_counts(connection: Connection) -> dict[tuple[str, str], int]:
-    """(Alias, state) -> adapters."""
+    """Return (alias, state) -> adapters."""
     table = Adapter.table().c
     return _count_by_alias(connection, table.alias, table.state)
 
 
 def gate_counts(connection: Connection) -> dict[tuple[str, str], int]:
-    """(Alias, decision) -> how often the gate decided so."""
+    """Return (alias, decision) -> number of such decisions of the gate."""
     moves = _moves(connection, LifecycleStep.table().c.type == GateDecided.TYPE)
     return {(alias, _DECISIONS[State(state)]): count for (alias, state), count in moves.items()}
 
 
 def state_entry_counts(connection: Connection) -> dict[tuple[str, str], int]:
-    """(Alias, state) -> how often an adapter came into it; staying there counts again only where
-    an adapter is measured or staged once more."""
+    """Return (alias, state) -> entries of adapters; measuring or staging one again counts again."""
     return _moves(connection)
 
 
 def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Alias -> tasks that its cycles wrote: those that passed every check, and the others."""
+    """Return alias -> tasks that its cycles wrote: (accepted, rejected)."""
     table = Cycle.table().c
     sums = func.sum(table.accepted).label("accepted"), func.sum(table.rejected).label("rejected")
     query = select(table.alias, *sums).group_by(table.alias)
@@ -104,10 +99,9 @@ def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def successes(connection: Connection) -> dict[tuple[str, str], str]:
-    """(Alias, stop of a cycle) -> when that came off last. The stops are
-    daemon/cycle/state_machine.py's."""
+    """Return (alias, stop in daemon/cycle/state_machine.py) -> time of its last success."""
     cycles, jobs, steps = Cycle.table().c, Job.table().c, LifecycleStep.table().c
-    # What trains who plays users is of no cycle.
+    # Jobs that train users belong to no cycle.
     of_loop = jobs.teaches.is_distinct_from("user")
     trained = (jobs.outcome == "trained") & of_loop
     asked = {
@@ -130,8 +124,7 @@ def successes(connection: Connection) -> dict[tuple[str, str], str]:
 
 
 def count_user_errors(connection: Connection, since: str) -> dict[tuple[str, str], int]:
-    """(Alias, purpose) -> rollouts since a moment (RFC 3339, UTC) that ended because the model that
-    plays the user erred."""
+    """Return (alias, purpose) -> rollouts since `since` (RFC 3339, UTC) ended by a user error."""
     table = Rollout.table().c
     query = (
         select(table.alias, table.purpose, func.count().label("errors"))
@@ -143,14 +136,14 @@ def count_user_errors(connection: Connection, since: str) -> dict[tuple[str, str
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The last cycle of an agent that is over."""
+    """The last finished cycle of an agent."""
 
     started: str | None
     ended: str
 
 
 def last_over(connection: Connection) -> dict[str, Over]:
-    """Alias -> its last cycle that is over."""
+    """Return alias -> its last finished cycle."""
     table = Cycle.table().c
     order = (table.ended.desc(), table.cycle.desc())
     place = func.row_number().over(partition_by=table.alias, order_by=order)
@@ -164,7 +157,7 @@ def last_over(connection: Connection) -> dict[str, Over]:
 
 
 def last_measurements(connection: Connection) -> dict[str, Measurement]:
-    """Alias -> the last measurement of an adapter of it."""
+    """Return alias -> the last measurement of one of its adapters."""
     adapters, table = Adapter.table().c, Evaluation.table().c
     place = func.row_number().over(partition_by=adapters.alias, order_by=table.offset.desc())
     rates = (table.adapter, table.incumbent_pass, table.candidate_pass)
@@ -180,7 +173,7 @@ def last_measurements(connection: Connection) -> dict[str, Measurement]:
 
 
 def read_measurements(connection: Connection, names: Iterable[str]) -> dict[str, Measurement]:
-    """Return adapter -> its last measurement, of those that were measured."""
+    """Return adapter -> its last measurement, without unmeasured adapters."""
     table = Evaluation.table().c
     rates = select(table.adapter, table.incumbent_pass, table.candidate_pass)
     rows = connection.execute(rates.where(table.adapter.in_(names)).order_by(table.offset))
@@ -193,7 +186,6 @@ def _count_by_alias(connection: Connection, alias: Any, kind: Any) -> dict[tuple
 
 
 def _steps(*where: Any) -> Select[Any]:
-    """Steps of adapters that counted, with their agents."""
     steps, adapters = LifecycleStep.table().c, Adapter.table().c
     own = (steps.kind == "adapter", steps.subject == adapters.adapter, steps.refused.is_(None))
     return select(adapters.alias).where(*own, *where).group_by(adapters.alias)

@@ -1,10 +1,8 @@
-"""Typed reads of what a finished cycle rests on, from which its gain is accounted for
+"""Typed reads of the facts behind a finished cycle, for the account of its gain
 (daemon/cycle/account).
 
-A caller reads within one `database.read_transaction`, which is one moment of the tables. Rows are
-in a fixed order or are counts, so equal tables give equal answers, before and after a rebuild.
-Kinds are the environment's labels: they are for reports, and no diagnosis reads them here. Not
-covered: sessions of a canary (outcomes/canary.py).
+Within one `database.read_transaction` all reads are of one moment. Rows are in a fixed order, so
+equal tables give equal answers. Kinds are the environment's labels, for reports and not diagnosis.
 """
 
 import json
@@ -30,21 +28,20 @@ class TrafficCount:
     """Judged rollouts of a round's traffic that have one kind, pattern and verdict."""
 
     kind: str | None
-    """None where the rollout names no task, or its task no kind."""
+    """None if the rollout has no task, or its task no kind."""
     pattern: str | None
-    """`category|pivot` of a failure; None for one that passed, and where no rule ever labelled
-    it."""
+    """`category|pivot` of a failure; None if it passed or no rule labelled it."""
     success: bool
     rollouts: int
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPattern:
-    """A failure pattern as a round left it."""
+    """A failure pattern at the end of a round."""
 
     pattern: str
     failures: int
-    """Deduplicated ones, of this round."""
+    """Deduplicated failures of this round."""
     priority: float
     status: str
 
@@ -61,7 +58,7 @@ class WrittenTask:
 
 @dataclass(frozen=True, slots=True)
 class JobRollout:
-    """A rollout that a job played and that was recorded."""
+    """A recorded rollout of a job."""
 
     rollout: str
     task: str | None
@@ -77,15 +74,14 @@ class TaskPair:
     task: str
     kind: str | None
     incumbent: float
-    """Share of the trials that passed; so is the next."""
+    """Share of the trials that passed, as is the next."""
     candidate: float
 
 
 def read_round_traffic(
     connection: Connection, alias: str, base: str, number: int
 ) -> list[TrafficCount]:
-    """Count the judged rollouts of the agent's own traffic in a round, of policies that answered
-    when it was closed. Each rollout counts, as in the agent's pass^1: nothing is deduplicated."""
+    """Count an agent's judged rollouts in a round without deduplication, as in its pass^1."""
     rollouts = Rollout.table().c
     category, pivot = label_columns()
     pattern = case((rollouts.success.is_(False), category + literal("|") + pivot))
@@ -105,7 +101,7 @@ def read_round_traffic(
 
 
 def count_unjudged(connection: Connection, alias: str, base: str, number: int) -> int:
-    """Count the rollouts of the agent's own traffic in a round that have no verdict."""
+    """Count an agent's own rollouts in a round that have no verdict."""
     rollouts = Rollout.table().c
     query = select(func.count()).where(
         rollouts.alias == alias, rollouts.base == base, rollouts.round == number,
@@ -117,7 +113,7 @@ def count_unjudged(connection: Connection, alias: str, base: str, number: int) -
 def read_round_patterns(
     connection: Connection, alias: str, base: str, number: int
 ) -> list[RoundPattern]:
-    """The failure patterns of an agent as a round left them, the highest priority first."""
+    """Return an agent's failure patterns at the end of a round, the highest priority first."""
     table = PatternRound.table().c
     query = (
         select(table.pattern, table.failures, table.priority, table.status)
@@ -128,7 +124,7 @@ def read_round_patterns(
 
 
 def read_written_tasks(connection: Connection, cycle: str) -> list[WrittenTask]:
-    """The tasks that a cycle wrote and that passed their checks, in log order."""
+    """Return the accepted tasks of a cycle in log order."""
     table = Task.table().c
     query = (
         select(table.task, table.pattern, table.capability, table.mode)
@@ -141,7 +137,7 @@ def read_written_tasks(connection: Connection, cycle: str) -> list[WrittenTask]:
 def read_task_kinds(
     connection: Connection, alias: str, tasks: Iterable[str]
 ) -> dict[str, str | None]:
-    """Task -> its kind, of those that the agent's tables know."""
+    """Return task -> its kind, of an agent's known tasks."""
     table = Task.table().c
     return {
         row.task: row.capability
@@ -153,7 +149,7 @@ def read_task_kinds(
 
 
 def read_job_rollouts(connection: Connection, alias: str, base: str, job: str) -> list[JobRollout]:
-    """The recorded rollouts of a job: a job calls its policy versions JOB-STEPS."""
+    """Return the recorded rollouts of a job, which calls its policy versions JOB-STEPS."""
     table = Rollout.table().c
     columns = (table.rollout, table.task, table.success, table.reward, table.policy)
     query = select(*columns).where(
@@ -166,8 +162,7 @@ def read_job_rollouts(connection: Connection, alias: str, base: str, job: str) -
 def count_passes(
     connection: Connection, alias: str, base: str, purpose: Purpose, tasks: Iterable[str]
 ) -> dict[str, tuple[int, int]]:
-    """Task -> judged rollouts for one purpose, and passed ones among them, of the tasks that have
-    any."""
+    """Return task -> (judged, passed) rollouts for one purpose, without tasks that have none."""
     table = Rollout.table().c
     passes = func.sum(case((table.success, 1), else_=0))
     return {
@@ -187,9 +182,9 @@ def count_passes(
 def read_task_pairs(
     connection: Connection, alias: str, base: str, players: tuple[str, str], until: str
 ) -> list[TaskPair]:
-    """The tasks that both `players`, incumbent and candidate (names of policies), played for an
-    evaluation up to a time, with the trials that both finished; by name. Tasks by content are left
-    out: those of a gate begin behind a refused call, and no traffic does."""
+    """Return the tasks, by name, that both `players` (incumbent, candidate) played for an
+    evaluation. Trials up to `until` that both finished count. Tasks by content are left out: a
+    gate's ones begin behind a refused call, as no traffic does."""
     verdicts = {
         name: _read_verdicts(connection, alias, base, name, until)
         for name in dict.fromkeys(players)
@@ -209,7 +204,7 @@ def read_task_pairs(
 def _read_verdicts(
     connection: Connection, alias: str, base: str, policy: str, until: str
 ) -> dict[str, tuple[str | None, dict[int, bool]]]:
-    """Task -> its kind, and the verdict of each trial that was judged."""
+    """Return task -> (kind, trial -> verdict)."""
     table = Rollout.table().c
     query = select(table.task, table.capability, table.trial, table.success).where(
         table.alias == alias, table.base == base, table.purpose == "evaluate",
@@ -223,8 +218,7 @@ def _read_verdicts(
 
 
 def read_successors(connection: Connection, alias: str, base: str, folder: str) -> list[int]:
-    """The numbers of the cycles whose jobs trained on from the adapter in a folder, in log
-    order."""
+    """Return the numbers of the cycles whose jobs went on from a folder, in log order."""
     jobs, cycles = Job.table().c, Cycle.table().c
     query = (
         select(cycles.number, jobs.spec)
@@ -241,7 +235,7 @@ def read_successors(connection: Connection, alias: str, base: str, folder: str) 
 
 
 def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the names without repetition, as many at once as a statement may hold."""
+    """Yield the names once each, in lists that fit a statement."""
     unique = list(dict.fromkeys(names))
     for start in range(0, len(unique), _IDS_PER_QUERY):
         yield unique[start : start + _IDS_PER_QUERY]

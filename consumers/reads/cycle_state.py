@@ -1,8 +1,5 @@
-"""How far an open cycle has come: everything that its next step depends on, in one read.
-
-Rows of several tables in one place, for the process manager (daemon/cycle/state_machine.py),
-within one `database.read_transaction`, which is one moment of the tables.
-"""
+"""The state of an open cycle: all that its next step depends on, in one read. Call it within
+`database.read_transaction`, so that the rows are of one moment."""
 
 import json
 from collections.abc import Mapping
@@ -19,49 +16,44 @@ from events.jobs import CHOOSER
 from events.lifecycle import State
 
 CYCLE_CANCEL = "cycle cancel"
-"""What a person's action is called that calls a cycle off; it names the `cycle`."""
+"""Action by which a person cancels a cycle; it names the `cycle`."""
 
 
 JOBS_CANCEL = "jobs cancel"
-"""What a person's action is called that calls a job off; it names the `job`."""
+"""Action by which a person cancels a job; it names the `job`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchState:
-    """One of the jobs of a cycle with branches, and the adapter that it left."""
+    """A job of a cycle with branches, and its adapter."""
 
     job: JobRow
     adapter: AdapterRow | None
     been: Mapping[State, str]
-    """As in `CycleState`, of this adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class CycleState:
-    """An open cycle, its job and its adapter."""
+    """An open cycle, its first job and its adapter."""
 
     cycle: CycleRow
     job: JobRow | None
-    """Its first one."""
     adapter: AdapterRow | None
-    """Adapter that the job left; of a cycle with branches, the version that they became."""
+    """Adapter of the job, or the version that the branches became."""
     been: Mapping[State, str]
-    """Every state that the adapter ever was in -> the reason of the step that first brought it
-    there. A step without one has the gate's."""
+    """Each past state of the adapter -> the reason (else the gate's) of the first step into it."""
     gates: int
     """Number of gates that the adapter has passed."""
     incumbent: str | None
-    """The adapter that the route of the alias names as incumbent; None for the base."""
+    """Incumbent of the alias' route; None for the base."""
     cancelled: str | None
-    """Reason a person gave for calling the cycle off; None where it was not called off."""
+    """Reason that a person gave for cancelling the cycle, if any."""
     branches: tuple[BranchState, ...] = ()
-    """Its branches, in the order in which their jobs were requested; empty of a cycle with one job
-    for everything."""
+    """Its branches in the order of their requests; empty if one job trains for everything."""
     chooser: BranchState | None = None
-    """Its job that teaches the chooser of the version; None before it is requested."""
+    """Its job that teaches the version's chooser; None until requested."""
     trains_chooser: bool = False
-    """Whether the chooser of its version is an adapter of its own. It is a setting, so
-    `read_cycle_state` leaves it out."""
+    """Whether the chooser is an adapter of its own: a setting, not read by `read_cycle_state`."""
 
     @property
     def all_branches(self) -> tuple[BranchState, ...]:
@@ -70,8 +62,7 @@ class CycleState:
 
     @property
     def stale_gate(self) -> str:
-        """Return why the gate that its adapter passed counts no more: the incumbent changed after
-        it. Empty where it counts."""
+        """Return why its adapter's gate is void (the incumbent changed since); "" if it is not."""
         adapter, incumbent = self.adapter, self.incumbent
         if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:
             return ""
@@ -82,7 +73,7 @@ class CycleState:
 
 
 def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
-    """How far a cycle has come."""
+    """Return the state of a cycle."""
     jobs = [] if cycle.job is None else learning.list_cycle_jobs(connection, cycle.cycle)
     job = next((job for job in jobs if job.job == cycle.job), None)
     states = [] if job is None or job.branch is None else [read_branch(connection, j) for j in jobs]
@@ -104,15 +95,14 @@ def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
 
 
 def read_branch(connection: Connection, job: JobRow) -> BranchState:
-    """Return how far a branch, or the job that teaches a chooser, has come."""
+    """Return the state of a branch, or of the job that teaches a chooser."""
     adapter = serving.read_job_adapter(connection, job.job)
     been = {} if adapter is None else _been(connection, adapter)
     return BranchState(job, adapter, been)
 
 
 def find_job_cancellations(connection: Connection) -> dict[str, str]:
-    """Return the open jobs to be cancelled, each with the reason: their cycle is over or was called
-    off, or they were called off themselves."""
+    """Return open jobs to cancel -> reason: they or their cycle were cancelled, or it is over."""
     named = _read_cancellations(connection, JOBS_CANCEL, "job")
     reasons = {}
     for job in learning.open_jobs(connection):
@@ -139,7 +129,7 @@ def _been(connection: Connection, adapter: AdapterRow) -> dict[State, str]:
 
 
 def _explain_gate(report: GateReport | None) -> str:
-    """Return why the gate said no, in words; without the checks that decide nothing."""
+    """Return why the gate said no, without the checks that decide nothing."""
     if report is None:
         return ""
     failed = [
@@ -160,12 +150,12 @@ def _incumbent(connection: Connection, alias: str) -> str | None:
 
 
 def find_cycle_cancellation(connection: Connection, cycle: str) -> str | None:
-    """Return who called a cycle off, and why; None where nobody did."""
+    """Return a sentence with the person who cancelled a cycle, and the reason; None if none did."""
     return _read_cancellations(connection, CYCLE_CANCEL, "cycle").get(cycle)
 
 
 def _read_cancellations(connection: Connection, action: str, what: str) -> dict[str, str]:
-    """What people called off by an action: its name -> who did, and why; the first counts."""
+    """Return name -> sentence on its first cancellation by this action."""
     actions = OperatorAction.table().c
     query = select(OperatorAction.table()).where(actions.action == action)
     reasons: dict[str, str] = {}

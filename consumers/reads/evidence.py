@@ -1,9 +1,6 @@
-"""Typed reads of a closed round of one agent, from which a directive is written.
-
-Guarantee: rows are in a fixed order, so equal tables give equal answers. Deduplication is that of
-the round itself (consumers/diagnosis/round_counts.py). Not covered: what was said in a rollout,
-which only the log holds.
-"""
+"""Typed reads of a closed round of one agent, from which a directive is written. Guarantee: rows
+are in a fixed order, so equal tables give equal answers. Deduplication is the round's own
+(diagnosis/round_counts.py)."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -36,11 +33,11 @@ class RoundRollout:
     """None for one that passed."""
     pivot: str
     client: str | None = None
-    """Name of the key that sent its calls; None for an import, and where no keys are configured."""
+    """Name of the key that sent its calls; None for an import, and without configured keys."""
 
     @property
     def pattern(self) -> str | None:
-        """The one that it counts for."""
+        """Return the pattern that it counts for, if any."""
         return (
             None if self.category in (None, round_counts.OTHER) else f"{self.category}|{self.pivot}"
         )
@@ -48,7 +45,7 @@ class RoundRollout:
 
 @dataclass(frozen=True, slots=True)
 class TaskRate:
-    """What a round's rollouts made of one task."""
+    """Attempts and passes of one task in a round."""
 
     task: str
     gold: tuple[Action, ...] | None
@@ -58,7 +55,7 @@ class TaskRate:
 
 @dataclass(frozen=True, slots=True)
 class PassedRollout:
-    """A rollout that passed, and where its event lies in `rollouts`."""
+    """A rollout that passed, and the place of its event in `rollouts`."""
 
     rollout: str
     task: str
@@ -82,8 +79,7 @@ def read_round_rollouts(
     number: int,
     kinds: Collection[str] | None = None,
 ) -> list[RoundRollout]:
-    """Return the deduplicated judged rollouts of a round, failed and passed. With `kinds`, those on
-    tasks of other kinds are left out."""
+    """Return a round's deduplicated judged rollouts, only on tasks of `kinds` if given."""
     seen = round_counts.representatives(number, kinds).c
     rows = connection.execute(
         select(
@@ -102,8 +98,7 @@ def read_round_rollouts(
 
 
 def select_client(rollouts: Any) -> ScalarSelect[Any]:
-    """Select the key that sent the calls of a rollout (columns with its session). Where several
-    keys did, it is the first by name."""
+    """Select the key that sent a rollout's calls (columns with its session), the first by name."""
     calls = Call.table().c
     return (
         select(func.min(calls.client))
@@ -133,8 +128,8 @@ def task_rates(
     number: int,
     kinds: Collection[str] | None = None,
 ) -> list[TaskRate]:
-    """Return how often each task attempted in a round was passed. A pass is a success that no rule
-    objects to, as in the round's own counts. With `kinds`, tasks of other kinds are left out."""
+    """Return the pass rate of each task of a round, only of `kinds` if given. A pass is a success
+    to which no rule objects, as in the round's own counts."""
     rollouts, tasks = Rollout.table().c, Task.table().c
     query = (
         select(rollouts.task, rollouts.success, rollouts.category, tasks.gold_actions)
@@ -170,8 +165,7 @@ def task_rates(
 def last_outcomes(
     connection: Connection, alias: str, base: str, tasks: Sequence[str], window: int
 ) -> dict[str, tuple[int, int]]:
-    """Task -> attempts and passes among its last `window` rollouts that the newest rules of its
-    kind judged, whatever they were made for."""
+    """Return task -> (attempts, passes) of its last `window` rollouts by its newest rules."""
     rollouts = Rollout.table().c
     place = func.row_number().over(
         partition_by=rollouts.task_key,
@@ -205,8 +199,7 @@ def last_outcomes(
 def read_trial_differences(
     connection: Connection, alias: str, base: str, candidate: str, incumbent: str
 ) -> dict[str, float]:
-    """Return task -> the share of its trials that a candidate passed less that of the incumbent, of
-    the tasks that both played to be compared; `incumbent` may be the base."""
+    """Return task -> candidate's less incumbent's share of passed trials, if both played it."""
     rollouts = Rollout.table().c
     played = (
         rollouts.alias == alias,
@@ -229,8 +222,8 @@ def read_trial_differences(
 
 
 def read_evaluated_tasks(connection: Connection, alias: str) -> list[tuple[Action, ...]]:
-    """Return the gold actions of each task on which policies of an agent were evaluated; without
-    those of its buffer, which a person may evaluate as well."""
+    """Return the gold actions of each task of an evaluation, without tasks of the buffer, which a
+    person may evaluate as well."""
     tasks, rollouts = Task.table().c, Rollout.table().c
     played = select(rollouts.task).where(
         rollouts.alias == alias, rollouts.purpose == "evaluate", rollouts.task.is_not(None)
@@ -245,8 +238,8 @@ def read_evaluated_tasks(connection: Connection, alias: str) -> list[tuple[Actio
 def passed_sessions(
     connection: Connection, alias: str, base: str, most: int
 ) -> list[PassedRollout]:
-    """Return the last `most` live sessions of an agent on a base that passed a task by the newest
-    rules of its kind and without an objection of any rule of diagnosis, newest first."""
+    """Return the last `most` live sessions that passed by the newest rules without an objection of
+    any rule of diagnosis, newest first."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)
@@ -269,8 +262,7 @@ def passed_sessions(
 def list_dialogue_successes(
     connection: Connection, alias: str, environment: str
 ) -> list[PassedRollout]:
-    """Return the simulated dialogues of an agent, on any base, that passed a task of an environment
-    without an objection of any rule and whose messages are recorded, the newest first."""
+    """Return an agent's recorded simulated dialogues that passed unobjected, newest first."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.partition, rollouts.offset)
@@ -281,7 +273,7 @@ def list_dialogue_successes(
 
 
 def list_dialogue_tasks(connection: Connection, alias: str, environment: str) -> list[str]:
-    """Return the tasks of these dialogues, each once."""
+    """Return the distinct tasks of `list_dialogue_successes`."""
     rollouts = Rollout.table().c
     query = select(rollouts.task).where(*_are_dialogue_successes(alias, environment)).distinct()
     return list(connection.execute(query).scalars())
@@ -316,8 +308,8 @@ def count_session_successes(connection: Connection, alias: str, environment: str
 def read_error_rollouts(
     connection: Connection, alias: str, most: int, among: Sequence[str] | None = None
 ) -> list[ErrorRollout]:
-    """Return the last `most` live and training rollouts of an agent in which a tool answered with
-    an error, newest first; of all, or of the few that `among` names."""
+    """Return the last `most` live and training rollouts (of `among`, if given) in which a tool
+    answered with an error, newest first."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.rollout, rollouts.task, rollouts.purpose)
@@ -335,7 +327,7 @@ def read_error_rollouts(
 
 
 def tasks_of(connection: Connection, rollouts: Sequence[str]) -> dict[str, str]:
-    """Rollout -> its task, for those that name one."""
+    """Return rollout -> its task, for those that have one."""
     table = Rollout.table().c
     query = select(table.rollout, table.task).where(
         table.rollout.in_(rollouts), table.task.is_not(None)

@@ -1,12 +1,11 @@
-"""Why something is as it is: from a route, an adapter, a job, a cycle, a pattern or a task back to
-the rollouts that it rests on.
+"""Explain why something is as it is, back to the rollouts that it rests on.
 
     route -> adapter -> job -> cycle -> pattern -> task, rollout
     route -> panel -> adapter -> ...
     task -> plan -> set of plans -> pattern -> rollout
 
-Everything is read from the tables of one moment, so the same log gives the same answer. What a
-person did stands there as well: a pushed adapter ends at who pushed it.
+All is read from the tables of one moment, so the same log gives the same answer. Actions of persons
+are included: a pushed adapter ends at the person who pushed it.
 """
 
 import json
@@ -39,7 +38,7 @@ from events.errors import KintsugiError
 from events.learning import BRANCH, OPERATOR
 
 _NAMED: Final = 3
-"""Names of each kind that an ambiguous beginning is answered with."""
+"""Most names of each kind in the answer to an ambiguous beginning."""
 
 
 class UnknownNode(KintsugiError):
@@ -48,20 +47,17 @@ class UnknownNode(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One thing, and what it rests on."""
+    """A thing, and the things that it rests on."""
 
     node: str
-    """Its name or id."""
     kind: str
     said: str
-    """What is known of it, in one line."""
+    """The facts about it, in one line."""
     because: "tuple[Node, ...]" = ()
 
 
 def explain(connection: Connection, name: str) -> Node:
-    """Why the route, adapter, job, cycle, pattern, task, set of plans or rollout `name` is as it
-    is; of adapters, jobs, cycles, rollouts, sets and tasks by content the beginning of a name is
-    enough. Raises UnknownNode."""
+    """Return the node of the thing `name`, mostly also by its beginning. Raise UnknownNode."""
     node = _find(connection, name)
     if node is not None:
         return node
@@ -80,7 +76,7 @@ def explain(connection: Connection, name: str) -> Node:
 
 
 def explain_adapter(connection: Connection, name: str) -> Node:
-    """Return why an adapter is as it is, also where an agent has its name. Raises UnknownNode."""
+    """Return an adapter's node, even if an agent has the same name. Raise UnknownNode."""
     node = _adapter(connection, name)
     if node is None:
         raise UnknownNode(f"no adapter is called {name!r}; see kintsugi adapters ls")
@@ -100,7 +96,7 @@ def _find(connection: Connection, name: str) -> Node | None:
 
 
 def _find_names_by_prefix(connection: Connection, prefix: str) -> list[str]:
-    """Names that begin so, a few of each kind whose names commands cut short."""
+    """Return a few names with this beginning, of each kind whose names commands cut short."""
     columns = (
         Adapter.table().c.adapter,
         Job.table().c.job,
@@ -145,7 +141,6 @@ def _route(connection: Connection, alias: str) -> Node | None:
 
 
 def _find_rollback_adapters(connection: Connection, route: Row[Any]) -> list[str]:
-    """The adapters that the rollback which made this route took out of service."""
     if route.why != "rollback":
         return []
     adapters = Adapter.table().c
@@ -180,7 +175,7 @@ def _adapter(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_routes(connection: Connection, adapter: str) -> list[str]:
-    """Describe which agents the adapter answers now, and its share of their sessions."""
+    """Describe the agents that the adapter answers, and its share of their sessions."""
     routes = Route.table()
     return [
         f"answers {row.alias} now, {(1 - (row.holdout or 0.0)) * part['share']:.0%}"
@@ -222,7 +217,7 @@ def _gate(report: str | None) -> str:
 
 
 def describe_after_error(measured: dict[str, Any]) -> str:
-    """Figures of the gate behind refused calls: pass rates, and growth in tokens."""
+    """Describe the gate behind refused calls: pass rates, and growth in tokens."""
     growths = [
         f"{100 * growth:+.0f} % {where} a refused call"
         for where, growth in (
@@ -239,7 +234,7 @@ def describe_after_error(measured: dict[str, Any]) -> str:
 
 
 def describe_evidence(measured: dict[str, Any]) -> str:
-    """Figures of what the answers of both rest on, the incumbent's first."""
+    """Describe the evidence of both adapters' answers, the incumbent's first."""
     both = measured["incumbent"], measured["candidate"]
     shares = [own["passed_without_lookup"] / max(1, own["passed"]) for own in both]
     values = [f"{own['unseen_values']:.2g}" for own in both]
@@ -251,7 +246,7 @@ def describe_evidence(measured: dict[str, Any]) -> str:
 
 
 def describe_target(target: dict[str, Any]) -> str:
-    """What the gate says of one target, and the gain that it could have shown."""
+    """Describe the gate's result on a target, and the gain that it could have detected."""
     verdict = {"PASS": "lifted", "FAIL": "not lifted"}.get(target["verdict"], "open")
     text = f"{target['name']} {verdict}, {100 * target['gain']:+.1f} points"
     if target["detectable"] is None:
@@ -282,7 +277,6 @@ def _job(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_aim(job: Row[Any]) -> str:
-    """Return what a job is for or teaches; empty for one that trains for everything."""
     if job.teaches == "user":
         pools = json.loads(job.spec)["pools"]
         shown = sum(len(pool.get("successes", ())) for pool in pools)
@@ -297,7 +291,7 @@ def _describe_aim(job: Row[Any]) -> str:
 def _list_added_tasks(
     connection: Connection, alias: str, pools: Sequence[dict[str, Any]]
 ) -> list[Node]:
-    """The tasks that an operator added for no pattern, and that a job draws."""
+    """Return the tasks that an operator added for no pattern and a job draws."""
     drawn = [task for pool in pools if pool["name"] == OPERATOR for task in pool["tasks"]]
     tasks = Task.table()
     query = select(tasks).where(tasks.c.alias == alias, tasks.c.task.in_(drawn))
@@ -312,14 +306,12 @@ def _read_job_rounds(connection: Connection, job: str) -> Sequence[Row[Any]]:
 
 
 def _read_cycle_rounds(connection: Connection, cycle: str) -> Sequence[Row[Any]]:
-    """The rounds of all jobs of a cycle."""
     table = JobRound.table()
     query = select(table).where(table.c.cycle == cycle)
     return connection.execute(query.order_by(table.c.job, table.c.number)).all()
 
 
 def _build_round_node(connection: Connection, row: Row[Any]) -> Node:
-    """A round that a job closed over its own rollouts: what they showed, and what it wrote."""
     quotas = json.loads(row.directive)["quotas"]
     counts = f"{row.failures} failures in {row.rollouts} rollouts" if row.pools else "not closed"
     moved = [
@@ -357,7 +349,7 @@ def _build_round_pattern_node(connection: Connection, row: Row[Any], quota: dict
 
 
 def _find_parent_adapter(connection: Connection, folder: str | None) -> Node | None:
-    """The adapter from whose weights a job went on; what that rests on is asked for by its name."""
+    """Return the adapter from whose weights a job went on, without its own reasons."""
     parent = None if folder is None else find_adapter_at(connection, folder)
     row = None if parent is None else _row(connection, Adapter, "adapter", parent.adapter)
     if row is None:
@@ -380,7 +372,7 @@ def _cycle(connection: Connection, name: str) -> Node | None:
 
 
 def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str, Any]) -> Node:
-    """A pattern as the cycle saw it, and the tasks that it wrote for it before its job."""
+    """Return a pattern as the cycle saw it, and the tasks that it wrote for it before its job."""
     tasks = Task.table()
     query = select(tasks).where(tasks.c.cycle == cycle.cycle, tasks.c.pattern == quota["pattern"])
     later = _read_tasks_of_rounds(connection, cycle.cycle)
@@ -410,8 +402,6 @@ def _read_tasks_of_rounds(connection: Connection, cycle: str) -> set[str]:
 
 
 def _describe_weakness(quota: dict[str, Any]) -> tuple[str, ...]:
-    """What the directive says of a pattern, its cause where an analyzer gave one, and why a part of
-    its tasks are of another mode."""
     cause = quota.get("root_cause")
     choices = (
         f"{choice['tasks']} by {choice['mode']}: {choice['reason']}"
@@ -432,8 +422,7 @@ def _of_round(connection: Connection, cycle: Row[Any], pattern: str) -> str:
 
 
 def find_pattern(connection: Connection, name: str) -> Node | None:
-    """Return the node of a pattern as of the last round, for the agent where its priority is
-    highest; None where no round counted it."""
+    """Return the node of a pattern for the agent with its highest priority, if any."""
     patterns = Pattern.table()
     row = connection.execute(
         select(patterns)
@@ -467,8 +456,6 @@ def _task(connection: Connection, name: str) -> Node | None:
 
 
 def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
-    """Return the sentences of a directive (of the task's cycle, or of the round of a job that wrote
-    it) about the weakness that the task was written for."""
     cycle = None if task.cycle is None else _row(connection, Cycle, "cycle", task.cycle)
     if cycle is None or cycle.directive is None:
         return ()
@@ -503,12 +490,10 @@ def _task_node(
 
 
 def _describe_plan(task: Row[Any]) -> str:
-    """The plan of a task; empty for one that was written by none."""
     return "" if task.plan is None else f"by plan {task.plan}, revision {task.plan_revision}"
 
 
 def _describe_origin(task: Row[Any]) -> str:
-    """Return a phrase that names the author of a task of the buffer and its pattern."""
     if task.cycle is not None:
         return f"written for {task.pattern}"
     purpose = "" if task.pattern == OPERATOR else f" for {task.pattern}"
@@ -516,8 +501,6 @@ def _describe_origin(task: Row[Any]) -> str:
 
 
 def _describe_state(connection: Connection, task: Row[Any]) -> str:
-    """Return the state of a task that no new job draws, with its reason; empty for one that is
-    drawn."""
     states = TaskState.table()
     query = select(states).where(states.c.alias == task.alias, states.c.task == task.task)
     row = connection.execute(query).first()
@@ -531,7 +514,7 @@ def find_rollout(connection: Connection, name: str) -> Node | None:
     if row is None:
         return None
     verdict = {True: "passed", False: "failed", None: "unjudged"}[row.success]
-    # Of a rollout of training the log has no messages, so its label says nothing.
+    # The log has no messages of training rollouts, so their label means nothing.
     labelled = row.category is not None and row.purpose != "train"
     what = f"{row.category}|{row.pivot}" if labelled else None
     repair = read_repair(connection, name)
@@ -543,7 +526,7 @@ def find_rollout(connection: Connection, name: str) -> Node | None:
 def _row(
     connection: Connection, table: type[ProjectionTable], key: str, value: str
 ) -> Row[Any] | None:
-    """The one row, or the first of several agents."""
+    """Return the one row, or the first of several agents."""
     sql_table = table.table()
     query = (
         select(sql_table).where(sql_table.c[key] == value).order_by(*sql_table.primary_key.columns)

@@ -1,13 +1,9 @@
-"""Who runs a gateway, how far it follows the routes, and which adapters it uses.
+"""Reads of live gateways: the routes that they follow and the adapters that they use.
 
-Nothing is unloaded before every live gateway has applied the route without it and has neither a
-call nor an open session on it; this is how the one who unloads knows. Each gateway writes its own
-row, a few times a second. The time is the database's, so that clocks of hosts need not agree. Not
-folded from the log and not rebuilt: a row that is lost comes back with the next report. The row of
-a gateway that was killed is taken out by the role `work`.
-
-Not covered: a clock of the database that is set forward. Until the next reports, a second later,
-no gateway seems to be live.
+An adapter is unloaded only when every live gateway has applied the route without it and has neither
+a call nor an open session on it. Each gateway writes its row a few times a second, by the
+database's clock, so hosts need not agree on the time; a lost row comes back with the next report.
+If that clock is set forward, no gateway seems live until the next reports.
 """
 
 import json
@@ -24,7 +20,7 @@ from events.canonical import exact_json
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a gateway says of itself."""
+    """A gateway's report."""
 
     gateway: str
     """Id of the process: a restart is another gateway."""
@@ -32,18 +28,18 @@ class Report:
     position: int
     """Position in `learning` of the route table that the gateway applied."""
     in_flight: Mapping[str, int]
-    """Adapter -> calls that are being answered."""
+    """Adapter -> calls in flight."""
     open_sessions: Mapping[str, int]
     """Adapter -> sessions that would stay with it."""
 
     def uses(self, adapter: str) -> bool:
-        """Whether a call or an open session holds the adapter."""
+        """Return whether a call or an open session holds the adapter."""
         return bool(self.in_flight.get(adapter) or self.open_sessions.get(adapter))
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayState:
-    """A gateway's last report, and how old it is."""
+    """A gateway's last report, and its age."""
 
     report: Report
     age_seconds: float
@@ -73,24 +69,24 @@ def report(connection: Connection, status: Report) -> None:
 
 
 def leave(connection: Connection, gateway: str) -> None:
-    """Take out the row of a gateway that has stopped."""
+    """Delete the row of a stopped gateway."""
     connection.execute(delete(_GATEWAYS).where(_GATEWAYS.c.gateway == gateway))
 
 
 def silent(connection: Connection, for_seconds: float) -> list[str]:
-    """The gateways that were not heard of for so long, by id."""
+    """Return the gateways without a report for so long, by id."""
     since = _GATEWAYS.c.seen < clock(connection) - for_seconds
     query = select(_GATEWAYS.c.gateway).where(since).order_by(_GATEWAYS.c.gateway)
     return list(connection.execute(query).scalars())
 
 
 def forget(connection: Connection, for_seconds: float) -> None:
-    """Take out the rows of those, within `database.write_transaction`."""
+    """Delete the rows of `silent` gateways, within `database.write_transaction`."""
     connection.execute(delete(_GATEWAYS).where(_GATEWAYS.c.seen < clock(connection) - for_seconds))
 
 
 def read_live_gateways(connection: Connection, within_seconds: float) -> list[GatewayState]:
-    """The gateways that were heard of within so many seconds, by id: those that are live."""
+    """Return the live gateways, which reported within so many seconds, by id."""
     now = clock(connection)
     live = _GATEWAYS.c.seen >= now - within_seconds
     return [

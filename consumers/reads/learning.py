@@ -1,10 +1,6 @@
-"""Typed reads of the loop: leaders, cycles, the tasks that they wrote, and their jobs.
-
-A caller that needs more than one of them reads within one `database.read_transaction`, which is one
-moment of the tables. Times are texts as the events say them (RFC 3339, UTC). Not covered: adapters
-and routes (serving.py), patterns and rounds (rollouts.py), what makes the next cycle due
-(scheduling.py).
-"""
+"""Typed reads of the loop: leaders, cycles, the tasks that they wrote, and their jobs. Within one
+`database.read_transaction` all reads are of one moment. Times are texts as in the events (RFC 3339,
+UTC)."""
 
 import json
 from collections.abc import Iterator
@@ -46,13 +42,12 @@ from events.position import Position
 from events.rollouts import Task as TaskData
 
 _NUMBER_DIGITS: Final = 6
-"""Most digits of a cycle's number; what is longer is the beginning of an id."""
+"""Most digits of a cycle's number; a longer text is the beginning of an id."""
 _AT_ONCE: Final = 100
-"""Rows of the buffer that are fetched together."""
 
 
 class UnknownId(KintsugiError):
-    """No cycle or job has this id, or several begin so."""
+    """No cycle or job has this id, or several ids begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class LeaderRow:
 
 @dataclass(frozen=True, slots=True)
 class CycleRow:
-    """A cycle, as far as it has come."""
+    """A cycle in its present state, as in tables.py."""
 
     cycle: str
     alias: str
@@ -79,9 +74,7 @@ class CycleRow:
     slot: str | None
     acted: str | None
     round: int | None
-    """None until it was diagnosed."""
     directive: Directive | None
-    """None until it was written."""
     findings: tuple[PatternFinding, ...]
     summary: str | None
     analyzer: str | None
@@ -89,14 +82,11 @@ class CycleRow:
     accepted: int
     rejected: int
     job: str | None
-    """Its first job; None until one was requested."""
     version: str | None = field(default=None, kw_only=True)
     """Version with members that its branches became; None without one."""
     outcome: CycleOutcome | None
-    """None while it is open."""
     ended_because: str | None
     event: str
-    """Id of the event that started it."""
     started: str | None
     diagnosed: str | None
     directed: str | None
@@ -105,7 +95,7 @@ class CycleRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A training run, wanted or over."""
+    """A training run, wanted or over, as in tables.py."""
 
     job: str
     cycle: str | None
@@ -113,13 +103,11 @@ class JobRow:
     base: str
     capability: str | None
     branch: str | None
-    """Name of its branch; None where it trains for a whole cycle."""
+    """Name of its branch; None if it trains for a whole cycle."""
     teaches: str | None
-    """`router` or `user` where it trains these; None where it trains the agent."""
     spec: JobSpec
     minutes: float
     outcome: JobOutcome | None
-    """None while it is open; so are the next ones up to the attempts."""
     reason: str | None
     adapter: str | None
     sha256: str | None
@@ -128,24 +116,21 @@ class JobRow:
     seconds: float | None
     attempts: int | None
     event: str
-    """Id of the event that requested it."""
     requested: str | None
     ended: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class JobRoundRow:
-    """A round that a job closed over its own rollouts."""
+    """A round that a job closed over its own rollouts, as in tables.py."""
 
     job: str
     number: int
     cycle: str
     directive: Directive
     tasks: tuple[str, ...]
-    """Tasks that it wrote and that passed every check."""
     rejected: int
     rollouts: int | None
-    """None until it is closed; so are the next two, and `pools` is empty."""
     failures: int | None
     unread: int | None
     pools: tuple[PoolShare, ...]
@@ -154,12 +139,11 @@ class JobRoundRow:
 
 @dataclass(frozen=True, slots=True)
 class BufferTask:
-    """A task that was written for a pattern."""
+    """A task that was written for a pattern, as in tables.py."""
 
     task: TaskData
     pattern: str
     base: str | None
-    """On which it was proposed."""
     cycle: str | None
     mode: Mode | None
     verified: tuple[Verified, ...]
@@ -167,7 +151,6 @@ class BufferTask:
     source_rollout: str | None
     event: str | None
     plans: str | None = None
-    """Set of the plan that it was written by; None for one of no plan. So are the next two."""
     plan: str | None = None
     plan_revision: int | None = None
 
@@ -181,8 +164,7 @@ class TaskLine:
     environment: str | None
     capability: str | None
     base: str | None
-    """On which it was proposed; None for one that was rejected before it entered the buffer. So are
-    the environment, the capability and the source."""
+    """None, as are environment, capability and source, for a task rejected before the buffer."""
     source: str | None
     """`cycle`, or `operator` for one from outside a cycle."""
     cycle: str | None
@@ -196,7 +178,7 @@ class TaskLine:
 
 @dataclass(frozen=True, slots=True)
 class RejectionRow:
-    """A task that was written and failed a check."""
+    """A task that was written and failed a check, as in tables.py."""
 
     event: str
     cycle: str
@@ -210,13 +192,12 @@ class RejectionRow:
     instruction: str
     time: str | None
     plans: str | None = None
-    """Set of the plan that the try followed; None for one of no plan. So are the next two."""
     plan: str | None = None
     plan_revision: int | None = None
 
 
 _COLUMNS: Final = {"version": VERSION, "branch": BRANCH}
-"""Field -> its column, where the names differ."""
+"""Field -> its column, if the names differ."""
 
 
 def list_fields(row: CycleRow | JobRow) -> dict[str, Any]:
@@ -232,13 +213,13 @@ def leader(connection: Connection) -> LeaderRow | None:
 
 
 def cycle(connection: Connection, name: str) -> CycleRow | None:
-    """A cycle by its id."""
+    """Return a cycle by its id; None without one."""
     cycles = Cycle.table()
     return _first_cycle(connection, select(cycles).where(cycles.c.cycle == name))
 
 
 def find_cycle(connection: Connection, name: str) -> CycleRow:
-    """A cycle by its id or number, or how its id begins. Raises UnknownId."""
+    """Return a cycle by its id, its number or a unique beginning of its id. Raise UnknownId."""
     numbered = _find_numbered(connection, name)
     row = cycle(connection, numbered or _whole(connection, Cycle, "cycle", name))
     if row is None:
@@ -247,21 +228,21 @@ def find_cycle(connection: Connection, name: str) -> CycleRow:
 
 
 def open_cycle(connection: Connection, alias: str) -> CycleRow | None:
-    """The cycle of an agent that is not over."""
+    """Return the open cycle of an agent; None without one."""
     cycles = Cycle.table()
     query = select(cycles).where(cycles.c.alias == alias, cycles.c.outcome.is_(None))
     return _first_cycle(connection, query)
 
 
 def open_cycles(connection: Connection) -> list[CycleRow]:
-    """The cycles that are not over, one of an agent, by agent."""
+    """Return the open cycles, at most one of an agent, by agent."""
     table = Cycle.table()
     query = select(table).where(table.c.outcome.is_(None)).order_by(table.c.alias)
     return [_cycle(dict(row)) for row in connection.execute(query).mappings()]
 
 
 def read_cycle_offsets(connection: Connection) -> dict[str, int]:
-    """Cycle -> the offset of `learning` at which it began."""
+    """Return cycle -> the offset of `learning` at which it began."""
     table = Cycle.table().c
     return {row.cycle: row.offset for row in connection.execute(select(table.cycle, table.offset))}
 
@@ -269,7 +250,7 @@ def read_cycle_offsets(connection: Connection) -> dict[str, int]:
 def cycles(
     connection: Connection, alias: str | None = None, limit: int | None = None
 ) -> list[CycleRow]:
-    """Cycles, the newest first."""
+    """Return cycles, the newest first."""
     table = Cycle.table()
     query = select(table).order_by(table.c.offset.desc(), table.c.cycle).limit(limit)
     if alias is not None:
@@ -278,14 +259,14 @@ def cycles(
 
 
 def newest_cycle(connection: Connection) -> CycleRow | None:
-    """The open cycle that began last; where none is open, the one that began last."""
+    """Return the newest open cycle, or the newest of all if none is open."""
     table = Cycle.table()
     order = (table.c.outcome.is_not(None), table.c.offset.desc(), table.c.cycle)
     return _first_cycle(connection, select(table).order_by(*order).limit(1))
 
 
 def find_version_cycle(connection: Connection, version: str) -> str | None:
-    """Return the id of the cycle that composed a version with members; None where a person did."""
+    """Return the id of the cycle that composed a version with members; None if a person did."""
     cycles = Cycle.table().c
     query = select(cycles.cycle).where(cycles[VERSION] == version)
     name: str | None = connection.execute(query.limit(1)).scalar()
@@ -293,14 +274,14 @@ def find_version_cycle(connection: Connection, version: str) -> str | None:
 
 
 def job(connection: Connection, name: str) -> JobRow | None:
-    """A job by its id."""
+    """Return a job by its id; None without one."""
     table = Job.table()
     rows = _jobs(connection, select(table).where(table.c.job == name))
     return rows[0] if rows else None
 
 
 def find_job(connection: Connection, name: str) -> JobRow:
-    """A job by its id, or how it begins. Raises UnknownId."""
+    """Return a job by its id or a unique beginning of it. Raise UnknownId."""
     row = job(connection, _whole(connection, Job, "job", name))
     if row is None:
         raise UnknownId(f"there is no job {name!r}; see kintsugi jobs ls")
@@ -308,7 +289,7 @@ def find_job(connection: Connection, name: str) -> JobRow:
 
 
 def open_jobs(connection: Connection) -> list[JobRow]:
-    """The jobs that are not over, in the order in which they were requested."""
+    """Return the open jobs in the order of their requests."""
     table = Job.table()
     query = select(table).where(table.c.outcome.is_(None))
     return _jobs(connection, query.order_by(table.c.offset, table.c.job))
@@ -317,15 +298,14 @@ def open_jobs(connection: Connection) -> list[JobRow]:
 def jobs(
     connection: Connection, alias: str | None = None, limit: int | None = None
 ) -> list[JobRow]:
-    """Jobs, the newest first."""
+    """Return jobs, the newest first."""
     table = Job.table()
     query = select(table).order_by(table.c.offset.desc(), table.c.job).limit(limit)
     return _jobs(connection, query if alias is None else query.where(table.c.alias == alias))
 
 
 def list_user_jobs(connection: Connection, alias: str, base: str) -> list[JobRow]:
-    """The jobs that train who plays the users of an agent on a base, in the order in which they
-    were requested."""
+    """Return the jobs that train users for an agent on a base, in the order of their requests."""
     table = Job.table()
     query = select(table).where(
         table.c.alias == alias, table.c.base == base, table.c.teaches == "user"
@@ -334,21 +314,21 @@ def list_user_jobs(connection: Connection, alias: str, base: str) -> list[JobRow
 
 
 def list_cycle_jobs(connection: Connection, cycle: str) -> list[JobRow]:
-    """The jobs of a cycle, in the order in which they were requested."""
+    """Return the jobs of a cycle in the order of their requests."""
     table = Job.table()
     query = select(table).where(table.c.cycle == cycle)
     return _jobs(connection, query.order_by(table.c.offset, table.c.job))
 
 
 def job_rounds(connection: Connection, job: str) -> list[JobRoundRow]:
-    """The rounds that a job closed, in their order."""
+    """Return the rounds that a job closed, in their order."""
     table = JobRound.table()
     query = select(table).where(table.c.job == job).order_by(table.c.number)
     return [_parse_job_round(dict(row)) for row in connection.execute(query).mappings()]
 
 
 def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str | None:
-    """The newest cycle of an agent on a base that wrote tasks, were it in vain; `but` is none."""
+    """Return an agent's newest cycle on a base, except `but`, that wrote tasks, even in vain."""
     table = Cycle.table()
     query = select(table.c.cycle).where(
         table.c.alias == alias,
@@ -362,9 +342,8 @@ def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str |
 
 
 def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Iterator[BufferTask]:
-    """The buffer: tasks that were written for an agent, in log order; of one base, or of all, for
-    a task outlives the base that it was written on. One after the other, within the transaction:
-    every cycle writes more, and a whole one takes 10 KiB."""
+    """Return an agent's written tasks in log order, of one base or all, fetched within the
+    transaction: a task takes about 10 KiB, and every cycle adds some."""
     table = Task.table()
     query = select(table).where(table.c.alias == alias, table.c.origin == PROPOSED)
     if base is not None:
@@ -374,7 +353,7 @@ def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Ite
 
 
 def patterns_of(connection: Connection, alias: str) -> dict[str, str]:
-    """The tasks of the buffer by name, in log order -> the pattern that each was written for."""
+    """Return task -> pattern that it was written for, of the buffer in log order."""
     table = Task.table().c
     query = select(table.task, table.pattern).where(table.alias == alias, table.origin == PROPOSED)
     rows = connection.execute(query.order_by(table.offset, table.task))
@@ -382,7 +361,7 @@ def patterns_of(connection: Connection, alias: str) -> dict[str, str]:
 
 
 def read_repair_tasks(connection: Connection, alias: str) -> set[str]:
-    """Return the tasks of the mode `repair` that cycles wrote, whatever became of them."""
+    """Return the tasks of the mode `repair` that cycles wrote, in any state."""
     table = Task.table().c
     query = select(table.task).where(
         table.alias == alias,
@@ -394,7 +373,7 @@ def read_repair_tasks(connection: Connection, alias: str) -> set[str]:
 
 
 def read_task_body(connection: Connection, task: str) -> str | None:
-    """Return the text of the body of a task by content; None where no event brought it."""
+    """Return the body of a task by content as text; None if no event brought it."""
     bodies = TaskBody.table().c
     body: str | None = connection.execute(select(bodies.body).where(bodies.task == task)).scalar()
     return body
@@ -421,8 +400,8 @@ def read_inactive_tasks(connection: Connection, alias: str) -> dict[str, str]:
 def list_task_lines(
     connection: Connection, alias: str | None = None, beginning: str = ""
 ) -> list[TaskLine]:
-    """Return the buffer of an agent, or of all, in log order, and after it the tasks of no buffer
-    that were retired or rejected; those whose ids begin so."""
+    """Return tasks whose ids start with `beginning`, of one agent or all: the buffer in log order,
+    then retired or rejected tasks outside of it."""
     tasks, states = Task.table().c, TaskState.table().c
     of_both = (tasks.alias == states.alias) & (tasks.task == states.task)
     query = (
@@ -457,7 +436,7 @@ def list_task_lines(
 
 
 def find_traffic_task(connection: Connection, task: str, alias: str | None) -> list[TaskLine]:
-    """A task of the traffic by its whole id, of an agent or of each that has it."""
+    """Return a task of the traffic by its whole id, for one agent or each that has it."""
     tasks = Task.table().c
     query = select(tasks.alias, tasks.task, tasks.environment, tasks.capability).where(
         tasks.task == task, tasks.origin != PROPOSED
@@ -474,7 +453,7 @@ def find_traffic_task(connection: Connection, task: str, alias: str | None) -> l
 def _read_tags(
     connection: Connection, alias: str | None, beginning: str
 ) -> dict[tuple[str, str], list[str]]:
-    """(Agent, task) -> the patterns that the tasks of buffers are tagged with, by name."""
+    """Return (agent, task) -> patterns that buffers' tasks are tagged with, by name."""
     tags, tasks = TaskPattern.table().c, Task.table().c
     query = (
         select(tags.alias, tags.task_key, tags.pattern)
@@ -504,7 +483,7 @@ def _parse_task_line(row: dict[str, Any], tagged: dict[tuple[str, str], list[str
 
 
 def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:
-    """What a cycle wrote in vain, in log order."""
+    """Return a cycle's rejected tasks in log order."""
     table = Rejection.table()
     query = select(table).where(table.c.cycle == cycle).order_by(table.c.offset, table.c.event)
     names = RejectionRow.__dataclass_fields__
@@ -512,11 +491,8 @@ def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:
     return [RejectionRow(**{name: row[name] for name in names}) for row in rows]
 
 
-# Rows
-
-
 def _whole(connection: Connection, table: type[ProjectionTable], key: str, begins: str) -> str:
-    """The one id that begins so; `begins` itself where none does. Raises UnknownId for several."""
+    """Return the one id that begins so, or `begins` if none does. Raise UnknownId for several."""
     ids = table.table().c[key]
     query = select(ids).where(ids.startswith(begins, autoescape=True)).order_by(ids).limit(3)
     matches: list[str] = list(connection.execute(query).scalars())
@@ -528,8 +504,7 @@ def _whole(connection: Connection, table: type[ProjectionTable], key: str, begin
 
 
 def _find_numbered(connection: Connection, name: str) -> str | None:
-    """The id of the one cycle that has this number; None for what is no number, or of no cycle.
-    Raises UnknownId where several agents have one."""
+    """Return the cycle with this number, if any. Raise UnknownId if several agents have one."""
     if not (name.isascii() and name.isdecimal() and len(name) <= _NUMBER_DIGITS):
         return None
     table = Cycle.table().c

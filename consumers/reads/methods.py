@@ -1,7 +1,4 @@
-"""Wire the reads with the methods: succession and explanation ask the rooms only here.
-
-Rooms need these reads, so succession and explanation import this module where they use it.
-"""
+"""Wire the reads with the methods. Methods need the reads, so these import this module on use."""
 
 from consumers.methods.lessons.reads import describe_content, describe_pools
 from consumers.methods.skills.old_members import describe_retraining

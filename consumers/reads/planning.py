@@ -1,9 +1,5 @@
-"""Small reads for whoever plans a cycle or counts what one cost.
-
-Within one `database.read_transaction`, which is one moment of the tables. Each reads a few rows out
-of an index, so a status that is asked every second may ask them too. Not covered: what makes a
-cycle due (scheduling.py).
-"""
+"""Small reads for planning a cycle and counting its cost, within one `database.read_transaction`.
+Each reads a few rows from an index, so a status may ask them every second."""
 
 import json
 from collections.abc import Collection
@@ -23,11 +19,11 @@ from events.jobs import KnownPattern
 from events.rollouts import Purpose
 
 HEAVIEST: Final = 5
-"""Patterns of an agent that a status names."""
+"""Patterns of an agent in a status."""
 MOST_UNUSABLE: Final = 20
-"""Pairs of key and environment whose unusable failures a status counts."""
+"""Pairs of key and environment in a status."""
 LAST: Final = 5
-"""Cycles whose duration a status names."""
+"""Cycles whose duration is in a status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +40,11 @@ class UnusableFailures:
     """Failures of one key on tasks that the agent's environment does not write."""
 
     client: str | None
-    """Name of the key; None for imports, and where no keys are configured."""
+    """Name of the key; None for imports, and without configured keys."""
     environment: str | None
-    """Environment of their tasks; None where no task or no environment is known."""
+    """Environment of their tasks; None if unknown."""
     failures: int
-    """How many there are after deduplication."""
+    """Number after deduplication."""
 
     def describe(self) -> str:
         """Return the count in words."""
@@ -60,8 +56,7 @@ class UnusableFailures:
 def list_open_patterns(
     connection: Connection, alias: str, base: str, kinds: Collection[str] | None = None
 ) -> list[PatternWeight]:
-    """Return the patterns of an agent on a base that are not resolved, the highest priority first;
-    with `kinds`, those with an example on a task of these kinds."""
+    """Return unresolved patterns, highest priority first; if given, with an example on `kinds`."""
     table = Pattern.table().c
     query = (
         select(table.pattern, table.priority, table.status, table.examples)
@@ -84,9 +79,8 @@ def list_open_patterns(
 def list_unusable_failures(
     connection: Connection, alias: str, base: str, kinds: Collection[str]
 ) -> list[UnusableFailures]:
-    """Count the failures of an agent's own traffic on a base that are on no task of these kinds,
-    for each key and environment. Rollouts count from the round of the agent's last cycle on. Return
-    at most `MOST_UNUSABLE` counts, the largest first."""
+    """Count an agent's failures on tasks of no such kind, by key and environment, since the round
+    of its last cycle. Return at most `MOST_UNUSABLE` counts, the largest first."""
     table, cycles = Rollout.table().c, Cycle.table().c
     rounds = select(func.max(cycles.round)).where(cycles.alias == alias, cycles.base == base)
     last: int | None = connection.execute(rounds).scalar()
@@ -96,7 +90,7 @@ def list_unusable_failures(
         table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES),
         table.category.is_not(None), is_current(connection, table), not_(has_kind(table, kinds)),
     )  # fmt: skip
-    # Apart, for joined by OR a database reads every failure of the agent.
+    # Separate, because with OR a database reads every failure of the agent.
     since = table.round >= (-1 if last is None else last)
     different = union(failed.where(table.round.is_(None)), failed.where(since)).subquery().c
     count = func.count().label("n")
@@ -112,12 +106,12 @@ def list_unusable_failures(
 def heaviest_patterns(
     connection: Connection, alias: str, base: str, kinds: Collection[str] | None = None
 ) -> list[PatternWeight]:
-    """Return the first `HEAVIEST` of these patterns."""
+    """Return the first `HEAVIEST` open patterns."""
     return list_open_patterns(connection, alias, base, kinds)[:HEAVIEST]
 
 
 def read_known_patterns(connection: Connection, alias: str, base: str) -> tuple[KnownPattern, ...]:
-    """Return all patterns of an agent on a base as the last round left them, by name."""
+    """Return all patterns of an agent on a base at the end of the last round, by name."""
     table = Pattern.table()
     query = select(table).where(table.c.alias == alias, table.c.base == base)
     names = KnownPattern.model_fields.keys() - {"anchors"}
@@ -128,7 +122,7 @@ def read_known_patterns(connection: Connection, alias: str, base: str) -> tuple[
 
 
 def last_cycle_times(connection: Connection, alias: str, base: str) -> list[tuple[str, str]]:
-    """Beginning and end of the `LAST` finished cycles of an agent on a base, the newest first."""
+    """Return (start, end) of the `LAST` finished cycles of an agent on a base, newest first."""
     table = Cycle.table().c
     query = (
         select(table.started, table.ended)

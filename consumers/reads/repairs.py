@@ -1,4 +1,4 @@
-"""Typed reads of repairs: what was proven of a rollout, and which rollouts wait for a search."""
+"""Typed reads of repairs: proven results, and rollouts that wait for a search."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -14,13 +14,12 @@ from consumers.rows import make_row
 from consumers.tables import SKIPPED, Repair, Rollout
 
 REPAIR_RULES: Final = "1"
-"""Version of the search and of how its result is read (daemon/repair): with another one rollouts
-are searched again."""
+"""Version of the search and its reading (daemon/repair); a new one searches rollouts again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairRow:
-    """What the search for the smallest repair of a rollout came to."""
+    """Result of the search for the smallest repair of a rollout."""
 
     rules: str
     outcome: str
@@ -33,7 +32,7 @@ class RepairRow:
 
 @dataclass(frozen=True, slots=True)
 class RepairCounts:
-    """Failed rollouts of the agents' own traffic, by what a search came to."""
+    """Failed rollouts of the agents' own traffic, by the result of their search."""
 
     repaired: int = 0
     state_right: int = 0
@@ -41,7 +40,7 @@ class RepairCounts:
     skipped: int = 0
     """Rollouts that could not be replayed."""
     waiting: int = 0
-    """Rollouts that name a task of a declared environment and were not searched yet."""
+    """Rollouts on a task of a declared environment that were not searched yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,11 @@ class RepairCandidate:
     rollout: str
     environment: str
     reason: str | None
-    """Why it was skipped before; None where it was not."""
+    """Why it was skipped before, if it was."""
 
 
 def read_repair(connection: Connection, rollout: str) -> RepairRow | None:
-    """The result of a rollout's search; None where there is none."""
+    """Return the result of a rollout's search; None without one."""
     repairs = Repair.table()
     row = connection.execute(select(repairs).where(repairs.c.rollout == rollout)).first()
     return None if row is None else make_row(RepairRow, row, edits=json.loads(row.edits))
@@ -78,10 +77,9 @@ def read_repair_candidates(
     uncounted: bool = False,
     with_skipped: bool = False,
 ) -> list[RepairCandidate]:
-    """Failed rollouts without a result of this version of the rules: those that no round has
-    counted first, and of these the newest. `without` are rollouts and `away` environments to leave
-    out; `uncounted` leaves out what a round has counted, `with_skipped` adds those that could not
-    be replayed."""
+    """Return failed rollouts without a result of these rules: uncounted by a round first, newest
+    first. `without` are rollouts and `away` environments to leave out; `uncounted` leaves out those
+    that a round has counted, `with_skipped` adds those that could not be replayed."""
     rollouts, repairs = Rollout.table().c, Repair.table().c
     unsearched: ColumnElement[bool] = repairs.rollout.is_(None) | (repairs.rules != rules)
     if with_skipped:
@@ -101,8 +99,7 @@ def read_repair_candidates(
 
 
 def count_repairs(connection: Connection, rules: str) -> RepairCounts:
-    """Count failed rollouts by the outcome of their search; results of another version of the rules
-    count as waiting."""
+    """Count failed rollouts by the result of their search; other rules count as waiting."""
     repairs = Repair.table().c
     is_current = func.coalesce(repairs.rules, "") == rules
     rows = connection.execute(
@@ -116,7 +113,6 @@ def count_repairs(connection: Connection, rules: str) -> RepairCounts:
 
 
 def _can_be_searched() -> ColumnElement[bool]:
-    """Whether a rollout failed and names a task of a declared environment."""
     rollouts = Rollout.table().c
     return (
         rollouts.success.is_(False)

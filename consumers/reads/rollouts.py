@@ -1,7 +1,5 @@
-"""Typed reads of the projection: what the command line and the daemon ask.
-
-The shapes are a promise to scripts: fields may be added, none dropped or changed in meaning.
-"""
+"""Typed reads of rollouts, patterns, rounds and dead letters, for the command line and the daemon.
+The shapes are a promise to scripts: fields may be added, none dropped or changed in meaning."""
 
 import json
 from collections import Counter
@@ -50,12 +48,11 @@ class RolloutLine:
     policy: str
     source: str
     verdicts: list[dict[str, Any]]
-    """Verdicts from other sources than `success`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRow:
-    """Everything that was folded of one rollout, and where its event lies."""
+    """All folded facts of a rollout, and the place of its event."""
 
     line: RolloutLine
     alias: str
@@ -70,12 +67,11 @@ class RolloutRow:
     offset: int
     gold_actions: list[dict[str, Any]] | None
     rule_category: str | None = None
-    """Primary category by the rules; `line.category` is the repair's where it proves one."""
+    """Primary category by the rules; `line.category` is that of a proven repair."""
     rule_pivot: str | None = None
     repair: RepairRow | None = None
-    """None where no repair was searched yet."""
     has_older_rules: bool = False
-    """Whether newer rules judge its kind of task, so that its verdict counts no more."""
+    """Whether newer rules judge its kind of task, so that its verdict no longer counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +84,11 @@ class PatternLine:
     category: str
     pivot: str
     failures: int
-    """Deduplicated failures that the round attributed to it."""
     attempts: int
     """Judged rollouts of the round around its failures."""
     passes: int
     pass_rate: float
-    """What a random failure of it meets around it; docs/patterns.md."""
+    """Pass rate that a random failure of it meets around it; docs/patterns.md."""
     priority: float
     status: str
     examples: list[str]
@@ -131,16 +126,15 @@ class DeadLetterLine:
     reason: str
     source: str
     sequence: int
-    """Identifies the event together with the source; the offset of a broker may change."""
+    """With the source it identifies the event; the offset of a broker may change."""
     dropped: str | None
-    """Reason a person gave for dropping it; None where it was not dropped."""
+    """Reason that a person gave for dropping it; None if it was not dropped."""
     rollout: str | None = None
-    """The live rollout that is missing for it; None where none is."""
+    """The live rollout that is missing for it, if any."""
 
 
 DROP: Final = "dlq drop"
-"""Action of a person who wants to hear no more of a dead letter. The letter stays what it is: the
-tables say what the log says, and a rebuild with folds that can take it folds it."""
+"""Action by which a person drops a dead letter. Its row stays: a newer fold may fold the event."""
 
 TREND_ROUNDS = 8
 
@@ -148,7 +142,7 @@ TREND_ROUNDS = 8
 def rollout_lines(
     connection: Connection, selection: Selection = "all", limit: int | None = None
 ) -> list[RolloutLine]:
-    """Rollouts in order of time, task, trial and id; what is missing comes first."""
+    """Return rollouts ordered by time, task, trial and id, missing values first."""
     labelled = labelled_rollouts()
     rollouts = labelled.c
     query = select(labelled).order_by(
@@ -167,7 +161,7 @@ def rollout_lines(
 
 
 def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
-    """One rollout by its id; None when there is none."""
+    """Return a rollout by its id; None without one."""
     labelled, tasks = labelled_rollouts(), Task.table().c
     rollouts = labelled.c
     row = connection.execute(
@@ -207,7 +201,7 @@ def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
 
 
 def find_rollouts_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
-    """Ids that start with `prefix`, so that a person need not type a whole one."""
+    """Return the first ids that start with `prefix`."""
     rollouts = Rollout.table().c
     return list(
         connection.execute(
@@ -228,7 +222,7 @@ def filter_rollout_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a rollout."""
+    """The outcome of a rollout."""
 
     success: bool | None
     termination: str | None
@@ -236,11 +230,10 @@ class Verdict:
 
 
 _IDS_PER_QUERY: Final = 1000
-"""Below the number of parameters that either database takes."""
 
 
 def verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Verdict]:
-    """What became of those of `ids` that have been folded."""
+    """Return the outcomes of those of `ids` that have been folded."""
     rollouts = Rollout.table().c
     columns = select(rollouts.rollout, rollouts.success, rollouts.termination, rollouts.reward)
     return {
@@ -254,12 +247,11 @@ def verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Verdict]:
 
 @dataclass(frozen=True, slots=True)
 class RolloutConduct:
-    """How the agent behaved in a rollout, for the gate."""
+    """The agent's behaviour in a rollout, for the gate."""
 
     rollout: str
     task: str | None
     categories: list[str]
-    """Every rule that holds."""
     tool_calls: int
     tool_errors: int
     """Calls of the agent's own that a tool answered with an error."""
@@ -267,7 +259,7 @@ class RolloutConduct:
 
 
 def read_conduct(connection: Connection, ids: Sequence[str]) -> list[RolloutConduct]:
-    """The conduct in those of `ids` that have been folded, in no fixed order."""
+    """Return the conduct in those of `ids` that have been folded, in no fixed order."""
     rollouts = Rollout.table().c
     columns = select(
         rollouts.rollout, rollouts.task, rollouts.categories, rollouts.tool_calls,
@@ -283,7 +275,7 @@ def read_conduct(connection: Connection, ids: Sequence[str]) -> list[RolloutCond
 
 
 def pattern_lines(connection: Connection, alias: str | None = None) -> list[PatternLine]:
-    """Failure patterns, highest priority first; of equal ones a pinned one."""
+    """Return failure patterns, highest priority first; of equal ones a pinned one."""
     patterns = Pattern.table().c
     pinned = case((patterns.operator == "pinned", 0), else_=1)
     query = select(Pattern.table()).order_by(
@@ -306,7 +298,7 @@ def pattern_lines(connection: Connection, alias: str | None = None) -> list[Patt
 
 
 def _trends(connection: Connection) -> dict[tuple[str, str, str], list[float]]:
-    """The last priorities of each pattern since its patterns began."""
+    """Return the last priorities of each pattern since its patterns began."""
     history, patterns = PatternRound.table().c, Pattern.table().c
     own = and_(*(history[name] == patterns[name] for name in ("alias", "base", "pattern")))
     place = func.row_number().over(
@@ -327,14 +319,14 @@ def _trends(connection: Connection) -> dict[tuple[str, str, str], list[float]]:
 
 
 def last_round(connection: Connection) -> RoundLine | None:
-    """The round that was closed last."""
+    """Return the round that was closed last."""
     cycles = Round.table().c
     row = connection.execute(select(Round.table()).order_by(cycles.round.desc()).limit(1)).first()
     return None if row is None else make_row(RoundLine, row)
 
 
 def last_position(connection: Connection) -> Position:
-    """The position of the round that was closed last; empty before the first."""
+    """Return the position of the round that was closed last; empty before the first."""
     cycles = Round.table().c
     stored = connection.execute(
         select(cycles.position).order_by(cycles.round.desc()).limit(1)
@@ -358,7 +350,7 @@ class RuleChange:
 
     @property
     def sentence(self) -> str:
-        """Return the change as `kintsugi status` says it."""
+        """Return the change as a sentence for `kintsugi status`."""
         return (
             f"re-baselined: rules {self.environment}/{self.before} -> "
             f"{self.environment}/{self.after}, in round {self.round}"
@@ -402,7 +394,7 @@ class OlderVerdicts:
 
     @property
     def sentence(self) -> str:
-        """Return the verdicts as `kintsugi status` counts them."""
+        """Return the count as a sentence for `kintsugi status`."""
         return (
             f"{self.verdicts:,} verdicts of the last round count nowhere, because others on their "
             "kinds of task were given under newer rules; run the newest release everywhere"
@@ -435,8 +427,7 @@ class Backlog:
 
 
 def count_backlog(connection: Connection) -> Backlog:
-    """Count rollouts of the agents' own traffic that no round has counted and those without a
-    verdict, and all rollouts of any purpose."""
+    """Count an agents' rollouts without a round, those without a verdict, and all."""
     rollouts = Rollout.table().c
     own = of_agents(rollouts)
     row = connection.execute(
@@ -450,7 +441,7 @@ def count_backlog(connection: Connection) -> Backlog:
 
 
 def dead_letters(connection: Connection) -> list[DeadLetterLine]:
-    """Events that could not be folded, in log order."""
+    """Return the events that could not be folded, in log order."""
     letters = DeadLetter.table().c
     dropped = _read_drops(connection)
     query = select(DeadLetter.table())
@@ -486,8 +477,8 @@ def dead_letter_counts(connection: Connection) -> dict[str, int]:
 
 
 def _is_obsolete() -> ColumnElement[bool]:
-    """Whether a letter is of a session that is a rollout by now, or that another letter is of: two
-    workers that fail at once say so twice."""
+    """Return the condition for letters of a session that is a rollout by now or has another letter:
+    two workers that fail at once record a letter each."""
     letters, rollouts = DeadLetter.table().c, Rollout.table().c
     other = DeadLetter.table().alias("other")
     first = tuple_(other.c.event_source, other.c.sequence) < tuple_(
@@ -502,7 +493,7 @@ def _is_obsolete() -> ColumnElement[bool]:
 
 
 def _read_drops(connection: Connection) -> dict[tuple[str, str, int], str]:
-    """(Stream, source, sequence) -> why a person dropped that letter last."""
+    """Return (stream, source, sequence) -> why a person dropped that letter last."""
     actions = OperatorAction.table().c
     query = select(actions.arguments, actions.reason).where(actions.action == DROP)
     reasons: dict[tuple[str, str, int], str] = {}

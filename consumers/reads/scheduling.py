@@ -1,10 +1,6 @@
-"""What makes a cycle of an agent due, and what holds it back: numbers for the scheduler.
-
-Counted in SQL over the agent's own traffic, within one `database.read_transaction`, which is one
-moment of the tables. It is asked with every tick, so it reads what no cycle has read out of
-indexes, and of what one has read nothing.
-Not covered: what follows from the numbers and the clock (daemon/cycle/scheduler.py).
-"""
+"""Numbers for the scheduler: reasons why a cycle of an agent is due, or must wait. Call it within
+`database.read_transaction`. It runs in every tick, so it reads unread rollouts from indexes and
+nothing of the rest."""
 
 import json
 from collections.abc import Collection
@@ -29,40 +25,38 @@ from events.position import Position, entries
 from events.streams import ROLLOUTS
 
 CYCLE_START: Final = "cycle start"
-"""What a person's action is called that asks for a cycle; it names the `alias`."""
+"""Action by which a person asks for a cycle; it names the `alias`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """What makes a cycle of one agent on one base due, and what holds it back."""
+    """The reasons for and against a cycle of one agent on one base."""
 
     alias: str
     base: str
     position: Position
     """Position in `rollouts` up to which the numbers count."""
     number: int
-    """Number of the next cycle."""
     is_open: bool
-    """Whether a cycle of the agent runs, on any base."""
+    """Whether a cycle of the agent is open, on any base."""
     rollouts: int
-    """Rollouts of the agent's own traffic that none of its cycles has read, without those on tasks
-    that its environment does not write; the next two count these."""
+    """The agent's own rollouts that none of its cycles has read, as for the next two, without those
+    on tasks that its environment does not write."""
     judged: int
     failed: int
-    """Deduplicated, of policies that answer now and of imports, on tasks that can be followed: what
-    a round would count."""
+    """Deduplicated failures that a round would count, on tasks that can be followed."""
     priority: float
-    """Sum over the patterns that are not resolved and have such a failure, as of the last round."""
+    """Sum over the unresolved patterns with such a failure, from the last round."""
     first_seen: datetime | None
     """Time of its oldest rollout; None without one."""
     last_started: datetime | None
     last_ended: datetime | None
     fruitless: int
-    """Cycles since the last one that was promoted; those that a person called off do not count."""
+    """Cycles since the last promoted one, without those that a person cancelled."""
     job_seconds: float
-    """How long the jobs ran that ended on the day, of all agents."""
+    """Seconds of all agents' jobs that ended on the day."""
     asked: str | None = None
-    """The event by which a person last asked for a cycle, where none has started since."""
+    """Event by which a person asked for a cycle, if none has started since."""
 
 
 def scheduling(
@@ -72,10 +66,8 @@ def scheduling(
     now: datetime,
     kinds: Collection[str] | None = None,
 ) -> Scheduling:
-    """Return the input of the scheduler for the day (UTC) of `now`.
-
-    `connection` is that of `database.read_transaction`. `kinds` are the kinds of task that the
-    agent's environment writes; with None, rollouts on any task count."""
+    """Return the scheduler's input for the day (UTC) of `now`, within `database.read_transaction`.
+    `kinds` are the kinds of task that the agent's environment writes; None counts any task."""
     newest = _newest(connection, alias, base)
     return Scheduling(
         alias=alias,
@@ -102,9 +94,9 @@ def unread_since(
     decided: int,
     kinds: Collection[str] | None = None,
 ) -> Scheduling:
-    """Return what `scheduling` would count if the last cycle had read up to `read` and begun at the
-    offset `decided` of `learning` (-1: there was no cycle). What follows from the cycles themselves
-    is that of an agent without any; the caller knows which there would have been."""
+    """Return the counts of `scheduling` if the last cycle had read up to `read` and begun at the
+    offset `decided` of `learning` (-1: none). Facts about cycles are those of an agent without
+    any."""
     return Scheduling(
         alias=alias,
         base=base,
@@ -144,7 +136,7 @@ def _within(read: Position) -> ColumnElement[bool]:
 
 
 def job_seconds(connection: Connection, now: datetime) -> float:
-    """How long the jobs ran that ended on the day (UTC) of `now`."""
+    """Return the total seconds of the jobs that ended on the day (UTC) of `now`."""
     table, day = Job.table().c, now.astimezone(UTC).date()
     # Days are prefixes of the times, so texts compare as the times do.
     query = select(table.seconds).where(
@@ -166,11 +158,11 @@ def _parse_moment(text: str | None) -> datetime | None:
 def _unread(
     connection: Connection, alias: str, base: str, kinds: Collection[str] | None
 ) -> dict[str, int]:
-    """Rollouts of the agent's own traffic after the last round that a cycle of it has read."""
+    """Count the agent's own rollouts after the last round that a cycle of it has read."""
     table, done = Rollout.table().c, Cycle.table().c
     read = select(func.max(done.round)).where(done.alias == alias, done.base == base)
     last: int | None = connection.execute(read).scalar()
-    # Apart, for joined by OR a database reads every rollout of the agent.
+    # Separate, because with OR a database reads every rollout of the agent.
     since = table.round > (-1 if last is None else last)
     return _count_rollouts(connection, alias, base, kinds, table.round.is_(None), since)
 
@@ -182,9 +174,8 @@ def _count_rollouts(
     kinds: Collection[str] | None,
     *conditions: ColumnElement[bool],
 ) -> dict[str, int]:
-    """Rollouts of the agent's own traffic for which one of these conditions holds; no two hold for
-    the same rollout. A rollout on a task counts if the task is of these `kinds`. One without a task
-    counts, but its failure does not, since no task can follow it."""
+    """Count own rollouts for which one of these disjoint conditions holds, on tasks of these
+    `kinds`. A rollout without a task counts, but not its failure, since no task can follow it."""
     table = Rollout.table().c
     usable = is_usable(table, kinds)
     own = (table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES))

@@ -1,8 +1,8 @@
 """Typed reads of adapters and routes, for the commands, the gateways and the reconciler.
 
-A caller that needs more than one of them reads within one `database.read_transaction`, which is one
-moment of the tables. Positions are offsets of the one partition of `learning`: a row's `offset` is
-that of the event that made it so, and a reader that has applied a position above it knows of it.
+Within one `database.read_transaction` all reads are of one moment. Positions are offsets of the one
+partition of `learning`: a row's `offset` is that of the event that made it so, and a reader that
+has applied a higher position knows of it.
 """
 
 import json
@@ -40,7 +40,7 @@ class UnknownAdapter(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class AdapterLine:
-    """An adapter in a list."""
+    """An adapter in a list, as in tables.py."""
 
     adapter: str
     state: str
@@ -48,16 +48,13 @@ class AdapterLine:
     capability: str | None
     job: str | None
     gate: dict[str, Any] | None
-    """The report of the gate's last decision."""
     alias: str
     since: str | None
     reason: str
     members: dict[str, str | None] | None = None
-    """Name of a member -> the adapter that answers, None for the base; None for an adapter."""
+    """Name of a member -> adapter that answers (None for the base); None for an adapter."""
     role: Role = "agent"
-    """`user` for one that plays users and answers no client."""
     role_gate: dict[str, Any] | None = None
-    """How it last did at the gate of its own role."""
 
     @property
     def role_passed(self) -> bool | None:
@@ -67,7 +64,7 @@ class AdapterLine:
 
 @dataclass(frozen=True, slots=True)
 class RouteLine:
-    """Who answers a part of an alias' sessions."""
+    """A part of an alias' sessions, and the adapter that answers it."""
 
     alias: str
     adapter: str | None
@@ -76,7 +73,6 @@ class RouteLine:
     """Share of all sessions; 0 for a shadow, whose answers no client gets."""
     since: str | None
     cause: str
-    """Id of the event that made the route so."""
     base: str
     shadow: bool
     why: str
@@ -84,12 +80,12 @@ class RouteLine:
     holdout: bool = False
     """Whether these sessions are held out: the base answers them whatever is promoted."""
     members: dict[str, str | None] | None = None
-    """Name of a member -> the adapter that answers, None for the base; None for an adapter."""
+    """Name of a member -> adapter that answers (None for the base); None for an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterRow:
-    """Everything that is known of an adapter."""
+    """All facts about an adapter, as in tables.py."""
 
     adapter: str
     alias: str
@@ -102,55 +98,46 @@ class AdapterRow:
     state: State
     reason: str
     replicas: tuple[str, ...]
-    """Where it was proven since it was last unloaded."""
     distance: float | None
     from_base: float | None
     incumbent: str | None
     gate: GateReport | None
     since: str | None
     cause: str
-    """Id of the event that brought it into its state."""
     offset: int
-    """Offset of that event."""
     merge: AdapterMerge | None = None
-    """Members of an adapter that was merged; None for an adapter that was not."""
     composition: Composition | None = None
-    """Members and chooser, as the log has them; None for a version that has files."""
+    """Members and chooser, as the log has them; None for a version with files."""
     role: Role = "agent"
-    """`user` for one that plays users and answers no client."""
     role_gate: RoleEvaluated | None = None
-    """How it last did at the gate of its own role; None for an agent, and before that."""
 
     @property
     def role_rates(self) -> Mapping[str, UserFaultRate]:
-        """Return what the gate of its own role measured last; empty for an agent."""
+        """Return the last measurements at the gate of its own role; empty for an agent."""
         return {} if self.role_gate is None else self.role_gate.rates
 
     @property
     def has_files(self) -> bool:
-        """Return whether it is an adapter of its own: composed versions are nothing but parts."""
+        """Return whether it is an adapter of its own: composed versions have no files."""
         return self.composition is None
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the adapters that an engine must hold for it: itself, or the members' and the
-        chooser's."""
+        """Return the adapters that an engine must hold: itself, or its members' and chooser's."""
         return (self.adapter,) if self.composition is None else self.composition.adapters
 
     @property
     def members(self) -> dict[str, str | None]:
-        """Return the names of its members, each with the adapter that answers, None for the base;
-        {} for a version that has files."""
+        """Return member -> adapter (None for the base); empty for a version with files."""
         return {} if self.composition is None else self.composition.by_name
 
     @property
     def chooser(self) -> Chooser | None:
-        """Return what chooses a member for a session; None for a version that has files."""
+        """Return the chooser of a session's member; None for a version with files."""
         return None if self.composition is None else self.composition.chooser
 
     def describe_members(self) -> str:
-        """Return what its members answer and what chooses them, in words; empty for a version that
-        has files."""
+        """Describe its members and chooser in words; return "" for a version with files."""
         if self.chooser is None:
             return ""
         members = ", ".join(f"{name} by {by or self.base}" for name, by in self.members.items())
@@ -166,7 +153,7 @@ class AdapterRow:
 
 @dataclass(frozen=True, slots=True)
 class RouteRow:
-    """Everything that is known of an alias' route."""
+    """All facts about an alias' route."""
 
     alias: str
     standing: RouteState
@@ -182,35 +169,30 @@ class RouteTable:
     """All routes and all adapters that have files, at one position."""
 
     position: int
-    """Every event of `learning` before this offset is in it, and none after."""
+    """The table includes exactly the events of `learning` before this offset."""
     routes: tuple[RouteRow, ...]
-    """Routes in the order of their aliases. An alias that is not among them is answered by its
-    base."""
+    """Routes in the order of their aliases. Any other alias is answered by its base."""
     adapters: tuple[AdapterRow, ...]
-    """Adapters in the order of their names."""
 
     def route(self, alias: str) -> RouteRow | None:
-        """The route of an alias; None where nothing was ever decided about it."""
+        """Return the route of an alias; None if nothing was ever decided about it."""
         return next((row for row in self.routes if row.alias == alias), None)
 
     def adapter(self, name: str) -> AdapterRow | None:
-        """An adapter by name."""
+        """Return an adapter by name."""
         return next((row for row in self.adapters if row.adapter == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an event made of an adapter or a route."""
+    """The change that an event made to an adapter or a route, as in tables.py."""
 
     kind: str
-    """`adapter` or `alias`: what `subject` names."""
     subject: str
     number: int
     type: str
     state: State | None
-    """State of the adapter afterwards; None for a route and where the event was refused."""
     refused: str | None
-    """Why the event changed nothing; None where it did what it says."""
     reason: str
     event: str
     cause: str | None
@@ -235,7 +217,7 @@ class EvaluationLine:
 
 @dataclass(frozen=True, slots=True)
 class OperatorActionLine:
-    """What a person asked for."""
+    """An action that a person asked for."""
 
     event: str
     actor: str
@@ -246,7 +228,7 @@ class OperatorActionLine:
 
 
 _COLUMNS: Final = {"composition": VERSION, "role_gate": ROLE_GATE}
-"""Field -> its column, where the names differ."""
+"""Field -> its column, if the names differ."""
 
 
 def list_fields(row: AdapterRow | AdapterLine) -> dict[str, Any]:
@@ -257,8 +239,7 @@ def list_fields(row: AdapterRow | AdapterLine) -> dict[str, Any]:
 def adapter_lines(
     connection: Connection, alias: str | None = None, *, collected: bool = True
 ) -> list[AdapterLine]:
-    """Adapters, the one that moved last first; those whose files are gone only where they are
-    wanted as well, for they are most of them after a year."""
+    """Return adapters, the one that moved last first; `collected` adds those without files."""
     adapters = Adapter.table()
     query = select(adapters).order_by(adapters.c.offset.desc(), adapters.c.adapter)
     if not collected:
@@ -278,8 +259,7 @@ def adapter_lines(
 
 
 def route_lines(connection: Connection, alias: str | None = None) -> list[RouteLine]:
-    """Routes, share by share, the largest share of an alias first, then the sessions that are held
-    out, and its shadow last."""
+    """Return routes by alias: the largest share first, then held-out sessions, then the shadow."""
     routes = Route.table()
     query = select(routes).order_by(routes.c.alias)
     if alias is not None:
@@ -290,7 +270,6 @@ def route_lines(connection: Connection, alias: str | None = None) -> list[RouteL
 
 
 def _read_all_members(connection: Connection) -> dict[str, dict[str, str | None] | None]:
-    """Return name -> members, of the versions with members that are not collected."""
     adapters = Adapter.table().c
     query = select(adapters.adapter, adapters[VERSION].label("composition")).where(
         has_members(), adapters.state != State.COLLECTED.value
@@ -323,22 +302,21 @@ def _route_lines(row: Any, members: dict[str, dict[str, str | None] | None]) -> 
 
 
 def adapter_row(connection: Connection, name: str) -> AdapterRow | None:
-    """Return an adapter by its name; None where no adapter has it."""
+    """Return an adapter by its name; None if there is none."""
     adapters = Adapter.table()
     row = connection.execute(select(adapters).where(adapters.c.adapter == name)).mappings().first()
     return None if row is None else parse_adapter(row)
 
 
 def read_job_adapter(connection: Connection, job: str) -> AdapterRow | None:
-    """Return the adapter that a job left; None without one."""
+    """Return the adapter of a job; None without one."""
     adapters = Adapter.table().c
     name = connection.execute(select(adapters.adapter).where(adapters.job == job)).scalar()
     return None if name is None else adapter_row(connection, name)
 
 
 def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
-    """Return the adapters that play the users of an agent, or played or were to, on any base, in
-    the order in which they came into their states."""
+    """Return an agent's user adapters on any base, in any state, by their last change."""
     adapters = Adapter.table()
     query = (
         select(adapters)
@@ -349,7 +327,7 @@ def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
 
 
 def find_adapters_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
-    """Names that start with `prefix`, so that a person need not type a whole one."""
+    """Return the first names that start with `prefix`."""
     adapters = Adapter.table().c
     query = (
         select(adapters.adapter)
@@ -361,7 +339,7 @@ def find_adapters_by_prefix(connection: Connection, prefix: str, limit: int = 3)
 
 
 def find_adapter(connection: Connection, name: str) -> AdapterRow:
-    """An adapter by its name, or how it begins. Raises UnknownAdapter."""
+    """Return an adapter by its name or a unique beginning of it. Raise UnknownAdapter."""
     row = adapter_row(connection, name)
     if row is not None:
         return row
@@ -375,21 +353,21 @@ def find_adapter(connection: Connection, name: str) -> AdapterRow:
 
 
 def route_row(connection: Connection, alias: str) -> RouteRow | None:
-    """The route of an alias; None where nothing was ever decided about it."""
+    """Return the route of an alias; None if nothing was ever decided about it."""
     routes = Route.table()
     row = connection.execute(select(routes).where(routes.c.alias == alias)).mappings().first()
     return None if row is None else _route(dict(row))
 
 
 def read_decision_offset(connection: Connection) -> int:
-    """How far `learning` is folded. While it stays the same, so do routes and adapters (except that
-    a rebuild by a new fold version may find them to be others)."""
+    """Return how far `learning` is folded. Until it moves, routes and adapters stay the same,
+    except after a rebuild by a new fold version."""
     return next_offset(connection, LEARNING.name, 0)
 
 
 def route_table(connection: Connection) -> RouteTable:
-    """Return the routes and adapters that gateways apply and the reconciler works towards. Within
-    one `database.read_transaction` they and the position are of one moment."""
+    """Return the routes and adapters that gateways and the reconciler follow. Call it within
+    `database.read_transaction`, so that they and the position are of one moment."""
     routes, adapters = Route.table(), Adapter.table()
     kept = adapters.c.state != State.COLLECTED.value
     return RouteTable(
@@ -408,15 +386,15 @@ def route_table(connection: Connection) -> RouteTable:
 
 
 def adapter_steps(connection: Connection, name: str) -> list[Step]:
-    """The life of an adapter, first to last, with what was refused."""
+    """Return the steps of an adapter, first to last, with the refused ones."""
     steps = LifecycleStep.table()
     query = select(steps).where(steps.c.kind == "adapter", steps.c.subject == name)
     return [_step(row) for row in connection.execute(query.order_by(steps.c.number))]
 
 
 def steps_of(connection: Connection, event: str) -> list[Step]:
-    """What an event made of the tables: how its writer learns whether it counted. Empty until it
-    is folded, and for events that move nothing."""
+    """Return an event's steps, which tell its writer whether it counted; empty until it is folded,
+    and for events that move nothing."""
     steps = LifecycleStep.table()
     order = (steps.c.kind, steps.c.subject, steps.c.number)
     query = select(steps).where(steps.c.event == event).order_by(*order)
@@ -424,7 +402,7 @@ def steps_of(connection: Connection, event: str) -> list[Step]:
 
 
 def count_gate_passes(connection: Connection, adapter: str) -> int:
-    """How many gates an adapter has passed, against whichever incumbents."""
+    """Return how many gates an adapter has passed, against any incumbents."""
     steps = LifecycleStep.table().c
     query = select(func.count()).where(
         steps.kind == "adapter", steps.subject == adapter, steps.type == GateDecided.TYPE,
@@ -434,7 +412,7 @@ def count_gate_passes(connection: Connection, adapter: str) -> int:
 
 
 def evaluation_lines(connection: Connection, adapter: str) -> list[EvaluationLine]:
-    """The measurements of an adapter, first to last."""
+    """Return the measurements of an adapter, first to last."""
     evaluations = Evaluation.table()
     query = select(evaluations).where(evaluations.c.adapter == adapter)
     return [
@@ -447,13 +425,13 @@ def evaluation_lines(connection: Connection, adapter: str) -> list[EvaluationLin
 
 
 def operator_action(connection: Connection, event: str) -> OperatorActionLine | None:
-    """What a person asked for, by the id of its event."""
+    """Return a person's action by the id of its event; None without one."""
     actions = _operator_actions(connection, OperatorAction.table().c.event == event)
     return actions[0] if actions else None
 
 
 def operator_actions(connection: Connection, *named: str) -> list[OperatorActionLine]:
-    """What people asked for, in log order: by these actions, or by any."""
+    """Return people's actions in log order: the `named` ones, or all."""
     wanted = [OperatorAction.table().c.action.in_(named)] if named else []
     return _operator_actions(connection, *wanted)
 

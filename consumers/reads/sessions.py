@@ -1,11 +1,9 @@
-"""Typed reads of sessions: their calls, their ends, and which of them wait for a rollout.
+"""Typed reads of sessions: their calls, their ends, and those that wait for a rollout.
 
 A call is loose while no rollout names it (`Call.loose`). An end of a session closes the loose calls
-that started at or before it, except those of an earlier end that was set aside: a dead letter says
-that this end becomes no rollout by itself.
-
-Guarantee: the cost of finding what waits grows with the loose calls, and not with the sessions that
-were closed before. Ends are read in pages, oldest first.
+that started at or before it, except those of an earlier end that was set aside by a dead letter.
+Guarantee: the cost of finding waiting sessions grows with the loose calls, not with closed
+sessions.
 """
 
 from collections.abc import Sequence
@@ -37,7 +35,7 @@ _ENDS_PER_PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class IdleSession:
-    """A session that has loose calls and no end that waits."""
+    """A session with loose calls and no waiting end."""
 
     session: str
     last: str
@@ -49,14 +47,13 @@ class SessionEndRow:
     """One end of a session."""
 
     session_end: str
-    """Id of its event."""
     session: str
     because: str
     rollout: str
     """Id of the rollout that its calls become."""
     time: str
     since: str
-    """Time of the session's end before it; empty where there is none."""
+    """Time of the session's previous end; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +73,13 @@ class CallRow:
     outcome: str | None
     upstream: str | None
     completion_tokens: int | None
-    """Tokens that the model wrote; None where the engine did not say."""
     sampling: str | None
-    """Effective sampling parameters, as JSON; None where none were recorded."""
+    """Effective sampling parameters, as JSON, if recorded."""
 
 
 def read_idle_sessions(connection: Connection, before: datetime) -> list[IdleSession]:
-    """Sessions whose last loose call lies before a moment, by id, without those that have an end at
-    or after that call whose rollout is missing: they are about to be closed."""
+    """Return sessions whose last loose call lies before a moment, by id, without those with a later
+    end that still lacks its rollout."""
     calls, ends = Call.table().c, SessionEnd.table().c
     last = func.max(func.coalesce(calls.ended, calls.started)).label("last")
     lasts = select(calls.session, last).where(Call.loose()).group_by(calls.session).subquery()
@@ -101,8 +97,8 @@ def read_idle_sessions(connection: Connection, before: datetime) -> list[IdleSes
 def read_closable_ends(
     connection: Connection, after: tuple[str, str] = ("", "")
 ) -> list[SessionEndRow]:
-    """One page of the ends that have loose calls and no rollout and were not set aside, by time and
-    id; those that follow the time and id of another end."""
+    """Return a page of the ends, after the (time, id) `after`, that have loose calls, no rollout
+    and no dead letter, by time and id."""
     ends, calls = SessionEnd.table().c, Call.table().c
     has_calls = (
         select(calls.call)
@@ -121,22 +117,21 @@ def read_closable_ends(
 
 
 def find_session_end(connection: Connection, session_end: str) -> SessionEndRow | None:
-    """The end of an event id; None where it was not folded."""
+    """Return the end of an event id; None if it was not folded."""
     ends = SessionEnd.table().c
     row = connection.execute(_select_ends().where(ends.session_end == session_end)).first()
     return None if row is None else make_row(SessionEndRow, row)
 
 
 def count_backlog(connection: Connection, before: datetime) -> int:
-    """How many sessions were over before a moment, idle or ended, and are no rollouts yet; of those
-    that ended, no more than one page."""
+    """Count sessions over before a moment that are no rollouts yet; ended ones up to a page."""
     waiting = [end for end in read_closable_ends(connection) if parse_timestamp(end.time) < before]
     return len(read_idle_sessions(connection, before)) + len(waiting)
 
 
 def read_calls_of_end(connection: Connection, end: SessionEndRow) -> list[CallRow]:
-    """The calls of an end, in order of time: loose ones, and those that events before its rollout
-    have named already."""
+    """Return the calls of an end in order of time: loose ones, and those that events before its
+    rollout have named already."""
     calls = Call.table().c
     is_own: ColumnElement[bool] = or_(Call.loose(), calls.rollout == end.rollout)
     query = (
@@ -149,7 +144,7 @@ def read_calls_of_end(connection: Connection, end: SessionEndRow) -> list[CallRo
 
 
 def read_calls_of_session(connection: Connection, session: str) -> list[CallRow]:
-    """The calls of a session whose start was folded, in no order."""
+    """Return the calls of a session whose start was folded, in no order."""
     columns = Call.table().c
     query = select(*_call_columns()).where(columns.session == session)
     rows = connection.execute(query.where(columns.started.is_not(None)))
@@ -157,21 +152,21 @@ def read_calls_of_session(connection: Connection, session: str) -> list[CallRow]
 
 
 def find_call(connection: Connection, call: str) -> CallRow | None:
-    """A call by its id; None where its start was not folded."""
+    """Return a call by its id; None if its start was not folded."""
     calls = Call.table().c
     row = connection.execute(select(Call.table()).where(calls.call == call)).first()
     return None if row is None or row.started_offset is None else make_row(CallRow, row)
 
 
 def filter_dead_letter_rollouts(connection: Connection, rollouts: Sequence[str]) -> set[str]:
-    """Which of the rollouts a dead letter says are missing."""
+    """Return those of the rollouts that a dead letter reports as missing."""
     letters = DeadLetter.table().c
     query = select(letters.rollout).where(letters.rollout.in_(rollouts))
     return set(connection.execute(query).scalars())
 
 
 def _select_ends() -> Select[Any]:
-    """Ends of sessions, each with the time of the end before it."""
+    """Select ends of sessions, each with the time of the previous end."""
     ends = SessionEnd.table().c
     earlier = SessionEnd.table().alias("earlier")
     since = func.coalesce(
@@ -184,7 +179,6 @@ def _select_ends() -> Select[Any]:
 
 
 def _call_columns() -> tuple[ColumnElement[Any], ...]:
-    """The columns of a call that its rollout is built from."""
     calls = Call.table().c
     return (
         calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,
@@ -199,13 +193,12 @@ def _has_rollout(ends: FromClause) -> Exists:
 
 
 def _is_set_aside(ends: FromClause) -> Exists:
-    """Whether a dead letter says that there will be no rollout of an end by itself."""
     letters = DeadLetter.table().c
     return select(letters.rollout).where(letters.rollout == ends.c.rollout).exists()
 
 
 def _belongs_to_earlier_end(time: Any, session_end: Any) -> Exists:
-    """Whether a call belongs to an end before this one that was set aside."""
+    """Return the condition that a call belongs to an earlier end that was set aside."""
     calls, aside = Call.table().c, SessionEnd.table().alias("aside")
     earlier = tuple_(aside.c.time, aside.c.session_end) < tuple_(time, session_end)
     return (

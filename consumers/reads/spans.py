@@ -1,8 +1,5 @@
-"""Rows that the spans of agents and of decisions are built from.
-
-Guarantee: rows that come in a list are in a fixed order. A row holds every column of its table. Not
-covered: the trace context in an event's header, which only the log holds; rows say where it is.
-"""
+"""Rows for the spans of agents and of decisions, with every column of their table. Guarantee: rows
+of a list are in a fixed order. Only the log has the trace context of an event."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -24,7 +21,7 @@ from events.serving import AdapterEvaluated
 
 
 def read_calls(connection: Connection, calls: Sequence[str]) -> Sequence[Row[Any]]:
-    """The calls with these ids, in the order in which they started."""
+    """Return the calls with these ids, by start."""
     table = Call.table()
     query = select(table).where(table.c.call.in_(calls)).order_by(table.c.started)
     return connection.execute(query).all()
@@ -33,8 +30,7 @@ def read_calls(connection: Connection, calls: Sequence[str]) -> Sequence[Row[Any
 def read_rollout_calls(
     connection: Connection, session: str | None, rollout: str
 ) -> Sequence[Row[Any]]:
-    """The calls of a session that a rollout counts as its own, in the order in which they
-    started."""
+    """Return the calls of a session that belong to a rollout, by start."""
     table = Call.table()
     query = select(table).where(table.c.session == session, table.c.rollout == rollout)
     return connection.execute(query.order_by(table.c.started)).all()
@@ -43,7 +39,7 @@ def read_rollout_calls(
 def read_session_end_times(
     connection: Connection, sessions: Collection[str]
 ) -> dict[str, list[str]]:
-    """Session -> the times at which it ended, first to last. One query, none for no session."""
+    """Return session -> its end times, first to last, with at most one query."""
     times: dict[str, list[str]] = {}
     if not sessions:
         return times
@@ -55,44 +51,44 @@ def read_session_end_times(
 
 
 def find_cycle(connection: Connection, cycle: str) -> Row[Any] | None:
-    """A cycle by its id."""
+    """Return a cycle by its id."""
     return _find_row(connection, Cycle, "cycle", cycle)
 
 
 def find_job(connection: Connection, job: str) -> Row[Any] | None:
-    """A training job by its id."""
+    """Return a training job by its id."""
     return _find_row(connection, Job, "job", job)
 
 
 def find_adapter(connection: Connection, adapter: str) -> Row[Any] | None:
-    """An adapter by its id."""
+    """Return an adapter by its id."""
     return _find_row(connection, Adapter, "adapter", adapter)
 
 
 def find_rollout(connection: Connection, rollout: str) -> Row[Any] | None:
-    """A rollout by its id."""
+    """Return a rollout by its id."""
     return _find_row(connection, Rollout, "rollout", rollout)
 
 
 def find_cycle_by_event(connection: Connection, event: str) -> Row[Any] | None:
-    """The cycle that an event started."""
+    """Return the cycle that an event started."""
     return _find_row(connection, Cycle, "event", event)
 
 
 def find_job_by_event(connection: Connection, event: str) -> Row[Any] | None:
-    """The training job that an event requested."""
+    """Return the training job that an event requested."""
     return _find_row(connection, Job, "event", event)
 
 
 def find_step_by_event(connection: Connection, event: str) -> Row[Any] | None:
-    """A lifecycle step that an event caused."""
+    """Return a lifecycle step that an event caused."""
     return _find_row(connection, LifecycleStep, "event", event)
 
 
 def find_newest_rollout(
     connection: Connection, alias: str, base: str, source: str
 ) -> Row[Any] | None:
-    """An agent's newest rollout of a source, among those that no round has counted."""
+    """Return an agent's newest rollout of a source that no round has counted."""
     table = Rollout.table().c
     query = (
         select(Rollout.table())
@@ -105,15 +101,15 @@ def find_newest_rollout(
 
 
 def read_evaluations(connection: Connection, adapter: str, until: str) -> Iterator[Row[Any]]:
-    """The measurements of an adapter up to a time, inclusive, first to last."""
+    """Yield the measurements of an adapter up to and including a time, first to last."""
     table = Evaluation.table()
     query = select(table).where(table.c.adapter == adapter, table.c.time <= until)
     yield from connection.execute(query.order_by(table.c.number))
 
 
 def read_adapter_steps(connection: Connection, event: str) -> Iterator[tuple[Row[Any], Row[Any]]]:
-    """The steps of adapters that an event caused, each with the step before it. Steps that were
-    refused, that are the first or that lack a time are left out."""
+    """Yield (step, step before it) of the adapters' accepted steps that an event caused; first
+    steps and steps without a time are left out."""
     steps = LifecycleStep.table()
     of_event = select(steps).where(
         steps.c.event == event, steps.c.kind == "adapter", steps.c.refused.is_(None)

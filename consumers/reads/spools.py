@@ -1,13 +1,9 @@
 """Spools with recorded events that the log may lack, as their owners last reported them.
 
-Events in a spool that is not shipped are neither in the log nor in the tables. So the process that
-writes or ships a spool reports in a row how far it reaches, every few seconds, and deletes the row
-when it ends with everything shipped. A row that stays without new reports belongs to an owner that
-was killed, or that ended with events that Kafka does not have; its events that are not folded are
-missing until they are.
-
-The time is the database's. Not folded from the log and not rebuilt. Not covered: what an owner
-recorded after its last report, which is why silence alone is reported as well.
+The process that writes or ships a spool reports its reach every few seconds, by the database's
+clock. It deletes its row once it ends with all events shipped. A row without new reports belongs to
+an owner that was killed or that ended with unshipped events. Events recorded after the last report
+are unknown, so silence alone is reported as well.
 """
 
 import json
@@ -28,10 +24,10 @@ _SPOOLS = METADATA.tables["spools"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is said of a spool."""
+    """A report on a spool."""
 
     source: str
-    """The id of its log, that its events carry."""
+    """Id of its log, which its events carry."""
     host: str
     path: str
     ends: Mapping[str, Sequence[int]]
@@ -40,14 +36,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class SpoolState:
-    """A spool's last report, how old that is, and what came of its events."""
+    """A spool's last report, its age, and the events missing in the tables."""
 
     report: Report
     seen: float
-    """Time of the last report by the database's clock, in seconds since 1970."""
     age_seconds: float
     unfolded: int
-    """Events of it that are not in the tables."""
+    """Number of its events that are not in the tables."""
 
 
 def report(connection: Connection, status: Report) -> None:
@@ -67,13 +62,13 @@ def report(connection: Connection, status: Report) -> None:
 
 
 def forget(connection: Connection, source: str) -> bool:
-    """Take out a row, within `database.write_transaction`; whether there was one."""
+    """Delete a row, within `database.write_transaction`; return whether there was one."""
     gone = delete(_SPOOLS).where(_SPOOLS.c.source == source).returning(_SPOOLS.c.source)
     return connection.execute(gone).first() is not None
 
 
 def read_spools(connection: Connection) -> list[SpoolState]:
-    """All that were reported and not taken out, by source."""
+    """Return all spools with a row, by source."""
     now, folded = clock(connection), position(connection)
     spools = []
     for row in connection.execute(select(_SPOOLS).order_by(_SPOOLS.c.source)):
@@ -84,17 +79,16 @@ def read_spools(connection: Connection) -> list[SpoolState]:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last event of a spool that was folded, in one partition."""
+    """The last folded event of a spool in one partition."""
 
     stream: str
     partition: int
     sequence: int
     sha256: str | None
-    """None where it is not known."""
 
 
 def lasts(connection: Connection, source: str) -> list[Last]:
-    """How far a spool was folded."""
+    """Return the last folded event of a spool in each partition."""
     query = select(SOURCES).where(SOURCES.c.source == source, SOURCES.c.sequence >= 0)
     return [
         Last(
@@ -106,7 +100,7 @@ def lasts(connection: Connection, source: str) -> list[Last]:
 
 
 def count_lag(status: Report, folded: Position) -> int:
-    """How many of its events a fold at this position lacks."""
+    """Return how many of its events a fold at this position lacks."""
     return sum(
         max(0, end - 1 - folded.get(stream, {}).get(str(partition), {}).get(status.source, -1))
         for stream, ends in status.ends.items()

@@ -1,7 +1,5 @@
-"""Read which adapters an alias promoted one after another, and which of them the next job may need.
-
-A caller reads within one `database.read_transaction`, which is one moment of the tables.
-"""
+"""Reads of the adapters that an alias promoted one after another, and of those the next job may
+need. Within one `database.read_transaction` all reads are of one moment."""
 
 from pathlib import PurePath
 
@@ -17,8 +15,7 @@ from events.lifecycle import SERVING, State
 
 
 def list_promotions(connection: Connection, alias: str, base: str) -> list[AdapterRow]:
-    """The adapters that answered an alias on a base as its incumbent, in the order in which they
-    were promoted first; without those that were rolled back, for they were seen to be worse."""
+    """Return the incumbents of an alias on a base by first promotion, without rolled-back ones."""
     adapters, steps = Adapter.table().c, LifecycleStep.table().c
     query = (
         select(steps.subject, steps.state)
@@ -45,8 +42,8 @@ def list_promotions(connection: Connection, alias: str, base: str) -> list[Adapt
 def find_last_candidate(
     connection: Connection, alias: str, branch: str | None = None
 ) -> AdapterRow | None:
-    """Return the adapter that the newest job of an alias for a branch left; None if that job left
-    none or runs. `branch`: the branch's name; None for jobs that train for a whole cycle."""
+    """Return the adapter of an alias' newest job for a branch; None if the job left none or runs.
+    None for `branch` stands for jobs that train for a whole cycle."""
     jobs = Job.table().c
     query = select(jobs.job).where(
         jobs.alias == alias, jobs[BRANCH].is_not_distinct_from(branch), jobs.teaches.is_(None)
@@ -57,7 +54,7 @@ def find_last_candidate(
 
 
 def has_served(connection: Connection, adapter: str) -> bool:
-    """Whether an adapter ever answered sessions, of an alias as a whole or of a share."""
+    """Return whether an adapter ever answered all or a share of an alias' sessions."""
     steps = LifecycleStep.table().c
     query = select(steps.state).where(
         steps.kind == "adapter",
@@ -68,8 +65,7 @@ def has_served(connection: Connection, adapter: str) -> bool:
 
 
 def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
-    """The adapter whose files are in a folder: that of a recorded path, or of an absolute one in a
-    home, where rows are relative to it."""
+    """Return the adapter of a recorded folder, or of an absolute one in a home."""
     adapters = Adapter.table().c
     inside = str(PurePath(*PurePath(path).parts[-2:]))
     query = (
@@ -82,12 +78,9 @@ def find_adapter_at(connection: Connection, path: str) -> AdapterRow | None:
 
 
 def list_training_bases(connection: Connection) -> frozenset[str]:
-    """Return the adapters whose weights a job may still read.
-
-    These are the parents of open jobs, the adapters that play their users, and the adapter that the
-    newest job of each branch left, on the present base of its alias, for the next job may train on
-    from it. A branch counts if the next cycle may have it again or an open cycle has it; that of a
-    whole cycle always counts."""
+    """Return the adapters whose weights a job may still read: parents of open jobs, their users,
+    and the adapter of each branch's newest job on its alias' present base. A branch counts if the
+    next cycle may have it again or an open cycle has it; that of a whole cycle always counts."""
     from consumers.reads.methods import list_wanted_branches
 
     jobs, cycles = Job.table().c, Cycle.table().c
@@ -116,7 +109,7 @@ def list_training_bases(connection: Connection) -> frozenset[str]:
 
 
 def list_written_tasks(connection: Connection, cycle: str) -> list[tuple[str, str]]:
-    """Pattern and id of each task that a cycle wrote, in log order; without its lessons."""
+    """Return (pattern, task) of a cycle's written tasks in log order, without lessons."""
     tasks = Task.table().c
     query = select(tasks.pattern, tasks.task).where(
         tasks.cycle == cycle,

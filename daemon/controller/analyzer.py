@@ -1,13 +1,13 @@
-"""What a model finds in the failures of a round: any OpenAI-compatible endpoint, then checked.
+"""Ask a model, at any OpenAI-compatible endpoint, for the weaknesses behind a round's failures.
 
     asked     the sampled rollouts, redacted and shortened, in one request with a JSON schema
     checked   categories are ours, examples are rollouts that were shown, frequencies are counted
               again, and the name of a pattern is made here (docs/patterns.md)
-    refused   what is no such answer is asked for again, twice at most, within a budget of tokens
+    refused   an invalid answer is asked for again, twice at most, within a budget of tokens
 
-Its word is data: it describes patterns and moves no priority. Whatever goes wrong becomes one
-sentence of trouble, and the cycle goes on with the deterministic detectors alone. Only this machine
-is asked unless the settings name another host.
+The answer is data: it describes patterns and moves no priority. Any failure becomes a sentence of
+trouble, and the cycle goes on with the deterministic detectors alone. Only this machine is asked
+unless the settings name another host.
 """
 
 import asyncio
@@ -56,13 +56,13 @@ three sentences. Answer with one JSON object.
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What came of asking."""
+    """The result of asking."""
 
     model: str
     findings: tuple[PatternFinding, ...] = ()
     summary: str = ""
     trouble: str = ""
-    """Why there is nothing else."""
+    """Why there is no result."""
 
 
 class _Pattern(AnswerModel):
@@ -84,7 +84,7 @@ def analyze(
     failures: Sequence[RoundRollout],
     redact: Callable[[str], str],
 ) -> Analysis:
-    """Ask for the weaknesses behind `shown`; `failures` are all of the round. Raises nothing that
+    """Ask for the weaknesses behind `shown`; `failures` are all of the round. Raise no error that
     an endpoint can cause."""
     try:
         answer, names = asyncio.run(_ask(settings, shown, redact))
@@ -100,7 +100,7 @@ def analyze(
 def check_findings(
     patterns: Sequence[_Pattern], names: dict[str, RoundRollout], failures: Sequence[RoundRollout]
 ) -> tuple[PatternFinding, ...]:
-    """The patterns with what can be counted counted here; those of one name are one."""
+    """Return the patterns with counts made here; those of one name are merged."""
     texts: dict[str, _Pattern] = {}
     examples: dict[str, dict[str, RoundRollout]] = {}
     for pattern in patterns:
@@ -127,7 +127,6 @@ def check_findings(
 
 
 def _frequency(examples: Any, failures: Sequence[RoundRollout]) -> int:
-    """The round's failures on the tasks of the examples."""
     tasks = {rollout.task_key for rollout in examples}
     return max(1, sum(rollout.task_key in tasks for rollout in failures))
 
@@ -135,7 +134,7 @@ def _frequency(examples: Any, failures: Sequence[RoundRollout]) -> int:
 async def _ask(
     settings: "Model", shown: Sequence[RolloutView], redact: Callable[[str], str]
 ) -> tuple[_Answer, dict[str, RoundRollout]]:
-    """A usable answer, and which rollout each name in it stands for."""
+    """Return a valid answer, and short name -> rollout."""
     budget = TokenBudget(settings.max_tokens, "models.analyzer.max_tokens")
     names = {f"r{place}": view for place, view in enumerate(shown, 1)}
     items = [redact(view.item(name)) for name, view in names.items()]
@@ -155,7 +154,6 @@ async def _ask(
 
 
 def _parse(text: str) -> _Answer:
-    """The answer; raises ValueError that says what is wrong."""
     answer = parse_answer(_Answer, text)
     unknown = [pattern.category for pattern in answer.patterns if pattern.category not in RULES]
     if unknown:
@@ -164,7 +162,6 @@ def _parse(text: str) -> _Answer:
 
 
 def _count_items_that_fit(items: Sequence[str], tokens: int) -> int:
-    """How many of the items fit into one request."""
     fixed = ANSWER_TOKENS + estimate_json(_FORMAT)
     room = (tokens - fixed) * BYTES_PER_TOKEN - len(_INSTRUCTIONS)
     for place, item in enumerate(items):

@@ -1,11 +1,5 @@
-"""What the next tasks shall stress: as data from the ranked patterns, and in words by one template.
-
-Pure. Patterns come as the round left them (consumers/diagnosis/priority.py), failures as they were
-sampled, findings as the analyzer's word was checked (analyzer.py). A finding gives a pattern its
-words and never its quota: priorities move in the fold of a round and nowhere else.
-
-Not covered: who writes the tasks (daemon/proposer).
-"""
+"""The directive: the weaknesses that the next tasks shall practise, as data and in words. Pure. A
+finding gives a pattern its words and never its quota: only a round's fold moves priorities."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,17 +24,17 @@ from events.learning import (
 from events.messages import Action
 
 MASTERED: Final = 0.85
-"""Smoothed pass rate from which on a kind of task is one that the agent can do."""
+"""Least smoothed pass rate of a kind of task that the agent masters."""
 MASTERED_KINDS: Final = 12
 """Most kinds that a directive names as mastered."""
 EXAMPLES: Final = 8
-"""Failed rollouts that a directive names for a pattern: written tasks follow theirs. A directive
-names more where the places are of more keys than this, for each of them has at least one."""
+"""Failed rollouts that a directive names for a pattern, which written tasks follow; more if more
+keys have places, since each has at least one."""
 REPAIRED: Final = 0.5
-"""Share of a quota that has the mode `repair`, where its pattern stands on failed calls: the other
-half practises not to make the call that fails, which no task of that mode does."""
+"""Share of a quota with the mode `repair`, if its pattern stands on failed calls: the other half
+practises not to make the failing call."""
 OTHER_FAILURES: Final = 4
-"""Failures of a pattern on kinds that are not mastered, from which on the others are left out."""
+"""Least failures of a pattern on unmastered kinds that make a directive leave out the others."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     "context_overflow": "The conversation grew beyond what the agent can read.",
@@ -60,12 +54,12 @@ _MEANINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The failed rollouts of a round that count for one pattern, as they were sampled."""
+    """The sampled failed rollouts of a round that count for one pattern."""
 
     pattern: str
     rollouts: tuple[str, ...]
     clients: Mapping[Client, "ClientFailures"] = field(default_factory=dict)
-    """Failures of each key. Empty where keys are not told apart."""
+    """Failures of each key; empty if keys are not told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +68,7 @@ class ClientFailures:
 
     count: int
     examples: tuple[str, ...]
-    """Their rollouts, as they were sampled."""
+    """Their sampled rollouts."""
 
 
 def directive(
@@ -88,10 +82,13 @@ def directive(
     planned: Mapping[str, str] | None = None,
     usable: Mapping[Client, int] | None = None,
 ) -> Directive:
-    """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone.
-    `refusals`: those of each pattern in the round; None where no task of the mode `repair` is
-    wanted. `planned`: pattern -> why plans write its tasks. `usable`: key -> failures of the
-    round that tasks can follow; None where no keys are told apart."""
+    """Return at most `most` tasks for the patterns of one (alias, base), which must be theirs
+    alone.
+
+    `refusals` are those of each pattern in the round, None to exclude the mode `repair`. `planned`
+    is pattern -> why plans write its tasks. `usable` is key -> failures of the round that tasks can
+    follow, None if no keys are told apart.
+    """
     lines = {line.pattern: line for line in patterns}
     by_pattern = {item.pattern: item for item in failures}
     places = divide_places(
@@ -143,8 +140,8 @@ def _count_claims(failures: Failures | None) -> dict[Client, int]:
 def _divide_examples(
     places: Mapping[str, Mapping[Client, int]], failures: Mapping[str, Failures]
 ) -> dict[str, tuple[ClientPart, ...]]:
-    """Return pattern -> the parts of its quota by key. The examples of a part are about in
-    proportion to its places. Empty where all failures that could be followed are of one key."""
+    """Return pattern -> the parts of its quota by key, with examples in proportion to places; empty
+    if one key has all usable failures."""
     keys = {client for item in failures.values() for client in item.clients}
     if len(keys) < 2:
         return {}
@@ -165,9 +162,8 @@ def _divide_examples(
 def choose_modes(
     tasks: int, refusals: Refusals | None, planned: str | None = None
 ) -> tuple[ModeChoice, ...]:
-    """Return the modes that are chosen for a part of a quota: `repair` for `REPAIRED` of it where
-    the pattern stands on failed calls, which leaves a quota of one task an ordinary one; and
-    `synthesize` for all others where `planned` says why."""
+    """Return the modes for a part of a quota: `repair` for `REPAIRED` of it (none of a single task)
+    if the pattern stands on failed calls, and `synthesize` for all others if `planned` says why."""
     repairs = int(REPAIRED * tasks)
     choices = []
     if refusals is None or not refusals.is_basis:
@@ -184,8 +180,8 @@ def words_of(
     findings: Sequence[PatternFinding],
     examples: Mapping[str, Sequence[str]],
 ) -> dict[str, PatternFinding]:
-    """Pattern -> the finding that describes it: the one of its name, else the one that most of its
-    failures are examples of."""
+    """Return pattern -> the finding that describes it: that of its name, else that with most of its
+    failures as examples."""
     by_name = {finding.pattern: finding for finding in findings}
     descriptions: dict[str, PatternFinding] = {}
     for name in patterns:
@@ -196,8 +192,7 @@ def words_of(
 
 
 def _mostly_of(rollouts: set[str], findings: Sequence[PatternFinding]) -> PatternFinding | None:
-    """The finding more than half of whose examples are among the rollouts; of several, the one
-    with the most."""
+    """Return the finding with the most of these rollouts, if they are most of its examples."""
     mostly = [
         finding
         for finding in findings
@@ -224,13 +219,12 @@ def _quota(
 
 
 def _describe(line: PatternLine) -> str:
-    """What the rules know of a pattern, where no model has looked."""
     tool = f" The change that it is about is {line.pivot}." if line.pivot != "*" else ""
     return f"{_MEANINGS[line.category]}{tool}"
 
 
 def find_strengths(rates: Iterable[TaskRate]) -> tuple[Mastered, ...]:
-    """The kinds of task that the agent passes, most often attempted first."""
+    """Return the kinds of task that the agent masters, most often attempted first."""
     attempts: Counter[str] = Counter()
     passes: defaultdict[str, int] = defaultdict(int)
     for rate in rates:
@@ -246,12 +240,12 @@ def find_strengths(rates: Iterable[TaskRate]) -> tuple[Mastered, ...]:
 
 
 def name_kind(gold: Sequence[Action]) -> str:
-    """The kind of a task: what a perfect agent calls, without the arguments."""
+    """Return the kind of a task: the calls of a perfect agent, without arguments."""
     return ("+".join(dict.fromkeys(action.name for action in gold)) or "nothing")[:128]
 
 
 def find_mastered_tasks(rates: Sequence[TaskRate]) -> set[str]:
-    """The tasks of the kinds that the agent passes."""
+    """Return the tasks of the kinds that the agent masters."""
     able = {entry.task for entry in find_strengths(rates)}
     return {rate.task for rate in rates if rate.gold is not None and name_kind(rate.gold) in able}
 
@@ -259,15 +253,15 @@ def find_mastered_tasks(rates: Sequence[TaskRate]) -> set[str]:
 def leave_out_mastered(
     failures: Sequence[RoundRollout], mastered: Collection[str]
 ) -> Sequence[RoundRollout]:
-    """The failures of one pattern without those on `mastered` tasks, which are noise as a rule;
-    all of them where fewer than `OTHER_FAILURES` others are left, since a rare weakness may be
-    hidden in a kind that is mastered as a whole."""
+    """Return one pattern's failures without those on `mastered` tasks, which are mostly noise; all
+    of them if fewer than `OTHER_FAILURES` are left, since a mastered kind may hide a rare
+    weakness."""
     others = [failure for failure in failures if failure.task_key not in mastered]
     return others if len(others) >= OTHER_FAILURES else failures
 
 
 def describe_directive(directive: Directive) -> str:
-    """The directive in words, as an operator is shown it."""
+    """Return the directive in words, for an operator."""
     lines = ["Write tasks for these weaknesses of the agent:"]
     for quota in directive.quotas:
         count = f"{quota.tasks} task" + ("" if quota.tasks == 1 else "s")
@@ -290,11 +284,11 @@ def describe_directive(directive: Directive) -> str:
 
 
 def describe_mode(mode: str | None, plan: str | None, revision: int | None) -> str | None:
-    """Return the mode of a task or a try in words, with its plan where it was written by one."""
+    """Return the mode of a task or a try in words, with its plan, if any."""
     return mode if plan is None else f"{mode} by {plan}, revision {revision}"
 
 
 def describe_modes(quota: Quota) -> str | None:
-    """The modes that were chosen for a part of a quota, in words; None where none was."""
+    """Return the modes chosen for a part of a quota, in words; None without any."""
     choices = [f"{choice.tasks} by {choice.mode}: {choice.reason}" for choice in quota.modes]
     return "; ".join(choices) or None

@@ -1,9 +1,6 @@
-"""The directive of one cycle: what a round shows, sampled, looked at and weighed.
-
-Reads the tables and, where an analyzer is configured, the conversations of the sampled rollouts
-from the log; appends nothing. Everything but the analyzer's words follows from the tables and the
-cycle's id, so a redo directs the same.
-"""
+"""Build the directive of one cycle from the tables and, with an analyzer, the sampled
+conversations. It appends nothing. All but the analyzer's words follows from the tables and the
+cycle's id, so a redo directs the same."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,8 +40,8 @@ if TYPE_CHECKING:
 ChoosePlanned = Callable[
     [Sequence[str], Sequence[BufferTask], Sequence[RejectionRow]], Mapping[str, str]
 ]
-"""Patterns, and the tasks that the cycle before wrote and those that it wrote in vain -> the
-patterns whose tasks are planned before they are written, and why."""
+"""Takes patterns, and the accepted and rejected tasks of the cycle before; returns pattern -> why
+its tasks are planned before they are written."""
 
 
 def _plan_none(*_: object) -> Mapping[str, str]:
@@ -61,9 +58,8 @@ def direct(
     kinds: Collection[str] | None = None,
     choose_planned: ChoosePlanned = _plan_none,
 ) -> DirectiveWritten:
-    """What the tasks of `cycle` shall stress, from round `number` of this agent on this base;
-    `aims` as in `build_directive`. `kinds`: the kinds of task that its environment writes. Only
-    failures on them are followed; None: all are."""
+    """Return the directive of `cycle` from round `number` of this agent on this base. `aims` and
+    `choose_planned` are as in `build_directive`; `kinds` limits the failures that tasks follow."""
     with app.reading() as connection:
         closed = read_closed_round(connection, alias, base, number, kinds)
         before = learning.wrote_last(connection, alias, base, but=cycle)
@@ -102,7 +98,7 @@ class ClosedRound:
     rollouts: Sequence[RoundRollout]
     """Deduplicated and judged, failed and passed."""
     kinds: Collection[str] | None = None
-    """Kinds of the tasks that can be followed: `rollouts` has no others. None: any can."""
+    """Kinds of the tasks that can be followed, the only ones in `rollouts`; None for any."""
 
 
 def read_closed_round(
@@ -112,7 +108,7 @@ def read_closed_round(
     number: int,
     kinds: Collection[str] | None = None,
 ) -> ClosedRound:
-    """Read a round that is closed. `kinds`: see `ClosedRound`."""
+    """Read a closed round; `kinds` as in `ClosedRound`."""
     seen = evidence.read_round_rollouts(connection, alias, base, number, kinds)
     return ClosedRound(alias, base, number, seen, kinds)
 
@@ -129,11 +125,13 @@ def build_directive(
     aims: Collection[str] = (),
     choose_planned: Callable[[Sequence[str]], Mapping[str, str]] = _plan_none,
 ) -> Directive:
-    """Return the directive of a closed round for at most `most` tasks, from the tables alone;
-    `seed` draws its examples, `bad` are the tries that went wrong before. `repairs`: whether it may
-    ask for tasks of the mode `repair`. `aims`: patterns that it is about, as far as the round has
-    failures of them to follow; of none, it is about all patterns. `choose_planned` returns those of
-    its patterns whose tasks are planned before they are written, and why."""
+    """Return the directive of a closed round for at most `most` tasks, from the tables alone.
+
+    `seed` draws its examples, `bad` are the rejected tries before, `repairs` allows the mode
+    `repair`. `aims` limits it to those patterns that have failures to follow in the round; of none,
+    it is about all. `choose_planned` returns pattern -> why its tasks are planned before they are
+    written.
+    """
     lines = rollouts.pattern_lines(connection, closed.alias)
     rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number, closed.kinds)
     mastered = directives.find_mastered_tasks(rates)
@@ -163,8 +161,6 @@ def build_directive(
 
 @dataclass(frozen=True, slots=True)
 class _TaskHistory:
-    """What is kept of the tasks that were written so far."""
-
     names: set[str] = field(default_factory=set)
     last: list[BufferTask] = field(default_factory=list)
     """Tasks written by the cycle before this one."""
@@ -184,8 +180,7 @@ def _read_history(
 def _by_pattern(
     seen: Sequence[RoundRollout], mastered: Collection[str], seed: str
 ) -> list[Failures]:
-    """Pattern by pattern, the failures whose tasks are followed; `mastered` are tasks of kinds
-    that the agent passes."""
+    """Return the failures to follow per pattern; `mastered` are tasks of mastered kinds."""
     by_pattern: dict[str, list[RoundRollout]] = {}
     for rollout in seen:
         if rollout.pattern is not None:
@@ -213,8 +208,7 @@ def _read_earlier(
     failed: Collection[str],
     kinds: Collection[str] | None,
 ) -> list[Failures]:
-    """Return the failures to follow of the patterns that did not fail in the round: the examples of
-    the last round in which they did."""
+    """Return the examples of their last failed round for patterns without failures now."""
     names = {line.pattern: line.examples for line in lines if line.pattern not in failed}
     clients = evidence.read_clients(connection, {*chain(*names.values())}, kinds)
     earlier = []
@@ -241,7 +235,6 @@ def _analysis(
     seen: Sequence[RoundRollout],
     written: set[str],
 ) -> Analysis | None:
-    """What the analyzer says; None where none is configured, or no failure can be shown to it."""
     settings = app.settings.models.analyzer
     failed = [rollout for rollout in seen if rollout.category is not None]
     if not settings.url or not failed:

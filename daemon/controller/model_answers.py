@@ -1,12 +1,12 @@
-"""Ask a model for one JSON document, until it is one, within a budget of tokens.
+"""Ask a model for one JSON document until it gives one, within a budget of tokens.
 
     budget = TokenBudget(200_000, "models.analyzer.max_tokens")
     async with open_endpoint(settings, "analyzer") as endpoint:
         answer = await ask(endpoint, "analyzer", messages, question, budget)
 
-A role is the name of the model's section under `models`; errors name it. An answer that
-is no message, or that `question.parse` refuses, is asked for again, twice at most, with the reason.
-What a request costs is a high estimate, so that a budget is kept whatever the tokenizer.
+A role is the name of the model's section under `models`. An answer that is no message, or that
+`question.parse` refuses, is asked for again with the reason, twice at most. Costs are estimated
+high, so that a budget is kept with any tokenizer.
 """
 
 import json
@@ -35,13 +35,12 @@ ASKED_AGAIN: Final = 2
 ANSWER_TOKENS: Final = 4096
 """Most tokens of one answer."""
 _QUOTED: Final = 4_000
-"""Most characters of an answer that are sent back with the reason why it was not taken: servers may
-ignore the bound on its tokens, and a budget would be spent by what is no answer."""
+"""Most characters of a refused answer that are sent back: servers may ignore the bound on its
+tokens, which would spend the budget."""
 _FENCE: Final = "```"
 _FENCE_BEGINS: Final = re.compile(r"```(?:json)?[ \t]*\n", re.IGNORECASE)
 BYTES_PER_TOKEN: Final = 3
-"""A low guess, so that estimates of tokens are high; in UTF-8, so that a character of Chinese is a
-token."""
+"""A low guess, so that estimates are high; in UTF-8, so that a Chinese character is a token."""
 
 
 class ModelFailure(KintsugiError):
@@ -49,18 +48,18 @@ class ModelFailure(KintsugiError):
 
 
 class BudgetSpent(ModelFailure):
-    """A request costs more than what is left, in tokens or in time."""
+    """A request costs more tokens or time than are left."""
 
 
 class TokenBudget:
     """Tokens that may still be read and written."""
 
     def __init__(self, tokens: int, setting: str) -> None:
-        """`setting`: the one that has this number."""
+        """Start with `tokens`; `setting` names the setting with this number."""
         self.left, self.setting = tokens, setting
 
     def spend(self, tokens: int) -> bool:
-        """Take tokens; return whether they were left."""
+        """Take tokens; return whether enough were left."""
         if tokens > self.left:
             return False
         self.left -= tokens
@@ -69,20 +68,20 @@ class TokenBudget:
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """A form that an answer has to have, and how it is sampled."""
+    """The required form of an answer, and its sampling."""
 
     parse: Callable[[str], T]
-    """Reads an answer; raises ValueError that says what is wrong."""
+    """Reads an answer; raises ValueError with the problem."""
     response_format: Mapping[str, Any]
-    """JSON schema, as the endpoint's request has it."""
+    """JSON schema, as in the endpoint's request."""
     temperature: float = 0.0
     seed: int | None = None
     """Seed of the endpoint's sampling; endpoints without one ignore it."""
 
 
 def open_endpoint(settings: "Model", role: str) -> Endpoint:
-    """Return the endpoint of a role's model, a context manager. Raises ModelFailure for a host that
-    requests may not be sent to, EndpointRefusal for what is no URL."""
+    """Return the endpoint of a role's model, a context manager. Raise ModelFailure for a host that
+    requests may not be sent to, EndpointRefusal for an invalid URL."""
     check_host(settings.url, settings.allowed_hosts, role)
     return Endpoint(
         settings.url,
@@ -94,7 +93,7 @@ def open_endpoint(settings: "Model", role: str) -> Endpoint:
 
 
 def check_host(url: str, allowed: Sequence[str], role: str) -> None:
-    """Raise ModelFailure where requests would leave this machine without permission."""
+    """Raise ModelFailure if requests would leave this machine without permission."""
     try:
         host = httpx2.URL(url).host
     except httpx2.InvalidURL as error:
@@ -113,7 +112,7 @@ async def ask(
     question: Question[T],
     budget: TokenBudget,
 ) -> T:
-    """Return an answer that the question takes. Raises ModelFailure, BudgetSpent among them,
+    """Return an answer that the question accepts. Raise ModelFailure, BudgetSpent among them,
     AnswerFailure, EndpointRefusal."""
     problem = ""
     asked = list(messages)
@@ -144,8 +143,7 @@ async def ask(
 
 
 def strip_fence(text: str) -> str:
-    """Return what stands in a fence of Markdown, which many models put around JSON; a text without
-    one as it is."""
+    """Return a text without a fence of Markdown, which many models put around JSON."""
     stripped = text.strip()
     begin = _FENCE_BEGINS.match(stripped)
     if begin is None or not stripped.endswith(_FENCE, begin.end()):
@@ -160,9 +158,8 @@ def spend(
     cost: int,
     problem: str = "",
 ) -> None:
-    """Take what a request costs from the budget; `cost`: tokens of its schema or tools and of its
-    answer, which come on top of the messages'. Raises BudgetSpent, which quotes the problem of the
-    answer before it."""
+    """Take a request's cost from the budget: its messages, and `cost` for its schema or tools and
+    its answer. Raise BudgetSpent, which quotes the problem of the answer before it."""
     if not budget.spend(estimate_tokens(messages) + cost):
         raise BudgetSpent(
             f"{problem or f'the request of the {role} costs more than what is left'}; "
@@ -179,8 +176,7 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
 
 
 def estimate_json(document: Any) -> int:
-    """Return a high estimate of the tokens of a schema or of declared tools, which servers put into
-    the prompt."""
+    """Return a high estimate of the tokens of a schema or tools, which prompts contain."""
     return len(json.dumps(document)) // BYTES_PER_TOKEN
 
 
@@ -190,8 +186,8 @@ def measure_bytes(text: str) -> int:
 
 
 def build_object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object with just these properties. Written out, since servers that
-    guide their output read few of JSON Schema's ways."""
+    """Return the schema of an object with just these properties, in the few forms that servers that
+    guide their output read."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -215,7 +211,7 @@ class AnswerModel(BaseModel):
 
 
 def parse_answer(model: type[M], text: str) -> M:
-    """Read an answer that is one JSON document. Raises ValueError that says what is wrong."""
+    """Read an answer that is one JSON document. Raise ValueError with the problem."""
     try:
         return check_answer(model, json.loads(text))
     except RecursionError as error:
@@ -223,7 +219,7 @@ def parse_answer(model: type[M], text: str) -> M:
 
 
 def check_answer(model: type[M], document: Any) -> M:
-    """Return a decoded answer as a model. Raises ValueError that says what is wrong."""
+    """Return a decoded answer as a model. Raise ValueError with the problem."""
     try:
         return model.model_validate(document)
     except ValidationError as error:

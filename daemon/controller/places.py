@@ -1,16 +1,13 @@
 """Divide the places of a directive among patterns, and among the keys whose failures they follow.
+Pure.
 
-    divide_places(priorities, claims, failures, 32)     pattern -> key -> places
-
-Pure. Patterns are wanted by priority (consumers/diagnosis/priority.py: `quotas`). No key gets more
-places than its share of the usable failures, rounded up: neither fast traffic nor traffic that
-fails in many ways has a larger part of a directive than of the failures. A place that this limit
-refuses goes to the pattern whose turn is next. A limit is passed only where the failures of others
-cannot fill the places: they form no pattern with a priority, or their patterns have half of the
-places each, which is the most that one pattern gets.
-
-Within a pattern the places are divided in proportion to the failures that the keys have of it. They
-move to another key where that lets another pattern have the place that it wants.
+Patterns are wanted by priority (`quotas` in diagnosis/priority.py). No key gets more places than
+its share of the usable failures, rounded up: neither fast traffic nor traffic that fails in many
+ways has a larger part of a directive than of the failures. A refused place goes to the next
+pattern. The limit is exceeded only if the failures of others cannot fill the places: their patterns
+have no priority, or half of the places each, a pattern's maximum. Within a pattern, places are
+divided in proportion to the keys' failures, and move to another key if that gives another pattern
+its place.
 """
 
 import math
@@ -20,10 +17,9 @@ from typing import Final
 from consumers.diagnosis.priority import quotas
 
 Client = str | None
-"""Name of a key; None for imports, and where no keys are configured."""
+"""Name of a key; None for imports, and without configured keys."""
 
 _FREE: Final = 1 << 62
-"""Limit of a key that has none."""
 
 
 def divide_places(
@@ -33,9 +29,11 @@ def divide_places(
     most: int,
 ) -> dict[str, dict[Client, int]]:
     """Return pattern -> key -> places, the highest priority first, without patterns that get none.
-    `claims`: pattern -> key -> failures that can be followed, for each pattern with a priority.
-    `failures`: key -> failures of the round, which make the shares. A key without any has a share
-    of 0. Where the round has no failure, no key has a limit."""
+
+    `claims` is pattern -> key -> failures that can be followed, for each pattern with a priority.
+    `failures` is key -> failures of the round, which make the shares (0 for other keys); if the
+    round has none, no key has a limit.
+    """
     wanted = quotas(priorities, most)
     goal, cap = sum(wanted.values()), math.ceil(most / 2)
     total = sum(failures.values())
@@ -56,7 +54,7 @@ def divide_places(
 
 
 class _Division:
-    """Hold the places that are divided so far: a flow from patterns to keys with limits."""
+    """The places divided so far: a flow from patterns to keys with limits."""
 
     def __init__(
         self, claims: Mapping[str, Mapping[Client, int]], limits: Mapping[Client, int]
@@ -67,16 +65,14 @@ class _Division:
         self._of_key = dict.fromkeys(limits, 0)
 
     def count(self, pattern: str) -> int:
-        """Return the places of a pattern."""
         return sum(self._counts.get(pattern, {}).values())
 
     def read(self, pattern: str) -> dict[Client, int]:
-        """Return the places of a pattern by key."""
         return {key: places for key, places in self._counts[pattern].items() if places}
 
     def fill(self, priorities: Mapping[str, float], goal: int, cap: int) -> None:
-        """Divide the rest of `goal`. Patterns without a place come first, then those with the
-        highest priority for each place that they have. None gets more than `cap`."""
+        """Divide the rest of `goal`, at most `cap` for each: patterns without a place first, then
+        those with the highest priority per place."""
         waiting = {name for name in self._claims if priorities.get(name, 0.0) > 0}
         left = goal - sum(map(self.count, self._claims))
         while left and waiting:
@@ -91,8 +87,7 @@ class _Division:
         return places > 0, -priority / (2 * places + 1), pattern
 
     def add(self, pattern: str) -> bool:
-        """Give a pattern one more place. Return False if the limits allow none, however the places
-        of the others are divided among their keys."""
+        """Give a pattern one more place. Return False if the limits allow none in any division."""
         return self._add(pattern, set())
 
     def _add(self, pattern: str, visited: set[Client]) -> bool:

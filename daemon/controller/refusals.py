@@ -1,9 +1,4 @@
-"""How far a failure pattern stands on calls that tools refused.
-
-    read_refusals(connection, pair, number)    pattern -> counts of its failures in a round
-
-Light, for a status asks it too (daemon/methods/lessons/practice.py).
-"""
+"""Counts of a failure pattern's refused calls. Imports stay light for the status."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -19,14 +14,14 @@ LEAST_REFUSED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """How many deduplicated failures of a pattern hold a call of the agent that a tool refused."""
+    """Deduplicated failures of a pattern, and those with a call that a tool refused."""
 
     failures: int
     refused: int
 
     @property
     def is_basis(self) -> bool:
-        """Whether the pattern stands on failed calls: most of its failures hold one."""
+        """Return whether the pattern stands on failed calls: most of its failures hold one."""
         return self.refused >= LEAST_REFUSED and 2 * self.refused > self.failures
 
     def describe(self) -> str:
@@ -35,6 +30,6 @@ class Refusals:
 
 
 def read_refusals(connection: "Connection", pair: Pair, number: int) -> dict[str, Refusals]:
-    """Return pattern -> how many of its failures in a round hold a call that a tool refused."""
+    """Return pattern -> refusals in a round."""
     counts = count_refusals(connection, pair, number)
     return {name: Refusals(*count) for name, count in counts.items()}

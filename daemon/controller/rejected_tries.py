@@ -1,11 +1,6 @@
-"""What a bad round of writing tasks teaches the next one.
-
-    bad_tries(written, rejected)      of the cycle before: pure
-
-A mode that failed for a pattern in half of its tries or more is named in the next directive with
-its reasons; the Proposer then begins with the other mode. One cycle later it has its turn again.
-Source: AReaL-SEA's reflection on rejected data.
-"""
+"""Learn from rejected tasks: a mode that failed for a pattern in half of its tries or more is named
+in the next directive with its reasons. The Proposer then begins with the other mode, for one cycle.
+Pure. Source: AReaL-SEA's reflection on rejected data."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,9 +10,9 @@ from consumers.reads.learning import BufferTask, RejectionRow
 from events.learning import BadTries, Mode, TaskProposed, TaskRejected
 
 BAD: Final = 0.5
-"""Share of the tries of a mode that failed."""
+"""Least share of failed tries of a bad mode."""
 REASONS: Final = 3
-"""Most reasons that are given for each pattern and mode."""
+"""Most reasons for each pattern and mode."""
 
 
 def bad_tries(
@@ -25,8 +20,7 @@ def bad_tries(
     rejected: Sequence[RejectionRow | TaskRejected],
 ) -> tuple[BadTries, ...]:
     """Return the modes that failed in `BAD` of their tries or more, by pattern and mode. `written`
-    are the tasks that one cycle, or one round of a job, wrote; `rejected` those that it wrote in
-    vain."""
+    and `rejected` are the tasks of one cycle or one round of a job."""
     failed: Counter[tuple[str, Mode]] = Counter(
         (row.pattern, row.mode) for row in rejected if row.mode is not None
     )
@@ -47,7 +41,7 @@ def bad_tries(
 
 
 def _reasons(rejected: Sequence[RejectionRow | TaskRejected]) -> tuple[str, ...]:
-    """The most frequent ones. A check that failed in many words is told in the first of them."""
+    """Return the most frequent reasons; a check with many texts is told by the first of them."""
     checks = Counter(row.check for row in rejected)
     ranked = sorted(checks, key=lambda check: (-checks[check], check))
     texts = {check: min(o.reason for o in rejected if o.check == check) for check in ranked}

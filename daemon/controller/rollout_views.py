@@ -1,8 +1,6 @@
-"""A rollout as an analyzer is shown it: request, expected calls, verdict and conversation.
-
-A person's rollout is never shown: what a model says of it would stand unsealed in the log. Nothing
-of the environment's labels is in a view.
-"""
+"""A rollout as an analyzer is shown it: request, expected calls, verdict and conversation. A
+person's rollout is never shown: the model's words on it would be unsealed in the log. A view has
+none of the environment's labels."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,7 @@ class RolloutView:
 
     seen: RoundRollout
     task: str | None
-    """Instruction of the task: the user's request."""
+    """Instruction of the task."""
     gold: tuple[Action, ...] | None
     conversation: Excerpt
     parts: dict[str, float | None]
@@ -45,7 +43,7 @@ class RolloutView:
         return exact_json({**self._describe(name), **found})
 
     def plain_item(self, name: str) -> str:
-        """Return the same without what the rules found: a label shall not repeat it."""
+        """Return the same without the rules' findings, which a label shall not repeat."""
         return exact_json(self._describe(name))
 
     def _describe(self, name: str) -> dict[str, Any]:
@@ -65,8 +63,8 @@ class RolloutView:
 def build_view(
     app: "App", connection: "Connection", seen: RoundRollout, characters: int = CHARACTERS
 ) -> RolloutView | None:
-    """Return a rollout with at most `characters` of its conversation, if its calls allow; None for
-    one whose event was trimmed, and for a person's."""
+    """Return a rollout with at most `characters` of its conversation, if its calls allow; None if
+    its event was trimmed, and for a person's."""
     row = transcript.find(connection, seen.rollout)
     try:
         # Before it is opened: its key may be where another role runs.
@@ -87,7 +85,7 @@ def build_view(
 
 
 def format_message(message: Message) -> dict[str, Any]:
-    """Return a message as a model reads it: its role, its text and its calls."""
+    """Return a message with its role, its text and its calls."""
     calls = [[call.name, call.arguments] for call in message.tool_calls]
     document: dict[str, Any] = {"role": message.role, "text": message.text}
     return {**document, "calls": calls} if calls else document

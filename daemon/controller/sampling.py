@@ -4,11 +4,9 @@
     successes   those on tasks that failed as well first (the contrast), then those on tasks that
                 were written for a pattern, then any
     shortened   the first and the last messages of a conversation, its longest texts cut in their
-                middle; what was said to a tool is kept to the letter
+                middle; arguments of calls are kept to the letter
 
-Chance is a hash of the seed and the rollout, so neither the order of the candidates nor the process
-has a say. Not covered: redaction (analyzer.py), and which rollouts are repeats
-(consumers/diagnosis/round_counts.py).
+Chance is a hash of the seed and the rollout, independent of the order and the process.
 """
 
 from collections import defaultdict
@@ -43,19 +41,19 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What is shown of a conversation."""
+    """The shown part of a conversation."""
 
     messages: tuple[Message, ...]
     left_out: int = 0
     """Messages between the first and the last ones."""
     cut: int = 0
-    """Characters that were taken out of the middle of texts."""
+    """Characters that were removed from the middle of texts."""
 
 
 def sample_failures(
     candidates: Iterable[Candidate], seed: str, most: int = FAILURES
 ) -> list[Candidate]:
-    """At most `most` of them, spread over tasks, and within a task over rewards."""
+    """Return at most `most` of them, spread over tasks, and within a task over rewards."""
     return list(_first(_round_robin(_by_task(candidates, seed)), most))
 
 
@@ -66,7 +64,7 @@ def sample_successes(
     seed: str,
     most: int = SUCCESSES,
 ) -> list[Candidate]:
-    """At most `most` of them: on tasks that `failed`, then on tasks `written` for a pattern."""
+    """Return at most `most`: on tasks that `failed`, then on `written` tasks, then any."""
     by_use = _group(
         candidates, lambda candidate: (candidate.task not in failed, candidate.task not in written)
     )
@@ -80,7 +78,7 @@ def shorten(
     last: int = LAST_MESSAGES,
     characters: int = CHARACTERS,
 ) -> Excerpt:
-    """The beginning and the end of a conversation, in so many characters if its calls allow."""
+    """Return the beginning and the end of a conversation, in so many characters if possible."""
     between = max(0, len(messages) - first - last)
     kept = [*messages[:first], *messages[first + between :]] if between else list(messages)
     arguments = sum(
@@ -100,12 +98,12 @@ def shorten(
 
 
 def order_key(seed: str, name: str) -> str:
-    """The place of a name in an order of chance."""
+    """Return the place of a name in a random order."""
     return sha256(f"{seed}|{name}")
 
 
 def _by_task(candidates: Iterable[Candidate], seed: str) -> Iterator[list[Candidate]]:
-    """The candidates of each task: one after the other from every reward."""
+    """Yield the candidates of each task, one after the other from every reward."""
     by_task = _group(candidates, lambda candidate: candidate.task)
     for task in sorted(by_task, key=lambda name: order_key(seed, name)):
         by_reward = _group(by_task[task], lambda candidate: candidate.reward)
@@ -125,7 +123,7 @@ def _group(values: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[
 
 
 def _round_robin(groups: Iterable[Sequence[T]]) -> Iterator[T]:
-    """The first of each group, the second of each, ..."""
+    """Yield the first of each group, the second of each, ..."""
     waiting = [list(group) for group in groups]
     place = 0
     while waiting := [group for group in waiting if place < len(group)]:
@@ -139,7 +137,7 @@ def _first(values: Iterator[T], most: int) -> Iterator[T]:
 
 
 def _bound(lengths: Sequence[int], room: int) -> int:
-    """The greatest length so that the texts fit when none is longer: short ones stay whole."""
+    """Return the greatest length limit under which the texts fit: short ones stay whole."""
     low, high = 0, max(lengths, default=0)
     while low < high:
         middle = (low + high + 1) // 2

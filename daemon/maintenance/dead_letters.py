@@ -1,11 +1,8 @@
 """Inspect dead letters and test whether the present code can process them.
 
-An event that could not be folded: trying again changes nothing, for the fold runs in a transaction
-that is rolled back. What was passed over can only enter the tables where it belongs, in the order
-of the log, so the remedy is a rebuild.
-
-A session that could not become a rollout (`ClosingFailed`): trying again makes the rollout, and
-appends it, once the cause was mended.
+An event that could not be folded is folded in a transaction that is rolled back: only a rebuild can
+enter it in log order. A session that could not become a rollout (`ClosingFailed`) is made into one
+and appended, once its cause was mended.
 """
 
 from dataclasses import dataclass
@@ -37,7 +34,7 @@ class NoSuchDeadLetter(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Outcome of trying a dead letter again."""
+    """Result of trying a dead letter again."""
 
     letter: "DeadLetterLine"
     foldable: bool
@@ -48,7 +45,7 @@ class Attempt:
 
 
 def at(letters: "list[DeadLetterLine]", stream: str, place: str) -> "DeadLetterLine":
-    """Return the dead letter at `place` (P:N) of a stream. Raises NoSuchDeadLetter."""
+    """Return the dead letter at `place` (P:N) of a stream. Raise NoSuchDeadLetter."""
     for letter in letters:
         if letter.stream == stream and f"{letter.partition}:{letter.offset}" == place:
             return letter
@@ -69,7 +66,7 @@ def record_of(letter: "DeadLetterLine", log: EventLog) -> Record:
 
 
 def attempt(letter: "DeadLetterLine", app: "App") -> Attempt:
-    """Process a dead letter again. Raises LogError, DatabaseError."""
+    """Process a dead letter again. Raise LogError, DatabaseError."""
     if letter.type == ClosingFailed.TYPE:
         return _close_again(letter, app)
     return _fold_again(letter, app.readable_log, app.engine)

@@ -1,17 +1,15 @@
 """Erase a person: destroy their key, so that the data it sealed is unreadable in every copy.
 
-    look        what the log holds of a person, and what was learnt from it
-    announce    PersonErased is in the log: from now on the key must not be there; and so is
-                TaskRetired, for each task that is made of the person's sessions
-    destroy     the key is gone
-    sweep       keys that came back (a restored backup) go again, and tasks that were made in
-                between are retired; the role `work` does this
+    look        count the person's events in the log, and the adapters trained on them
+    announce    append PersonErased, after which the key must not exist, and TaskRetired for each
+                task that is made of the person's sessions
+    destroy     delete the key
+    sweep       delete keys that came back (a restored backup), and retire tasks that were made in
+                between; the role `work` does this
 
-The log is told first, so whatever is killed in between is finished by the same command, or by the
-next sweep. Nothing else has to be taken out: tables, jobs and exports never held what was said.
-
-Not covered: events that were recorded before they were sealed, which `look` counts, and what
-LIMITS names.
+The log is told first, so the same command, or the next sweep, finishes an interrupted erasure.
+Tables, jobs and exports never held the words. Not covered: LIMITS, and events that were recorded
+before they were sealed, which `look` counts.
 """
 
 from collections.abc import Collection, Iterator
@@ -52,7 +50,7 @@ class NoSuchKey(KintsugiError):
 
 @dataclass(slots=True)
 class PersonData:
-    """What the log holds of one person."""
+    """The log's data about one person."""
 
     keyid: str | None
     """Id of the person's key; None if nothing of theirs is sealed, or not any more."""
@@ -62,27 +60,25 @@ class PersonData:
     unsealed: int = 0
     """Number of the person's events that are in the log unsealed."""
     trimmed: int = 0
-    """Number of events trimmed from the log, of any person."""
+    """Number of events of all persons that were trimmed from the log."""
     adapters: list[AdapterDependence] = field(default_factory=list)
     leaning: int = 0
     """Number of other persons' calls that are stored as additions to calls of this person."""
     readable_names: int = 0
-    """Number of the person's sealed events whose head names tools that the agent was offered, or a
-    model by a client's own text: earlier versions wrote them so."""
+    """Sealed events of earlier versions whose head names offered tools or a client's model."""
     tasks: list[SealedTask] = field(default_factory=list)
-    """Tasks that are made of the person's sessions, and sealed with the key."""
+    """Tasks that are made of the person's sessions, sealed with the key."""
     announced: bool = False
     """Whether the log already records the erasure."""
 
     @property
     def live_tasks(self) -> list[SealedTask]:
-        """Those that new jobs may draw."""
+        """Return the tasks that new jobs may draw."""
         return [task for task in self.tasks if task.is_live]
 
 
 def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData:
-    """Return what the log holds of a person, or of the owner of key `keyid`. Reads the whole log.
-    Raises NoSuchKey."""
+    """Read the whole log for data about a person, or the owner of key `keyid`. Raise NoSuchKey."""
     app.settle()
     wanted = keyid
     if keyid is None and person is not None:
@@ -107,8 +103,7 @@ def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData
 
 
 def announce(app: "App", held: PersonData) -> None:
-    """Append PersonErased for this key to the log, once, and the retirement of what is made of the
-    person's sessions."""
+    """Append PersonErased for this key once, and the retirement of the person's tasks."""
     if held.keyid is None:
         return
     events: dict[str, Decision] = {}
@@ -130,11 +125,11 @@ def erase(app: "App", held: PersonData) -> None:
 
 
 def sweep(app: "App") -> int:
-    """Destroy restored keys of erased persons, and retire tasks that are made of their sessions;
-    return how many keys were destroyed."""
+    """Destroy restored keys of erased persons, and retire tasks made of their sessions; return the
+    number of keys destroyed."""
     with app.reading() as connection:
         erased = read_erasure_keys(connection)
-    # No person was erased: a home without persons gets no key store from this.
+    # Without erased persons, no key store is created.
     if not erased:
         return 0
     destroyed = sum(app.keys.destroy(keyid) for keyid in sorted(erased & app.keys.ids()))
@@ -143,7 +138,7 @@ def sweep(app: "App") -> int:
 
 
 def _retire_rest(app: "App", keyids: Collection[str]) -> None:
-    """Retire what was proposed while the person was being erased, or before it was killed."""
+    """Retire tasks that were proposed during the erasure."""
     with app.reading() as connection:
         tasks = find_sealed_tasks(connection, keyids)
     events = _retire([task for task in tasks if task.is_live])
@@ -153,7 +148,6 @@ def _retire_rest(app: "App", keyids: Collection[str]) -> None:
 
 
 def _retire(tasks: Collection[SealedTask]) -> dict[str, Decision]:
-    """Return id of event -> the retirement of each task."""
     return {
         derive_id("erase", task.keyid, task.alias, task.task): TaskRetired(
             alias=task.alias, task=task.task, reason=ERASED
@@ -207,7 +201,7 @@ def _count(held: PersonData, record: Record, person: str | None, lost: set[str])
 
 
 def _has_readable_names(record: Record, kind: str) -> bool:
-    """Return whether the head of a sealed event names what is sealed, or hashed, in new events."""
+    """Return whether the head of a sealed event names data that new events seal or hash."""
     if kind not in (RolloutEnded.TYPE, CallStarted.TYPE):
         return False
     data = decode(record, content=False).data

@@ -1,14 +1,9 @@
 """`kintsugi log trim`: drop the part of a log that an archive verifiably holds.
 
-    log = find_source_log(app, archive)     the log that it is of: this home's own, or the broker's
-    plan(app, log, archive, before)    what may go, partition by partition
-    trim(log, planned)                 drop it
-
-Of `rollouts` alone: `learning` is small, and holds why everything is as it is. An event goes when
-it lies before the place that was named, the archive holds it and all before it bit for bit, and
-the tables hold it. Of a log that is folded, no session that it is of may be open; of a spool, the
-broker has to have it. Not covered: other databases that fold the same topics, which halt where
-they are behind, and say so.
+Only `rollouts` is trimmed: `learning` is small, and explains everything. An event is dropped if it
+lies before the named place, the tables hold it, and the archive holds it and all before it bit for
+bit. In a folded log, no open session may need it; of a spool, the broker must have it. Other
+databases that fold the same topics halt if they are behind.
 """
 
 from dataclasses import dataclass
@@ -33,9 +28,9 @@ class Portion:
     partition: int
     start: int
     before: int
-    """Everything from `start` to before this offset is dropped."""
+    """Events from `start` to before this offset are dropped."""
     kept_for: str | None
-    """Reason the rest before the named place is kept; None if all of it is dropped."""
+    """Reason for keeping the rest before the named place; None if all of it is dropped."""
 
     @property
     def events(self) -> int:
@@ -46,8 +41,7 @@ _REASONS: Final = ("archive", "tables", "broker", "sessions")
 
 
 def find_source_log(app: "App", archive: Archive) -> EventLog:
-    """Return the log that an archive was made from, according to its manifest. Raises LogError if
-    it is neither of the logs of this home."""
+    """Return the log of this home that an archive was made from. Raise LogError without one."""
     source = archive.manifest.source
     if source is None and app.on_kafka:
         return app.kafka
@@ -62,8 +56,7 @@ def find_source_log(app: "App", archive: Archive) -> EventLog:
 
 
 def plan(app: "App", log: EventLog, archive: Archive, before: Cut) -> list[Portion]:
-    """Return what may be dropped; reads all of it, in the log and in the archive. Raises LogError,
-    LogCorrupt."""
+    """Return the droppable portions, read in log and archive. Raise LogError, LogCorrupt."""
     return [
         _portion(app, log, archive, p, before[ROLLOUTS.name, p]) for p in range(ROLLOUTS.partitions)
     ]
@@ -80,7 +73,7 @@ def _portion(app: "App", log: EventLog, archive: Archive, partition: int, named:
         limits["broker"] = app.spool.read_ship_offsets(ROLLOUTS.name)[partition]
     before = max(start, min(end, *limits.values()))
     if log is app.log:
-        # Sessions are read from there.
+        # Sessions are read from the folded log.
         with app.reading() as connection:
             limits["sessions"] = find_retention_offset(connection, partition, before)
         before = max(start, min(before, limits["sessions"]))
@@ -102,7 +95,7 @@ def _read_fold_offset(app: "App", log: EventLog, partition: int) -> int:
 
 
 def trim(log: EventLog, planned: list[Portion]) -> int:
-    """Drop what was planned; return the number of events dropped."""
+    """Drop the planned portions; return the number of events dropped."""
     for portion in planned:
         if portion.events:
             log.trim(ROLLOUTS.name, portion.partition, portion.before)
@@ -110,12 +103,9 @@ def trim(log: EventLog, planned: list[Portion]) -> int:
 
 
 def _verify_archive(archive: Archive, log: EventLog, partition: int, end: int) -> int:
-    """Return the offset, at most `end`, before which the archive holds all that the log does, with
-    the bodies that records name.
-
-    Every record before it is read in both and compared, so that a damaged segment, or an archive of
-    another log, is found before anything is dropped. Raises LogError, LogCorrupt.
-    """
+    """Return the offset, at most `end`, before which the archive equals the log, with bodies. Every
+    record is compared, so that a damaged segment, or an archive of another log, is found before
+    anything is dropped. Raise LogError, LogCorrupt."""
     start = log.start(ROLLOUTS.name)[partition]
     if archive.start(ROLLOUTS.name)[partition] > start:
         raise LogTruncated(

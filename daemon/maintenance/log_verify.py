@@ -1,4 +1,4 @@
-"""`kintsugi log verify`: read every record of the log and say what is wrong with it.
+"""`kintsugi log verify`: read every record of the log and report what is wrong with it.
 
     file       the embedded log's own check: integrity, dense offsets, checksums
     record     envelope, head, content and token arrays can be decoded
@@ -6,7 +6,7 @@
     sequence   of each source no event is missing
     position   the tables were not folded from beyond the log's end
 
-Not covered: whether the tables are what the log makes of them; that is `kintsugi rebuild`.
+Whether the tables follow from the log is checked by `kintsugi rebuild`.
 """
 
 from collections.abc import Callable
@@ -38,8 +38,6 @@ class VerifyReport:
 
 @dataclass
 class _Sequences:
-    """Sequence numbers of one source in one partition, repetitions allowed."""
-
     following: int
     highest: int
 
@@ -52,7 +50,7 @@ class _Sequences:
 def verify(
     log: EventLog, bodies: Bodies, reached: "FoldState", progress: Callable[[int], None]
 ) -> VerifyReport:
-    """Read everything up to the log's present end; `reached` says how far it was folded."""
+    """Check everything up to the log's present end; `reached` is the position of the fold."""
     report = VerifyReport()
     if isinstance(log, SqliteLog):
         report.problems += log.check()

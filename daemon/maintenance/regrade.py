@@ -1,20 +1,17 @@
-"""Grade recorded rollouts of tau2-bench again: do their verdicts follow from what was done?
+"""Grade recorded rollouts of tau2-bench again, to check that their verdicts follow from the
+transcript.
 
-Each simulation is graded by replay (envs/grading.py) with the task that its file embeds, never with
-today's, on the real database of its environment, and our verdict is held against the recorded one.
+Each simulation is graded by replay (envs/grading.py) with the task that its file embeds, on the
+real database of its environment. With a user who acts (telecom), the embedded task includes the
+first state and the assertions; a run without a user is one for an agent that works alone.
 
-A file counts as mislabelled when its disagreements, or the records whose action checks are another
-task's, are more than mistakes explain. Mistakes (an edited task, a bug, a run that was graded by
-hand) may concern the share `MISTAKES`; so many or more of them would then come about in fewer than
-one of a thousand files. 25 of 50 are too many, and 4 of 4; 8 of 50 and 3 of 3 are not. The action
-checks tell shuffled task ids even where all verdicts are equal.
+A file counts as mislabelled if its disagreements, or the records with another task's action checks,
+are more than mistakes explain. Mistakes (an edited task, a bug, grading by hand) may concern the
+share `MISTAKES`; too many would thus occur in fewer than one of a thousand files. 25 of 50 are too
+many, and 4 of 4; 8 of 50 and 3 of 3 are not. The action checks reveal shuffled task ids even if all
+verdicts are equal.
 
-Where the user acts too (telecom), the embedded task is read as a whole, with the state in which it
-begins and what is asserted of the last one; a run without a user is one for an agent that works
-alone.
-
-Not covered: environments that cannot be executed here, verdicts that hang on a judge, and other
-formats; they are counted and not graded.
+Environments that cannot run here, verdicts of a judge, and other formats are counted, not graded.
 """
 
 import json
@@ -70,7 +67,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class CheckDifference:
-    """One simulation whose verdict by its benchmark's rules differs from that of a check."""
+    """One simulation whose verdict by its benchmark's rules differs from ours."""
 
     rollout: str
     task: str
@@ -90,13 +87,13 @@ class RegradeReport:
     agree: int = 0
     disagree: list[Disagreement] = field(default_factory=list)
     differ: list[CheckDifference] = field(default_factory=list)
-    """Simulations that our rules judge otherwise than the benchmark's, whatever was recorded."""
+    """Simulations that our rules and the benchmark's judge differently, whatever was recorded."""
     unjudged: int = 0
     """Number of simulations recorded without a verdict."""
     unevaluated: int = 0
     """Number of simulations whose reward has a part that cannot be evaluated here."""
     foreign: int = 0
-    """Number of simulations whose recorded action checks are those of another task."""
+    """Number of simulations with another task's action checks."""
     rejected: list[Rejection] = field(default_factory=list)
     mislabelled: bool = False
     why: str = ""
@@ -104,7 +101,7 @@ class RegradeReport:
 
     @property
     def in_order(self) -> bool:
-        """Whether everything could be read and nothing contradicts the recorded verdicts."""
+        """Return whether everything could be read and nothing contradicts the recorded verdicts."""
         return not (self.disagree or self.mislabelled or self.rejected)
 
 
@@ -113,19 +110,16 @@ def regrade(
     opened: EnvironmentOpener,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[RegradeReport]:
-    """Grade the simulations of these files and folders again, file by file.
-
-    `opened` gives the environment of a name, and raises UnknownEnvironment; `progress` is told of
-    bytes read. Raises NoBenchmark where the real database is not there.
-    """
+    """Grade the simulations of these files and folders again, file by file. `opened` returns the
+    environment of a name or raises UnknownEnvironment; `progress` gets the bytes read. Raise
+    NoBenchmark if the real database is missing."""
     items = read_rollouts(paths, progress=progress)
     for file, group in groupby(items, key=_file):
         yield from _regrade_file(file, group, opened)
 
 
 def _file(item: RolloutImport | Rejection) -> str:
-    """Return the results file of a simulation: for one in a folder of simulations, the file beside
-    that folder."""
+    """Return the results file of a simulation; for a folder of simulations, the file beside it."""
     folder = Path(item.file).parent
     results = folder.parent / tau2.RESULTS
     return str(results) if folder.name == tau2.SIMULATIONS and results.is_file() else item.file
@@ -134,7 +128,7 @@ def _file(item: RolloutImport | Rejection) -> str:
 def _regrade_file(
     file: str, items: Iterable[RolloutImport | Rejection], opened: EnvironmentOpener
 ) -> list[RegradeReport]:
-    """One report per environment of a file; what could not be read is in the first."""
+    """Return one report per environment of a file; unreadable simulations are in the first."""
     by_name: dict[str | None, RegradeReport] = {}
     rejected: list[Rejection] = []
     for item in items:
@@ -215,8 +209,7 @@ def _read_task(item: RolloutImport, opened: EnvironmentOpener) -> TaskDefinition
 
 
 def _read_embedded(item: RolloutImport, environment: Environment) -> TaskDefinition | None:
-    """Return the embedded task with its first state and its assertions; None where it needs what
-    cannot be made here."""
+    """Return the embedded task with first state and assertions; None if it cannot be built."""
     assert isinstance(environment, Tau2Environment), "_hindrance left the others out"
     raw = json.loads(item.record)["task"]
     try:
@@ -229,10 +222,7 @@ def _read_embedded(item: RolloutImport, environment: Environment) -> TaskDefinit
 
 
 def definition(task: Task) -> TaskDefinition:
-    """Return a recorded task as an executable definition.
-
-    What is to be asserted in natural language is not part of that, so such a part stays open.
-    """
+    """Return a recorded task as an executable definition, without natural-language assertions."""
     basis = cast("tuple[Basis, ...]", task.reward_basis)
     arguments = {"reward_basis": basis} if basis else {}
     return TaskDefinition(
@@ -251,7 +241,6 @@ def definition(task: Task) -> TaskDefinition:
 
 
 def _reasons(verdict: Grade) -> str:
-    """Describe what a verdict rests on."""
     ours: list[str] = []
     if verdict.irregular is not None:
         ours.append(f"ended by {verdict.irregular}")
@@ -277,7 +266,6 @@ def _format_value(value: Any) -> str:
 
 
 def _conclude(report: RegradeReport) -> None:
-    """Set whether the file counts as mislabelled, and why."""
     reasons = []
     if _implausible(len(report.disagree), report.graded):
         reasons.append(f"only {report.agree} of {report.graded} verdicts follow from what was done")
@@ -292,8 +280,8 @@ def _conclude(report: RegradeReport) -> None:
 
 
 def _implausible(wrong: int, of: int) -> bool:
-    """Whether `wrong` or more of `of` verdicts are wrong with a probability below `IMPLAUSIBLE` by
-    mistakes alone: the upper tail of a binomial distribution."""
+    """Return whether mistakes alone make `wrong` or more of `of` verdicts wrong with a probability
+    below `IMPLAUSIBLE`: the upper tail of a binomial distribution."""
     tail = sum(
         comb(of, count) * MISTAKES**count * (1 - MISTAKES) ** (of - count)
         for count in range(wrong, of + 1)

@@ -1,12 +1,6 @@
-"""`GET /metrics` of the roles other than the gateway, each on its own port.
-
-    with serve_metrics(settings, "work") as registry:
-        registry.register(...)
-
-With the setting `metrics.port` P, `consume` listens on P, `ship` on P + 1, `schedule` on P + 2,
-`work` on P + 3 and `trace` on P + 4, however and wherever they are started; without it none
-listens. No metric names a client, a session or a prompt.
-"""
+"""`GET /metrics` of the roles other than the gateway, each on its own port. With the setting
+`metrics.port` P, `consume` listens on P, `ship` on P + 1, `schedule` on P + 2, `work` on P + 3 and
+`trace` on P + 4; without it none listens. No metric names a client, a session or a prompt."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +33,7 @@ def port_of(settings: "Settings", role: Role) -> int | None:
 
 @contextmanager
 def serve_metrics(settings: "Settings", role: Role) -> Iterator[CollectorRegistry]:
-    """Serve the metrics of the yielded registry inside the block. Raises PortInUse."""
+    """Serve the metrics of the yielded registry inside the block. Raise PortInUse."""
     registry = CollectorRegistry()
     say_build(registry, FOLD_VERSION)
     port, host = port_of(settings, role), settings.metrics.host

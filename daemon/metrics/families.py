@@ -4,8 +4,7 @@
     sheet = Sheet(FAMILIES)
     sheet.say("kintsugi_patterns", 3, "agent", "NEW")
 
-The metrics of a collector are declared as data beside it; tests compare the page
-docs/monitoring.md, the dashboards and the alert rules with these declarations.
+Tests compare docs/monitoring.md, the dashboards and the alert rules with the declarations.
 """
 
 import math
@@ -29,11 +28,11 @@ class Family:
     meaning: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram's buckets, without the last, which is infinite."""
+    """Upper bounds of a histogram's buckets, without the infinite last one."""
 
     @property
     def is_counter(self) -> bool:
-        """Whether the metric is a counter."""
+        """Return whether the metric is a counter."""
         return self.name.endswith("_total")
 
     def empty(self) -> GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily:
@@ -52,7 +51,7 @@ class Sheet:
         self._families = {name: family.empty() for name, family in self._declared.items()}
 
     def say(self, name: str, value: float | None, *labels: str) -> None:
-        """Add one sample; a value of None adds none. The metric must have been declared."""
+        """Add one sample of a declared metric, none for a value of None."""
         family = self._families[name]
         assert not isinstance(family, HistogramMetricFamily), "a histogram is spread"
         if value is not None:

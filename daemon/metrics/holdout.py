@@ -1,12 +1,6 @@
-"""Metrics of the holdout: the cumulative lift, and whether sessions are held out as they should be.
-
-    say_lifts(sheet, RecentLifts().read(connection), names)
-
-A reading goes through every session since the first promotion, so it is reused for a minute.
-
-`arm` is `holdout` or `loop`; `bound` is `difference`, `low` or `high`; `of` is `sessions` or
-`judged`.
-"""
+"""Metrics of the holdout: the cumulative lift, and the evidence on how sessions are held out. `arm`
+is `holdout` or `loop`; `bound` is `difference`, `low` or `high`; `of` is `sessions` or `judged`. A
+reading covers every session since the first promotion, so it is reused for a minute."""
 
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -45,7 +39,7 @@ HOLDOUT: Final = (
 
 
 class RecentLifts(Recent[list[Lift]]):
-    """The lifts as they were read last."""
+    """The last reading of the lifts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(read_lifts, clock)

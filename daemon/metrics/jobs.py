@@ -1,12 +1,6 @@
-"""Training metrics, from what a job reports while it runs (role `work`).
-
-    registry.register(jobs(settings))
-
-A job reports a line of figures with each update (daemon/solver/telemetry/progress.py); the newest
-line of an agent's newest job is shown, while it runs and until the next job has one. Other figures
-of a job stay in its own folder. The lines are read without torch, so not by the learner's models.
-Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`.
-"""
+"""Training metrics, from a job's reports while it runs (role `work`). The newest line of figures of
+an agent's newest job is shown until the next job has one. Lines are read without torch, so not by
+the learner's models. Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -26,7 +20,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _NEWEST: Final = 20
-"""Number of newest jobs among which those of the agents are looked for."""
+"""Newest jobs among which those of the agents are looked for."""
 
 _BY: Final = ("alias",)
 

@@ -1,10 +1,5 @@
-"""Metrics of the log and its fold, observed by another role than the folding one (role `schedule`).
-
-    registry.register(log(settings))
-
-So a fold that halted, hangs or was never started is reported as well. The log is the one that is
-folded: Kafka if it is configured, else the home's own.
-"""
+"""Metrics of the log and its fold, read by the role `schedule`, so that a fold that halted, hangs
+or was never started is reported too. The log is the folded one: Kafka's, else the home's own."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -73,7 +68,7 @@ def log(settings: "Settings") -> BackgroundCollector:
 
 
 def read(app: "App", sheet: Sheet) -> None:
-    """Read the metrics declared above. The tables are read first: the log only grows meanwhile."""
+    """Read the metrics declared above, the tables first: the log only grows meanwhile."""
     with app.reading() as connection:
         reached = read_fold_state(connection)
         letters = rollouts.dead_letter_counts(connection)

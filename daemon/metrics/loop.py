@@ -1,12 +1,9 @@
-"""Metrics of the learning loop, from the tables (role `schedule`).
+"""Metrics of the learning loop, from the tables (role `schedule`); methods add their own.
 
-    registry.register(loop(settings, methods))
-
-Methods add metrics of their own. Guarantee: the number of series is fixed by the code and by
-`MOST_AGENTS`. Labels are closed sets, an agent's name, and what a method bounds itself; a metric
-that names adapters names those that answer now, so an adapter that is retired takes its series with
-it. Agents of the settings come first; those beyond the limit are counted in `kintsugi_agents` and
-told no more of.
+Guarantee: the code and `MOST_AGENTS` fix the number of series. Labels are closed sets, an agent's
+name, and sets that a method bounds. A metric that names adapters names those that answer now, so a
+retired adapter's series ends. Agents of the settings come first; those beyond the limit are only
+counted in `kintsugi_agents`.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
 MOST_AGENTS: Final = 20
 
 LIVE_WINDOW: Final = timedelta(hours=24)
-"""Age beyond which judged sessions are in no figure, so that the figures show the present."""
+"""Greatest age of judged sessions in the figures, so that these show the present."""
 
 STAGES: Final = ("none", *(step.value for step in Step), ENDING)
 SLOTS: Final = ("base", "promoted", "canary", "shadow")
@@ -154,7 +151,7 @@ class LoopReading:
     connection: "Connection"
     settings: "Settings"
     pairs: Sequence[Pair]
-    """Agents that figures are shown of."""
+    """Agents with figures."""
     since: str
     """Start of the last day (RFC 3339, UTC)."""
 
@@ -191,8 +188,8 @@ def read(
     lifts: RecentLifts | None = None,
     methods: Sequence[MethodMetrics] = (),
 ) -> None:
-    """Read the metrics declared above and those of `methods`, at one moment of the tables; lifts
-    from `lifts`, or anew."""
+    """Read the metrics declared above and those of `methods`, at one moment of the tables; take
+    lifts from `lifts` if given."""
     moment, lifts = now or utc_now(), lifts or RecentLifts()
     with app.reading() as connection:
         pairs = agents.present(connection)
@@ -221,7 +218,7 @@ def _collect_aliases(app: "App") -> set[str]:
 
 
 def _select_pairs(settings: "Settings", pairs: list[Pair]) -> list[Pair]:
-    """Return the first `MOST_AGENTS` pairs whose figures are shown, those of the settings first."""
+    """Return the first `MOST_AGENTS` agents, those of the settings first."""
     named = {agent.alias for agent in settings.agents}
     return sorted(pairs, key=lambda pair: (pair.alias not in named, pair.alias))[:MOST_AGENTS]
 
@@ -242,7 +239,6 @@ def _patterns(connection: "Connection", sheet: Sheet, shown: list[Pair]) -> None
 def _agent(
     connection: "Connection", settings: "Settings", sheet: Sheet, pair: Pair, now: datetime
 ) -> None:
-    """Report how far the open cycle is, or what the next one would begin with."""
     cycle = learning.open_cycle(connection, pair.alias)
     number = None if cycle is None else cycle.number
     due = False
@@ -254,7 +250,7 @@ def _agent(
         decision = decide(facts, settings.scheduler, now)
         due = isinstance(decision, Due)
         number = facts.number if number is None else number
-    # Written for every agent: the boards list agents by this metric.
+    # For every agent: the boards list agents by this metric.
     sheet.say("kintsugi_cycle_due", due, pair.alias)
     sheet.say("kintsugi_cycle_number", number, pair.alias)
     stage, since = "none", None
@@ -266,8 +262,7 @@ def _agent(
 
 
 def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
-    """Report totals over all cycles, jobs and adapters; 0 for those without any, so that the first
-    one is an increase."""
+    """Report totals over cycles, jobs and adapters, from 0, so that the first is an increase."""
     cycles, jobs = figures.cycle_counts(connection), figures.job_counts(connection)
     adapters, entered = figures.adapter_counts(connection), figures.state_entry_counts(connection)
     gates, tasks = figures.gate_counts(connection), figures.task_counts(connection)
@@ -289,7 +284,6 @@ def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
 
 
 def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
-    """Report when each step of the loop last happened, and the result of the last measurement."""
     for alias, time in agents.newest_rollouts(connection).items():
         if alias in names:
             sheet.say("kintsugi_rollouts_newest_timestamp_seconds", _when(time), alias)
@@ -311,7 +305,6 @@ def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
 
 
 def _say_after_error(connection: "Connection", sheet: Sheet, alias: str, adapter: str) -> None:
-    """Report what the gate of an adapter measured where a tool had refused a call."""
     row = serving.adapter_row(connection, adapter)
     measured = None if row is None or row.gate is None else row.gate.after_error
     if measured is None:
@@ -363,7 +356,7 @@ def _say_route_info(sheet: Sheet, table: "RouteTable", route: "RouteRow") -> Non
 def _say_gate_rates(
     connection: "Connection", sheet: Sheet, table: "RouteTable", route: "RouteRow"
 ) -> None:
-    """Report the gate's pass rates, with which the live rates of the slots are compared."""
+    """Report the gate's pass rates, with which the slots' live rates are compared."""
     answering = {part.adapter for part in route.standing.shares if part.adapter is not None}
     rates = figures.read_measurements(connection, answering)
     slots = {_slot(table, name): rate.candidate_pass for name, rate in sorted(rates.items())}
@@ -374,7 +367,6 @@ def _say_gate_rates(
 def _live(
     connection: "Connection", sheet: Sheet, table: "RouteTable", route: "RouteRow", now: datetime
 ) -> None:
-    """Report pass^1 of live traffic, to be compared with what the gate measured."""
     oldest = timestamp(now - LIVE_WINDOW)
     since = oldest if route.since is None else max(route.since, oldest)
     answering = {part.adapter for part in route.standing.shares}

@@ -3,10 +3,9 @@
     with BackgroundCollector("loop", LOOP, settings, read) as observed:
         registry.register(observed)
 
-Guarantees: a scrape waits for at most `PATIENCE_SECONDS`, whatever broker and database do, and gets
-the last values read; nothing is read between scrapes. Three metrics report the age of the values
-and whether the last reading succeeded. The thread opens an application of its own: connections are
-not shared with the work that is measured.
+Guarantee: a scrape waits for at most `PATIENCE_SECONDS`, whatever broker and database do, and gets
+the last values; nothing is read between scrapes. Three metrics report the age of the values and
+whether the last reading succeeded. The thread has an application, and so connections, of its own.
 """
 
 import logging
@@ -30,8 +29,7 @@ PATIENCE_SECONDS: Final = 2.0
 """Seconds a scrape waits for a reading; below the timeout of any scrape."""
 
 KEPT_SECONDS: Final = 4.0
-"""Seconds a reading is reused; below the usual interval between two scrapes, so that each scrape
-gets new values."""
+"""Seconds a reading is reused; below the scrape interval, so that each scrape gets new values."""
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +67,7 @@ class BackgroundCollector(Collector):
         self._at = 0.0
         self._took = 0.0
         self._answered = -kept_seconds
-        """When the last reading ended, successful or not, on the monotonic clock."""
+        """When the last reading ended, even without success, on the monotonic clock."""
         self._thread = threading.Thread(target=self._run, name=f"metrics {what}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -89,12 +87,11 @@ class BackgroundCollector(Collector):
         self._thread.join(PATIENCE_SECONDS)
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the declared metrics without samples, which the registry asks for on
-        registration."""
+        """Yield the declared metrics without samples, for the registration."""
         yield from Sheet((*self._families, *about(self._what))).metrics()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the last values read; reads again if they are more than some seconds old."""
+        """Yield the last values, read again if they are too old."""
         readable, at, took = about(self._what)
         with self._changed:
             if time.monotonic() - self._answered >= self._kept_seconds:

@@ -1,8 +1,4 @@
-"""A reading that costs too much for every scrape, reused for a minute.
-
-recent = Recent(read_lifts)
-recent.read(connection)
-"""
+"""A reading that costs too much for every scrape, reused for a minute."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +14,7 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """What a function read last."""
+    """The last result of a function."""
 
     def __init__(
         self, read: "Callable[[Connection], T]", clock: Callable[[], float] = time.monotonic
@@ -27,7 +23,7 @@ class Recent(Generic[T]):
         self._last: tuple[float, T] | None = None
 
     def read(self, connection: "Connection") -> T:
-        """Return the reading, made anew where the last one is older than `KEPT_SECONDS`."""
+        """Return the reading, made anew if the last one is older than `KEPT_SECONDS`."""
         now = self._clock()
         if self._last is None or now >= self._last[0] + KEPT_SECONDS:
             self._last = now, self._function(connection)

@@ -1,8 +1,6 @@
-"""Counters of the roles other than the gateway (counters -> families).
-
-Counters that a role keeps anyway are read at each scrape; the results of the rounds of `schedule`
-and `work` are counted here. Guarantee: no label but those of the code, and class names of errors.
-"""
+"""Counters of the roles other than the gateway (counters -> families). A role's own counters are
+read at each scrape; the results of rounds of `schedule` and `work` are counted here. Guarantee:
+labels are those of the code, and class names of errors."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

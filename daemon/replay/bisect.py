@@ -1,16 +1,9 @@
 """Find the exact event at which two foldings diverged, between two of their snapshots.
 
-    logs_of(parted, named, opened)      the logs that they were folded from
-    first_event(parted, logs, folder)   the event
-
-Two logs are read side by side from the last equal snapshot on: the first event that is not the same
-in both is it. Of one and the same log, the rows that differ at the next snapshot were written by
-some event between: this version folds from the equal snapshot again, and the first event that
-writes one of these rows is named. Both take as long as one interval between snapshots, not as the
-log.
-
-Not covered: of one log, a folding that wrote a row when it should have written none; the event that
-is named is then a later one.
+Two logs are read side by side from the last equal snapshot on, up to the first different event.
+With one log, it is folded again from the equal snapshot, up to the first event that writes a row
+which differs at the next snapshot. Both take as long as one interval between snapshots. If a
+folding of one log wrote a row that it should not have written, the named event is a later one.
 """
 
 import shutil
@@ -34,7 +27,7 @@ from events.log import EventLog, Record
 from migrations.upgrade import upgrade
 
 _STEP: Final = 1_000
-"""Number of events folded at a time until one writes a differing row."""
+"""Events folded at a time until one writes a differing row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +40,8 @@ class First:
 
 
 def logs_of(parted: SnapshotDivergence, named: Sequence[str], opened: ExitStack) -> list[EventLog]:
-    """Return the logs of both foldings, or the one log that both share: those named, else those
-    that the snapshots name. Empty if a log's location is unknown or it is no longer there."""
+    """Return the named logs, else those of the snapshots: one per folding, or a shared one. Empty
+    if a log is unknown or no longer there."""
     if named:
         return [diff.logs_at([name], opened) for name in named]
     places = [parted.one.logs, parted.other.logs]
@@ -99,8 +92,6 @@ def _first_writer(log: EventLog, parted: SnapshotDivergence, folder: Path) -> Re
 
 @dataclass(frozen=True, slots=True)
 class _Refold:
-    """Folds again from the equal snapshot, as often as needed."""
-
     log: EventLog
     equal: Snapshot | None
     begin: Cut
@@ -110,8 +101,8 @@ class _Refold:
     def first_step(
         self, places: Sequence[tuple[str, int, int]], skipped: int, size: int
     ) -> int | None:
-        """Return where the first step of `size` places begins, from `skipped` on, that writes one
-        of the rows; None if none does."""
+        """Return the start of the first step (`size` places, from `skipped` on) that writes one of
+        the rows."""
         with self._tables() as engine:
             runner = Runner(self.log, engine)
             cut = self.begin | _after(places[:skipped])

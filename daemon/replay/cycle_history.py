@@ -20,13 +20,13 @@ class PastCycle:
     decided: int
     """Offset of `learning` at which the cycle began."""
     rollouts: int
-    """Number of rollouts that this cycle read and none before it."""
+    """Rollouts that this cycle read and none before it."""
     seconds: float | None
-    """Duration in seconds; None while the cycle is open."""
+    """Duration; None while the cycle is open."""
     job_seconds: float
 
     def within(self, start: Cut | None, end: Cut) -> bool:
-        """Whether the cycle began in a range of the log."""
+        """Return whether the cycle began in a range of the log."""
         at = (LEARNING.name, 0)
         return (0 if start is None else start[at]) <= self.decided < end[at]
 

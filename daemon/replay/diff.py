@@ -1,12 +1,6 @@
-"""`kintsugi diff`: find where two logs, or two foldings, diverge.
-
-    side(text)            what a name stands for: a home, a log's file, an archive, a database
-    logs(one, other)      event by event, nothing left out
-    tables(one, other)    row by row; with snapshots, after which events they parted
-
-Two archives are compared by the hashes of their segments, and only what these do not tell apart is
-read. Not covered: a log against tables; that is `kintsugi rebuild`.
-"""
+"""`kintsugi diff`: find where two logs, or two foldings, diverge. Logs are compared event by event,
+tables row by row, and snapshots tell the events between which two foldings diverged. Archives are
+compared by the hashes of their segments before they are read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -31,12 +25,12 @@ _FIELDS: Final = ("source", "sequence", "recorded_ms", "key", "headers", "value"
 
 
 class Incomparable(WrongUsage):
-    """Two things that cannot be compared, or a name that refers to nothing."""
+    """The two things cannot be compared, or a name refers to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two things that are compared."""
+    """One of the two compared things."""
 
     name: str
     kind: Literal["log", "database"]
@@ -53,9 +47,9 @@ class Divergence:
     partition: int
     offset: int
     what: str
-    """Name of the differing field of the record; `start` if one log begins later; or `missing`."""
+    """Name of the differing field; `start` if one log begins later; or `missing`."""
     one: Record | None
-    """The record in the first log; None if it is not there."""
+    """The record in the first log, if any."""
     other: Record | None
 
     @property
@@ -69,9 +63,9 @@ class LogComparison:
     """Result of comparing two logs."""
 
     events: int = 0
-    """Number of events of the first log, those in segments with equal hashes included."""
+    """Events of the first log, those in segments with equal hashes included."""
     read: int = 0
-    """Number of events that had to be read."""
+    """Events that had to be read."""
     divergences: list[Divergence] = field(default_factory=list)
     """One entry per differing partition, in the order of recording."""
 
@@ -82,12 +76,12 @@ class TableComparison:
 
     difference: Difference | None
     changed: dict[str, int]
-    """Table -> number of differing rows; not counted if only the first divergence was asked for."""
+    """Table -> differing rows; not counted if only the first divergence was asked for."""
     parted: SnapshotDivergence | None = None
 
 
 def side(name: str, opened: ExitStack) -> Side:
-    """Open what a name refers to, for reading."""
+    """Open the home, log, archive or database of a name, for reading."""
     path = _path(name)
     if path is None:
         return _tables(name, None, opened)
@@ -107,7 +101,7 @@ def side(name: str, opened: ExitStack) -> Side:
 
 
 def _path(name: str) -> Path | None:
-    """Return the file or folder that is named, also by a URL; None for a database of a server."""
+    """Return the file or folder of a name or URL; None for a server's database."""
     if "://" not in name:
         return Path(name)
     try:
@@ -122,8 +116,7 @@ def _path(name: str) -> Path | None:
 
 
 def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:
-    """Return the log of a snapshot if it is still there: an archive, a log, or several in
-    succession."""
+    """Return the log of a snapshot if it still exists: one, or an archive and its log."""
     parts = []
     for name in names:
         log = side(name, opened).log
@@ -156,8 +149,7 @@ def logs(
     advance: Callable[[int], None] = lambda _: None,
     start: Cut | None = None,
 ) -> LogComparison:
-    """Compare two logs and return the first divergence of each partition, from `start` on if
-    given."""
+    """Compare two logs, from `start` if given; return each partition's first divergence."""
     comparison = LogComparison()
     for at in starts(left_log):
         if start is None:
@@ -182,7 +174,7 @@ def _partition(
     comparison.events += left_log.end(stream)[partition] - first
     at = max(first, second)
     if first != second:
-        # What was trimmed from one log is in the other alone.
+        # Events trimmed from one log are only in the other.
         longer = left_log if first < second else right_log
         lost = next(iter(longer.read(stream, partition, min(first, second), limit=1)), None)
         if lost is not None:
@@ -221,7 +213,7 @@ def _from(
 def _past_equal_segments(
     left_log: EventLog, right_log: EventLog, stream: str, partition: int, at: int
 ) -> int:
-    """Return the offset up to which the hashes of the segments show that both logs are equal."""
+    """Return the offset up to which the segments' hashes are equal."""
     if isinstance(left_log, Archive) and isinstance(right_log, Archive):
         pairs = zip(
             left_log.segments(stream, partition),

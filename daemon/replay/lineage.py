@@ -1,12 +1,5 @@
-"""Render the graph of an explanation as a self-contained HTML page.
-
-    compute_layout(node)   every thing once, in a column of its kind, near what rests on it
-    svg(layout)      the drawing
-    page(node)       in words, as a drawing, and what is known of each thing, in one file
-
-Pure, and without a script. Of a thing that rests on very many of one kind, the first are drawn and
-the others counted.
-"""
+"""Render the graph of an explanation as a self-contained HTML page without a script. Pure. Each
+thing is drawn once, in a column of its kind. Beyond `MOST` of one kind, others are counted."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +14,7 @@ KINDS: Final = (
     ("route", "#dbe9f6"), ("adapter", "#e3f1dd"), ("job", "#fdf0d5"), ("push", "#fdf0d5"),
     ("cycle", "#f3e3f3"), ("pattern", "#fbe0dd"), ("task", "#e6e6fa"), ("rollout", "#eeeeee"),
 )  # fmt: skip
-"""Kinds of things in the order of the columns, from the route to the rollouts, each with its
-colour."""
+"""Kinds in the order of the columns, each with its colour."""
 
 _OTHER_COLOUR: Final = "#d9efe9"
 
@@ -33,11 +25,11 @@ _BOX: Final = (200, 40)
 _GAP: Final = (70, 12)
 _TOP: Final = 28
 _NAME: Final = 24
-"""Characters that fit into a box, all of one width; `_SAID` is counted the same way."""
+"""Monospaced characters that fit into a box, as for `_SAID`."""
 _SAID: Final = 29
 
 Key = tuple[str, str]
-"""Kind and name: a thing that is reached on two ways is drawn once."""
+"""Kind and name: a thing on two paths is drawn once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +72,7 @@ def compute_layout(root: Node) -> Layout:
     layout, kinds = Layout(), _order_kinds(root)
     for above, below in _walk(root, None, kinds):
         key = (below.kind, below.node)
-        # What is met twice may be told in full on one of the ways alone.
+        # A thing on two paths may have its reasons on one of them only.
         if key not in things or below.because:
             things[key] = below.said
         if above is not None:
@@ -102,8 +94,8 @@ def compute_layout(root: Node) -> Layout:
 
 
 def _order_kinds(root: Node) -> list[str]:
-    """Return all kinds in the order of their columns. A kind that KINDS lacks stands behind that of
-    the first thing that rests on it; the kind of `root` stands first."""
+    """Return all kinds in the order of their columns: that of `root` first, kinds outside KINDS
+    behind the first kind that rests on them."""
     kinds = [kind for kind, _ in KINDS]
 
     def add(node: Node, place: int) -> None:
@@ -134,7 +126,7 @@ def _walk(node: Node, above: Key | None, kinds: Sequence[str]) -> Iterator[tuple
 def _sort_column(
     column: Sequence[Key], edges: Sequence[tuple[Key, Key]], rows: Mapping[Key, float]
 ) -> list[Key]:
-    """Sort a column so that each thing is as near as possible to the middle of what rests on it."""
+    """Sort a column so that each thing is near the middle of the things that rest on it."""
     above: dict[Key, list[float]] = {key: [] for key in column}
     for parent, below in edges:
         if below in above and parent in rows:
@@ -164,7 +156,7 @@ def _curve(start: Box, other: Box) -> str:
     y, end = start.y + _BOX[1] // 2, other.y + _BOX[1] // 2
     x, there, bend = start.x + _BOX[0], other.x, _GAP[0] // 2
     if other.x < start.x:
-        # Back to what a job went on from, which stands among the adapters.
+        # Back to the job's parent, which is among the adapters.
         x, there, bend = start.x, other.x + _BOX[0], -bend
     return f'<path d="M{x},{y} C{x + bend},{y} {there - bend},{end} {there},{end}"/>'
 
@@ -197,12 +189,10 @@ dl { max-width: 60rem; } dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem;
 
 
 _MANY: Final = ("task", "rollout")
-"""Kinds with too many things to be listed in a sentence; they are drawn, and listed in the
-table."""
+"""Kinds with too many things for a sentence; only the drawing and the table list them."""
 
 
 def _words(layout: Layout) -> str:
-    """Return the chain in whole sentences, for which a box has no room."""
     items = "".join(
         f"<dt>{escape(f'{box.kind} {box.name}')}</dt><dd>{escape(box.said)}</dd>"
         for box in layout.boxes.values()

@@ -1,9 +1,6 @@
-"""Parse places in a log as a person writes them.
-
-2026-05-01T12:00:00Z                  when everything until then was recorded
-learning@17                           before decision 17, with the rollouts recorded until then
-rollouts@0,0,4,0,0,0,0,0;learning@5   an offset for each partition
-"""
+"""Parse places in a log as a person writes them: 2026-05-01T12:00:00Z when everything until then
+was recorded learning@17 before decision 17, with the rollouts until then
+rollouts@0,0,4,0,0,0,0,0;learning@5 an offset for each partition"""
 
 import re
 from typing import TYPE_CHECKING
@@ -21,12 +18,11 @@ FORMS = "a time like 2026-05-01T12:00:00Z, learning@N, or rollouts@N,N,N,N,N,N,N
 
 
 class NoPlace(WrongUsage):
-    """A text that names no place in this log, or a range that ends before it begins."""
+    """The text names no place in this log, or the range ends before it begins."""
 
 
 def between(log: "EventLog", begin: str | None, end: str | None) -> tuple[Cut | None, Cut]:
-    """Return where a range begins (None: with the log) and ends; an `end` of None is the log's
-    end."""
+    """Return the start of a range (None: the log's) and its end; a None `end` is the log's end."""
     until = ends(log) if end is None else cut(log, end)
     if begin is None:
         return None, until

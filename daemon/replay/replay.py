@@ -1,9 +1,4 @@
-"""Databases that `kintsugi replay` and `whatif` work in: never the live one.
-
-replay_into(app, log, request)    fold into a database that is made for it
-scratch(path)                     temporary tables
-override_scheduler(settings, ...)  the scheduler's settings with some of them changed
-"""
+"""Databases that `kintsugi replay` and `whatif` work in: never the live one."""
 
 import shutil
 import time
@@ -33,22 +28,22 @@ _PREFIX = "scheduler."
 
 
 class NoTarget(KintsugiError):
-    """A database that a replay must not fill."""
+    """The database must not be filled by a replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to fold, and into which database."""
+    """The range to fold, and its target."""
 
     into: str
-    """Path of a file that does not exist, or URL of an empty database."""
+    """Path of a new file, or URL of an empty database."""
     end: Cut
     start: Cut | None = None
     every: int | None = None
     snapshots: Path | None = None
     """Folder of the snapshots that the replay may begin at."""
     logs: tuple[str, ...] = ()
-    """Locations of the log, recorded so that the folded log can be found later."""
+    """Locations of the log, recorded so that it can be found later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +55,16 @@ class ReplayResult:
     hash: str
     end: Cut
     began_at: int
-    """Number of events in the snapshot that the replay began at; 0 without one."""
+    """Events in the snapshot that the replay began at; 0 without one."""
     snapshots: int
     into: str
-    """Target database as it was named, without a password."""
+    """Name of the target database, without a password."""
 
 
 def replay_into(
     app: "App", log: EventLog, request: Request, advance: Callable[[int], None]
 ) -> ReplayResult:
-    """Fold the log; a file that was begun is removed again if folding fails."""
+    """Fold the log; remove a new file again if folding fails."""
     from daemon.core.app import explain_errors
 
     began = time.monotonic()
@@ -149,7 +144,7 @@ def _check_empty(engine: Engine) -> None:
 
 
 def _begin(request: Request, path: Path | None) -> int:
-    """Copy the nearest snapshot to the target; return the number of events it holds."""
+    """Copy the nearest snapshot to the target; return its number of events."""
     if request.snapshots is None or path is None:
         return 0
     if request.start is not None:
@@ -198,7 +193,7 @@ def scratch(path: Path) -> Iterator[Engine]:
 
 
 def override_scheduler(settings: Scheduler, changed: Sequence[str]) -> Scheduler:
-    """Return the settings with each KEY=VALUE applied. Raises ConfigurationError."""
+    """Return the settings with each KEY=VALUE applied. Raise ConfigurationError."""
     values = settings.model_dump()
     for assignment in changed:
         key, equals, value = assignment.partition("=")

@@ -1,18 +1,13 @@
-"""What other settings of the scheduler would have made of an existing log.
+"""Simulate the cycles that other settings of the scheduler would have started on an existing log.
 
-    past = lived(connection)                      the cycles that there were (cycle_history.py)
-    whatif(log, engine, past, environments, settings)    those that there would have been
+The log is folded in the order of recording into tables of its own, and the scheduler's own `decide`
+is asked as time passes. The agents' traffic is the log's; unread rollouts, cool-down, back-off and
+budget follow from the simulated cycles. The n-th cycle of an agent is assumed to have the duration
+and outcome of its n-th real one; further ones last as long as the median and are promoted.
 
-The log is folded in the order of recording into tables of its own (`engine`), and where time passes
-the scheduler's own `decide` is asked. What the agents did is the log's. What follows from the
-cycles themselves (the rollouts that none has read, cool-down, back-off, budget) follows from those
-that would have begun. Duration and outcome of those cannot be known: the n-th cycle of an agent is
-taken to be like the n-th that it had, and one beyond those to last as long as the median of them
-and to be promoted.
-
-With unchanged settings, and looks as close as the leader's, that gives the cycles that there were.
-Nothing is appended. Not covered: traffic and rounds that other cycles would have brought about;
-priorities move where the log's own rounds closed.
+With unchanged settings, and looks as close as the leader's, the result is the real cycles. Nothing
+is appended. Not covered: traffic and rounds that other cycles would have caused; priorities change
+at the log's own rounds.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -62,39 +57,37 @@ class Would:
     trigger: str
     reason: str
     rollouts: int
-    """Number of rollouts that no earlier cycle has read."""
+    """Rollouts that no earlier cycle has read."""
     failures: int
     priority: float
     position: Position
     ends: datetime
-    """When the cycle ends if it lasts as long as the past cycle that it is taken to be like."""
+    """When the cycle ends with the assumed duration."""
     outcome: str | None
     job_seconds: float
 
 
 @dataclass(slots=True)
 class WhatIfResult:
-    """Cycles that would have begun, and what the next ones would wait for."""
+    """Simulated cycles, and the missing conditions of the next ones."""
 
     looks: int = 0
     cycles: list[Would] = field(default_factory=list)
     waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Alias -> what its next cycle would wait for at the end."""
+    """Alias -> missing conditions of its next cycle at the end."""
 
 
 @dataclass(slots=True)
 class _Course:
-    """The would-be cycles of one agent on one base."""
-
     pair: Pair
     past: Sequence[PastCycle]
     cycles: list[Would] = field(default_factory=list)
     read: Position = field(default_factory=dict)
     decided: int = -1
-    """Offset of `learning` at which the last would-be cycle began."""
+    """Offset of `learning` at which the last simulated cycle began."""
 
     def next_like(self) -> tuple[float, str | None, float]:
-        """Return the seconds and outcome assumed for the next cycle, and the seconds of its job."""
+        """Return the assumed seconds, outcome and job seconds of the next cycle."""
         if len(self.cycles) < len(self.past):
             same = self.past[len(self.cycles)]
             if same.seconds is not None:
@@ -106,7 +99,6 @@ class _Course:
         return middle, _LIKE_PROMOTED, median(cycle.job_seconds for cycle in over)
 
     def repeat(self, cycle: PastCycle) -> Would:
-        """Add a cycle from before the range as it was."""
         assert cycle.row.started is not None, "the leader says when it decides"
         seconds, outcome, job_seconds = self.next_like()
         at = parse_timestamp(cycle.row.started)
@@ -144,10 +136,12 @@ def whatif(
     every_ms: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> WhatIfResult:
-    """Fold `log` to `end` and ask the scheduler at least every `every_ms` in which something was
-    recorded. `environments` says where an agent's tasks are played (none: no cycle begins), and
-    `kinds` which kinds of task are written there (none: failures on any task count). Cycles that
-    began before `start` are taken as they were."""
+    """Fold `log` to `end` and ask the scheduler at least every `every_ms` with events.
+
+    `environments` is agent -> its environment (without one, no cycle begins); `kinds` are the kinds
+    of task written there (without them, failures on any task count). Cycles before `start` stay as
+    they were.
+    """
     walk = _Walk(past, environments, settings, kinds or {})
     runner = Runner(Span(log, end), engine, on_progress=advance)
     begin = starts(log)
@@ -163,8 +157,6 @@ def whatif(
 
 
 class _Walk:
-    """Simulates the cycles of all agents, tick by tick."""
-
     def __init__(
         self,
         past: Sequence[PastCycle],
@@ -181,13 +173,11 @@ class _Walk:
         self._before: list[Would] = []
 
     def repeat(self, begun: Sequence[PastCycle]) -> None:
-        """Add these cycles as begun before the first tick."""
         for cycle in begun:
             self._before.append(self._course(Pair(cycle.row.alias, cycle.row.base)).repeat(cycle))
 
     def look(self, connection: Connection, cut: Cut, now: datetime, until: datetime) -> None:
-        """Ask the scheduler at `now`, and at every moment before `until` at which time may change
-        the answer."""
+        """Ask the scheduler at `now`, and whenever the answer may change before `until`."""
         self.result.looks += 1
         for pair in agents.present(connection):
             course = self._course(pair)

@@ -1,31 +1,23 @@
-"""Closing sessions: idle ones end, and ended ones become rollouts (role `work`).
+"""Close sessions: idle ones end, and ended ones become rollouts (role `work`).
 
-Both are events, so a replay repeats them and no fold asks a clock. An ended session's rollout holds
-the conversation of its main line, which is the longest chain of calls that each go on from the one
-before; the other calls are its forks. It names its calls and repeats no tokens; where they are too
-many for one event, others before it name them.
+Both steps are events, so a replay repeats them. An ended session's rollout holds the conversation
+of its main line, the longest chain of calls that each go on from the one before; the other calls
+are its forks. It names its calls without tokens; too many for one event are named by others before.
+A session of a task of a known environment is graded by replay, any other has no verdict. The task's
+name comes from a client: it selects an environment and never opens a file. The rollout belongs to
+the policy that answered last, or to `NOBODY`, without a verdict, if no engine answered.
 
-A session that names a task of an environment that is known here is graded by replay, as an
-evaluation is; any other has no verdict. What was posted as feedback is none. The name comes from a
-client: it opens what is called so, and never a file.
+Only loose calls, which no rollout names, are read, so the cost depends on open sessions. A late
+call joins the first end at or after it without a rollout; otherwise the session ends once more.
 
-The rollout is of who answered last. Where no engine answered any call of its main line, it is of
-nobody and has no verdict: consumers count it for no agent.
+A session that cannot become a rollout stops no other one. It waits if time may help (an absent key
+store or blob folder). Else `ClosingFailed` makes it a dead letter until `retry` has made the
+rollout. A rollout that cannot be folded is a dead letter of its own, and is not made again.
 
-Sought are loose calls, which no rollout names yet: a look costs what is open, whatever was closed
-before it, and a call that comes late is not left behind. It is in the rollout of the first end at
-or after it that has none; where all have one, the session ends once more.
-
-A session that cannot become a rollout stops no other one. Where waiting may heal it (the key store
-is away, or the folder of all blobs), it waits. Else `ClosingFailed` says why: a dead letter, by
-which its calls stay until `retry` has made the rollout. A rollout that was made and cannot be
-folded is a dead letter of its own, and is not made again.
-
-Guarantee: ids follow from what is closed, so two of these at once, or one that was killed, do the
-work once, and no call is in two rollouts. The rollout of a person's session is sealed as its calls
-are, with its labels in the head; one whose person was erased says that there was a rollout, and
-nothing else; what others said in the same session stays readable. The memory that a session takes
-grows with what was said in it. Not covered: a session whose events were trimmed from the log.
+Guarantee: ids follow from the closed data, so two processes at once, or a killed one, do the work
+once, and no call is in two rollouts. The rollout of a person's session is sealed with its labels in
+the head; that of an erased person says nothing but that it existed; words of others in the session
+stay readable. Memory grows with the session's words. Not covered: sessions trimmed from the log.
 """
 
 import traceback
@@ -102,23 +94,23 @@ T = TypeVar("T")
 
 SOURCE = "live"
 MOST_CALLS: Final = 10_000
-"""That one event names: their ids take a fifth of a record."""
+"""Most calls that one event names: their ids take a fifth of a record."""
 
 
 class NoSuchEnd(KintsugiError):
-    """The end that a dead letter is of is not in the tables."""
+    """The tables lack the end of a dead letter."""
 
 
 WAITS: Final = (KeysUnavailable, BlobUnavailable, EnvironmentsAway, SchemaAhead, MemoryError)
-"""What may be over in a minute, or after an upgrade, and is of some sessions alone."""
+"""Errors of single sessions that may be gone in a minute, or after an upgrade."""
 STOPS: Final = (
     LogUnavailable, LogFull, LogReadOnly, AheadOfLog, DatabaseError, SQLAlchemyError,
 )  # fmt: skip
-"""What is no session's fault, and would be the same with the next."""
+"""Errors that are no session's fault, and would be the same with the next."""
 _QUOTES_NOTHING: Final = (
     SessionIncomplete, EnvironmentBroken, BlobError, KeyMissing, LogError, TooLarge,
 )  # fmt: skip
-"""Errors whose text holds nothing that was said in a session."""
+"""Errors whose text quotes nothing from a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +125,20 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CloseResult:
-    """What was done."""
+    """The result of closing sessions."""
 
     ended: int
     rollouts: int
     failures: tuple[Failure, ...] = ()
-    """Sessions that are dead letters from now on."""
+    """New dead letters."""
     troubles: tuple[str, ...] = ()
     """Why other sessions wait, as sentences; they are tried again."""
 
 
 def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> CloseResult:
-    """End what was idle until `now`, and make everything that ended into rollouts.
-
-    `lost` is kept by who calls this again: rollouts that were appended and did not come into the
-    tables, which are not appended once more. Raises LogError, DatabaseUnavailable.
-    """
+    """End sessions that were idle until `now`, and make ended ones into rollouts. `lost` is kept
+    between calls: rollouts that were appended without reaching the tables, which are not appended
+    again. Raise LogError, DatabaseUnavailable."""
     app.settle()
     idle = now - timedelta(seconds=app.settings.sessions.idle_seconds)
     with app.reading() as connection:
@@ -162,10 +152,8 @@ def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> C
 
 
 def retry(app: "App", failed: ClosingFailed) -> None:
-    """Make the rollout of a session that was set aside, now that its cause was mended.
-
-    Raises what stands in its way, which is whatever the making raises, and NoSuchEnd.
-    """
+    """Make the rollout of a session that was set aside, after its cause was mended. Raise
+    NoSuchEnd, or the error that stands in its way."""
     with app.reading() as connection:
         if filter_rollout_ids(connection, [failed.rollout]):
             return
@@ -181,18 +169,18 @@ def retry(app: "App", failed: ClosingFailed) -> None:
 
 
 class _Keys:
-    """The persons' keys for one round: a store that is away is not asked again in it."""
+    """The persons' keys for one round, in which an absent store is asked once."""
 
     def __init__(self, app: "App") -> None:
         self._app = app
         self._away: KeysUnavailable | None = None
 
     def find(self, keyid: str) -> Key | None:
-        """The key of an id, as `Opener` finds it. Raises KeysUnavailable."""
+        """Return the key of an id, as `Opener` finds it. Raise KeysUnavailable."""
         return self._ask(lambda: self._app.find_key(keyid))
 
     def of(self, person: str) -> Key | None:
-        """The key that a person's new events are sealed with; None where they are not."""
+        """Return the key that seals a person's new events, if any."""
         if not self._app.settings.privacy.seal:
             return None
         return self._ask(lambda: self._app.keys.of(person))
@@ -208,34 +196,30 @@ class _Keys:
 
 
 class _CloseRound:
-    """One round of making ended sessions into rollouts."""
-
     def __init__(self, app: "App", lost: set[str]) -> None:
         self._app = app
         self._keys = _Keys(app)
         self._lost = lost
         self._held: set[str] = set()
-        """Sessions that wait until the next round, with all their ends: a later one must not take
-        what is an earlier one's."""
+        """Sessions that wait with all ends: a later end must not take an earlier one's calls."""
         self.rollouts = 0
         self.failures: list[Failure] = []
         self._waits: dict[str, tuple[str, int]] = {}
-        """Class of an error -> its first message, and how many sessions wait for it."""
+        """Class of an error -> its first message, and the number of waiting sessions."""
 
     def run(self) -> None:
-        """Close everything that can be closed."""
         while self._pass():
             pass
 
     def _pass(self) -> bool:
-        """Look at every end that waits, oldest first; whether anything came of one."""
+        """Process every waiting end, oldest first; return whether any was closed."""
         closed, after = False, ("", "")
         while True:
             with self._app.reading() as connection:
                 ends = read_closable_ends(connection, after)
                 first: dict[str, SessionEndRow] = {}
                 for end in ends:
-                    # A later end of the session has what the earlier one leaves.
+                    # A later end of the session gets the calls that the earlier one leaves.
                     first.setdefault(end.session, end)
                 sessions = [
                     _Session.read(connection, end)
@@ -245,7 +229,7 @@ class _CloseRound:
             if not ends:
                 return closed
             after = (ends[-1].time, ends[-1].session_end)
-            # What takes long is done without a transaction, which a server would end.
+            # Slow work runs without a transaction, which a server would end.
             results = self._build_rollouts(sessions)
             if results:
                 self._append(results)
@@ -254,7 +238,6 @@ class _CloseRound:
     def _build_rollouts(
         self, sessions: "Sequence[_Session]"
     ) -> dict[str, tuple[SessionEndRow, list[Entry], Failure | None]]:
-        """What each becomes."""
         results: dict[str, tuple[SessionEndRow, list[Entry], Failure | None]] = {}
         for session in sessions:
             end = session.end
@@ -298,7 +281,7 @@ class _CloseRound:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Why sessions wait, one sentence for each class of error: thousands may."""
+        """Return why sessions wait, one sentence for each class of error."""
         return tuple(f"{count:,} sessions wait: {why}" for why, count in self._waits.values())
 
     def _hold(self, end: SessionEndRow, kind: str, why: str) -> None:
@@ -308,7 +291,7 @@ class _CloseRound:
 
 
 def failure(session: str, error: Exception) -> Failure:
-    """What may be written down of an error: not its text, where that could quote the session."""
+    """Return an error as it may be stored: without its text if that could quote the session."""
     name = type(error).__name__
     if isinstance(error, _QUOTES_NOTHING):
         reason = str(error)
@@ -326,8 +309,6 @@ def _idle_end(app: "App", idle: IdleSession, now: datetime) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One end of a session, as the tables have it."""
-
     end: SessionEndRow
     rows: Sequence[CallRow]
     """Its calls."""
@@ -336,7 +317,6 @@ class _Session:
 
     @staticmethod
     def read(connection: "Connection", end: SessionEndRow) -> "_Session":
-        """All that the tables know of it."""
         rows = read_calls_of_end(connection, end)
         own = {row.call for row in rows}
         others: Sequence[CallRow] = ()
@@ -346,14 +326,12 @@ class _Session:
 
 
 class _RolloutBuilder:
-    """Makes one end of a session into a rollout."""
-
     def __init__(self, app: "App", keys: _Keys) -> None:
         self._app = app
         self._keys = keys
 
     def rollout(self, session: _Session) -> list[Entry]:
-        """Its event, after those that name calls for which it has no room."""
+        """Return its event, after those that name calls for which it has no room."""
         end, rows = session.end, session.rows
         if not rows:
             raise SessionIncomplete(
@@ -403,7 +381,7 @@ class _RolloutBuilder:
         owner: Key | str | None,
         traceparent: str | None,
     ) -> Iterator[Entry]:
-        """The rollout with its calls, which are in events of their own where they are many."""
+        """Yield the rollout with its calls, which are in events of their own if they are many."""
         moment = parse_timestamp(end.time)
         count = len(line) + len(forks)
         if count > MOST_CALLS:
@@ -478,8 +456,7 @@ def _entry(
 
 
 def _labels(data: RolloutEnded, key: Key) -> Labels:
-    """What a fold needs to know of a rollout that it cannot read: no words of the person, and only
-    tools that the agent was offered."""
+    """Return the labels of a sealed rollout: no words of the person, and only offered tools."""
     labels = label_rollout(data).labels
     offered = frozenset(data.known_tools or ())
     return labels.model_copy(

@@ -1,16 +1,11 @@
-"""Conversations of calls: their main line, who answered it, and its messages, read from the log.
+"""Conversations of calls: their main line, its last answer, and its messages, read from the log.
 
     history = History(app, connection)
     history.length(row)      messages of a call's conversation
     history.whole(row)       the messages themselves
-    main_line(nodes)         the calls of the longest chain, and its forks
-    answerer(calls)          base and policy of a line of calls
-    find_last_answer(calls)     the call that says so
-    history.read_member(row) the member of a panel that answered a call
 
-A call's event holds only what its parent's conversation did not, and only that is kept here: memory
-and time grow with what was said in a session, not with calls times messages. A conversation is
-assembled on request, along its chain of parents.
+A call's event, and this memory, hold only the messages that its parent's conversation lacks, so
+memory and time grow with the session's words, not with calls times messages.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,8 +38,6 @@ class SessionIncomplete(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Contents of a call's CallStarted event."""
-
     parent: str | None
     kept: int
     """Number of leading messages that it shares with its parent's conversation."""
@@ -61,8 +54,8 @@ class History:
     def __init__(
         self, app: "App", connection: "Connection | None", bodies: Bodies | None = None
     ) -> None:
-        """`connection`: the tables that rows not given to `learn` are read from; None if all rows
-        are given. `bodies`: reads the message bodies; the application's by default."""
+        """Set up a history. `connection` reads rows not given to `learn`, None if all are given.
+        `bodies` reads the message bodies, by default the application's."""
         self._log = app.log
         self._bodies = app.bodies if bodies is None else bodies
         self._connection = connection
@@ -71,8 +64,7 @@ class History:
         self._lengths: dict[str, int] = {}
         self._answers: dict[str, tuple[Message, ...]] = {}
         self._erased: set[str] = set()
-        """Calls whose request is not whole, because they or a call they go on from are an erased
-        person's."""
+        """Calls whose request is partly an erased person's."""
         self._erased_answers: set[str] = set()
 
     def learn(self, rows: Iterable[CallRow]) -> None:
@@ -80,14 +72,13 @@ class History:
         self._rows.update((row.call, row) for row in rows)
 
     def is_unreadable(self, row: StoredCall) -> bool:
-        """Whether the request or the answer of a call has been erased."""
+        """Return whether the request or the answer of a call has been erased."""
         self._request_length(row)
         self._answer(row)
         return row.call in self._erased or row.call in self._erased_answers
 
     def length(self, row: StoredCall) -> int:
-        """Return the number of messages of a call's conversation, its answer included; 0 if
-        erased."""
+        """Return the number of messages of a call with its answer; 0 if erased."""
         return (
             0 if self.is_unreadable(row) else self._request_length(row) + len(self._answer(row)[:1])
         )
@@ -120,8 +111,7 @@ class History:
         return self._answer(row)
 
     def owner(self, row: StoredCall) -> Key | str | None:
-        """Return the key that sealed a call, or the person's name if it is unsealed; None if it is
-        unreadable."""
+        """Return the key that sealed a call, or the unsealed person's name; None if unreadable."""
         whole = self._whole(row, row.started_offset)
         return None if self.is_unreadable(row) else whole.key or whole.event.envelope.person
 
@@ -130,7 +120,7 @@ class History:
         return self._start(row).traceparent
 
     def read_member(self, row: StoredCall) -> MemberChoice | None:
-        """Return the member of a panel that a call went to; None where its policy is no panel."""
+        """Return the member of a panel that a call went to; None if its policy is no panel."""
         return self._start(row).member
 
     def _chain(self, row: StoredCall) -> list[StoredCall]:
@@ -166,7 +156,7 @@ class History:
         return self._lengths[row.call]
 
     def _has_unreadable_prefix(self, parent: str, kept: int) -> bool:
-        """Whether the first `kept` messages of a call are an erased person's."""
+        """Return whether the first `kept` messages of a call are an erased person's."""
         is_answered = kept > self._lengths[parent]
         return parent in self._erased or (is_answered and parent in self._erased_answers)
 
@@ -256,12 +246,9 @@ class Node:
 
 
 def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the calls of the longest chain, first to last, and all others in order of time.
-
-    The longest chain is the one that ends with the most messages; of equal ones, the latest. A
-    title requested on the side is a fork, and so is what came after a compaction until it has grown
-    beyond what was compacted.
-    """
+    """Return the calls of the longest chain, first to last, and all others in order of time. The
+    longest chain ends with the most messages, the latest of equal ones. A title requested on the
+    side is a fork, and so are calls after a compaction until they outgrow the compacted ones."""
     by_call = {node.call: node for node in nodes}
     leaf = max(enumerate(nodes), key=lambda item: (item[1].length, item[0]))[1]
     line: list[str] = []
@@ -275,21 +262,19 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def answerer(calls: Sequence[CallRow]) -> tuple[str, str]:
-    """Return base and policy of the last call that an engine answered in a line of calls, given
-    first to last; `NOBODY` twice if there is none."""
+    """Return (base, policy) of the last call that an engine answered; `NOBODY` twice if none."""
     call = find_last_answer(calls)
     if call is None:
         return NOBODY, NOBODY
     if call.base != NOBODY:
         return call.base, call.policy
-    # Answered by a model that its engine does not list.
+    # Its engine does not list the model that answered.
     name = _UNNAMED if call.policy == NOBODY else call.policy
     return name, name
 
 
 def find_last_answer(calls: Sequence[CallRow]) -> CallRow | None:
-    """Return the last call that an engine answered in a line of calls, given first to last; None
-    if there is none."""
+    """Return the last call, given first to last, that an engine answered; None if none."""
     for call in reversed(calls):
         listed = call.base != NOBODY and (call.outcome != "failed" or call.upstream is not None)
         if listed or call.outcome == "completed":
@@ -298,8 +283,8 @@ def find_last_answer(calls: Sequence[CallRow]) -> CallRow | None:
 
 
 def sum_tokens(leaf: CallRow, rows: Iterable[CallRow]) -> int | None:
-    """Return how many tokens the model wrote in the chain of calls that ends with `leaf`; None
-    where an engine did not say, or a call of the chain is not among `rows`."""
+    """Return the tokens that the model wrote in the chain up to `leaf`; None if an engine did not
+    say, or `rows` lacks a call of the chain."""
     by_call = {row.call: row for row in rows}
     total, at = 0, leaf
     while at.completion_tokens is not None:

@@ -1,8 +1,4 @@
-"""Read a rollout back from the log: its messages, and its calls beside the expected ones.
-
-The projection holds labels and counts; the conversation itself is only in the log, at the place
-that the rollout's row names.
-"""
+"""Read a rollout back from the log: its messages, and its calls beside the expected ones."""
 
 import json
 from collections.abc import Iterator
@@ -25,11 +21,10 @@ if TYPE_CHECKING:
     from consumers.reads.rollouts import RolloutRow
 
 ERASED: Final = "what was said, or what it went on from, is of a person who was erased"
-"""Reason shown for a rollout without messages: they were erased before it was made."""
+"""Reason shown for a rollout whose messages were erased before it was made."""
 
 _TURNS: Final = frozenset({"turn", "refused", "transferred"})
-"""Keys of the evidence whose numbers are places in the conversation
-(consumers/diagnosis/rules.py)."""
+"""Keys of the evidence whose numbers are places in the conversation (diagnosis/rules.py)."""
 
 
 class NoSuchRollout(KintsugiError):
@@ -45,14 +40,13 @@ class Transcript:
     keyid: str | None = None
     """Id of the key that it is sealed with: texts about it must not be written unsealed."""
     person: str | None = None
-    """Whose it is; None for nobody's, and where that is unknown."""
+    """Person that it belongs to, if any is known."""
     erased: bool = False
-    """Whether its person, or the author of its first messages, was erased, so that it is
-    unreadable."""
+    """Whether its person, or the author of its first messages, was erased: it is unreadable."""
 
     @property
     def sealed(self) -> bool:
-        """Whether it is a person's."""
+        """Return whether it is a person's."""
         return self.keyid is not None
 
     @property
@@ -75,7 +69,7 @@ class Transcript:
 
 
 def find(connection: "Connection", id_or_prefix: str) -> "RolloutRow":
-    """Return the row of a rollout by its id, or by a prefix that no other id has."""
+    """Return the row of a rollout by its id or a unique prefix. Raise NoSuchRollout."""
     from consumers.reads.rollouts import find_rollouts_by_prefix, rollout_row
 
     row = rollout_row(connection, id_or_prefix)
@@ -96,8 +90,8 @@ def find(connection: "Connection", id_or_prefix: str) -> "RolloutRow":
 
 
 def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
-    """Read the rollout's event from the log. No table holds the evidence of a rollout that no fold
-    could read, so it is computed again."""
+    """Read the rollout's event from the log. Evidence that no table holds, because no fold could
+    read the rollout, is computed again."""
     place = f"{ROLLOUTS.name}/{row.partition}@{row.offset}"
     records = log.read(ROLLOUTS.name, row.partition, row.offset, limit=1)
     if not records or records[0].offset != row.offset:
@@ -119,14 +113,13 @@ def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
 
 
 def is_sealed(row: "RolloutRow", log: EventLog) -> bool:
-    """Whether a rollout is a person's: read from the head of its event, so no key is needed. Raises
-    LogTruncated, BadRecord."""
+    """Return whether a rollout is a person's, without a key. Raise LogTruncated, BadRecord."""
     records = log.read(ROLLOUTS.name, row.partition, row.offset, limit=1)
     return bool(records) and decode(records[0], content=False).sealed
 
 
 def same_call(action: Action, call: ExecutedCall) -> bool:
-    """Whether a call equals the gold action in name and compared arguments."""
+    """Return whether a call equals the gold action in name and compared arguments."""
     arguments = call.call.arguments
     if action.name != call.call.name or not isinstance(arguments, dict):
         return False

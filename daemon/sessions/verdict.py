@@ -1,16 +1,11 @@
 """Verdict on a live session that names a task, by replay (role `work`).
 
-A session gets the reward, shaped, and the parts that the same transcript has in simulation. What
-a session cannot show: its end counts as regular, since no recorder knows why a client hung up; and
-where an engine did not say how many tokens it wrote, the penalty for length is null and not
-applied. The calls of a user who has tools do not pass the gateway; a client may send them with the
-conversation, but none that follows the agent's last answer. So a failure in which a gold step of
-the user is not to be seen stays without a verdict.
-
-A session that begins with the prefix of its task has it marked as not sampled, as an episode has:
-its client sent these messages, and no engine wrote them here.
-
-The task's name comes from a client: it selects an environment by name, and never a file.
+A session gets the reward, shaped, and the parts of the same transcript in simulation. Its end
+counts as regular, since the reason for a client's hang-up is unknown; the penalty for length is
+null if an engine did not report tokens. Calls of a user with tools may be missing, so a failure in
+which a gold step of the user is missing has no verdict. Messages of the task's prefix are marked as
+not sampled: the client sent them. The task's name comes from a client: it selects an environment
+and never opens a file.
 """
 
 from collections.abc import Sequence
@@ -34,15 +29,14 @@ if TYPE_CHECKING:
 
 
 class EnvironmentsAway(KintsugiError):
-    """A file or folder named in the settings is not there now."""
+    """A file or folder named in the settings is missing now."""
 
 
 def add_verdict(app: "App", data: RolloutEnded, task_id: str, tokens: int | None) -> RolloutEnded:
     """Add the task to a rollout, and the verdict of a replay if its environment is known here.
-    `tokens` are those that the model wrote; None: unknown. Raises EnvironmentsAway,
-    EnvironmentBroken."""
+    `tokens` are the model's, None if unknown. Raise EnvironmentsAway, EnvironmentBroken."""
     try:
-        # A task without any answer of an engine says nothing of the agent.
+        # A task without an engine's answer tells nothing about the agent.
         definition = None if data.base == NOBODY else open_task(app, task_id)
         if definition is None:
             return data.model_copy(update={"task": Task(id=task_id)})
@@ -81,10 +75,9 @@ def _grade(
 
 
 def mark_prefix(task: TaskDefinition, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return a transcript with the messages of the task's prefix marked as not sampled; as it is
-    where it does not begin with them. System prompts and a greeting may stand before, and the calls
-    of a user who has tools may be missing. Roles, texts and names of tools are compared, for
-    clients write calls in forms and under ids of their own."""
+    """Return a transcript with the messages of the task's prefix, if it begins so, marked as not
+    sampled. System prompts and a greeting may precede it, and calls of the user may be missing.
+    Only roles, texts and names of tools are compared, since clients rewrite calls and ids."""
     places = [
         place
         for place, message in enumerate(messages)
@@ -110,7 +103,6 @@ def _outline(message: Message) -> tuple[str, str, list[str]]:
 def _lacks_user_calls(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> bool:
-    """Whether a gold step of the user is not in the transcript."""
     if environment.user_toolset is None:
         return False
     missing = find_absent_actions(task.criteria, executed_calls(messages))
@@ -120,8 +112,8 @@ def _lacks_user_calls(
 def open_task(
     app: "App", task_id: str, cache: dict[str, Environment] | None = None
 ) -> tuple[Environment, TaskDefinition] | None:
-    """Return a task and its environment; None if either is not known here. `cache` keeps what was
-    opened, by name, for further calls. Raises EnvironmentsAway, EnvironmentBroken."""
+    """Return a task and its environment; None if either is not known here. `cache` keeps
+    environments by name. Raise EnvironmentsAway, EnvironmentBroken."""
     settings = app.settings
     name = task_id.partition("/")[0]
     cache = {} if cache is None else cache

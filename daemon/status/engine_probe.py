@@ -1,13 +1,12 @@
-"""The checks of `kintsugi doctor --upstream URL`: is an engine started as the gateway needs it?
+"""The checks of `kintsugi doctor --upstream URL`: whether an engine is started as the gateway needs
+it.
 
-Each check sends the engine a request and looks at what it does; what an engine says about itself is
-used only if nothing else shows it, and then the finding says so. They are named after the flags of
-vLLM that they are about. The meaning of the token counts is checked by the gateway's own probes
-(producers/gateway/routing/engine_proof.py).
+Each check, named after a flag of vLLM, sends a request and examines the result; an engine's own
+statement is used only as a last resort, and the finding says so.
 
-Guarantee: nothing stays loaded, and adapters that serve are not touched: the two adapters that are
-asked for cannot be loaded by any engine, for one is not there and the other has no weights. Not
-seen from outside: --max-cpu-loras, and --max-lora-rank of an engine that reads other disks.
+Guarantee: nothing stays loaded, and serving adapters are not touched: no engine can load the two
+adapters that are asked for, since one is missing and the other has no weights. Invisible from
+outside: --max-cpu-loras, and --max-lora-rank of an engine that reads other disks.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ NEEDED_RANK: Final = 16
 _NO_RANK: Final = 1 << 20
 """Rank above any limit."""
 _CONNECTIONS: Final = 8
-"""Number of fresh connections that send the same request."""
+"""Fresh connections that send the same request."""
 
 _NAME: Final = "kintsugi_doctor"
 _TOOL: Final[Json] = {
@@ -85,7 +84,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """The engine under test, and its addresses."""
+    """The engine under test."""
 
     upstream: Upstream
     """Client for paths below `/v1`."""
@@ -94,17 +93,17 @@ class Patient:
     client: HttpClient
 
     async def ask(self, path: str, body: Json) -> Answer:
-        """Send a POST below `/v1`. Raises UpstreamFailure, TimeoutError."""
+        """Send a POST below `/v1`. Raise UpstreamFailure, TimeoutError."""
         named = body if "lora_name" in body else {**self.upstream.build_model_field(), **body}
         return await self._request(self.upstream, "POST", path, encode_json(named))
 
     async def tokenize(self, text: str) -> Answer:
-        """Ask for the tokens of a raw text. Raises UpstreamFailure, TimeoutError."""
+        """Ask for the tokens of a raw text. Raise UpstreamFailure, TimeoutError."""
         body = {**self.upstream.build_model_field(), "prompt": text, "add_special_tokens": False}
         return await self._request(self.root, "POST", "/tokenize", encode_json(body))
 
     async def look(self, path: str) -> Answer:
-        """Send a GET above `/v1`. Raises UpstreamFailure, TimeoutError."""
+        """Send a GET above `/v1`. Raise UpstreamFailure, TimeoutError."""
         return await self._request(self.root, "GET", path, None)
 
     async def _request(
@@ -115,8 +114,7 @@ class Patient:
 
 
 def examine(upstream: Upstream, gateway: Gateway) -> list[Check]:
-    """Run every check that applies to an engine of a gateway with these settings. Raises
-    Unreachable."""
+    """Run every check for an engine of a gateway with these settings. Raise Unreachable."""
     return asyncio.run(_run_checks(upstream, gateway))
 
 
@@ -183,7 +181,6 @@ async def _version(patient: Patient) -> Finding:
 
 
 async def _proof(patient: Patient) -> list[Check]:
-    """Run the gateway's own proof; return its findings."""
     try:
         result = await run_probes(partial(patient.upstream.complete, patient.client))
     except (UpstreamFailure, TimeoutError) as error:
@@ -229,8 +226,8 @@ async def _token_ids(probes: Probes, patient: Patient) -> Finding:
 
 
 async def _control_tokens(gateway: Gateway, patient: Patient) -> Finding:
-    """Check whether texts of messages can hold control tokens. It fails no engine: most read them
-    so, and what is done about it is a setting of the gateway."""
+    """Check whether messages can hold control tokens. It fails no engine: most read them so, and a
+    setting of the gateway deals with it."""
     answers = {
         text: (await patient.tokenize(text)).document for text in gateway.list_control_strings()
     }
@@ -257,7 +254,7 @@ def _is_token(answer: Json) -> bool:
 
 
 async def _encodes_text(patient: Patient, tokens: Mapping[str, int]) -> bool:
-    """Return whether a message that spells control tokens has none more in its prompt."""
+    """Return whether a message that spells control tokens adds none to its prompt."""
     plain, spelled = [
         await patient.ask(
             "/chat/completions",
@@ -354,8 +351,7 @@ async def _cpu_slots(_: Patient) -> Finding:
 
 
 async def _parser(patient: Patient) -> Finding:
-    """Check that a call in Hermes's form, forced by guided decoding on any model, is parsed as a
-    call."""
+    """Check that a call in Hermes's form, forced by guided decoding, is parsed as a call."""
     asked = {**_HELLO, "tools": [_TOOL], "structured_outputs": {"choice": [_HERMES]}}
     answer = await patient.ask("/chat/completions", asked)
     message = _message(answer.document)
@@ -405,7 +401,6 @@ async def _processes(patient: Patient) -> Finding:
 
 
 async def _list_models(patient: Patient) -> set[str]:
-    """Return the models that a fresh connection is told."""
     async with HttpClient() as client:
         await patient.upstream.look(client)
     return set(patient.upstream.served)

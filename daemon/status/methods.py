@@ -1,10 +1,4 @@
-"""Wire the status document with the methods: what each does for the agents, and its lines.
-
-read_documents(app, connection, now)    the parts of the document that are theirs
-describe_branches(connection, ...)      the jobs of a cycle with branches
-describe_job(spec)                      what is said of a job
-list_member_lines(document), list_branch_lines(document)    lines of `kintsugi status`
-"""
+"""Wire the status document with the methods: their practice for each agent, and their lines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def read_documents(app: "App", connection: "Connection", now: datetime) -> dict[str, Any]:
-    """Return what each setting of `[improve]` does for each agent and why not, who plays their
-    users, the versions with members that answer, and what is taught of what agents lack."""
+    """Return the practice of each setting of `[improve]` for each agent, the players of users, the
+    answering versions with members, and the taught skills."""
     from daemon.methods.lessons.practice import read_practices
     from daemon.methods.skills.practice import (
         read_panel_states,
@@ -49,26 +43,26 @@ def read_documents(app: "App", connection: "Connection", now: datetime) -> dict[
 def describe_branches(
     connection: "Connection", settings: "Settings", state: "CycleState"
 ) -> list[dict[str, str | None]]:
-    """Return the jobs of a cycle with branches, and how each came out."""
+    """Return the jobs of a cycle with branches, and their results."""
     from daemon.methods.skills.choice import describe_jobs
 
     return describe_jobs(connection, settings, state)
 
 
 def describe_job(spec: "JobSpec") -> dict[str, Any]:
-    """Return what methods add to a job."""
+    """Return the fields that methods add to a job."""
     return {"lessons": sum(pool.repair_count for pool in spec.pools)}
 
 
 def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> text of the lines that tell the members of the versions that answer."""
+    """Return name -> line about the members of the answering versions."""
     from daemon.methods.skills import practice
 
     return practice.list_member_lines(document)
 
 
 def list_branch_lines(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> text of the lines that tell what is taught of what agents lack."""
+    """Return name -> line about the skills that are taught."""
     from daemon.methods.skills import practice
 
     return practice.list_skill_lines(document)

@@ -1,13 +1,10 @@
 """The status page: the seven stops of the loop, live, for a browser (GET /status of the gateway).
 
-    page = StatusPage(settings)
-    await page.text()       HTML of a moment that is at most two seconds old
-
-The server renders it whole: no script, nothing to build, nothing to fetch. Guarantees: serving
-never waits for it. It is read in a thread of its own, with an application of its own, once for all
-requests at a time. Each waits for `PATIENCE_SECONDS` at most and then gets the last page, which
-says so. Without a last page it waits for `FIRST_SECONDS` at most, then raises Unread. Every text
-is escaped, whatever its source.
+The server renders it whole, without scripts, at most two seconds old. Guarantee: serving never
+waits for it. A thread with an application of its own reads it, once for all requests at a time. A
+request waits for `PATIENCE_SECONDS` at most and then gets the last page with a remark; without a
+last page, it waits for `FIRST_SECONDS` and then raises Unread. Every text is escaped, whatever its
+source.
 """
 
 import asyncio
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS: Final = 3.0
 FIRST_SECONDS: Final = 20.0
-"""Wait for the first reading, which imports what it needs; there is no last page to show."""
+"""Wait for the first reading, which also imports its modules."""
 KEPT_SECONDS: Final = 2.0
 REFRESH_SECONDS: Final = 5
 _MOST: Final = 10
@@ -54,7 +51,7 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-"""Headers of the page: it is text and style, and its content must not become more."""
+"""Headers of the page: its content must not become more than text and style."""
 
 
 class Unread(KintsugiError):
@@ -71,7 +68,7 @@ class Read:
 
 
 def read(app: "App") -> Read:
-    """Read everything that the page shows. Raises KintsugiError if the database is away."""
+    """Read the content of the page. Raise KintsugiError if the database is away."""
     from consumers.reads.rollouts import pattern_lines
     from daemon.status.snapshot import situation
 
@@ -82,7 +79,7 @@ def read(app: "App") -> Read:
 
 
 def render(content: Read, trouble: str | None = None) -> str:
-    """Return the page as HTML; `trouble` says why it is not of the present."""
+    """Return the page as HTML; `trouble` says why it is not current."""
     all_stops = stops(content.document, content.at)
     return _template().render(
         document=content.document,
@@ -108,7 +105,7 @@ def _template() -> Template:
 
 def status_page(settings: "Settings", keyring: ClientKeys) -> Route:
     """Return the route GET /status. With keys, it requires one of the scope `status`, as a bearer
-    token or as the password that a browser asks for."""
+    token or as a browser's password."""
     page = StatusPage(settings)
 
     async def answer(request: Request) -> Response:
@@ -127,8 +124,7 @@ def status_page(settings: "Settings", keyring: ClientKeys) -> Route:
 
 
 def _bearer(authorization: str | None) -> str | None:
-    """Return a header as if the key had been sent as a bearer token; browsers send it as a
-    password."""
+    """Return a header with the key as a bearer token; browsers send it as a password."""
     kind, _, credentials = (authorization or "").partition(" ")
     if kind.lower() != "basic":
         return authorization
@@ -140,7 +136,6 @@ def _bearer(authorization: str | None) -> str | None:
 
 
 def _moment(time: str | None) -> str:
-    """Return a time to the second."""
     return "" if time is None else f"{parse_timestamp(time):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -154,7 +149,7 @@ class StatusPage:
         self._at = 0.0
 
     async def text(self) -> str:
-        """Return the page as HTML. Raises Unread."""
+        """Return the page as HTML. Raise Unread."""
         if self._last is not None and time.monotonic() - self._at < KEPT_SECONDS:
             return render(self._last)
         # A reading that still waits for a broker is shared by all requests.

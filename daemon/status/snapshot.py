@@ -1,11 +1,6 @@
-"""Where everything stands, as one document: `kintsugi status` prints it, the status page shows it.
-
-    situation(app)    log, fold, rounds, cycles, skills, users, newest job, gates that wait,
-                      adapters, routes, panels, lift, leader, gateways
-
-Read at one moment of the tables, and of the log right after it. The names are a promise to scripts;
-fields may be added. A log that cannot be reached leaves nulls and the reason, and ends nothing.
-"""
+"""The state of the loop as one document, for `kintsugi status` and the status page. It is read at
+one moment of the tables, and of the log right after. The names are a promise to scripts; fields may
+be added. A log that cannot be reached leaves nulls and the reason."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -25,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def situation(app: "App") -> dict[str, Any]:
-    """Return the document. Raises DatabaseUnavailable."""
+    """Return the document. Raise DatabaseUnavailable."""
     from consumers.reads import learning, rollouts
     from consumers.reads.cycle_state import read_cycle_state
     from consumers.reads.repairs import REPAIR_RULES, count_repairs
@@ -81,7 +76,7 @@ def situation(app: "App") -> dict[str, Any]:
 
 
 def _rules(connection: "Connection") -> dict[str, Any]:
-    """Return where rules of grading changed, and the verdicts that newer ones have replaced."""
+    """Return the changes of grading rules, and the verdicts that newer rules have replaced."""
     from consumers.reads.rollouts import count_older_verdicts, read_rule_changes
 
     changes, older = read_rule_changes(connection), count_older_verdicts(connection)
@@ -92,7 +87,7 @@ def _rules(connection: "Connection") -> dict[str, Any]:
 
 
 def _log(app: "App", reached: "FoldState") -> dict[str, Any]:
-    """Return streams, lag and halts; if the log cannot be reached, null and the reason."""
+    """Return streams, lag and halts, or null and the reason if the log cannot be reached."""
     from daemon.core.health import describe_gaps, halts, lag, streams
     from events.errors import LogError
 
@@ -141,7 +136,7 @@ def _cycle(row: "CycleRow | None", step: str | None) -> dict[str, Any]:
 
 
 def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
-    """Return what the next cycle waits for, over all agents and for each."""
+    """Return the missing conditions of the next cycle, over all agents and for each."""
     from daemon.cycle.outlook import describe_unusable
 
     several = len(expected) > 1
@@ -161,7 +156,7 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
 
 
 def _newest_job(connection: "Connection") -> "JobRow | None":
-    """Return the job that runs, else the one that was requested last."""
+    """Return the running job, else the last requested one."""
     from consumers.reads import learning
 
     running = learning.open_jobs(connection)
@@ -200,8 +195,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
 
 
 def _list_user_endpoints(app: "App", runner: "JobRunner", row: "JobRow") -> list[str]:
-    """Return the URLs that have to answer before the next attempt of an open job of this machine
-    begins, where none runs: those of the models that play its users."""
+    """Return the URLs of user models that an open job's next attempt on this machine waits for."""
     from daemon.jobs.runner import Absent, Again, Exit, verdict
     from events.jobs import EndpointUser
 
@@ -217,7 +211,7 @@ def _list_user_endpoints(app: "App", runner: "JobRunner", row: "JobRow") -> list
 
 
 def _list_gate_waits(app: "App") -> "list[GateWait]":
-    """Return the gates on this machine of which no trial runs, with what they wait for."""
+    """Return the gates on this machine without a running trial, with their missing conditions."""
     from daemon.cycle.methods import build_user_worker, open_user_trials
     from daemon.cycle.worker import CycleWorker
     from daemon.jobs.runner_factory import trials_of
@@ -239,7 +233,6 @@ def _list_gate_waits(app: "App") -> "list[GateWait]":
 
 
 def _add_wait(document: dict[str, Any], gates: "Sequence[GateWait]") -> dict[str, Any]:
-    """Return who plays an agent's users, with what the gate of an adapter for them waits for."""
     own = [gate.says for gate in gates if (gate.role, gate.alias) == ("user", document["alias"])]
     return {**document, "says": "; ".join([document["says"], *own])}
 
@@ -256,7 +249,6 @@ def _leader(connection: "Connection") -> dict[str, Any] | None:
 
 
 def _gateways(app: "App", connection: "Connection") -> list[dict[str, Any]]:
-    """Return the live gateways."""
     from consumers.reads import gateways
 
     return [

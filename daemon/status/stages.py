@@ -1,8 +1,8 @@
-"""The seven stops of the loop, each described in a few words (status document -> stops).
+"""The seven stops of the loop, each described in a few words (status document -> stops). Pure.
 
     rollout -> event -> projection -> cycle -> job -> adapter -> route
 
-Pure. A stop needs attention if an operator has to act; a stop without work rests.
+A stop needs attention if an operator has to act; a stop without work rests.
 """
 
 from collections import Counter
@@ -30,23 +30,23 @@ class Mood(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One stop of the loop."""
+    """A stop of the loop."""
 
     name: str
     mood: Mood
     headline: str
     facts: tuple[str, ...] = ()
     remedy: str | None = None
-    """What to do; set if the stop needs attention."""
+    """Action for the operator; set if the stop needs attention."""
 
 
 def stops(document: Document, now: datetime) -> tuple[Stop, ...]:
-    """Return all seven stops, in the order in which data goes through them."""
+    """Return all seven stops, in the order of the data flow."""
     return tuple(build(document, now) for build in _STOPS)
 
 
 def ago(time: str | None, now: datetime) -> str:
-    """Return how long ago an event's time is, in one unit."""
+    """Return the age of an event's time, in one unit."""
     if time is None:
         return "at an unknown time"
     seconds = (now - parse_timestamp(time)).total_seconds()
@@ -164,7 +164,7 @@ def _job(document: Document, now: datetime) -> Stop:
 
 
 def describe_job_wait(job: Mapping[str, Any]) -> str:
-    """Return what the next attempt of a job waits for where a model plays its users."""
+    """Describe the conditions of a job's next attempt if a model plays its users."""
     return (
         "no attempt runs: the next one waits for a slot (jobs.slots), and until the model of its "
         f"users answers at {', '.join(job['waits_for'])}"
@@ -208,14 +208,14 @@ def _route(document: Document, now: datetime) -> Stop:
 
 
 def describe_share(route: Mapping[str, Any]) -> str:
-    """Return the share of the sessions that a part of a route answers, in words."""
+    """Return a route part's share of the sessions in words."""
     if route["shadow"]:
         return "shadow"
     return f"{route['share']:.0%}{' held out' if route['holdout'] else ''}"
 
 
 def describe_lift(lift: Mapping[str, Any]) -> str:
-    """Return what was won since the first promotion, as `read_lifts` has it, in one line."""
+    """Describe the lift since the first promotion, as `read_lifts` has it, in one line."""
     judged = lift["holdout"]["judged"]
     if lift["difference"] is None:
         text = f"lift of {lift['alias']}: not known, {judged:,} held-out sessions are judged"

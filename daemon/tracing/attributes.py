@@ -1,7 +1,5 @@
-"""Span attributes of a call's content and sampling, by the conventions (rows -> attributes).
-
-Content is sent only if `tracing.content` says so: as it is in the log, after redaction.
-"""
+"""Span attributes of a call's content and sampling, by the conventions. Content is sent only if
+`tracing.content` says so: as it is in the log, after redaction."""
 
 import json
 import logging
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
     from daemon.tracing.spans import Attributes
 
 ERASED: Final = "kintsugi.erased"
-"""Attribute of a call whose content is not sent, because the call or one that it goes on from is an
-erased person's."""
+"""Attribute of a call without content: it, or one that it goes on from, is an erased person's."""
 
 _NUMBERS: Final = (int, float)
 
@@ -92,8 +89,6 @@ def _parts(message: Message) -> Sequence[dict[str, Any]]:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of OpenAI's form; a part that is not text may have any shape by the
-    conventions."""
     text = part.get("text")
     return {"type": "text", "content": text} if isinstance(text, str) else {"type": "media", **part}
 

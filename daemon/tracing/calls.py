@@ -1,13 +1,13 @@
-"""Spans of what the agent did: `CallEnded` and `RolloutEnded` (events, rows -> spans).
+"""Spans of the agent's actions: `CallEnded` and `RolloutEnded` (events, rows -> spans).
 
-    chat {model}            a call of the model; a child of the client's span where it named one,
-                            else of its session's
+    chat {model}            a call of the model; a child of the client's span if it named one, else
+                            of its session's
     invoke_agent {agent}    a session that became a rollout, from its first call to the end of its
-                            last, linked to the calls of it that are in other traces
+                            last, linked to its calls in other traces
 
-A call whose gateway was killed has no `CallEnded`; its span, an error, comes with the rollout. What
-a client does not sample is not sent. Calls that were told by a trace (POST /v1/traces) have a span
-already. Simulated and imported rollouts have none.
+A call whose gateway was killed has no `CallEnded`; its span, an error, comes with the rollout. No
+spans are sent for calls that a client does not sample, calls reported by a trace (POST /v1/traces),
+and simulated or imported rollouts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,27 +37,26 @@ if TYPE_CHECKING:
 
 PROVIDER: Final = "kintsugi"
 MOST_LINKS: Final = 128
-"""As the limit of OpenTelemetry's SDKs."""
+"""Limit of OpenTelemetry's SDKs."""
 
 _MOST_HEADERS: Final = 20_000
-"""Some megabytes; of calls that are older the log is read again."""
+"""Some megabytes; headers of older calls are read from the log again."""
 
 
 class Headers:
-    """What clients named as the spans of their calls: a rollout asks for those of its calls, whose
-    ends were read shortly before it."""
+    """The clients' spans of recently ended calls, for their rollouts."""
 
     def __init__(self) -> None:
         self._known: dict[str, TraceContext | None] = {}
 
     def learn(self, call: str, header: TraceContext | None) -> None:
-        """Remember a call's, and forget the oldest beyond the limit."""
+        """Store a call's header, and forget the oldest beyond the limit."""
         self._known[call] = header
         if len(self._known) > _MOST_HEADERS:
             del self._known[next(iter(self._known))]
 
     def of(self, rows: Sequence[Row[Any]], log: "EventLog") -> dict[str, TraceContext | None]:
-        """By call; read from the log where a call's end was not seen."""
+        """Return call -> header, from the log if the call's end was not seen."""
         return {
             row.call: self._known[row.call]
             if row.call in self._known
@@ -79,7 +78,7 @@ class CallSpans:
         self._history = History(app, connection)
 
     def of(self, events: Sequence[Event]) -> Iterator[Span]:
-        """What the events tell of."""
+        """Yield the spans of the events."""
         ended: dict[str, TraceContext | None] = {}
         for event in events:
             if isinstance(event.data, CallEnded):
@@ -91,7 +90,7 @@ class CallSpans:
                 yield from self._rollout(event, event.data)
 
     def _rows_of(self, data: RolloutEnded) -> Sequence[Row[Any]]:
-        """The calls of a rollout; very many stand in events before it, and so in the tables."""
+        """Return the calls of a rollout; very many are in earlier events, and so in the tables."""
         if not data.gathered:
             return spans.read_calls(self._connection, [*data.calls, *data.forks])
         return spans.read_rollout_calls(self._connection, data.session, data.rollout)
@@ -99,7 +98,7 @@ class CallSpans:
     def _chats(
         self, rows: Iterable[Row[Any]], headers: Mapping[str, TraceContext | None]
     ) -> Iterator[Span]:
-        """All but those that have one already, or are not to have one."""
+        """Yield the spans of calls, except those that have one already or are not to have one."""
         pairs = [
             (row, header)
             for row in rows
@@ -159,7 +158,6 @@ class CallSpans:
 
 
 def _read_client_span(row: Row[Any], log: "EventLog") -> TraceContext | None:
-    """The client's span of a call."""
     if row.started_offset is None:
         return None
     try:

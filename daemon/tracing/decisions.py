@@ -1,15 +1,15 @@
-"""Spans of what the daemon decided: the stream `learning` (events, rows -> spans).
+"""Spans of the daemon's decisions: the stream `learning` (events, rows -> spans).
 
-    cycle {agent}      from what made it due to how it came out, linked to the rollouts that its
-                       directive shows; within it diagnose, direct and propose
+    cycle {agent}      from its trigger to its outcome, linked to the rollouts of its directive;
+                       within it diagnose, direct and propose
     train {agent}      a job, from its request to its end
     stage {adapter}    until every replica had loaded it
     evaluate {adapter} until the gate had decided
     canary {adapter}   the time in which it had a part of the sessions
     route {agent}      the moment at which the route changed
 
-All are made of rows, so an event that counted for nothing makes no other span than the one that
-counted. A span of a cycle that is open is not sent; its job's is.
+All are made of rows, so a repeated event makes the same span. An open cycle has no span; its job's
+is sent.
 """
 
 import json
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _FAILED: Final = ("failed", "cancelled", "rolled_back")
-"""Outcomes of cycles and jobs that are errors of a span; a rejection is none."""
+"""Outcomes that make a span an error; a rejection is none."""
 
 
 class DecisionSpans:
@@ -46,7 +46,7 @@ class DecisionSpans:
         self._contexts = Contexts(connection, app.log)
 
     def of(self, events: Sequence[Event]) -> Iterator[Span]:
-        """What the events tell of."""
+        """Yield the spans of the events."""
         for event in events:
             match event.data:
                 case CycleEnded(cycle=cycle):
@@ -100,7 +100,7 @@ class DecisionSpans:
         )
 
     def _links(self, row: Row[Any], before: TraceContext | None) -> tuple[TraceContext, ...]:
-        """The rollouts that a cycle rests on."""
+        """Return the rollouts behind a cycle."""
         if row.directive is None:
             return ()
         quotas = Directive.model_validate(json.loads(row.directive)).quotas
@@ -191,7 +191,6 @@ class DecisionSpans:
         )
 
     def _read_evaluations(self, event: Event, step: Row[Any]) -> Iterator[SpanEvent]:
-        """What the gate had seen."""
         if not isinstance(event.data, GateDecided):
             return
         for row in spans.read_evaluations(self._connection, step.subject, step.time):

@@ -1,17 +1,12 @@
-"""The role `trace`: read the log and send spans of its events (log, tables -> receiver).
+"""The role `trace`: read the log behind the fold and send spans of its events.
 
-    exporter.run(stop)        until stopped
-    exporter.catch_up(stop)   sends what is folded now; returns the number of events read
+It stores in HOME/tracing.json the position up to which all was sent, and sends new events together
+every few seconds. No other role waits for it: a slow or absent receiver delays this role only, and
+gets everything later, as long as the log keeps it.
 
-It reads behind the fold, because spans are made of rows, and stores in HOME/tracing.json up to
-where everything was sent. It looks every few seconds and sends what came meanwhile at once: a
-request, a query and a file for each few events would cost more than the spans themselves. No other
-role waits for it: a receiver that is away or slow delays this role only, and gets everything when
-it is back, as long as the log keeps it.
-
-Guarantee: each span is sent at least once, under an id that follows from its event; sent twice, it
-is the same span. Spans that the receiver refuses for good are dropped, and so are those that the
-log had trimmed before they were read: both are counted.
+Guarantee: each span is sent at least once, under an id that follows from its event, so a repetition
+is the same span. Spans that the receiver refuses for good, and those of trimmed events, are dropped
+and counted.
 """
 
 import json
@@ -48,12 +43,12 @@ SPAN_EVENT_TYPES: Final = frozenset(
         CallEnded, RolloutEnded, CycleEnded, JobEnded, AdapterStaged, GateDecided, RouteChanged,
     )
 )  # fmt: skip
-"""Types of the events that spans are made of; of other events not even the head is read."""
+"""Types of the events with spans; of other events not even the head is read."""
 
 _PAGE: Final = 500
-"""Number of events read at once, and about as many as one request covers."""
+"""Events read at once, and about as many as one request covers."""
 _ROUND_SECONDS: Final = 2.0
-"""Seconds between two looks at the log."""
+"""Seconds between two reads of the log."""
 _SIGN_SECONDS: Final = 5.0
 """Seconds within which a waiting role reports that it is alive."""
 _FIRST_PAUSE: Final = 1.0
@@ -76,9 +71,9 @@ class Counters:
     looked: float = 0.0
     """When it last began to look for events; 0 before the first time."""
     newest_ms: int = 0
-    """When the newest event that was sent had been recorded."""
+    """When the newest sent event was recorded."""
     unsent_ms: int | None = None
-    """When the oldest event that is being sent had been recorded."""
+    """When the oldest event being sent was recorded."""
 
 
 @dataclass(slots=True)
@@ -86,7 +81,7 @@ class Batch:
     """Events of any partitions whose spans go into one request."""
 
     reached: dict[At, int] = field(default_factory=dict)
-    """Offset of each partition up to which the events are in the batch."""
+    """Offset of each partition up to which the batch has the events."""
     records: int = 0
     calls: list[Event] = field(default_factory=list)
     decisions: list[Event] = field(default_factory=list)
@@ -94,7 +89,7 @@ class Batch:
     newest_ms: int = 0
 
     def add(self, at: At, page: Sequence[Record], reached: int) -> None:
-        """Add the events of a page that spans are made of; the rest of the page is dropped."""
+        """Add the events of a page that have spans."""
         self.reached[at] = reached
         self.records += len(page)
         into = self.decisions if at[0] == LEARNING.name else self.calls
@@ -119,11 +114,11 @@ class Exporter:
         self.counters = Counters()
 
     def rewind(self) -> None:
-        """Go back to the start of the log: everything is sent again."""
+        """Go back to the start of the log, so that everything is sent again."""
         self._reached = self._starts()
 
     def run(self, stop: threading.Event) -> None:
-        """Send until told to stop. Raises errors that waiting does not mend."""
+        """Send until told to stop. Raise errors that waiting does not mend."""
         from consumers.database import DatabaseUnavailable
         from events.errors import LogUnavailable
 
@@ -137,12 +132,12 @@ class Exporter:
             stop.wait(_ROUND_SECONDS - min(_ROUND_SECONDS, time.monotonic() - began))
 
     def catch_up(self, stop: threading.Event) -> int:
-        """Send what was folded until now; return the number of events read."""
+        """Send the events folded until now; return the number of events read."""
         self.counters.looked = time.time()
         with self._app.reading() as connection:
             folded = offsets(connection)
         if not self._reached:
-            # For the first time: what was before is told by --from-start alone.
+            # The first time: earlier events are sent only with --from-start.
             self._reached = {**self._starts(), **folded}
             self._write_position()
         done = 0
@@ -162,8 +157,7 @@ class Exporter:
         }
 
     def _check(self, at: At, folded: int) -> None:
-        """Raise AheadOfLog if a partition was sent beyond the end of the log, which is then another
-        log."""
+        """Raise AheadOfLog if more of a partition was sent than this log has."""
         reached = self._reached.get(at, 0)
         if reached > folded and reached > (end := self._app.log.end(at[0])[at[1]]):
             raise AheadOfLog(
@@ -184,7 +178,7 @@ class Exporter:
             yield batch
 
     def _pages(self, at: At, end: int) -> Iterator[tuple[Sequence[Record], int]]:
-        """Yield records before an offset, each page with the offset at which it ends."""
+        """Yield pages of records before an offset, each with the offset at which it ends."""
         offset = self._reached.get(at, 0)
         while offset < end:
             try:
@@ -199,7 +193,7 @@ class Exporter:
                 offset = self._reached[at] = start
                 continue
             page = [record for record in records if record.offset < end]
-            # A broker may have holes, before the end as well.
+            # A broker may have holes, even before the end.
             offset = page[-1].offset + 1 if page else end
             yield page, offset
 
@@ -260,7 +254,7 @@ class Exporter:
 
 
 def open_sender(app: "App") -> Sender:
-    """Return the receiver that the settings name. Raises ConfigurationError without one."""
+    """Return the receiver of the settings. Raise ConfigurationError without one."""
     settings = app.settings.tracing
     if not settings.endpoint:
         raise ConfigurationError(
@@ -272,8 +266,7 @@ def open_sender(app: "App") -> Sender:
 
 
 def _decode_head(record: Record) -> Event | None:
-    """Return the head of an event that spans are made of; None for any other, and for a dead
-    letter."""
+    """Return the head of an event with spans; None for any other, and for a dead letter."""
     if not any(name == "ce_type" and raw in SPAN_EVENT_TYPES for name, raw in record.headers):
         return None
     try:

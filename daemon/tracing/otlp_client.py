@@ -1,12 +1,6 @@
-"""Send spans to a receiver: OTLP over HTTP, as protobuf (spans -> POST).
-
-    sender.send(spans)    Sent: how many were taken, and why the others were not
-    sender.refusal()      why it would take none; None where it would
-
-Raises Unreachable for what may be otherwise later: no connection, or 408, 429, 502, 503, 504 with
-their Retry-After. What a receiver refuses for good is halved when it is too large, and else dropped
-and counted: sent again it would be refused again.
-"""
+"""Send spans to a receiver: OTLP over HTTP, as protobuf (spans -> POST). Requests that a receiver
+refuses for good are halved if they are too large, else dropped and counted: they would be refused
+again."""
 
 import gzip
 import logging
@@ -24,10 +18,9 @@ _LATER: Final = frozenset((408, 429, 502, 503, 504))
 _TOO_LARGE: Final = 413
 _BAD: Final = 400
 _TOO_LARGE_IN_GO: Final = b"request body too large"
-"""Text by which a Collector's 400 is recognised as too large: its own limit answers with these
-words of Go's library, in whichever encoding."""
+"""Text of a Collector's 400 that means too large, from Go's library."""
 _COMPRESSION_LEVEL: Final = 1
-"""gzip level; spans repeat each other, so the quickest level saves most of what can be saved."""
+"""gzip level; spans repeat each other, so the quickest level saves most."""
 _SECONDS: Final = 10.0
 _LONGEST_WAIT: Final = 300.0
 _SHOWN: Final = 300
@@ -36,12 +29,12 @@ log = logging.getLogger(__name__)
 
 
 class Unreachable(KintsugiError):
-    """The receiver does not take anything at the moment."""
+    """The receiver takes nothing now: no connection, or 408, 429, 502, 503, 504."""
 
     def __init__(self, message: str, wait_seconds: float | None = None) -> None:
         super().__init__(message)
         self.wait_seconds = wait_seconds
-        """Seconds the receiver asked to wait."""
+        """Seconds of the answer's Retry-After."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +43,9 @@ class SendResult:
 
     taken: int = 0
     rejected: int = 0
-    """Number of spans that the receiver rejected in requests that it took."""
+    """Spans that the receiver rejected in requests that it took."""
     refused: int = 0
-    """Number of spans in requests that the receiver refused."""
+    """Spans in requests that the receiver refused."""
 
     def __add__(self, other: "SendResult") -> "SendResult":
         return SendResult(
@@ -66,7 +59,7 @@ class Sender:
     """A receiver with a connection to it; a context manager."""
 
     def __init__(self, endpoint: str, headers: Mapping[str, str], compressed: bool = False) -> None:
-        """Open the connection. Raises ConfigurationError if the package is missing."""
+        """Open the connection. Raise ConfigurationError if the package is missing."""
         try:
             from daemon.tracing import protobuf
         except ImportError as error:
@@ -89,8 +82,7 @@ class Sender:
         self._client.close()
 
     def send(self, spans: Sequence[Span]) -> SendResult:
-        """Send spans; return what became of them. Raises Unreachable; some may have been taken
-        then."""
+        """Send spans; return their counts. Raise Unreachable, even after some were taken."""
         if not spans:
             return SendResult()
         answer = self._post(spans)
@@ -111,8 +103,7 @@ class Sender:
         return self._partial(answer, len(spans))
 
     def refusal(self) -> str | None:
-        """Return the answer to a request without spans if it is no success, else None. Raises
-        Unreachable if the receiver does not answer."""
+        """Return the answer to a request without spans unless it succeeds. Raise Unreachable."""
         answer = self._post(())
         if answer.is_success:
             return None
@@ -151,6 +142,5 @@ def _too_large(answer: httpx2.Response) -> bool:
 
 
 def _wait(headers: httpx2.Headers) -> float | None:
-    """Return Retry-After in seconds; None if it is not a number."""
     value = headers.get("retry-after", "")
     return min(float(value), _LONGEST_WAIT) if value.isdigit() else None

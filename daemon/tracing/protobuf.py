@@ -1,8 +1,4 @@
-"""Encode OTLP messages as protobuf (spans -> bytes; an answer's bytes -> rejections).
-
-Needs opentelemetry-proto, so it is imported only where spans are sent. One span takes some twenty
-messages: what they share is built once.
-"""
+"""Encode OTLP messages as protobuf. It needs opentelemetry-proto, so only senders import it."""
 
 import math
 from collections.abc import Iterable
@@ -69,7 +65,7 @@ def parse_rejection(answer: bytes) -> Rejection | None:
 
 
 def nanoseconds(text: str) -> int:
-    """Return nanoseconds since 1970. Exact: a float would lose the last digits."""
+    """Return nanoseconds since 1970. It is exact: a float would lose the last digits."""
     moment = datetime.fromisoformat(text)
     whole = moment.replace(microsecond=0)
     return (int(whole.timestamp()) * 1_000_000 + moment.microsecond) * 1000

@@ -35,4 +35,4 @@ class Span:
     links: tuple[TraceContext, ...] = ()
     happened: tuple[SpanEvent, ...] = ()
     error: str | None = None
-    """Kind of error, in a word; None if there was none."""
+    """Kind of error, in a word, if any."""

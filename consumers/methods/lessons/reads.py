@@ -19,20 +19,20 @@ from consumers.tables import Task, TaskBody
 
 @dataclass(frozen=True, slots=True)
 class StoredLesson:
-    """The lesson of a task by content, as its body has it."""
+    """The lesson of a task by content, from the task's body."""
 
     operator: str
     source: str
     """Task that its trajectory is of."""
     reflection: str
     rollout: str | None
-    """Rollout in which the wrong call was made; None for a call that an operator put in."""
+    """Rollout with the wrong call; None for a call that an operator put in."""
     keyid: str | None = None
-    """Id of the key that its body is sealed with: no table has the reflection then."""
+    """Id of the key that its body is sealed with; then no table has the reflection."""
 
 
 def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, StoredLesson]:
-    """Return task -> its lesson, of the tasks by content with one that an agent has, or any."""
+    """Return task -> its lesson, of an agent's tasks by content or of all."""
     bodies, tasks = TaskBody.table().c, Task.table().c
     query = select(bodies.task, bodies.body, bodies.keyid).where(bodies.operator.is_not(None))
     if alias is not None:
@@ -51,7 +51,7 @@ def read_lessons(connection: Connection, alias: str | None = None) -> dict[str, 
 
 
 def read_lesson_tasks(connection: Connection, alias: str) -> set[str]:
-    """Return the tasks of an agent's buffer that have a lesson, whatever became of them."""
+    """Return the tasks of an agent's buffer that have a lesson, in any state."""
     bodies, tasks = TaskBody.table().c, Task.table().c
     query = (
         select(bodies.task)
@@ -64,8 +64,8 @@ def read_lesson_tasks(connection: Connection, alias: str) -> set[str]:
 def count_drawn_lessons(
     connection: Connection, alias: str, *, written: bool, sealed: bool = True
 ) -> int:
-    """Count the lessons of an agent that are neither retired nor rejected; `written`: whether those
-    that cycles wrote count; `sealed`: whether those that are made of persons' sessions do."""
+    """Count the lessons of an agent that are neither retired nor rejected. `written` includes those
+    that cycles wrote, `sealed` those that are made of persons' sessions."""
     drawn = read_lesson_tasks(connection, alias) - read_inactive_tasks(connection, alias).keys()
     if not sealed:
         drawn -= read_sealed_tasks(connection, alias).keys()
@@ -75,7 +75,7 @@ def count_drawn_lessons(
 
 
 def describe_pools(pools: Sequence[dict[str, Any]]) -> str:
-    """The pools of a job that draw lessons; empty where none does."""
+    """Describe the pools of a job that draw lessons; return "" if none does."""
     parts = [
         f"{pool['name']}: {len(pool['tasks']) + len(pool['references'])}"
         for pool in pools
@@ -85,7 +85,7 @@ def describe_pools(pools: Sequence[dict[str, Any]]) -> str:
 
 
 def describe_content(connection: Connection, task: str) -> str:
-    """Return where the wrong call of a task's lesson comes from; empty for a task without one."""
+    """Describe the source of the wrong call in a task's lesson; return "" without one."""
     body = read_task_body(connection, task)
     lesson = None if body is None else json.loads(body).get("lesson")
     if lesson is None:

@@ -1,11 +1,6 @@
-"""The folds of skills and panels.
-
-SkillsContrasted: the skills of an agent are those of its last comparison. A skill that it does not
-have any more stays in the tables with its last figures, as absent, because an adapter may carry its
-name. A comparison of earlier rounds than the last changes nothing.
-
-PanelComposed: a panel begins its life, and its cycle has it.
-"""
+"""The folds of skills and panels. A skill that the last comparison lacks stays in the tables as
+absent with its last figures, because an adapter may carry its name. A comparison of earlier rounds
+than the last changes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -26,7 +21,7 @@ from events.serving import PanelComposed
 
 
 def fold_skill_contrast(folding: FoldInput, data: SkillsContrasted, batch: Batch) -> None:
-    """Store the comparison, its candidates and what follows from their labels."""
+    """Store the comparison, its candidates and the figures from their labels."""
     batch.flush()
     whose = {"alias": data.alias, "base": data.base}
     last = _read_rows(batch, SkillComparison.table(), whose)
@@ -58,14 +53,13 @@ def fold_skill_contrast(folding: FoldInput, data: SkillsContrasted, batch: Batch
 
 
 def _read_rows(batch: Batch, table: Table, whose: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the rows of an agent on a base."""
     query = select(table).where(table.c.alias == whose["alias"], table.c.base == whose["base"])
     return [dict(row) for row in batch.connection.execute(query).mappings()]
 
 
 def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch) -> None:
-    """A panel begins its life. Its adapters are known, of its agent and base, and have files; its
-    cycle, if any, is open and has no other panel."""
+    """Begin the life of a panel, and store it in its cycle. Its adapters must be known, of its
+    agent and base, and have files; its cycle, if any, must be open without another panel."""
     rows = read_adapter_rows(batch, data.panel.adapters)
     reasons = (_refuse_part(data, rows, name) for name in data.panel.adapters)
     refused = _refuse_cycle(data, batch) or next(filter(None, reasons), None)
@@ -83,7 +77,6 @@ def fold_panel_composition(folding: FoldInput, data: PanelComposed, batch: Batch
 
 
 def _refuse_part(data: PanelComposed, rows: Mapping[str, Row], name: str) -> str | None:
-    """Return why an adapter cannot be a part of a panel; None where it can."""
     row = rows.get(name)
     if row is None:
         return f"nobody produced an adapter {name}"
@@ -99,8 +92,8 @@ def _refuse_part(data: PanelComposed, rows: Mapping[str, Row], name: str) -> str
 
 
 def _refuse_cycle(data: PanelComposed, batch: Batch) -> str | None:
-    """Return why a cycle takes no panel; None where it does, and for a panel of no known cycle. A
-    panel that is composed after the cycle's end would wait for a next step for ever."""
+    """Return why a cycle takes no panel; None if it does, or if the panel has no known cycle. A
+    panel composed after the cycle's end would wait for a next step for ever."""
     row = None if data.cycle is None else find_cycle(batch, data.cycle)
     if row is None or row["panel"] == data.adapter:
         return None
@@ -110,7 +103,6 @@ def _refuse_cycle(data: PanelComposed, batch: Batch) -> str | None:
 
 
 def _store_in_cycle(data: PanelComposed, batch: Batch) -> None:
-    """An open cycle has its panel: the first one that was composed for it."""
     row = None if data.cycle is None else find_open_cycle(batch, data.cycle)
     if row is not None and row["panel"] is None:
         batch.stage(Cycle, {**row, "panel": data.adapter})

@@ -4,11 +4,11 @@
     ER+(r) = lacking successes / (lacking + present successes)
     delta(r) = ER-(r) - ER+(r)          coverage(r) = lacking failures / all failures
 
-of labelling r. A labelling chooses a skill where both are large enough, and one that was refused
-chooses none; the skill is selected where eight of ten labellings do. Without `LEAST_FAILURES`
-failures and `LEAST_SUCCESSES` successes to which it applies, the evidence is insufficient. Source:
-TRACE (pipeline/aggregate_capabilities.py and its paper); the two minima and the draw of each
-labelling are ours (docs/adr/0073).
+for labelling r. A labelling chooses a skill if both are large enough; a refused one chooses none.
+Eight of ten labellings select a skill. The evidence is insufficient if the skill applies to fewer
+than `LEAST_FAILURES` failures or `LEAST_SUCCESSES` successes. Source: TRACE
+(pipeline/aggregate_capabilities.py and its paper); the two minima and the draw of each labelling
+are ours (docs/adr/0073).
 """
 
 from dataclasses import dataclass, replace
@@ -20,11 +20,11 @@ from typing import Final
 from events.learning import SkillContrast, SkillLabels, SkillsContrasted
 
 LEAST_COVERAGE: Final = Fraction(1, 10)
-"""Share of all failures that have to lack a skill (TRACE's rho)."""
+"""Least share of all failures that lack a skill (TRACE's rho)."""
 LEAST_DELTA: Final = Fraction(1, 5)
-"""Contrast that a skill has to have (TRACE's delta)."""
+"""Least contrast of a skill (TRACE's delta)."""
 LEAST_SELECTED: Final = Fraction(8, 10)
-"""Share of the labellings that have to choose a skill."""
+"""Least share of the labellings that choose a skill."""
 LEAST_FAILURES: Final = 5
 LEAST_SUCCESSES: Final = 3
 
@@ -41,7 +41,7 @@ class SkillState(StrEnum):
     INSUFFICIENT = "insufficient"
     """It applies to too few rollouts to tell."""
     ABSENT = "absent"
-    """The last comparison had no such candidate any more."""
+    """The last comparison had no such candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class SkillMeasure:
     labellings: int
     """All of them, refused ones included."""
     within: str | None = None
-    """Selected skill that contains it; None for one that is not contained."""
+    """Selected skill that contains it, if any."""
 
 
 def compute_delta(labels: SkillLabels) -> Fraction:
@@ -73,7 +73,7 @@ def compute_coverage(labels: SkillLabels) -> Fraction:
 
 
 def is_chosen(labels: SkillLabels) -> bool:
-    """Whether a labelling chooses the skill. Exact: 12 of 20 less 8 of 20 is a fifth."""
+    """Return whether a labelling chooses the skill, exactly: 12 of 20 less 8 of 20 is a fifth."""
     return compute_delta(labels) >= LEAST_DELTA and compute_coverage(labels) >= LEAST_COVERAGE
 
 
@@ -84,7 +84,7 @@ def measure_skills(data: SkillsContrasted) -> dict[str, SkillMeasure]:
     for item in data.skills:
         if measured[item.skill].state is not SkillState.SELECTED:
             continue
-        # Those that contain it come before it.
+        # Its containers come before it.
         container = next((name for name in item.within if name in selected), None)
         if container is None:
             selected.add(item.skill)
@@ -118,5 +118,4 @@ def _decide(item: SkillContrast, selected: int, labellings: int) -> SkillState:
 
 
 def _divide(part: int, rest: int) -> Fraction:
-    """Return a part's share of both; 0 of nothing."""
     return Fraction(part, part + rest) if part + rest else Fraction(0)

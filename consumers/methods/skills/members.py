@@ -1,11 +1,5 @@
-"""Which member of a panel played or answered what, and how often it passed.
-
-    read_member_shares(connection, panel)           rollouts by kind of task, trials included
-    read_member_sessions(connection, alias, ...)    sessions of live traffic
-
-A rollout and a session count by the member that answered last, the base under its own name.
-Rollouts without a task, as most live ones are, have no kind.
-"""
+"""Reads of the rollouts and sessions of each member of a panel, and how many passed. They count by
+the member that answered last, the base under its own name."""
 
 from dataclasses import dataclass
 
@@ -20,11 +14,11 @@ class MemberShare:
     """The rollouts of a kind of task that a member had."""
 
     capability: str | None
-    """Kind of the tasks; None for rollouts without one."""
+    """Kind of the tasks; None for rollouts without one, as most live ones."""
     member: str
     """The adapter, or the base under its name."""
     skill: str | None
-    """Skill that the router found; None: none, so that the base answered."""
+    """Skill that the router found; None if the base answered."""
     purpose: str
     """`live`, or `evaluate` of a trial."""
     rollouts: int
@@ -34,8 +28,7 @@ class MemberShare:
 
 
 def read_member_shares(connection: Connection, policy: str) -> list[MemberShare]:
-    """Return how often the router of a panel chose which member, for each kind of task and purpose;
-    the most frequent member of a kind first. Empty for a policy that is no panel."""
+    """Return a panel's rollouts by kind of task, member, skill and purpose, most frequent first."""
     rollouts = Rollout.table().c
     count, verdict = func.count(), cast(rollouts.success, Integer)
     query = (
@@ -72,21 +65,20 @@ class MemberSessions:
     """The sessions of a panel that a member answered for a skill."""
 
     skill: str | None
-    """Skill that the router found; None: none, or no engine had its member, so that the base
-    answered."""
+    """Skill that the router found; None if it found none or no engine had its member."""
     member: str
     """The adapter, or the base under its name."""
     sessions: int
     judged: int = 0
-    """Sessions with a verdict, a grader's or that of a person who may judge."""
+    """Sessions with a verdict of a grader or of a person who may judge."""
     passed: int = 0
 
 
 def read_member_sessions(
     connection: Connection, alias: str, panel: str, since: str
 ) -> list[MemberSessions]:
-    """Return the sessions of an alias' own traffic that a panel answered at or after `since`
-    (RFC 3339 as stored), by skill and member; the most frequent first."""
+    """Return a panel's sessions of live traffic by skill and member, the most frequent first. They
+    began at or after `since` (RFC 3339 as stored)."""
     sessions = _list_sessions(alias, panel, since)
     groups = (sessions.c.skill, sessions.c.member)
     rows = connection.execute(select(*groups, func.count().label("number")).group_by(*groups))
@@ -101,8 +93,8 @@ def read_member_sessions(
 
 
 def _list_sessions(alias: str, panel: str, since: str) -> Subquery:
-    """(session, skill, member) of the last call that a panel answered in each session. A call that
-    no engine answered is none; of one whose member no engine had, the skill is left out."""
+    """Select (session, skill, member) of the last call that a panel answered in each session. Calls
+    that no engine answered are left out, and so is the skill of a member that no engine had."""
     calls = Call.table().c
     lost = (func.coalesce(calls.outcome, "") == "failed") & calls.upstream.is_(None)
     order = (calls.started.desc(), calls.call.desc())

@@ -1,12 +1,5 @@
-"""Read which members of panels answered an agent on another base, and its jobs for skills.
-
-    read_old_members(connection, alias, base)       the members, what won most first
-    find_member_before(connection, job)             the member from whose tasks a job was requested
-    list_skill_jobs(connection, alias, base, skill) the jobs for a skill, with their adapters
-    list_skill_attempts(connection, ...)            the skills that an agent had a job for
-
-A caller reads within one `database.read_transaction`, which is one moment of the tables.
-"""
+"""Reads of the panel members that answered an agent on another base, and of its jobs for skills.
+Within one `database.read_transaction` all reads are of one moment."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -54,24 +47,21 @@ def has_panel_history(connection: Connection, adapter: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OldMember:
-    """A member of a panel that answered an agent on another base until that base was gone."""
+    """A panel's member that answered an agent on another base until that base was gone."""
 
     skill: str
     adapter: AdapterRow
     jobs: tuple[JobRow, ...]
-    """The job that left it, and before that those that left the adapters from which it was trained
-    on; empty where an operator brought it."""
+    """The jobs of its lineage, its own first; empty if an operator brought it."""
     gain: float
-    """Gain that gates measured on its targets, in points of pass^1, summed over it and the members
-    for the skill that it was trained on from."""
+    """Gain in points of pass^1 that gates measured on its targets, summed over its lineage."""
     sessions: int
-    """Live rollouts that name it or one of these."""
+    """Live rollouts that name it or its lineage."""
     won: float
-    """Number of these that failed without them: of each adapter, by the gain of its own gate and of
-    those before it."""
+    """Number of these that failed without them, by each adapter's gain and the earlier ones'."""
 
     def describe(self, base: str) -> str:
-        """Return the sentence that says why a job of this base is for its skill."""
+        """Return a sentence on why a job of this base is for its skill."""
         return (
             f"retrained on {base} from the tasks of {self.adapter.adapter} on {self.adapter.base}, "
             f"which won {self.won:.1f} sessions ({self.gain:+.1f} points in its gate, "
@@ -83,10 +73,12 @@ def read_old_members(
     connection: Connection, alias: str, base: str, before: int | None = None,
     without: Collection[str] = (),
 ) -> list[OldMember]:  # fmt: skip
-    """Return the members of the panels that answered an agent last on other bases than this one,
-    what won most first; of several for one skill the newest. `before`: those of panels alone that
-    were replaced before this offset of `learning`; `without`: skills that are left out, for what a
-    member won is counted over the sessions of its base."""
+    """Return the members of an agent's last panels on other bases, the largest `won` first.
+
+    One member is returned per skill, the newest. `before` skips panels that were replaced at or
+    after this offset of `learning`; `without` skips skills, since `won` is counted over the base's
+    sessions.
+    """
     members: dict[str, OldMember] = {}
     for panel, left in _list_final_panels(connection, alias, base):
         if panel.composition is None or (before is not None and left >= before):
@@ -104,8 +96,8 @@ def read_old_members(
 def list_skill_attempts(
     connection: Connection, alias: str, base: str, cycle: str | None
 ) -> set[str]:
-    """Return the skills that an agent had a job for on a base, of another cycle than this one. What
-    a cycle began that ended without a panel because its base went away was not tried."""
+    """Return the skills that an agent had a job for on a base, in other cycles than this one. Jobs
+    of a cycle that ended without a panel because its base went away do not count."""
     jobs, cycles = Job.table().c, Cycle.table().c
     query = (
         select(jobs.skill, jobs.outcome, cycles.cycle, cycles.outcome.label("ended"), cycles.panel)
@@ -121,15 +113,14 @@ def list_skill_attempts(
 
 
 def _misses_base(connection: Connection, row: Any) -> bool:
-    """Whether the cycle of a job was cancelled by no person, and so because its base was gone."""
+    """Return whether a job's cycle was cancelled because its base was gone, and not by a person."""
     if row.ended != "cancelled" or row.panel is not None or row.outcome == "cancelled":
         return False
     return find_cycle_cancellation(connection, row.cycle) is None
 
 
 def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | None:
-    """Return the member of another base from whose tasks a job (a row of its table) was requested;
-    None for any other job."""
+    """Return another base's member from whose tasks a job (a row) was requested, if any."""
     row = learning.job(connection, job.job)
     if row is None or row.branch is None or row.spec.parent is not None:
         return None
@@ -145,7 +136,7 @@ def find_member_before(connection: Connection, job: Row[Any]) -> OldMember | Non
 
 
 def describe_retraining(connection: Connection, job: Row[Any]) -> str:
-    """Return what a job trains again that answered on another base; empty for another job."""
+    """Return a sentence on the old member that a job trains again; "" for another job."""
     member = find_member_before(connection, job)
     return "" if member is None else member.describe(job.base)
 
@@ -168,7 +159,7 @@ def _read_old_member(connection: Connection, skill: str, row: AdapterRow) -> Old
     )
     sessions = {member: int(number) for member, number in connection.execute(answered)}
     gain = won = 0.0
-    # Each was trained on from the one before it, and its gate measured what it added to that.
+    # Each went on from the one before it, and its gate measured the gain over that.
     for item in reversed(served):
         gain += _measure_gain(item)
         won += gain / 100 * sessions.get(item.adapter, 0)
@@ -183,15 +174,14 @@ def _read_old_member(connection: Connection, skill: str, row: AdapterRow) -> Old
 
 
 def _measure_gain(row: AdapterRow) -> float:
-    """The points of pass^1 that the gate of an adapter measured on its targets; each target counts
-    by its number of tasks."""
+    """Return the gain in points of pass^1 on an adapter's targets, weighted by their tasks."""
     targets = () if row.gate is None else row.gate.targets
     whole = sum(target.tasks for target in targets)
     return 100 * sum(target.gain * target.tasks for target in targets) / whole if whole else 0.0
 
 
 def _read_lineage(connection: Connection, row: AdapterRow) -> list[tuple[AdapterRow, JobRow]]:
-    """An adapter and its job, then those that it was trained on from; empty without a job."""
+    """Return (adapter, job) of an adapter and those that it went on from; empty without a job."""
     lineage: dict[str, tuple[AdapterRow, JobRow]] = {}
     parent: AdapterRow | None = row
     while parent is not None and parent.job is not None and parent.adapter not in lineage:
@@ -207,9 +197,9 @@ def _read_lineage(connection: Connection, row: AdapterRow) -> list[tuple[Adapter
 def _list_final_panels(
     connection: Connection, alias: str, base: str
 ) -> list[tuple[AdapterRow, int]]:
-    """Return the adapter or panel that answered an agent on each other base when the alias left
-    that base, with the offset of the event by which it left; the newest first. A base that answered
-    by itself then, by a person's will or a rollback, has none."""
+    """Return (adapter or panel, offset) of the last answer on each other base, the newest first.
+    The offset is that of the event by which the alias left that base. A base that answered by
+    itself then has no entry."""
     adapters, steps = Adapter.table().c, LifecycleStep.table().c
     query = (
         select(steps.subject, steps.state, steps.event, steps.cause, steps.offset, adapters.base)
@@ -224,7 +214,7 @@ def _list_final_panels(
     rows = connection.execute(query.order_by(steps.offset, steps.subject)).all()
     answering: dict[str, str] = {}
     ends: dict[str, Any] = {}
-    # Of one event, who leaves comes before who answers then.
+    # Within one event, leaving adapters come before the new ones.
     for row in sorted(rows, key=lambda row: (row.offset, row.state == State.PROMOTED)):
         if row.state == State.PROMOTED:
             answering[row.base] = row.subject
@@ -240,7 +230,7 @@ def _list_final_panels(
 
 
 def _moves_base(connection: Connection, end: Any) -> bool:
-    """Whether an adapter lost its sessions because the alias went to another base."""
+    """Return whether an adapter lost its sessions because the alias went to another base."""
     if end.state == State.ROLLED_BACK:
         return False
     if end.cause is None or serving.operator_action(connection, end.cause) is None:

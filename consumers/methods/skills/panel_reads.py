@@ -1,4 +1,4 @@
-"""Panels as the tables have them: who of a panel answered which calls, and why no member did."""
+"""Reads of panels: the calls of their members, and why the base answered instead."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class PanelTraffic:
 
     calls: int = 0
     by_skill: dict[str | None, int] = field(default_factory=dict)
-    """Skill that the router found -> calls; None: the base answered, for a doubt."""
+    """Skill that the router found -> calls; None if the base answered for a doubt."""
     doubts: dict[str, int] = field(default_factory=dict)
     """Doubt of the router -> calls that the base answered for it."""
 
@@ -36,8 +36,7 @@ def list_panels(connection: Connection, alias: str | None = None) -> list[Adapte
 
 
 def list_late_panels(connection: Connection, alias: str) -> list[tuple[AdapterRow, CycleRow]]:
-    """Return the panels of an agent that nothing was done with since they were composed, and whose
-    cycle is over, each with that."""
+    """Return the untouched panels of an agent whose cycle is over, each with its cycle."""
     adapters, cycles = Adapter.table().c, Cycle.table().c
     query = (
         select(adapters.adapter, cycles.cycle)
@@ -59,10 +58,12 @@ def list_late_panels(connection: Connection, alias: str) -> list[tuple[AdapterRo
 def read_member_exits(
     connection: Connection, panel: AdapterRow, until: int | None = None
 ) -> dict[str, str]:
-    """Return skill -> why the adapter of this member is in no later panel: since the panel was
-    composed, a gate or a person rejected it, its own sessions were taken back by a rollback, or a
-    person retired it. What a route merely replaced (often by the panel itself) stays a member.
-    `until`: only what happened before this offset of `learning` counts."""
+    """Return skill -> why no later panel has this member's adapter.
+
+    Since the panel was composed, a gate or a person rejected it, a rollback took its sessions back,
+    or a person retired it. An adapter that a route merely replaced stays a member. `until` ignores
+    events from this offset of `learning` on.
+    """
     assert panel.composition is not None, "it is a panel"
     composed = _read_steps(connection, panel.adapter)[0].offset
     lapsed: dict[str, str] = {}
@@ -84,15 +85,14 @@ def read_member_exits(
 
 
 def _is_verdict(state: str, event_type: str) -> bool:
-    """Whether a step says that an adapter is not good enough, or is not wanted."""
+    """Return whether a step means that an adapter is not good enough, or is not wanted."""
     if state == State.DRAINING:
         return event_type == AdapterMoved.TYPE
     return state in (State.REJECTED, State.ROLLED_BACK)
 
 
 def _read_steps(connection: Connection, adapter: str) -> Sequence[Any]:
-    """The steps that moved an adapter, first to last; without those after it was retired, which
-    tell what became of its files."""
+    """Return the accepted steps of an adapter in order, without unloading and collection."""
     steps = LifecycleStep.table().c
     query = select(steps.state, steps.type, steps.reason, steps.offset).where(
         steps.kind == "adapter",
@@ -104,8 +104,7 @@ def _read_steps(connection: Connection, adapter: str) -> Sequence[Any]:
 
 
 def read_traffic(connection: Connection, panels: Collection[str]) -> dict[str, PanelTraffic]:
-    """Return panel -> the calls that it answered; zeros for one that answered none. A call that no
-    engine answered, as one whose member was lost before it, is none of them."""
+    """Return panel -> its answered calls, without those that no engine answered; zeros if none."""
     calls = Call.table().c
     lost = (func.coalesce(calls.outcome, "") == "failed") & calls.upstream.is_(None)
     query = (
@@ -118,7 +117,7 @@ def read_traffic(connection: Connection, panels: Collection[str]) -> dict[str, P
     for row in connection.execute(query):
         seen = traffic[row.policy]
         seen.calls += row.number
-        # A doubt keeps the skill that was found where no engine has its member.
+        # A call with a doubt may still name the skill whose member no engine had.
         skill = row.skill if row.router_doubt is None else None
         seen.by_skill[skill] = seen.by_skill.get(skill, 0) + row.number
         if row.router_doubt is not None:

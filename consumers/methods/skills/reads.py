@@ -1,4 +1,4 @@
-"""Skills as the tables have them, and the rollouts that a comparison reads."""
+"""Reads of skills, and of the rollouts that a comparison reads."""
 
 import json
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ class ContrastRollout:
     pattern: str | None
     """`category|pivot`; None for a success, and for a failure that no rule explains."""
     has_loop: bool
-    """Whether the agent made a call over and over: seen without a verdict."""
+    """Whether the agent repeated a call, which needs no verdict."""
     tools: frozenset[str]
     """Tools that were called or expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillLine:
-    """A skill of an agent, as of the last comparison that had it."""
+    """A skill of an agent, from the last comparison that considered it."""
 
     alias: str
     base: str
@@ -54,13 +54,13 @@ class SkillLine:
     successes: int
     """Successes to which it applies."""
     within: str | None
-    """Selected skill that most of its failures lack; None for one that is not contained."""
+    """Selected skill that most of its failures lack, if any."""
     examples: tuple[str, ...]
     """Failed rollouts that lack it."""
     labeller: str | None
     """Model that named it and labelled; None for rules."""
     round: int
-    """Round of the history that the comparison read last."""
+    """Last round of the history that the comparison read."""
     time: str | None
 
 
@@ -79,18 +79,18 @@ class SkillComparisonLine:
     labeller: str | None
     """Model that labelled; None for rules."""
     left_out: int | None
-    """Representative rollouts that could not be shown to it."""
+    """Representative rollouts that could not be shown to the model."""
     refused: int | None
-    """Labellings of it that were refused."""
+    """Labellings by the model that were refused."""
     time: str | None
 
 
 def read_contrast_rollouts(
     connection: Connection, pair: Pair, since: int, until: int
 ) -> list[ContrastRollout]:
-    """Return the judged rollouts of an agent's own traffic in rounds `since` to `until`, of
-    policies that answered it when the round was closed; one for each policy and trace, the
-    earliest. Of many, the newest `MOST_ROLLOUTS` are read."""
+    """Return an agent's judged rollouts in rounds `since` to `until`, at most `MOST_ROLLOUTS`. They
+    are of its own traffic and of policies that answered it at the round's close; the earliest for
+    each policy and trace."""
     rollouts = labelled_rollouts().c
     query = (
         select(
@@ -110,7 +110,6 @@ def read_contrast_rollouts(
 
 
 def _are_compared(rollouts: Any, pair: Pair) -> list[ColumnElement[bool]]:
-    """Return the conditions under which rollouts (columns of the table) are compared."""
     return [
         rollouts.alias == pair.alias,
         rollouts.base == pair.base,
@@ -133,9 +132,7 @@ def _read_rollout(row: Any) -> ContrastRollout:
 
 
 def list_judged_rounds(connection: Connection, pair: Pair, until: int, most: int) -> list[int]:
-    """Return the newest rounds up to `until` that hold a judged rollout which a comparison reads,
-    at most `most`, the newest first. Rounds are of all agents; not each has rollouts of this
-    one."""
+    """Return the newest rounds up to `until` with a judged rollout of it, at most `most`."""
     rollouts = Rollout.table().c
     query = (
         select(rollouts.round)
@@ -148,7 +145,7 @@ def list_judged_rounds(connection: Connection, pair: Pair, until: int, most: int
 
 
 def read_comparisons(connection: Connection) -> dict[Pair, SkillComparisonLine]:
-    """Return the last comparison of each agent on each base that has had one."""
+    """Return the last comparison of each agent on each base."""
     table = SkillComparison.table()
     query = select(table).order_by(table.c.alias, table.c.base)
     lines = [make_row(SkillComparisonLine, row) for row in connection.execute(query)]
@@ -158,8 +155,7 @@ def read_comparisons(connection: Connection) -> dict[Pair, SkillComparisonLine]:
 def read_skills(
     connection: Connection, alias: str | None = None, state: SkillState | None = None
 ) -> list[SkillLine]:
-    """Return the skills of an agent, or of all, in one state or any; the largest contrast of each
-    agent first."""
+    """Return the skills of an agent or all, of a state or any, largest contrast of each first."""
     table = Skill.table()
     query = select(table)
     if alias is not None:
@@ -179,8 +175,7 @@ def read_skills(
 
 
 def list_wanted_branches(connection: Connection) -> set[tuple[str, str, str]]:
-    """Return the skills that the next cycles may train for, each as agent, base and skill: those
-    that the last comparisons selected."""
+    """Return (agent, base, skill) of the skills that the last comparisons selected for training."""
     return {
         (line.alias, line.base, line.skill)
         for line in read_skills(connection, state=SkillState.SELECTED)

@@ -1,12 +1,4 @@
-"""Explain by the data engine: plans and sets of plans, whose fault rollouts were, gates of users.
-
-    build_plan_node(connection, task)       the plan that a task was written by
-    build_verdict_nodes(connection, task)   whose fault its rollouts were
-    find_set_node(connection, name)         a set of plans
-    describe_role_gate(adapter)             how an adapter did that plays users
-
-Rows are those of the tables; all of one call are read at one moment.
-"""
+"""Explain plans, sets of plans, faults of rollouts and gates of users, by rows of the tables."""
 
 import json
 from typing import Any
@@ -26,8 +18,7 @@ from events.serving import UserEvaluated
 
 
 def build_plan_node(connection: Connection, task: Row[Any]) -> Node | None:
-    """The plan that a task was written by, down to the failures that it is for; None where it was
-    written by none."""
+    """Return the plan that a task was written by, down to its failures; None without one."""
     sets = {line.plans: line for line in list_plan_sets(connection, task.alias)}
     line = sets.get(task.plans)
     if line is None:
@@ -50,7 +41,6 @@ def build_plan_node(connection: Connection, task: Row[Any]) -> Node | None:
 
 
 def _describe_plan_counts(item: PlanState | PlanSetLine) -> str:
-    """The tries of a plan or a set, and whose fault the failures of their rollouts were."""
     counts = item.counts
     faults = [f"{count} by the {fault}" for fault, count in counts.faults.items() if count]
     text = f"{counts.accepted} of {counts.tries} tries accepted"
@@ -63,7 +53,6 @@ def find_set_node(connection: Connection, name: str) -> Node | None:
 
 
 def _build_set_node(connection: Connection, line: PlanSetLine) -> Node:
-    """A set of plans, and the patterns that it is for."""
     text = _join(
         f"{line.plans_count} plans of {line.alias} on {line.base} by {line.author}",
         _describe_plan_counts(line), f"{line.rounds} rounds of revisions", line.stopped,
@@ -74,7 +63,7 @@ def _build_set_node(connection: Connection, line: PlanSetLine) -> Node:
 
 
 def build_verdict_nodes(connection: Connection, task: Row[Any]) -> list[Node]:
-    """Whose fault the rollouts of a task were, as far as some were examined."""
+    """Return the faults of a task's examined rollouts."""
     nodes = []
     for line in read_task_verdicts(connection, task.task, task.alias):
         rollout = find_rollout(connection, line.rollout)
@@ -84,15 +73,14 @@ def build_verdict_nodes(connection: Connection, task: Row[Any]) -> list[Node]:
 
 
 def describe_role_gate(adapter: Row[Any]) -> tuple[str, str]:
-    """Return how an adapter did as a user, and the reason of its state. Each is empty where it says
-    nothing, or what the other one says."""
+    """Return an adapter's result as a user, and the reason of its state unless the result has
+    it."""
     stored, reason = adapter.user_gate, adapter.reason
     repeats = stored is not None and json.loads(stored)["reason"] == reason
     return _describe_user_gate(stored), "" if repeats else reason
 
 
 def _describe_user_gate(stored: str | None) -> str:
-    """Return how an adapter did as a user (JSON of the event); empty before it was measured."""
     if stored is None:
         return ""
     gate = UserEvaluated.model_validate_json(stored)

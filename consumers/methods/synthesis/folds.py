@@ -1,9 +1,8 @@
-"""The folds of the data engine: plans, what their tasks came to, whose fault it was, user gates.
+"""The folds of the data engine: plans, the results of their tasks, faults, and user gates.
 
-The counts of a plan are those of its present revision: a revision that is kept begins with the
-tries by which it was judged. A set, a round and the verdict on a rollout count once, the first. A
-verdict of an older leader's cycle counts as its tasks do: decisions with another epoch never get
-here. Reads nothing but its event and tables that `learning` alone fills.
+The counts of a plan are those of its present revision: a kept revision begins with the tries by
+which it was judged. Only the first event of a set, a round and the verdict on a rollout counts. The
+folds read only their event and tables that `learning` alone fills.
 """
 
 from typing import Final
@@ -39,7 +38,7 @@ _FAULTS: Final = {"task": "task_faults", "user": "user_faults", "trajectory": "t
 
 
 def fold_plans(folding: FoldInput, data: PlansWritten, batch: Batch) -> None:
-    """A set of plans exists."""
+    """Store a new set of plans."""
     batch.flush()
     if _find_set(batch, data.plans) is not None:
         return
@@ -67,7 +66,7 @@ def fold_plans(folding: FoldInput, data: PlansWritten, batch: Batch) -> None:
 
 
 def fold_plan_revisions(folding: FoldInput, data: PlansRevised, batch: Batch) -> None:
-    """A round over the failures of a set is closed: the next one of it, and no other."""
+    """Close the next round over the failures of a set, and no other."""
     batch.flush()
     row = _find_set(batch, data.plans)
     if row is None or data.round != row["round"] + 1 or row["stopped"]:
@@ -109,8 +108,7 @@ def _revise(folding: FoldInput, data: PlansRevised, revision: PlanRevision, batc
 
 
 def count_try(plan: PlanName | None, batch: Batch, *, accepted: bool) -> None:
-    """A try of a plan became a task, or did not. The caller has seen that its event is no
-    repetition."""
+    """Count a try of a plan. The caller has checked that its event is no repetition."""
     row = None if plan is None else _find_plan(batch, plan)
     if plan is None or row is None or row["revision"] != plan.revision:
         return
@@ -119,7 +117,7 @@ def count_try(plan: PlanName | None, batch: Batch, *, accepted: bool) -> None:
 
 
 def fold_trajectory_verdict(folding: FoldInput, data: TrajectoryVerified, batch: Batch) -> None:
-    """A rollout of a written task was examined."""
+    """Store the verdict on a rollout of a written task."""
     batch.flush()
     verdicts = TrajectoryVerdict.table().c
     if find_row(batch, TrajectoryVerdict, verdicts.rollout == data.rollout) is not None:
@@ -155,7 +153,7 @@ def fold_trajectory_verdict(folding: FoldInput, data: TrajectoryVerified, batch:
 
 
 def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) -> None:
-    """An adapter plays users from here on, or does not; the one before it goes out of service."""
+    """Store an adapter's gate as a user; if it passed, take the earlier users out of service."""
     row = find_adapter(batch, data.adapter)
     if row is not None and row["role"] != "user":
         refused = f"{data.adapter} is an agent's, and was measured as a user"
@@ -172,7 +170,6 @@ def fold_user_evaluation(folding: FoldInput, data: UserEvaluated, batch: Batch) 
 
 
 def _list_users(batch: Batch, row: Row) -> list[Row]:
-    """Return the other adapters that play users of the same agent and base."""
     adapters = Adapter.table()
     query = (
         select(adapters)

@@ -1,13 +1,10 @@
 """A set of plans as it was when a cycle began, whatever the cycle has written since.
 
-    history = read_plan_history(connection, line, before, find_set_events)
-
-A leader that was killed behind its events, or another one, reads the same for the same cycle: what
-lies at `before` or later counts for nothing. Counts are as the fold keeps them
-(folds.py): a revision that is kept begins with the tries by which it was judged.
-The tables have the newest revisions alone, so where the cycle has written for the set already its
-earlier ones are read from the log. A try of a plan that the set has not counts for nothing: a model
-that planned again named its plans otherwise, and the first set counts.
+Guarantee: another leader, or one that was killed behind its events, reads the same for the same
+cycle, because events at `before` or later are ignored. Counts are as in folds.py. The tables have
+only the newest revisions, so earlier ones are read from the log once the cycle has written for the
+set. A try of a plan that the set lacks is ignored: a model that planned again used other names, and
+the first set counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,24 +22,24 @@ FindSetEvents = Callable[[PlanSetLine], Sequence[tuple[int, PlansWritten | Plans
 
 @dataclass(frozen=True, slots=True)
 class PlanFailure:
-    """A failure of a plan: a rejected try, or a rollout of a task that it gave."""
+    """A failure of a plan: a rejected try, or a rollout of one of its tasks."""
 
     event: str
     """Id of the `TaskRejected`, or the rollout."""
     fault: str | None
     """Fault that was found in a rollout; None for a try that failed a check."""
     check: str
-    """The check that the try failed, or the rule by which the rollout was refused."""
+    """The check that the try failed, or the rule that refused the rollout."""
     reason: str
     instruction: str
-    """The request of the task, as far as there is one."""
+    """The request of the task, if known."""
     agrees: bool | None = None
-    """Whether a model has the same opinion of the rollout; None where none was asked."""
+    """Whether a model agrees on the rollout; None if none was asked."""
 
 
 @dataclass(slots=True)
 class PlanPast:
-    """A plan at the revision that it had, and what its tries had come to."""
+    """A plan at an earlier revision, with the results of its tries."""
 
     plan: Plan
     revision: int = 0
@@ -57,18 +54,15 @@ class PlanPast:
 
 @dataclass(frozen=True, slots=True)
 class SetPast:
-    """A set of plans as it was."""
+    """A set of plans at an earlier moment."""
 
     line: PlanSetLine
-    """With the rounds and the end of revisions that it had."""
+    """It has the rounds and the end of revisions of that moment."""
     plans: tuple[PlanPast, ...]
-    """In their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A revision that was tried, from the tables or from the log."""
-
     plan: str
     revision: int
     definition: Plan
@@ -81,8 +75,8 @@ class _Change:
 def read_plan_history(
     connection: Connection, line: PlanSetLine, before: int | None, find_events: FindSetEvents
 ) -> SetPast:
-    """Return a set as it was before an offset of `learning`; None: as it is. `find_events` is
-    called where the tables do not tell."""
+    """Return a set as it was before an offset of `learning`, or as it is for None. `find_events` is
+    called if the set was used since."""
     if before is not None and _was_used_since(connection, line, before):
         line, first, changes = _read_events(line, before, find_events)
     else:
@@ -103,7 +97,7 @@ def read_plan_history(
 
 
 def _was_used_since(connection: Connection, line: PlanSetLine, offset: int) -> bool:
-    """Whether a try or a revision of a set lies at an offset of `learning` or later."""
+    """Return whether a try or a revision of a set lies at an offset of `learning` or later."""
     for table in (Task.table(), Rejection.table(), PlanChange.table()):
         query = select(table.c.offset).where(table.c.plans == line.plans, table.c.offset >= offset)
         if connection.execute(query.limit(1)).first() is not None:
@@ -112,8 +106,8 @@ def _was_used_since(connection: Connection, line: PlanSetLine, offset: int) -> b
 
 
 def _read_tables(connection: Connection, line: PlanSetLine) -> tuple[list[PlanPast], list[_Change]]:
-    """Return the plans of a set in their order, and the revisions that were tried; of a plan that
-    one of them replaces, the first text does not matter."""
+    """Return the plans of a set in order, and the revisions that were tried. The text of a plan
+    that one of them replaces does not matter."""
     lines = PlanLine.table()
     query = select(lines).where(lines.c.plans == line.plans).order_by(lines.c.number)
     plans = [
@@ -132,7 +126,7 @@ def _read_tables(connection: Connection, line: PlanSetLine) -> tuple[list[PlanPa
 def _read_events(
     line: PlanSetLine, before: int, find_events: FindSetEvents
 ) -> tuple[PlanSetLine, list[PlanPast], list[_Change]]:
-    """Return a set, its plans and the revisions that were tried before an offset of `learning`."""
+    """Return a set, its plans and its tried revisions before an offset of `learning`."""
     plans: list[PlanPast] = []
     changes: list[_Change] = []
     rounds, stopped = 0, ""
@@ -156,7 +150,6 @@ def _read_events(
 def _count(
     connection: Connection, line: PlanSetLine, before: int | None, plans: dict[str, PlanPast]
 ) -> None:
-    """Add the tries and the failures of each plan's revision since it was made."""
     tasks, rejections = Task.table().c, Rejection.table().c
     query = select(tasks.plan, tasks.plan_revision, tasks.offset).where(tasks.plans == line.plans)
     for row in connection.execute(query if before is None else query.where(tasks.offset < before)):
@@ -186,8 +179,8 @@ def _count(
 def _add_rollouts(
     connection: Connection, line: PlanSetLine, before: int | None, plans: dict[str, PlanPast]
 ) -> None:
-    """Add the rollouts of each plan's tasks that failed, or of which a model was of another
-    opinion. Of a task that was rejected, the revision is that at which it stood then."""
+    """Add the rollouts of each plan's tasks that failed, or on which a model disagreed. A rejected
+    task has the plan's revision of the time of its verdict."""
     verdicts, tasks = TrajectoryVerdict.table().c, Task.table().c
     of_both = (tasks.alias == verdicts.alias) & (tasks.task == verdicts.task)
     query = (

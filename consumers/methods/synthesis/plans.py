@@ -1,13 +1,6 @@
-"""Sets of plans as the tables have them, and what their tasks came to.
-
-    list_plan_sets(connection, alias)           sets with their counts, in log order
-    find_plan_set(connection, "3f2a")           one of them, by how its id begins
-    read_plans(connection, plans)               its plans as they are now
-    read_plan_changes(connection, plans)        the revisions that were tried
-
-Counts of a plan are those of its present revision; those of a set are of all its plans. A caller
-that needs more than one of them reads within one `database.read_transaction`.
-"""
+"""Reads of sets of plans and of the results of their tasks. Counts of a plan are those of its
+present revision; those of a set are of all its plans. Within one `database.read_transaction` all
+reads are of one moment."""
 
 import json
 from collections import Counter
@@ -27,7 +20,7 @@ FAULTS: Final[tuple[Fault, ...]] = ("task", "user", "trajectory")
 
 
 class UnknownPlans(KintsugiError):
-    """No set has this id, or several begin so; or a set has no plan of this name."""
+    """No set has this id, several ids begin with it, or the set has no plan of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +30,11 @@ class PlanCounts:
     tries: int = 0
     accepted: int = 0
     task: int = 0
-    """Rollouts that failed by a fault of the task; so are the next two of the user and of the
-    agent."""
+    """Rollouts that failed by a fault of the task; the next two, of the user and of the agent."""
     user: int = 0
     trajectory: int = 0
     disagreements: int = 0
-    """Rollouts of which a model was of another opinion than the rules."""
+    """Rollouts on which a model and the rules disagreed."""
 
     def __add__(self, other: "PlanCounts") -> "PlanCounts":
         return PlanCounts(
@@ -53,7 +45,7 @@ class PlanCounts:
 
     @property
     def faults(self) -> dict[str, int]:
-        """Fault -> rollouts."""
+        """Return fault -> rollouts."""
         return {"task": self.task, "user": self.user, "trajectory": self.trajectory}
 
 
@@ -75,9 +67,9 @@ class PlanSetLine:
     base: str
     environment: str
     cycle: str | None
-    """Cycle that asked for it; None where a person did."""
+    """Cycle that asked for it; None if a person did."""
     patterns: tuple[str, ...]
-    """Failure patterns that it is for; empty: all."""
+    """Failure patterns that it is for; empty for all."""
     writer: str | None
     """Model that wrote it; None for rules."""
     plans_count: int
@@ -86,24 +78,24 @@ class PlanSetLine:
     uncovered: tuple[str, ...]
     """Tools of the environment that no plan needs."""
     refused: tuple[str, ...]
-    """Why plans of the model were not taken."""
+    """Why plans of the model were refused."""
     trouble: str
     rounds: int
     """Rounds of revisions so far."""
     stopped: str
-    """Why no further round follows; empty where one may."""
+    """Why no further round follows; empty if one may."""
     time: str | None
     offset: int
     """Offset of its `PlansWritten` on `learning`."""
 
     @property
     def state(self) -> str:
-        """`open` while a round of revisions may follow, then `stopped`."""
+        """Return `open` while a round of revisions may follow, then `stopped`."""
         return "stopped" if self.stopped else "open"
 
     @property
     def author(self) -> str:
-        """Its writer in words."""
+        """Return its writer in words."""
         return self.writer or "rules"
 
 
@@ -115,12 +107,12 @@ class PlanChangeLine:
     plan: str
     round: int
     revision: int
-    """Revision of the plan that the change was made to."""
+    """Revision of the plan that was changed."""
     definition: Plan
     """The plan as it was tried."""
     reason: str
     failures: tuple[str, ...]
-    """Ids of the events or rollouts that say what failed."""
+    """Ids of the events or rollouts that failed."""
     tries_before: int
     accepted_before: int
     tries: int
@@ -148,7 +140,7 @@ def list_plan_sets(
 
 
 def find_plan_set(connection: Connection, name: str) -> PlanSetLine:
-    """Return the set with this id, or the one whose id begins so. Raises UnknownPlans."""
+    """Return a set by its id or a unique beginning of it. Raise UnknownPlans."""
     lines = [line for line in list_plan_sets(connection) if name and line.plans.startswith(name)]
     exact = [line for line in lines if line.plans == name]
     lines = exact or lines
@@ -161,7 +153,7 @@ def find_plan_set(connection: Connection, name: str) -> PlanSetLine:
 
 
 def read_plans(connection: Connection, plans: str) -> tuple[PlanState, ...]:
-    """Return the plans of a set as they are now, in their order."""
+    """Return the present plans of a set, in their order."""
     lines = PlanLine.table()
     query = select(lines).where(lines.c.plans == plans).order_by(lines.c.number)
     return tuple(
@@ -171,8 +163,7 @@ def read_plans(connection: Connection, plans: str) -> tuple[PlanState, ...]:
 
 
 def find_plan(connection: Connection, line: PlanSetLine, name: str) -> PlanState:
-    """Return the plan of a set with this name, or the one whose name begins so. Raises
-    UnknownPlans."""
+    """Return a plan of a set by its name or a unique beginning of it. Raise UnknownPlans."""
     states = read_plans(connection, line.plans)
     named = [state for state in states if state.plan.plan == name]
     named = named or [state for state in states if name and state.plan.plan.startswith(name)]
@@ -188,8 +179,8 @@ def find_plan(connection: Connection, line: PlanSetLine, name: str) -> PlanState
 def read_plan_changes(
     connection: Connection, plans: str, plan: str | None = None, before: int | None = None
 ) -> list[PlanChangeLine]:
-    """Return the revisions of a set, or of one of its plans, round after round; `before`: an
-    offset of `learning` at which they end."""
+    """Return the revisions of a set or a plan of it, by round; only those before offset
+    `before`."""
     changes = PlanChange.table()
     query = select(changes).where(changes.c.plans == plans)
     if plan is not None:
@@ -239,8 +230,7 @@ def read_cycle_tries(connection: Connection, cycle: str) -> list[CycleTries]:
 
 
 def count_tries(connection: Connection) -> dict[tuple[str, str | None], tuple[int, int]]:
-    """Return (agent, writer of the set) -> tries and accepted ones of all revisions, which only
-    grow; the writer is None for rules."""
+    """Return (agent, writer of the set, None for rules) -> (tries, accepted) of all revisions."""
     sets = PlanSet.table().c
     counts: dict[tuple[str, str | None], tuple[int, int]] = {}
     for table, accepted in ((Task.table(), 1), (Rejection.table(), 0)):
@@ -256,8 +246,7 @@ def count_tries(connection: Connection) -> dict[tuple[str, str | None], tuple[in
 
 
 def count_faults(connection: Connection) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """Return (agent, fault) -> rollouts of written tasks, and agent -> those of which a model was
-    of another opinion than the rules."""
+    """Return (agent, fault) -> rollouts of written tasks, and agent -> disagreements of a model."""
     verdicts = TrajectoryVerdict.table().c
     query = select(verdicts.alias, verdicts.fault, verdicts.agrees, func.count()).group_by(
         verdicts.alias, verdicts.fault, verdicts.agrees

@@ -1,8 +1,5 @@
-"""Typed reads for saying whose fault a failure was: tasks that fail, their siblings, and verdicts.
-
-Guarantee: rows are in a fixed order, so equal tables give equal answers. Not covered: what was said
-in a rollout, which only the log holds.
-"""
+"""Reads for finding the fault of a failure: tasks that fail, their siblings, and verdicts.
+Guarantee: rows are in a fixed order, so equal tables give equal answers."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,7 +15,7 @@ from events.learning import PlanName
 
 _IDS_PER_QUERY: Final = 1000
 _USER_ERROR: Final = "user_error"
-"""Ending of a rollout that has no verdict for a fault of its user."""
+"""Ending of a rollout without a verdict, for a fault of its user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +34,30 @@ class TaskOrigin:
     task: str
     plan: PlanName | None
     source: str | None
-    """Task of the failed rollout that it follows, or the rollout where its task is unknown."""
+    """Task of the failed rollout that it follows, or that rollout if its task is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictLine:
-    """Whose fault a rollout was, and what a model said of it."""
+    """The fault of a rollout, and a model's opinion of it."""
 
     rollout: str
     task: str
     fault: str | None
-    """None where it was accepted."""
+    """None if it was accepted."""
     rule: str
     reason: str
     opinion_by: str | None
-    """Model that was asked; None where none gave an opinion."""
+    """Model that was asked, if any."""
     opinion: str | None
-    """Its fault; None also where it would accept the rollout."""
+    """Fault by its opinion; None also if it would accept the rollout."""
     opinion_reason: str | None
     agrees: bool | None
     trouble: str
     siblings: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return it in one line."""
+        """Return the verdict in one line."""
         whose = {None: "accepted", "trajectory": "the agent's fault"}.get(
             self.fault, f"the {self.fault}'s fault"
         )
@@ -78,8 +75,7 @@ class VerdictLine:
 def read_last_failures(
     connection: Connection, alias: str, base: str, tasks: Sequence[str], window: int
 ) -> dict[str, FailureRecord]:
-    """Return task -> its last `window` rollouts that have a verdict or ended by their user,
-    whatever they were made for."""
+    """Return task -> its last `window` rollouts that have a verdict or ended by their user."""
     rollouts = Rollout.table().c
     place = func.row_number().over(
         partition_by=rollouts.task_key,
@@ -109,7 +105,7 @@ def read_last_failures(
 
 
 def read_tasks_with_verdict(connection: Connection, alias: str) -> set[str]:
-    """Return the tasks of an agent with a rollout that was examined."""
+    """Return the tasks of an agent with an examined rollout."""
     verdicts = TrajectoryVerdict.table().c
     query = select(verdicts.task).where(verdicts.alias == alias).distinct()
     return set(connection.execute(query).scalars())
@@ -124,7 +120,7 @@ def read_reviewed_siblings(connection: Connection, alias: str) -> set[str]:
 
 
 def read_task_origins(connection: Connection, alias: str) -> dict[str, TaskOrigin]:
-    """Return task -> what it was made from, of the buffer of an agent in log order."""
+    """Return task -> its origin, of the buffer of an agent in log order."""
     tasks, rollouts = Task.table().c, Rollout.table().c
     query = (
         select(
@@ -150,8 +146,7 @@ def read_task_origins(connection: Connection, alias: str) -> dict[str, TaskOrigi
 
 
 def list_siblings(origins: Iterable[TaskOrigin], origin: TaskOrigin) -> list[str]:
-    """Return the other tasks of the same plan, whatever its revision, or of the same source,
-    in their order."""
+    """Return the other tasks of the same plan in any revision, or of the same source, in order."""
 
     def has_same(other: TaskOrigin) -> bool:
         mine, its = origin.plan, other.plan
@@ -166,7 +161,7 @@ def list_siblings(origins: Iterable[TaskOrigin], origin: TaskOrigin) -> list[str
 def read_task_verdicts(
     connection: Connection, task: str, alias: str | None = None
 ) -> list[VerdictLine]:
-    """Return the verdicts on rollouts of a task, in log order; of an agent, or of all."""
+    """Return the verdicts on rollouts of a task in log order, for one agent or all."""
     verdicts = TrajectoryVerdict.table().c
     query = select(TrajectoryVerdict.table()).where(verdicts.task == task)
     if alias is not None:

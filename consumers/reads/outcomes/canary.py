@@ -1,20 +1,16 @@
 """Outcomes of the sessions of a canary and of its incumbent, as the live guard reads them.
 
-Only sessions of the agent's own traffic that began since the canary did, and that one policy
-answered from the first call to the last: a session that moved in between says nothing about either.
-And only those that the shares assigned to it (`drawn`, then `kept`): a policy that a client asked
-for by name, or that answered because another was away, had other sessions than chance would give.
-Likewise left out is a session in which the base stood in for the member of a panel that no engine
-had: it says nothing of the panel. Where the panel's router was in doubt, the panel itself answered.
-With what probability chance gave them is known from the call that was drawn, which says the shares
-of the route in force then, on the gateway that drew; a session that was drawn twice, by different
-shares, says nothing. A session has one verdict, the first: a grader's (its rollout has one) or a
-person's (feedback whose sender may judge). Our verdicts under different versions of the rules are
-not compared: of each kind of task those under the newest rules count (`follows_rules`), and a
-session with an older one says nothing.
+The sessions are of the agent's own traffic, began since the canary did, and had one policy from the
+first call to the last, assigned by the shares (`drawn`, then `kept`). A policy that a client asked
+for by name, or that replaced an absent one, has a biased sample. A session is left out if the base
+stood in for a panel's member that no engine had; if the router was in doubt, the panel itself
+answered. The drawn call names the shares in force; a session that was drawn twice by different
+shares is left out.
 
-The order is that of the verdicts' times, then of the sessions' names. Partitions promise none
-between sessions; a verdict that arrives late is put in where it belongs.
+A session has one verdict, the first: a grader's or that of feedback whose sender may judge. Of each
+kind of task only verdicts under the newest rules count (`follows_rules`). Sessions are ordered by
+the verdicts' times, then by name, since partitions promise no order between sessions; a late
+verdict is inserted at its place.
 """
 
 import json
@@ -33,10 +29,10 @@ EVERY: Final = "all"
 """Name of the slice of sessions whose kind of task is unknown."""
 
 MOST_AMONG: Final = 5_000
-"""Sessions that one read may name: databases bound how many values a statement has."""
+"""Most sessions that one read may name: databases limit the values of a statement."""
 
 _BY_SHARES: Final = ("drawn", "kept")
-"""Why a policy was asked, where chance decided."""
+"""Routing decisions that were drawn by the shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +41,18 @@ class SessionVerdict:
 
     session: str
     adapter: str | None
-    """Who answered all of its calls; None for the base."""
+    """Adapter that answered all of its calls; None for the base."""
     slice: str
     """The capability of the task that it was graded on, or `EVERY`."""
     success: bool
     time: str | None
-    """Time of the verdict."""
     began: str
     shares: str
     """JSON: policy -> share of the route that drew it."""
     kind: str | None = None
-    """Kind of task within which rules are compared; None for a session without a task. So is the
-    next for the verdict of a person or of another grader."""
+    """Kind of task within which rules are compared; None for a session without a task."""
     rules: int | None = None
-    """Version of our rules that the verdict was given under."""
+    """Version of our rules behind the verdict; None for another judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +68,8 @@ class OpenSession:
 
 
 def canary_share(shares: str, canary: str, incumbent: str) -> float | None:
-    """The probability of the canary rather than the incumbent (policies, as in the shares' JSON);
-    None where one of them had no share."""
+    """Return the probability of the canary rather than the incumbent, by the shares' JSON; None if
+    one of them had no share."""
     parts = json.loads(shares)
     if canary not in parts or incumbent not in parts:
         return None
@@ -83,19 +77,16 @@ def canary_share(shares: str, canary: str, incumbent: str) -> float | None:
 
 
 def in_order(judged: SessionVerdict) -> tuple[str, str]:
-    """What judged sessions are sorted by: the time of the verdict, none before all, then name."""
+    """Return the sort key of judged sessions: time of the verdict (none first), then name."""
     return judged.time or "", judged.session
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """Counts that need no judge, over the ended sessions that one policy answered and that the
-    same shares drew."""
+    """Counts that need no judge, over the ended sessions of one policy by the same shares."""
 
     adapter: str | None
-    """None for the base."""
     shares: str
-    """JSON: policy -> share of the route that drew them."""
     sessions: int
     tool_errors: int
     loops: int
@@ -110,12 +101,9 @@ def read_session_verdicts(
     until: Position | None = None,
     among: Collection[str] | None = None,
 ) -> list[SessionVerdict]:
-    """The judged sessions of an alias that began at or after `since` (RFC 3339 as stored), whatever
-    the rules of their verdicts are.
-
-    With `until`, a position of `rollouts`, only by verdicts at or before it; with `among`, only
-    those of these sessions, at most `MOST_AMONG`.
-    """
+    """Return the judged sessions of an alias that began at or after `since` (RFC 3339 as stored).
+    Verdicts under all rules are included. `until`, a position of `rollouts`, excludes later
+    verdicts; `among` limits the read to at most `MOST_AMONG` sessions."""
     sessions = _sessions(alias, base, since, among)
     rows = _read_verdicts(connection, sessions)
     known = [row for row in rows if until is None or _covers(row, until)]
@@ -145,16 +133,16 @@ def find_newest_rules(verdicts: Iterable[Any]) -> dict[str, int]:
 
 
 def follows_rules(verdict: Any, newest: Mapping[str, int]) -> bool:
-    """Whether a verdict counts where these are the newest rules of each kind."""
+    """Return whether a verdict counts, with `newest` as the newest rules of each kind."""
     return verdict.rules is None or verdict.rules >= newest[verdict.kind]
 
 
 def read_live_verdicts(
     connection: Connection, alias: str, base: str, since: str
 ) -> dict[str | None, list[bool]]:
-    """Policy (None for the base) -> the verdicts of the sessions that began at or after `since` and
-    that it alone answered, by its share of the route. Sessions that a route gave to its only policy
-    count as well: these figures are of one policy, and compare none."""
+    """Return policy (None for the base) -> verdicts of the sessions since `since` that it alone
+    answered by its share of the route. Routes with a single policy count: these figures compare
+    none."""
     sessions = _sessions(alias, base, since, compared=False)
     verdicts: dict[str | None, list[bool]] = {}
     for row in read_first_verdicts(connection, sessions):
@@ -163,7 +151,7 @@ def read_live_verdicts(
 
 
 def open_sessions(connection: Connection, alias: str, base: str, since: str) -> list[OpenSession]:
-    """The sessions of an alias that began at or after `since` and have not been judged."""
+    """Return the sessions of an alias that began at or after `since` and have no verdict."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
     feedback = Feedback.table().c
     ended = select(rollouts.rollout).where(rollouts.session == sessions.session).exists()
@@ -198,15 +186,15 @@ def open_sessions(connection: Connection, alias: str, base: str, since: str) -> 
 
 
 def latest_call(connection: Connection, alias: str) -> str | None:
-    """When the latest call to an alias began (RFC 3339 as stored); None without any."""
+    """Return when the latest call to an alias began (RFC 3339 as stored); None without any."""
     calls = Call.table().c
     latest = select(func.max(calls.started)).where(calls.alias == alias)
     return connection.execute(latest).scalar()
 
 
 def find_session_changes(connection: Connection, after: Position, until: Position) -> set[str]:
-    """Return the sessions in which a call began or a verdict came after `after` and not after
-    `until`. Of all others `read_session_verdicts` says the same at both positions."""
+    """Return the sessions with a call or verdict after `after` and not after `until`; only for
+    these does `read_session_verdicts` differ between the positions."""
     return {
         session
         for stream, partition, source, sequence in entries(until)
@@ -218,12 +206,11 @@ def find_session_changes(connection: Connection, after: Position, until: Positio
 
 
 def behaviours(connection: Connection, alias: str, base: str, since: str) -> list[Behaviour]:
-    """Count the sessions of each policy, and of the shares that drew them, which began at or after
-    `since` and became rollouts, judged or not."""
+    """Count the sessions per policy and shares that began since `since` and became rollouts."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
 
     def count_sessions(count: ColumnElement[Any]) -> ColumnElement[int]:
-        # Errors come in bunches; sessions are what chance gave out one by one.
+        # Errors come in bunches; chance assigned sessions one by one.
         return func.count(case((count > 0, rollouts.session)).distinct())
 
     rows = connection.execute(
@@ -255,8 +242,7 @@ def behaviours(connection: Connection, alias: str, base: str, since: str) -> lis
 def _find_changes(
     connection: Connection, partition: int, source: str, span: tuple[int, int]
 ) -> Iterator[str]:
-    """Yield the sessions changed by a source's events with sequences above `span[0]`, up to
-    `span[1]`."""
+    """Yield sessions changed by a source's events with sequences in (`span[0]`, `span[1]`]."""
     first, last = span
     if first >= last:
         return
@@ -283,9 +269,8 @@ def _sessions(
     *,
     compared: bool = True,
 ) -> Subquery:
-    """(session, policy, began, shares) of the sessions that began since then and that the shares,
-    always the same, gave to one policy; unless `compared`, also of those that had one policy
-    alone to go to."""
+    """Select (session, policy, began, shares) of the sessions since `since` that the same shares
+    gave to one policy; unless `compared`, also those of a route with a single policy."""
     calls = Call.table().c
     earlier = Call.table().alias("earlier").c
     began_before = (
@@ -294,13 +279,13 @@ def _sessions(
         .exists()
     )
     by_shares = case((calls.routed.in_(_BY_SHARES), 1), else_=0)
-    # Of a call that a route without a choice drew, or an older gateway, no share is known.
+    # Calls of a route without a choice, or of an older gateway, have no share.
     no_choice = case(((calls.routed == "drawn") & calls.shares.is_(None), 1), else_=0)
     stood_in = case((calls.router_doubt == "absent", 1), else_=0)
     shares = func.min(calls.shares)
     of_alias = calls.alias == alias
     if among is not None:
-        # Said so that no index of aliases fits: SQLite would read all of one to find a few.
+        # Written so that no index of aliases fits: SQLite would read a whole one for a few.
         of_alias = calls.session.in_(among) & (func.coalesce(calls.alias, "") == alias)
     by_chance = (func.max(no_choice) == 0, shares == func.max(calls.shares)) if compared else ()
     return (
@@ -320,15 +305,13 @@ def _sessions(
 
 
 def read_first_verdicts(connection: Connection, sessions: Subquery) -> list[Any]:
-    """The sessions of a subquery that have a verdict under the newest rules of its kind, in the
-    order of the verdicts: the subquery's columns (`session` among them), and the verdict's
-    `success` and `time`."""
+    """Return the subquery's sessions with a verdict under the newest rules of its kind, in the
+    verdicts' order: its columns (with `session`) and the verdict's `success` and `time`."""
     return split_by_rules(connection, sessions)[0]
 
 
 def split_by_rules(connection: Connection, sessions: Subquery) -> tuple[list[Any], list[Any]]:
-    """Return the sessions of `read_first_verdicts`, and those whose verdicts were given under older
-    rules."""
+    """Return the sessions of `read_first_verdicts`, and those with verdicts under older rules."""
     verdicts = _first_of_each(_read_verdicts(connection, sessions))
     newest = find_newest_rules(verdicts)
     counted = [verdict for verdict in verdicts if follows_rules(verdict, newest)]
@@ -373,17 +356,15 @@ def _pointer(columns: Any) -> tuple[Any, Any, Any]:
 
 
 def _covers(row: Any, until: Position) -> bool:
-    """Whether the position names the row's event, or one of its source after it."""
     return bool(row.sequence <= _last_sequence(until, row.partition, row.event_source))
 
 
 def _last_sequence(position: Position, partition: int, source: str) -> int:
-    """The last sequence of a source that a position names; -1 for none."""
     return position.get(ROLLOUTS.name, {}).get(str(partition), {}).get(source, -1)
 
 
 def _first_of_each(rows: Iterable[Any]) -> list[Any]:
-    """The first verdict of each session, in order; one without a time comes first."""
+    """Return the first verdict of each session, in order; one without a time comes first."""
     first: dict[str, Any] = {}
     for row in sorted(rows, key=lambda row: (row.time or "", row.session, row.verdict)):
         first.setdefault(row.session, row)

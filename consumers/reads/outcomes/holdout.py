@@ -1,11 +1,9 @@
 """The sessions that chance held out, or did not, as the cumulative lift reads them.
 
-A session counts by its draw, whoever answered it afterwards: one that the shares gave to an adapter
-and that the base answered, because no engine had the adapter, is of the loop all the same. Left out
-is what no chance assigned: sessions that asked for a policy by name, that began before the holdout,
-or that were drawn again after the held-out share was changed. A session has one verdict, the first,
-as for the live guard (canary.py). One with a verdict under older rules than others of its kind of
-task is left out too: it says how good a policy was by other rules.
+A session counts by its draw, whatever policy answered it afterwards. Sessions that no chance
+assigned are left out: those that asked for a policy by name, began before the holdout, or were
+drawn again after the share changed. The first verdict counts, as in canary.py; a session with a
+verdict under older rules than others of its kind of task is left out.
 """
 
 from dataclasses import dataclass
@@ -30,16 +28,14 @@ class DrawnSession:
     began: str
     ended: bool
     success: bool | None = None
-    """Verdict of the session; None without one."""
     age: float | None = None
-    """Seconds from its draw to its verdict; None without a verdict or its time."""
+    """Seconds from its draw to its verdict, if known."""
 
 
 def read_drawn_sessions(
     connection: Connection, alias: str, base: str, since: str
 ) -> list[DrawnSession]:
-    """Return the sessions of an alias on a base that were held out or not by a draw at or after
-    `since` (RFC 3339 as stored), in the order of their draws."""
+    """Return the sessions drawn for or against the holdout since `since` (RFC 3339), by draw."""
     sessions = _select_sessions(alias, base, since)
     counted, older = split_by_rules(connection, sessions)
     verdicts = {row.session: row for row in counted}
@@ -64,7 +60,6 @@ def read_drawn_sessions(
 
 
 def _describe_verdict(began: str, verdict: Any) -> tuple[bool | None, float | None]:
-    """Success and age, as of a drawn session."""
     if verdict is None:
         return None, None
     return bool(verdict.success), _measure_age(began, verdict.time) if verdict.time else None
@@ -75,7 +70,7 @@ def _measure_age(began: str, judged: str) -> float:
 
 
 def find_first_promotion(connection: Connection, alias: str, base: str) -> str | None:
-    """Return when an adapter of an alias first answered alone on a base; None before that."""
+    """Return when an adapter first answered an alias alone on a base; None before that."""
     steps, adapters = LifecycleStep.table().c, Adapter.table().c
     promotions = (
         select(steps.time)
@@ -91,7 +86,7 @@ def find_first_promotion(connection: Connection, alias: str, base: str) -> str |
 
 
 def find_last_draw(connection: Connection, alias: str, base: str) -> float | None:
-    """Return the held-out share of the draw that came last; None before any."""
+    """Return the held-out share of the last draw; None before any."""
     calls = Call.table().c
     query = (
         select(calls.holdout)
@@ -106,7 +101,7 @@ def find_last_draw(connection: Connection, alias: str, base: str) -> float | Non
 
 
 def _select_sessions(alias: str, base: str, since: str) -> Subquery:
-    """(session, held_out, share, began) of the sessions that were drawn one way, by one share."""
+    """Select (session, held_out, share, began) of sessions drawn one way, by one share."""
     calls = Call.table().c
     held_out = cast(calls.held_out, Integer)
     return (

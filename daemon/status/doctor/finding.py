@@ -1,4 +1,4 @@
 """Result of a check."""
 
 Finding = tuple[bool, str]
-"""Whether the check passed, and what it found; for a failed one, the remedy as well."""
+"""Whether the check passed, and its finding, with the remedy if it failed."""

@@ -42,8 +42,7 @@ def leader(app: "App") -> Finding:
 
 
 def cycle(app: "App") -> Finding:
-    """Check that the open cycle of each agent moves on. A canary may be watched for as long as its
-    settings say."""
+    """Check that each agent's open cycle moves on, a canary's within the time of its settings."""
     from consumers.reads import learning
     from events.envelope import utc_now
 
@@ -65,7 +64,6 @@ def cycle(app: "App") -> Finding:
 def _check_progress(
     connection: "Connection", settings: "Settings", row: "CycleRow", now: "datetime"
 ) -> Finding:
-    """Check how long an open cycle has needed the same step."""
     from consumers.reads.cycle_state import read_cycle_state
     from daemon.cycle.state_machine import Step
     from daemon.cycle.views import read_step, step_start
@@ -99,8 +97,8 @@ def schedule(app: "App") -> Finding:
 
 
 def find_day_change(scheduler: "Scheduler", now: "datetime") -> str | None:
-    """Return how the days of a schedule are read otherwise than by earlier versions, with the
-    remedy; None where they are not, or where that is confirmed."""
+    """Return how earlier versions read a schedule's days differently, with the remedy; None if they
+    do not or it is confirmed."""
     from daemon.config.crontab import describe_day_change
 
     if not scheduler.cron or scheduler.cron_days == "crontab":
@@ -151,8 +149,8 @@ def sessions(app: "App") -> Finding:
 
 
 def kinds(app: "App") -> Finding:
-    """Check that no cheater wins a kind of task that agents are trained on, unless allowed, and
-    that the settings allow kinds that there are."""
+    """Check that no cheater wins an agent's kind of task, unless allowed, and that all kinds in the
+    settings exist."""
     from daemon.core.kind_exclusions import list_idle_exemptions, read_agent_kinds
 
     agents = read_agent_kinds(app.settings)

@@ -1,4 +1,4 @@
-"""Checks of the machine: installed packages, and a disk that takes what is written."""
+"""Checks of the machine: installed packages, and a writable disk."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def packages(_: "App") -> Finding:
 
 
 def _shadows() -> Iterator[str]:
-    """Yield packages provided by another distribution: flat package names are common ones."""
+    """Yield packages provided by another distribution: our flat names are common ones."""
     ours = Path(__file__).parents[3]
     owners = packages_distributions()
     for name in PACKAGES:
@@ -82,7 +82,7 @@ def home(app: "App") -> Finding:
 
 
 def modes(app: "App") -> Finding:
-    """Check that only the home's owner may read what people said."""
+    """Check that only the home's owner may read persons' words."""
     home, adapters = app.home, app.settings.adapters
     if not private.passable_to_others(home):
         return True, f"nobody else gets into {home}"
@@ -104,7 +104,7 @@ def modes(app: "App") -> Finding:
 
 
 def _write(path: Path) -> None:
-    """Write a file: only writing shows that a disk is full or mounted read-only. Raises OSError."""
+    """Write a file: only writing shows that a disk is full or mounted read-only. Raise OSError."""
     try:
         with path.open("xb") as file:
             file.write(bytes(_TRIED_BYTES))

@@ -1,4 +1,4 @@
-"""Check of models by role: would they be asked, and do they answer?"""
+"""Check of the models by role."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final
@@ -18,9 +18,8 @@ _VERSION: Final = "/v1"
 
 
 def models(app: "App") -> Finding:
-    """Check that the endpoint of each role is allowed, answers, knows the key and lists the model.
-    Nothing is asked of a model: where the endpoint has no list, a name that it does not have shows
-    with the first question."""
+    """Check that each role's endpoint is allowed, answers, knows the key and lists the model. No
+    model is asked: without a list, a wrong name shows with the first question."""
     own = app.settings.models
     roles = {"analyzer": own.analyzer, "proposer": own.proposer, "user": own.user}
     findings = {role: _examine(role, model) for role, model in roles.items() if model.url}
@@ -36,7 +35,7 @@ def models(app: "App") -> Finding:
 
 
 def _find_missing_user(settings: "Settings") -> str | None:
-    """Return that a model is to play users and none is named."""
+    """Return a problem if a model is to play users and none is named."""
     if settings.improve.users != "model" or settings.models.user.url:
         return None
     return (
@@ -46,8 +45,7 @@ def _find_missing_user(settings: "Settings") -> str | None:
 
 
 def _examine(role: str, model: "Model") -> Finding:
-    """Return whether a role's model would answer: else the problem with its remedy, and a remark
-    where that is not known."""
+    """Return a role's problem with its remedy, if any, and a remark if its answer is uncertain."""
     from daemon.controller.model_answers import ModelFailure
     from envs.endpoint import EndpointRefusal, EndpointUnavailable
 
@@ -85,7 +83,7 @@ def _examine_silence(role: str, model: "Model") -> Finding:
 
 
 async def _list_models(role: str, model: "Model") -> tuple[str, ...] | None:
-    """Return what the endpoint of a role lists; None where it has no list. Raises EndpointRefusal,
+    """Return the models that a role's endpoint lists; None without a list. Raise EndpointRefusal,
     EndpointUnavailable, ModelFailure."""
     from daemon.controller.model_answers import open_endpoint
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 QUICK_BYTES: Final = 256 << 20
-"""Size in bytes up to which a log is read whole; of a larger one only the newest events."""
+"""Most bytes of a log that is read whole; of a larger one only the newest events."""
 
 _NEWEST: Final = 100
-"""Number of newest events of a partition whose keys are checked."""
+"""Newest events of a partition whose keys are checked."""
 
 WAITING_SECONDS: Final = 300.0
 """Seconds an event may wait for the fold or for Kafka; the same in the alerts."""
@@ -90,8 +90,7 @@ def fold(app: "App") -> Finding:
 
 
 def keys(app: "App") -> Finding:
-    """Check that the key store answers, holds the keys of the newest events, and none of an erased
-    person."""
+    """Check that the key store answers, has the newest events' keys, and no erased person's."""
     from consumers.folds.erasures import read_erasure_keys
 
     alone = app.settings.privacy.keys_url is None
@@ -115,7 +114,6 @@ def keys(app: "App") -> Finding:
 
 
 def _collect_newest_keys(app: "App") -> frozenset[str]:
-    """Return the keys that the newest events of each partition need."""
     if not app.on_kafka and not (app.settings.home / "log.db").exists():
         return frozenset()
     log, ids = app.readable_log, set[str | None]()
@@ -139,7 +137,7 @@ def dead_letters(app: "App") -> Finding:
 
 
 def spool(app: "App") -> Finding:
-    """Check what Kafka lacks of this home's events, and that the spool was not set back."""
+    """Check which events of this home Kafka lacks, and that the spool was not set back."""
     from daemon.core.spool_check import SpoolBehindTables, check_spool
     from producers.spool.backlog import read_backlog
 
@@ -175,7 +173,6 @@ def spools(app: "App") -> Finding:
 
 
 def _age(ms: int | None) -> float:
-    """Return the seconds since a moment; 0 without one."""
     return 0.0 if ms is None else max(0.0, time.time() - ms / 1000)
 
 

@@ -1,8 +1,6 @@
-"""The checks of `kintsugi doctor`: each reports what it found, and the remedy for a problem.
-
-A check never ends the others: an exception becomes its finding. Runbooks (docs/runbooks) name the
-checks that they rely on.
-"""
+"""The checks of `kintsugi doctor`, each with its finding, and the remedy for a problem. An
+exception of a check becomes its finding and never ends the others. Runbooks (docs/runbooks) name
+the checks that they rely on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -65,7 +63,7 @@ def examine(app: App) -> list[Check]:
 
 
 def run_check(name: str, check: Callable[[App], Finding], app: App) -> Check:
-    """Run one check; whatever it raises becomes its finding."""
+    """Run one check; an exception becomes its finding."""
     try:
         ok, detail = check(app)
     except KintsugiError as error:

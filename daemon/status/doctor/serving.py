@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _SECONDS: Final = 5.0
-"""Seconds an engine may take to say what it serves."""
+"""Seconds for an engine to list its models."""
 
 _HEARD_SECONDS: Final = 10.0
-"""Seconds a gateway may take to hear of a route; it looks several times a second."""
+"""Seconds for a gateway to hear of a route; it looks several times a second."""
 
 
 def adapters(app: "App") -> Finding:
@@ -27,7 +27,7 @@ def adapters(app: "App") -> Finding:
 
     with app.reading() as connection:
         answering = list(_find_adapters_in_use(serving.route_table(connection)))
-    # With the embedded log there is no other machine: a folder that is missing as a whole, as after
+    # With the embedded log there is no other machine, so a missing folder, as after
     # a restore of the log alone, is lost.
     folders = {row.adapter: app.settings.adapter_paths.locate(row.path) for row in answering}
     here = [row for row in answering if not app.on_kafka or folders[row.adapter].parent.exists()]
@@ -41,8 +41,7 @@ def adapters(app: "App") -> Finding:
 
 
 def check_whole(app: "App", rows: "Sequence[AdapterRow]") -> None:
-    """Check the files of adapters. Raises BadAdapter for the first with other files than were
-    produced."""
+    """Raise BadAdapter for the first adapter with other files than were produced."""
     from daemon.adapters.adoption import intact
 
     for row in rows:
@@ -50,7 +49,6 @@ def check_whole(app: "App", rows: "Sequence[AdapterRow]") -> None:
 
 
 def _find_adapters_in_use(table: "RouteTable") -> "Iterator[AdapterRow]":
-    """Yield the adapters that answer, for a version with members its parts."""
     from daemon.serving.fleet import expand_versions
 
     for route in table.routes:
@@ -77,8 +75,7 @@ def gateways(app: "App") -> Finding:
 
 
 def canaries(app: "App") -> Finding:
-    """Check that only chance decides whether a session of a canary, or of its incumbent, is
-    judged."""
+    """Check that only chance decides whether a session of a canary or its incumbent is judged."""
     from daemon.serving.canary_monitor import Guards
     from daemon.serving.sequential_test import UNEQUAL
 
@@ -103,7 +100,7 @@ def canaries(app: "App") -> Finding:
 
 
 def holdout(app: "App") -> Finding:
-    """Check that sessions are held out, and judged, as the held-out share foretells."""
+    """Check that sessions are held out, and judged, as the held-out share predicts."""
     from daemon.serving.lift import read_lifts
     from daemon.status.stages import describe_lift
 
@@ -129,7 +126,6 @@ def holdout(app: "App") -> Finding:
 
 
 def _is_past_grace(route: "RouteRow") -> bool:
-    """Whether every gateway had the time to hear of the route."""
     if route.since is None:
         return True
     return (utc_now() - parse_timestamp(route.since)).total_seconds() > _HEARD_SECONDS
@@ -148,7 +144,7 @@ def checkpoints(app: "App") -> Finding:
 
 
 def engines(app: "App") -> Finding:
-    """Check that every configured engine says what it serves."""
+    """Check that every configured engine lists its models."""
     from daemon.config.upstreams import key_of
 
     urls = [upstream.url.rstrip("/") for upstream in app.settings.upstreams]

@@ -1,4 +1,4 @@
-"""Check of tracing: would the receiver of spans take them?"""
+"""Check of the receiver of spans."""
 
 from typing import TYPE_CHECKING
 
