@@ -1,4 +1,4 @@
-"""`kintsugi cycle account`: where the gain of a finished cycle went, stage by stage."""
+"""`kintsugi cycle account`: the losses of a finished cycle, stage by stage."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -108,7 +108,7 @@ def _show_all(cli: Cli, alias: str) -> None:
 
 
 def describe_limit(accounted: "CycleAccount") -> str:
-    """The limit of a cycle in one line."""
+    """Return the limit of a cycle in one line."""
     return f"{accounted.limit_name}: {accounted.limit.because}"
 
 
@@ -139,7 +139,7 @@ def _show_account(accounted: "CycleAccount") -> list[Any]:
 
 
 def _build_kind_table(diagnosis: "Diagnosis", tasks: "Tasks", gate: "Gate") -> Any:
-    """Each kind of task on its way through the stages."""
+    """Return a table of each kind of task on its way through the stages."""
     live = {kind.kind: kind for kind in diagnosis.kinds}
     written = {kind.kind: kind for kind in tasks.kinds}
     gains = {kind.kind: kind for kind in gate.kinds}
@@ -170,14 +170,14 @@ def _build_kind_table(diagnosis: "Diagnosis", tasks: "Tasks", gate: "Gate") -> A
 
 
 def _describe_rollout_share(kind: "KindTasks | None") -> str | None:
-    """The kind's part of the job's rollouts at pools that are no replay."""
+    """Return the kind's part of the job's rollouts at pools that are no replay."""
     if kind is None or kind.rollout_share is None:
         return None
     return f"{kind.rollout_share:.0%}" + (", few" if kind.starved else "")
 
 
 def _describe_difficulty(kind: "KindTasks | None") -> str | None:
-    """How often the job's tasks of a kind were passed before its first step."""
+    """Return the pass rate of the job's tasks of a kind before its first step."""
     if kind is None or not kind.sampled.attempts:
         return None
     return _ratio(kind.sampled) + (", easier" if kind.easier else "")
@@ -225,7 +225,7 @@ def _describe_limits(limits: Mapping[str, int], cycles: int) -> str:
 
 
 def _table(columns: list[str], rows: list[list[Any]], *whole: str) -> Any:
-    """A table; None without rows."""
+    """Return a table; None without rows."""
     if not rows:
         return None
     right = [column for column in columns if column in _NUMBERS]

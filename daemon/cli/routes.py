@@ -1,4 +1,4 @@
-"""`kintsugi route`: who answers an alias."""
+"""`kintsugi route`: the policies that answer an alias."""
 
 from math import fsum, isclose
 from typing import Annotated
@@ -20,7 +20,7 @@ from daemon.cli.serving import (
 group = noun("route", "Who answers an alias.")
 
 _BASE = "base"
-"""What names the base where shares are given."""
+"""Name of the base in shares."""
 
 _HINT = "ADAPTER=SHARE"
 

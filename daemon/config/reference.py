@@ -1,10 +1,10 @@
-"""The reference of the settings, made of their declarations: names, values, defaults and meaning.
+"""The reference of the settings, from their declarations: names, values, defaults and meaning.
 
     list_settings()      every setting that is not a group, in the order of declaration
-    schema()         the JSON Schema of the TOML file, with what each setting means
+    schema()         the JSON Schema of the TOML file, with the meaning of each setting
 
-What a setting means is the text below it in its class. It is read from the source when it is asked
-for: pydantic would do so at each start of the program.
+The meaning is the text below a setting in its class, read from the source on request: pydantic
+would read it at each start of the program.
 """
 
 import ast
@@ -32,13 +32,11 @@ _LIMITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SettingEntry:
-    """One setting."""
-
     setting: str
     """Dotted name, as in TOML."""
     variable: str
     values: str
-    """The values that the setting accepts, in words."""
+    """The accepted values, in words."""
     default: Any
     """Default as JSON; None where the setting is unset."""
     meaning: str
@@ -86,7 +84,7 @@ def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 @cache
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Setting -> the text below it, in its class or the one that it is from."""
+    """Return setting -> the text below it, in its class or a base class."""
     meanings: dict[str, str] = {}
     for origin in reversed(model.__mro__):
         if issubclass(origin, BaseModel) and origin.__module__.split(".")[0] in (

@@ -1,10 +1,10 @@
 """The engine that `kintsugi up` runs for a home, for the commands beside it.
 
-    OwnEngine.read(home).url        where it answers; None where it does not
+    OwnEngine.read(home).url        its URL; None where it does not answer
 
-`up` writes the address into the lock of the home, and a later start another one. What answers there
-is the home's engine only if it shows the mark of a start of this home (start_mark.py): another
-home's engine may have the port by now.
+`up` writes the address into the home's lock, and each start may write another. A server there is
+the home's engine only if it shows a mark of this home (start_mark.py): another home's engine may
+have the port by now.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,13 @@ from typing import Final, Self
 from daemon.core.start_mark import mint, whose
 
 LOCK: Final = "up.lock"
-"""File in a home, locked by the `up` that runs it: its process number, then its engine's URL."""
+"""File in a home, locked by its `up`: the process number, then its engine's URL."""
 
 _REMEDY: Final = "start kintsugi up, or name an engine with --upstream"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnEngine:
-    """The engine of a home's `up`."""
-
     url: str | None
     """Ends in `/v1`; None where it does not answer."""
     trouble: str = ""

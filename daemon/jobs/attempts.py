@@ -164,8 +164,7 @@ class JobFolder:
     def read_exit(
         self, attempts: Sequence[Path], code: int | None = None, complaint: str = ""
     ) -> Exit:
-        """Return the state after the last of them; `code` and `complaint` stand in for missing
-        files."""
+        """Return the state after the last; `code` and `complaint` stand in for missing files."""
         last = attempts[-1]
         own = number_in(last.with_suffix(".code"))
         return Exit(
@@ -270,7 +269,7 @@ def _read_heartbeat(attempt: Path) -> float:
     """Return an attempt's run time by its last heartbeat."""
     for line in reversed(last_lines(attempt.with_suffix(".out"))):
         if b'"heartbeat"' in line:
-            with suppress(ValidationError):  # One without the time tells nothing of it.
+            with suppress(ValidationError):  # a line without the time
                 return _Beats.model_validate_json(line).heartbeat.seconds
     return 0.0
 

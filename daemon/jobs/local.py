@@ -190,8 +190,7 @@ def _try_lock(path: Path) -> Iterator[int | None]:
 
 
 def _is_alive(folder: Path) -> bool:
-    """Return whether the job runs. The lock is shared, so that two callers do not see each
-    other."""
+    """Return whether the job runs; by a shared lock, so that callers do not see each other."""
     try:
         file = (folder / "alive").open("rb")
     except FileNotFoundError:

@@ -98,7 +98,7 @@ def _is_reference(trajectory: Trajectory) -> bool:
 def _event(
     job: JobRow, environments: JobEnvironments, pool: TaskPool | None, trajectory: Trajectory
 ) -> RolloutEnded:
-    """Return a rollout as an event; `pool` is that of its task, None for one that the job wrote."""
+    """Return a rollout as an event; `pool` is its task's, None for a task that the job wrote."""
     environment = environments.find(trajectory.task)
     try:
         task = environments.task(trajectory.task)

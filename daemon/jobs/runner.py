@@ -143,8 +143,7 @@ class JobRunner(Protocol):
     """Whether keys pass from process to process in memory alone."""
 
     def check(self) -> None:
-        """Check that it can be used. Raises RunnerUnavailable, as all but `folder` and `close`
-        may."""
+        """Raise RunnerUnavailable if it cannot be used; all but `folder` and `close` may."""
 
     def start(self, job: Job) -> bool:
         """Begin a job or its next attempt, unless it runs; return False while there is no room.

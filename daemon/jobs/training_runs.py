@@ -346,8 +346,7 @@ class _Look:
         return self._end("trained", conclusion.reason, ended, adopted)
 
     def _adopt(self, result: Result) -> HomeAdapter:
-        """Return the adapter, adopted into the home. Raises BadAdapter if it is not the
-        learner's."""
+        """Adopt the adapter into the home. Raises BadAdapter if it is not the learner's."""
         job = self._job
         role = find_kind(job.spec).role
         of = job.capability if role == "agent" else role
