@@ -123,7 +123,6 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:
-    """Return the SHA-256 of the files that decide the answers: configuration and weights."""
     whole = hashlib.sha256()
     for name in (CONFIG, WEIGHTS):
         whole.update(hashlib.sha256(contents[name]).digest())
@@ -151,7 +150,6 @@ def _check_name(name: str) -> str:
 
 
 def _is_there(folder: Path, contents: Mapping[str, bytes]) -> bool:
-    """Return whether it was copied before. Raises BadAdapter where something else lies there."""
     if not folder.exists():
         return False
     if _contents(folder) != contents or not (folder / FINGERPRINT).exists():

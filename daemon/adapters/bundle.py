@@ -143,7 +143,6 @@ def pack(contents: Mapping[str, bytes], name: str) -> bytes:
 
 
 def _check_replaceable(place: Path, archive: bool, force: bool) -> None:
-    """Raise BundleRefusal for a place that may not be replaced, as any folder but a bundle."""
     if not force:
         raise BundleRefusal(f"{place} exists; name another with --out, or replace it with --force")
     if archive and place.is_dir():
@@ -165,7 +164,6 @@ def _check_replaceable(place: Path, archive: bool, force: bool) -> None:
 
 
 def _read_manifest(place: Path) -> set[str] | None:
-    """Return the files that a bundle's manifest names; None without such a manifest."""
     try:
         manifest = json.loads((place / MANIFEST).read_bytes())
     except (OSError, ValueError):

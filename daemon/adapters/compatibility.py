@@ -368,7 +368,6 @@ def _files(checkpoint: Path) -> list[Path]:
 
 
 def _header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return tensor name -> type and shape in a safetensors file."""
     try:
         header = json.loads(_header_bytes(file))
         return {
@@ -425,7 +424,6 @@ def list_targets(settings: Mapping[str, Any], names: Collection[str]) -> set[str
 
 
 def _match(wanted: str | list[str] | None, names: Collection[str]) -> set[str]:
-    """Return the layers that have a wanted name or match the pattern."""
     if isinstance(wanted, str):
         (pattern,) = _compile([wanted], names)
         return {name for name in names if pattern.fullmatch(name)}
@@ -440,7 +438,6 @@ def _list_endings(layer: str) -> list[str]:
 
 
 def _match_numbers(settings: Mapping[str, Any], names: Collection[str]) -> set[str]:
-    """Return the layers whose block has a targeted number."""
     numbers, prefix = settings.get("layers_to_transform"), settings.get("layers_pattern")
     if numbers is None or numbers == []:
         return set(names)
@@ -480,7 +477,6 @@ def read_scales(settings: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[s
 def _find_values(
     patterns: Mapping[str, Any] | None, layers: Collection[str], default: Any
 ) -> dict[str, Any]:
-    """Return the value of the first pattern that matches each layer's name."""
     texts = [rf"(.*\.)?({pattern})" for pattern in patterns or ()]
     values = list(zip(_compile(texts, layers), (patterns or {}).values(), strict=True))
     return {

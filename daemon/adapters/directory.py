@@ -240,7 +240,6 @@ def _build_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(path: Path, config: dict[str, Any]) -> None:
-    """Raise BadAdapter for a configuration that is nested deeper than PEFT's."""
     level: list[Any] = [config]
     for _ in range(_MOST_LEVELS):
         below = (item.values() if isinstance(item, dict) else item for item in level)

@@ -96,12 +96,10 @@ def _closes(mark: str) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return a JSON object; an empty one for a file that is missing or has none."""
     return _load(path) or {}
 
 
 def _load(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object; None for a file that is missing or has none."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -125,7 +125,6 @@ def show(cli: Cli, adapter: Named) -> None:
 
 
 def _show_rates(rates: "Mapping[str, UserFaultRate]") -> Any:
-    """Return the table of an adapter's rates in a role with a gate of its own."""
     rows = [
         [name, "PASS" if rate.holds else "FAIL", f"{rate.count:,} of {rate.of:,}",
          f"{rate.upper:.2%}", f"{rate.limit:.2%}"]
@@ -175,7 +174,6 @@ def _describe_role(row: "AdapterRow") -> str:
 
 
 def _describe_parts(row: "AdapterRow") -> dict[str, str]:
-    """Return the members of a version, shown in place of its files."""
     from events.jobs import CHOOSER
 
     assert row.chooser is not None, "it has members"
@@ -219,7 +217,6 @@ _TARGET_COLUMNS: Final = Columns(
 
 
 def _build_tables(report: "GateReport") -> list[Any]:
-    """Return the table of a report's checks, then of its targets if it has any."""
     tables = [_CHECK_COLUMNS.build_table(report.checks)]
     return [*tables, "", _TARGET_COLUMNS.build_table(report.targets)] if report.targets else tables
 
@@ -327,7 +324,6 @@ def merge(
 
 
 def _parse_parts(texts: list[str], default: float) -> list[tuple[str, float]]:
-    """Return adapters and their weights, of which all or none are given. Raises BadParameter."""
     parts = [text.partition("=") for text in texts]
     weighted = [separator for _, separator, _ in parts]
     if any(weighted) and not all(weighted):

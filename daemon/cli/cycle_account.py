@@ -139,7 +139,6 @@ def _show_account(accounted: "CycleAccount") -> list[Any]:
 
 
 def _build_kind_table(diagnosis: "Diagnosis", tasks: "Tasks", gate: "Gate") -> Any:
-    """Return a table of each kind of task on its way through the stages."""
     live = {kind.kind: kind for kind in diagnosis.kinds}
     written = {kind.kind: kind for kind in tasks.kinds}
     gains = {kind.kind: kind for kind in gate.kinds}
@@ -177,7 +176,6 @@ def _describe_rollout_share(kind: "KindTasks | None") -> str | None:
 
 
 def _describe_difficulty(kind: "KindTasks | None") -> str | None:
-    """Return the pass rate of the job's tasks of a kind before its first step."""
     if kind is None or not kind.sampled.attempts:
         return None
     return _ratio(kind.sampled) + (", easier" if kind.easier else "")
@@ -225,7 +223,6 @@ def _describe_limits(limits: Mapping[str, int], cycles: int) -> str:
 
 
 def _table(columns: list[str], rows: list[list[Any]], *whole: str) -> Any:
-    """Return a table; None without rows."""
     if not rows:
         return None
     right = [column for column in columns if column in _NUMBERS]
@@ -242,8 +239,6 @@ def _points(points: "Interval | None", *, sign: bool = False) -> str:
 
 
 def _make_points(name: str) -> "Callable[[CycleAccount], str]":
-    """Return a function that shows one figure of a cycle's balance."""
-
     def show(accounted: "CycleAccount") -> str:
         points = getattr(accounted.balance, name)
         return _NO_FIGURE if points is None else f"{points.value:.1f}"

@@ -212,7 +212,6 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
 
 
 def _describe_mode(data: "TaskProposed | TaskRejected") -> str | None:
-    """Return the mode of a task in words, with its plan if it has one."""
     from daemon.controller.directive import describe_mode
 
     plan = data.plan
@@ -222,7 +221,6 @@ def _describe_mode(data: "TaskProposed | TaskRejected") -> str | None:
 
 
 def _find_pass_rate(data: "TaskProposed") -> str | None:
-    """Return how many of the policy's rollouts passed a task; None if it was not asked."""
     notes = {check.check: check.note for check in data.verified}
     return notes.get("informative")
 

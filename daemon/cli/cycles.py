@@ -193,7 +193,6 @@ def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]")
 
 
 def _describe_round(row: "JobRoundRow") -> dict[str, Any]:
-    """Return a round of the cycle's job, as JSON."""
     directive = row.directive.model_dump(mode="json")
     pools = [pool.model_dump(mode="json") for pool in row.pools]
     return {**asdict(row), "directive": directive, "pools": pools}

@@ -108,7 +108,6 @@ def _divergence(divergence: "Divergence") -> dict[str, Any]:
 
 
 def _describe_record(record: "Record | None") -> dict[str, Any] | None:
-    """Return the parts of an event by which a person can tell it from another."""
     from events.archive.segments import digest
     from events.envelope import from_headers
     from events.errors import BadRecord

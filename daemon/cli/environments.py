@@ -146,14 +146,12 @@ def new(
 
 
 def _read_sources(cli: Cli) -> dict[str, str]:
-    """Return the name of every environment -> its source."""
     from envs.registry import environments
 
     return {entry.name: entry.source for entry in environments(cli.settings.environments.paths)}
 
 
 def _skeleton(name: str, taken: Mapping[str, str]) -> str:
-    """Return the text of a new environment. Raises BadParameter for a name that cannot be used."""
     from envs import skeleton
 
     if not _NEW_NAME.fullmatch(name):
@@ -242,7 +240,6 @@ def _row(name: str, rates: "Rates") -> list[Any]:
 
 
 def _conclusions(report: "Check") -> list[str]:
-    """Return the meaning of the rates, and one line for each problem."""
     lines = [f"deterministic: {'yes' if report.deterministic else 'no'}"]
     if not report.judged:
         lines.append("the tasks were loaded, so their rates are not judged")
@@ -257,7 +254,6 @@ def _conclusions(report: "Check") -> list[str]:
 
 
 def _describe_bank(report: "Check") -> list[str]:
-    """Return lines on the cheaters' wins, and on the kinds that they did not play."""
     lines = []
     if trials := report.bank.trials.values():
         best = max((trial.best for trial in trials), key=lambda win: win.wins / win.tasks)
@@ -379,7 +375,6 @@ def regrade(
 
 
 def _agreement(reports: Sequence["RegradeReport"]) -> list[Any]:
-    """Return the table, then each file's mismatches."""
     numbers = ["simulations", "graded", "agree"]
     cells = [
         [
@@ -420,7 +415,6 @@ def _verdict(success: bool) -> str:
 
 
 def _real(cli: Cli, name: str) -> "Tau2Environment":
-    """Return an environment with real tasks. Raises an error for any other."""
     from envs.tau2.environment import Tau2Environment
 
     environment = load_environment(cli, name)

@@ -435,8 +435,6 @@ def play_evaluation(
 
 
 class _Findings:
-    """Remarkable attempts of this process."""
-
     def __init__(self) -> None:
         self.unjudged: list[str] = []
         self.remarks: Counter[str] = Counter()
@@ -489,7 +487,6 @@ def _warn(cli: Cli, seen: _Findings) -> None:
 
 
 def _show(cli: Cli, played: "Mapping[str, PlayedEvaluation]") -> None:
-    """Print the result of one environment, or of several with their total."""
     from daemon.evaluation.run import report_overall
 
     if len(played) == 1:
@@ -511,7 +508,6 @@ def _show(cli: Cli, played: "Mapping[str, PlayedEvaluation]") -> None:
 
 
 def _overall_table(results: "Mapping[str, dict[str, Any]]", overall: dict[str, Any]) -> Any:
-    """Return a table with a row for each environment and one for all."""
     most = max((int(k) for k in overall["pass_hat"]), default=1)
     columns = ["environment", "tasks", *(f"pass^{k}" for k in range(1, most + 1))]
     rows = [
@@ -560,7 +556,6 @@ def _table(result: dict[str, Any]) -> Any:
 
 
 def _print_repairs(cli: Cli, result: dict[str, Any]) -> None:
-    """Print how mistakes were repaired, and the result of episodes with one."""
     cli.out.show(_repair_table(result["repair"]), "")
     for name, what in (("clean", "without"), ("injected", "with")):
         part, repeated = result[name], result["redundant_calls"][name]
@@ -596,7 +591,6 @@ def _repair_table(repairs: dict[str, Any]) -> Any:
 
 
 def _similarity_table(result: dict[str, Any]) -> Any:
-    """Return the mean similarity by category, with the infeasible tasks apart."""
     columns = ["category", "tasks", "similarity", "perfect", "doing nothing"]
     groups = {
         **result["categories"],

@@ -125,7 +125,6 @@ def _print(cli: Cli, appended: "ImportResult", paths: list[Path]) -> None:
 
 
 def _document(appended: "ImportResult") -> dict[str, Any]:
-    """Return the document for `--json`; `warnings` and `skipped` only if there are any."""
     document: dict[str, Any] = {
         "imported": appended.imported,
         "duplicates": appended.duplicates,

@@ -162,8 +162,6 @@ class Columns:
 
 
 def _make_reader(path: str, form: str) -> Callable[[Any], Any]:
-    """Return a function that reads the field at `path` of a row, in the format `form` if any."""
-
     def read(row: Any) -> Any:
         value = row
         for name in path.split("."):

@@ -154,12 +154,10 @@ def _override(cli: Cli, action: str, pattern: str, alias: str | None, act: "Act"
 
 
 def _find_name(lines: "list[PatternLine]", shown: str) -> str:
-    """Return the name of the pattern that the table shows as `shown`, else `shown` itself."""
     return next((line.pattern for line in lines if _describe_pattern(line) == shown), shown)
 
 
 def _find_agent(lines: "list[PatternLine]", pattern: str, alias: str | None) -> str:
-    """Return the agent that has the pattern. Raises BadParameter for none, or several."""
     agents = sorted({line.alias for line in lines if line.pattern == pattern})
     if len(agents) == 1:
         return agents[0]

@@ -150,7 +150,6 @@ def schedule(
 
 
 def _resign(leadership: "Leadership") -> None:
-    """Resign, so that the next leader begins at once, if the database can be told."""
     from consumers.database import DatabaseUnavailable
 
     try:
@@ -162,7 +161,6 @@ def _resign(leadership: "Leadership") -> None:
 def _lead(
     settings: "Settings", leader: "Leader", leadership: "Leadership", stop: threading.Event
 ) -> None:
-    """Look repeatedly, and report the state of the loop."""
     from daemon.cli.methods import build_loop_metrics
     from daemon.metrics.exposition import serve_metrics
     from daemon.metrics.log import log as log_figures
@@ -244,7 +242,6 @@ def work(
 
 
 def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None:
-    """Run rounds, and report the state of jobs."""
     from consumers.database import DatabaseUnavailable
     from daemon.metrics.exposition import serve_metrics
     from daemon.metrics.jobs import jobs as job_figures
@@ -273,7 +270,6 @@ def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None
 
 
 def _tell(done: "RoundResult") -> None:
-    """Log the results and failures of a round."""
     for trouble in done.troubles:
         log.warning("%s", trouble)
     for note in done.told:

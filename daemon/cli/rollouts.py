@@ -227,7 +227,6 @@ def _evidence(transcript: "Transcript", full: bool) -> Any:
 
 
 def _repair(repair: "RepairRow") -> Any:
-    """Show the proof: the change and its result."""
     replays = f"{repair.replays} replays"
     if repair.outcome == "repaired":
         return table(
@@ -294,7 +293,6 @@ def _format_call(name: str, arguments: Any, requestor: str, full: bool) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """Return the beginning of a text, and the number of characters left out."""
     if len(text) <= length:
         return text
     return f"{text[:length]}... ({len(text) - length:,} characters more with --full)"

@@ -74,7 +74,6 @@ def set_(
 
 
 def _shares(parts: list[str]) -> dict[str | None, float]:
-    """Return policy -> its share, None for the base. Raises BadParameter."""
     shares: dict[str | None, float] = {}
     for part in parts:
         name, _, text = part.rpartition("=")

@@ -139,7 +139,6 @@ def describe_members(members: "Mapping[str, str | None] | None", base: str) -> s
 
 
 def _format_share(share: float) -> str:
-    """Return a share in percent, with as many digits as the smallest one needs."""
     return f"{share:.1%}" if 0.001 <= share <= 0.999 or share == 1 else f"{share:.4%}"
 
 

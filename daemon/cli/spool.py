@@ -58,7 +58,6 @@ def status(cli: Cli) -> None:
 
 
 def _line(stream: "StreamBacklog", ships: bool, now: float) -> dict[str, Any]:
-    """Return a stream in JSON; values without meaning where nothing is shipped are null."""
     oldest = stream.oldest_unshipped_ms if ships else None
     return {
         "events": stream.events,

@@ -89,7 +89,6 @@ def _facts(document: dict[str, Any]) -> Any:
 
 
 def _loop(document: dict[str, Any]) -> dict[str, str]:
-    """Return the running or last cycle, and what each agent's next one waits for."""
     from daemon.status.methods import list_branch_lines
 
     cycle = document["cycle"]
@@ -120,7 +119,6 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _describe_reads(agent: dict[str, Any]) -> str:
-    """Return what an agent's next cycle would read, and how long the last ones took."""
     reads = [f"{agent['rollouts']:,} new rollouts, {agent['failures']:,} new failures"]
     weights = [f"{line['pattern']} {line['priority']:.3g}" for line in agent["patterns"]]
     reads.append(f"patterns of the last round: {', '.join(weights) or 'none'}")

@@ -167,7 +167,6 @@ def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
 
 
 def _define(app: "App", task: str) -> "TaskDefinition | None":
-    """Return the definition of a generated or loaded task; None where it is not known here."""
     from daemon.sessions.verdict import open_task
 
     opened = open_task(app, task)
@@ -281,7 +280,6 @@ def add_definitions(
 
 
 def _warn_of_patterns(cli: Cli, patterns: Mapping[str, str], wanted: str) -> None:
-    """Warn of tasks that exist for another pattern than the wanted one."""
     for task, pattern in patterns.items():
         if pattern != wanted:
             cli.out.warn(f"{task} is there already, for {pattern}, and stays so")

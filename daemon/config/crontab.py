@@ -137,7 +137,6 @@ def _list_times(trigger: Any, after: datetime, count: int) -> list[datetime]:
 
 
 def _split_line(line: str) -> list[str]:
-    """Return the five fields of a line or of its nickname."""
     texts = line.split()
     if len(texts) == 1 and texts[0].startswith("@"):
         if (known := NICKNAMES.get(texts[0].lower())) is None:
@@ -152,7 +151,6 @@ def _split_line(line: str) -> list[str]:
 
 
 def _read_field(field: _Field, text: str) -> set[int]:
-    """Return the values of a field: `*`, numbers, names and ranges, with steps, by commas."""
     if "" in text.split(","):
         raise CrontabError(
             f"{text[:20]!r} in the field {field.name} has a comma beside nothing; leave it out"

@@ -74,7 +74,6 @@ def _properties(whole: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]
 
 
 def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """Yield the model and the groups in it, including those in lists."""
     yield model
     for field in model.model_fields.values():
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):

@@ -990,7 +990,6 @@ def origins(**flags: Any) -> list[Origin]:
 
 
 def _origin(name: str, layers: list[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return the first layer that has a setting."""
     return next(
         (origin for origin, layer in layers if _find_value(layer, name) is not None), "default"
     )
@@ -1028,7 +1027,6 @@ def _drop_unset(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_value(values: Any, name: str) -> Any:
-    """Return the value at a dotted name in nested tables; None where it is unset."""
     for part in name.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values

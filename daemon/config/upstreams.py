@@ -62,7 +62,6 @@ def key_of(settings: Settings, url: str) -> str | None:
 
 
 def _secret(upstream: ConfiguredUpstream, where: str) -> str | None:
-    """Return an engine's key from the setting or the file that has it."""
     if upstream.api_key is not None:
         if upstream.api_key_file is not None:
             raise ConfigurationError(f"{where} has api_key and api_key_file; give one of them")

@@ -237,7 +237,6 @@ def _locate(settings: "Settings", environment: Environment) -> Path:
 
 
 def _digest(environment: Environment) -> str:
-    """Return a digest over the code of environment and bank, and the benchmarks' folder."""
     bank = sorted(Path(cheating.__path__[0]).glob("*.py"))
     files = dict.fromkeys([*_list_files(environment), *bank])
     digests = [sha256(path.read_text("utf-8", "surrogateescape")) for path in files]
@@ -245,7 +244,6 @@ def _digest(environment: Environment) -> str:
 
 
 def _list_files(environment: Environment) -> Iterator[Path]:
-    """Yield the files of an environment's classes and of their packages, without kintsugi's."""
     for cls in type(environment).__mro__:
         module = sys.modules[cls.__module__]
         file = getattr(module, "__file__", None)

@@ -78,7 +78,6 @@ def holder(port: int) -> str:
 
 
 def _find_sockets(port: int) -> list[str]:
-    """Return the inode numbers of the sockets that listen on a port."""
     inodes = []
     for table in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):

@@ -60,7 +60,6 @@ def list_kinds(environment: Environment, excluded: Collection[str] = ()) -> tupl
 
 
 def _list_files(paths: list[Path]) -> list[tuple[str, int]]:
-    """Return the files that define environments, with the time of their last change."""
     files = []
     for path in (path.expanduser() for path in paths):
         for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:

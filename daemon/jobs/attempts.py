@@ -222,7 +222,6 @@ def number_in(path: Path) -> int | None:
 
 @cache
 def _boot() -> str:
-    """Return the id of this boot of the machine, or else one of this process."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -266,7 +265,6 @@ def _seconds(attempts: Sequence[Path]) -> float:
 
 
 def _read_heartbeat(attempt: Path) -> float:
-    """Return an attempt's run time by its last heartbeat."""
     for line in reversed(last_lines(attempt.with_suffix(".out"))):
         if b'"heartbeat"' in line:
             with suppress(ValidationError):  # a line without the time

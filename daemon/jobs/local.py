@@ -127,7 +127,6 @@ class LocalRunner:
         return JobFolder(self.folder(job), self._clock)
 
     def _slot(self, held: ExitStack) -> int | None:
-        """Return a free slot, locked; None if there is none."""
         folder = self._root / "slots"
         private.make_folder(folder)
         for number in range(self._slots):

@@ -137,7 +137,6 @@ def _read_named(app: "App", connection: "Connection", rollout: str) -> Trajector
 
 
 def _read_trajectory(app: "App", connection: "Connection", passed: PassedRollout) -> Trajectory:
-    """Return a rollout's tokens from the events of its calls. Raises NotShown."""
     name = passed.rollout
     ended = read_event(app, name, passed.partition, passed.offset, arrays=False)
     data = ended.event.data

@@ -181,7 +181,6 @@ class RayRunner:
         return sha256(str(self._root))[:_HOME_DIGITS]
 
     def _open(self) -> int:
-        """Return how many attempts of this home wait or run."""
         ours = {_HOME: self._home}.items()
         return sum(
             job.open and ours <= (job.metadata or {}).items() for job in self._cluster.jobs()
@@ -294,18 +293,15 @@ def _document(answer: httpx2.Response) -> Any:
 
 
 def _began(attempt: Path) -> bool:
-    """Return whether an attempt left output."""
     return attempt.with_suffix(".out").exists()
 
 
 def _read_exit(remote: ClusterJob | None) -> tuple[int | None, str]:
-    """Return exit code and complaint of an ended job by the cluster."""
     if remote is None:
         return None, ""
     return remote.driver_exit_code, "" if remote.status == "STOPPED" else _last_line(remote.message)
 
 
 def _last_line(text: str | None) -> str:
-    """Return the last line of a traceback."""
     lines = [line.strip() for line in (text or "").splitlines()]
     return next((line for line in reversed(lines) if line.strip(".")), "")

@@ -195,7 +195,6 @@ def _cut_short(result: Result, full: bool) -> bool:
 
 
 def _trouble(ended: Exit) -> str:
-    """Describe why an attempt ended before it was done."""
     if ended.stopped is not None:
         return ended.stopped or "it was told to stop"
     complaint = ended.complaint or (ended.result and ended.result.reason)

@@ -106,7 +106,6 @@ def advance(
 
 
 def _answers_no_client(job: JobRow) -> bool:
-    """Return whether a job's adapter has another role than an agent's."""
     kind = KINDS.get(job.teaches or "agent")
     return kind is not None and kind.role != "agent"
 
@@ -254,7 +253,6 @@ class _Look:
             )
 
     def _has_key_of_erased(self, attempt: Active | Exit) -> bool:
-        """Return whether an attempt was handed the key of a person erased since."""
         if not attempt.keyids:
             return False
         with self._app.reading() as connection:
@@ -279,7 +277,6 @@ class _Look:
                 shutil.rmtree(self._runner.folder(self._job.job) / OUT / name)
 
     def _stop(self, running: Active) -> str | None:
-        """Return why a running job must stop, or None."""
         if self._cancelled is not None:
             return self._cancelled
         if self._has_key_of_erased(running):
@@ -365,7 +362,6 @@ class _Look:
         return adopted
 
     def _same(self, adopted: HomeAdapter) -> str | None:
-        """Return the other origin of the same adapter, an operator or a job; None without one."""
         with self._app.reading() as connection:
             known = serving.adapter_row(connection, adopted.name)
         if known is None or known.job == self._job.job:
@@ -403,5 +399,4 @@ class _Look:
 def _read_own_successes(
     app: "App", connection: "Connection", rollouts: Sequence[str]
 ) -> ShownRollouts:
-    """Return the file of the agent's own successes. Raises NotShown."""
     return ShownRollouts(SUCCESSES, read_file(app, connection, rollouts))

@@ -49,7 +49,6 @@ class PatientConnection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Start the timer for a request that has begun, and stop it for one that is whole."""
         if not self._awaits_request():
             self._reading = _cancel_timer(self._reading)
         elif self._reading is None:

@@ -192,7 +192,6 @@ class Follower:
         self._reported, self._reported_at = usage, now
 
     def _says_the_same(self, usage: Usage) -> bool:
-        """Return whether a report equals the last one for every process that waits for it."""
         return self._reported is not None and _used(self._reported) == _used(usage)
 
     def _leave(self) -> None:

@@ -48,8 +48,6 @@ def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
 
 
 class _Look:
-    """One attempt to use a service that the roles need, and its result."""
-
     def __init__(self, what: str, settings: "Settings", see: Callable[[App], object]) -> None:
         self._what = what
         self._settings = settings

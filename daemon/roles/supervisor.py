@@ -212,7 +212,6 @@ class Supervisor:
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0, env=own)
 
     def _look_after(self, running: _RoleProcess) -> None:
-        """Start a role again if it has ended and its pause is over."""
         now = time.monotonic()
         if running.again_at is not None:
             if now >= running.again_at:
