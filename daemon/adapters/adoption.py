@@ -1,8 +1,5 @@
 """Copies an adapter's files into the home, where they are checked and never change again.
 
-    adopted = adopt(source, store, checkpoint, name=None, max_rank=16)
-    expected = read_expectation(adopted.folder)
-
 Engines know names and paths alone, so neither may ever mean other files: a name ends with the first
 eight digits of a hash over configuration and weights. `fingerprint.json` (the adapter's answers to
 probes) comes from its provenance, or from another process here, because it needs torch.

@@ -1,8 +1,5 @@
 """A bundle of an adapter for use elsewhere: files, evidence, lineage, probes, card.
 
-    contents = build_bundle("better-200", read_contents(facts))
-    write_bundle(contents, "better-200", Path("better.tar.gz"), force=False)
-
     NAME/adapter/          the directory of PEFT, as it is in the home
     NAME/gate.json         the gate's last report, every measurement, and the settings in force
     NAME/lineage.json      the lineage down to the ids of rollouts; its base and its parents
@@ -11,8 +8,7 @@
     NAME/MANIFEST.json     the sha256 of every other file
 
 Guarantees: the same files, tables and settings give the same bytes; a file or folder is whole or
-absent. Of rollouts it has ids and no words. Not covered: a signature, so the manifest proves no
-origin.
+absent; of rollouts it has only ids. Not covered: a signature, so the manifest proves no origin.
 """
 
 import gzip
@@ -39,7 +35,6 @@ from daemon.adapters.model_card import CardFacts, build_card
 from events.errors import KintsugiError
 
 ADAPTER: Final = "adapter"
-"""Folder of the bundle that PEFT loads."""
 MANIFEST: Final = "MANIFEST.json"
 FORMAT: Final = 1
 ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz")
@@ -60,7 +55,6 @@ class BundleFacts:
 
     card: CardFacts
     folder: Path
-    """Its directory in the home."""
     gate: Mapping[str, Any]
     lineage: Mapping[str, Any]
     probes: Expectation

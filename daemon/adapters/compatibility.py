@@ -1,7 +1,5 @@
 """Checks from the files alone whether an adapter fits a base: loads nothing, needs no torch.
 
-    fit(folder, checkpoint, max_rank=16)     or BadAdapter, with the reason
-
 It reads the whole adapter, and the headers of the base's safetensors files. Engines check little:
 vLLM takes an adapter full of NaN, and one whose targets name nothing. Settings that name layers are
 resolved here (`list_targets`) by PEFT's rule with RE2, and daemon/engine/lora.py passes these names
@@ -87,8 +85,7 @@ HALF_LIMIT: Final = 65_536
 _MOST_RANK: Final = 65_536
 """Rows of the widest layer there is: no layer has a higher rank."""
 _MOST_STEPS: Final = 1 << 30
-"""Limit of pattern program sizes times characters of layer names. PEFT's maximum, a rank for each
-of 600 layers, takes 0.9 billion."""
+"""Pattern program sizes times characters of layer names; 600 layers with a rank each take 0.9e9."""
 _LONGEST_NAME: Final = 256
 """Characters of a weight's name."""
 _MOST_WEIGHTS: Final = 1 << 16
@@ -111,7 +108,6 @@ class _LayerSettings(BaseModel):
 
 
 PREFIX: Final = "base_model.model."
-"""Beginning of the names of weights in PEFT's files."""
 _PICKLES: Final = ("adapter_model.bin", "adapter_model.pt")
 """Files that engines read without a safetensors file, running the code in them."""
 
@@ -154,8 +150,8 @@ def read_rank(folder: Path) -> int:
 
 
 def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> Fit:
-    """Check a directory of PEFT against a base; None where its checkpoint is not on this machine.
-    Raises BadAdapter, BadBase."""
+    """Check a directory of PEFT against a base (None: its checkpoint is elsewhere). Raises
+    BadAdapter, BadBase."""
     _check_files(folder)
     if has_provenance(folder):
         verify(folder)
@@ -291,8 +287,7 @@ def check_pair(
     shape: tuple[int, int] | None,
     rank: int,
 ) -> None:
-    """Check that a layer has both factors, of rank `rank` and for a matrix of `shape` (None: any).
-    Raises BadAdapter."""
+    """Check both factors of a layer by `rank` and `shape` (None: any). Raises BadAdapter."""
     if pair.keys() != {"A", "B"}:
         raise BadAdapter(f"{folder} has only one factor of {name}")
     down, up = pair["A"].shape, pair["B"].shape
@@ -414,8 +409,8 @@ def _against(
 
 
 def list_targets(settings: Mapping[str, Any], names: Collection[str]) -> set[str]:
-    """Return the layers that an adapter targets, by PEFT's rule. Raises BadAdapter for a pattern
-    that RE2 does not take."""
+    """Return the layers that an adapter targets, by PEFT's rule. Raises BadAdapter for a bad
+    pattern."""
     targets, excluded = settings.get("target_modules"), settings.get("exclude_modules")
     named = _match(targets, names) - (_match(excluded, names) if excluded else set())
     # PEFT checks no number of a layer that is listed by its whole name.

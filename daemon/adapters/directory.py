@@ -42,7 +42,6 @@ CARD: Final = "README.md"
 _MOST_BYTES: Final[Mapping[str, int]] = {CONFIG: 1 << 20, WEIGHTS: 16 << 30}
 """Largest size of a file; 16 GiB are rank 512 on every layer of a model of 70 billion weights."""
 _MOST_OTHER_BYTES: Final = 64 << 20
-"""Largest size of any other file."""
 _MOST_FILES: Final = 100
 """Files of an adapter that are hashed; the learner writes three beside the provenance."""
 _MOST_LEVELS: Final = 16
@@ -82,7 +81,6 @@ class Provenance(StrictModel):
     rollouts: tuple[str, ...]
     """Every rollout that an update used."""
     spec: dict[str, Any]
-    """The spec of the job."""
     versions: dict[str, str] = {}
     """Library -> its version in the job."""
     files: dict[str, str] = {}
@@ -166,8 +164,8 @@ def has_provenance(folder: Path) -> bool:
 
 
 def verify(folder: Path, weights_limit: int | None = None) -> Provenance:
-    """Check that a directory holds a whole adapter with at most `weights_limit` bytes of weights.
-    Raises BadAdapter."""
+    """Check that a directory holds a whole adapter, its weights within the limit. Raises
+    BadAdapter."""
     provenance = _provenance(folder)
     for name, expected in provenance.files.items():
         limit = weights_limit if name == WEIGHTS else None
@@ -275,8 +273,8 @@ class TensorData:
 
     @property
     def finite(self) -> bool:
-        """Whether every number is finite in half precision (below 65,536); False for a dtype that
-        no adapter has."""
+        """Whether every number is finite in half precision (below 65,536) and the dtype an
+        adapter's."""
         if self.dtype not in _BEYOND:
             return False
         width, last, before = _BEYOND[self.dtype]
@@ -292,15 +290,13 @@ class TensorData:
 
 
 _SIZE: Final = 0x7F
-"""All bits of a byte but the sign's."""
 _BEYOND: Final = {
     "F64": (8, 0x40, 0xF0),
     "F32": (4, 0x47, 0x80),
     "F16": (2, 0x7C, 0x00),
     "BF16": (2, 0x47, 0x80),
 }
-"""dtype -> bytes of a number (little-endian), and the last two bytes of 65,536, which half
-precision makes infinity."""
+"""dtype -> bytes of a number (little-endian), and the two highest bytes of 65,536."""
 
 
 def parse_weights(folder: Path, content: bytes) -> dict[str, TensorData]:

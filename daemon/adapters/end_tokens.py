@@ -1,11 +1,8 @@
 """The end tokens of a checkpoint, read from its files without torch.
 
-    find_trouble(checkpoint)     why no answer of it would end, with the remedy; None where one does
-    read_end_ids(checkpoint)     ids of end tokens in the settings for generation
-
-The tokens are in `generation_config.json` (or else `config.json`) and `tokenizer_config.json`, and
-the chat template writes one at the end of a turn. Not covered: a template that composes its end
-token of parts; the engine refuses such a checkpoint (daemon/engine/chat.py).
+They are in `generation_config.json` (or else `config.json`) and `tokenizer_config.json`, and the
+chat template writes one at the end of a turn. Not covered: a template that composes its end token
+of parts; the engine refuses such a checkpoint (daemon/engine/chat.py).
 """
 
 import json
@@ -65,8 +62,7 @@ def read_end_ids(checkpoint: Path) -> list[int]:
 
 
 def find_trouble(checkpoint: Path) -> str | None:
-    """Return why no answer of a checkpoint would end; None where one does or the files do not
-    tell."""
+    """Return why no answer of a checkpoint would end; None if one does or the files do not tell."""
     tokenizer = _read(checkpoint / "tokenizer_config.json")
     try:
         ids = read_end_ids(checkpoint)

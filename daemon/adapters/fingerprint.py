@@ -22,13 +22,12 @@ reference policy with adapters of rank 8, idle and while six clients were served
     random, factor B of spread 0.03           0.67
 
 `tolerance` measures an engine's precision on its base, asked once while no adapter answers; it is
-at least `EXACT`. Within it, an adapter must be nearer to its expected answers than to any other
-known ones by the factor `NEARER`. In float32 that tells an adapter at 0.008 from its base. In
-bfloat16 it refuses one at 0.06 or nearer, whose effect is smaller than the rounding.
+at least `EXACT`. Within it, an adapter must be nearer to its expected answers than to any other by
+the factor `NEARER`. In float32 that tells an adapter at 0.008 from its base. In bfloat16 it refuses
+one at 0.06 or nearer, whose effect is smaller than the rounding.
 
 Not covered: a change that moves no log-probability by more than the tolerance (files have hashes
-for that); modes of vLLM that report other numbers than the softmax's logarithms. Not measured: the
-precision of a GPU.
+for that); modes of vLLM that report other numbers than the softmax's logarithms.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,11 +42,8 @@ from events.messages import StrictModel
 
 PROBES: Final = 16
 LENGTH: Final = 16
-"""Tokens of a prompt."""
 TOKENS: Final = 4
-"""Tokens written after each prompt."""
 LIKELIEST: Final = 3
-"""Likeliest tokens reported for each step."""
 
 EXACT: Final = 1e-3
 """The least tolerance: 200 times the distance in float32."""
@@ -88,7 +84,6 @@ class Fingerprint(StrictModel):
     """The answers of one model."""
 
     answers: tuple[tuple[Step, ...], ...]
-    """Steps of each prompt's answer."""
 
 
 class Expectation(StrictModel):
@@ -108,7 +103,7 @@ class Proof:
     distance: float
     """Distance from the expected answers, in nats."""
     from_base: float
-    """Distance from the answers expected of the base, in nats."""
+    """Distance from the expected answers of the base, in nats."""
     tolerance: float
 
 
@@ -183,8 +178,8 @@ def _differences(first: Fingerprint, second: Fingerprint) -> Iterator[float]:
 
 
 def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[float]:
-    """Yield the gap of each token that either step reports; the smallest possible where one does
-    not."""
+    """Yield the gap of each reported token; the smallest possible if one step does not report
+    it."""
     for token, chance in chain(first.items(), second.items()):
         if token in first and token in second:
             yield first[token] - second[token]
@@ -194,8 +189,8 @@ def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[f
 
 
 def tolerance(base: Fingerprint, expected: Expectation) -> float:
-    """Return the largest distance allowed for an engine's adapters, from `base`, its answer as the
-    base. Raises OtherBase."""
+    """Return the allowed distance of an engine's adapters by its answer as `base`. Raises
+    OtherBase."""
     noise = distance(base, expected.base)
     if noise > COARSEST:
         raise OtherBase(
@@ -228,9 +223,8 @@ def prove(
     rivals: Mapping[str, Expectation] | None = None,
 ) -> Proof:
     """Check that an engine answers with the adapter and with nothing else that is known. `rivals`
-    are other adapters that could answer in its place, by name; the base always is one. An adapter
-    with the same expected answers (the same weights) or of another base (other prompts) is no
-    rival. Raises NotProven."""
+    are other adapters by name; the base always is one. An adapter with the same expected answers
+    (the same weights) or of another base (other prompts) is no rival. Raises NotProven."""
     proof = Proof(distance(seen, expected.adapter), distance(seen, expected.base), tolerance)
     distances = {_BASE: proof.from_base}
     for name, rival in (rivals or {}).items():

@@ -32,7 +32,6 @@ class CardFacts:
     alias: str
     base: str
     sha256: str
-    """SHA-256 of its weights."""
     capability: str | None
     state: str
     rank: int
@@ -41,9 +40,8 @@ class CardFacts:
     gate: GateReport | None
     measured: Sequence[Measured]
     pools: Sequence[TaskPool]
-    """The pools of its training."""
     environments: Sequence[str]
-    """The environments of its training; empty where no job is known."""
+    """Empty where no job is known."""
     parents: Sequence[str]
     """Adapters that it was trained on from or merged of, the nearest first."""
     merge: AdapterMerge | None = None

@@ -101,8 +101,8 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
 
 
 def default_command(group: typer.Typer) -> Callable[[F], F]:
-    """Register `(cli, ...) -> exit code` as a noun's default command. Its options stand behind the
-    noun; those of a command behind the command."""
+    """Register `(cli, ...) -> exit code` as a noun's default command, with options behind the
+    noun."""
 
     def register(function: F) -> F:
         group.callback(invoke_without_command=True)(_with_common_options(function, _is_default))

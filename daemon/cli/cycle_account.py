@@ -112,9 +112,6 @@ def describe_limit(accounted: "CycleAccount") -> str:
     return f"{accounted.limit_name}: {accounted.limit.because}"
 
 
-# One cycle
-
-
 def _show_account(accounted: "CycleAccount") -> list[Any]:
     stages = {name: stage.figures for name, stage in accounted.stages.items()}
     diagnosis: Any = stages["diagnosis"]
@@ -210,16 +207,10 @@ def _describe_balance(balance: "Balance") -> str:
     return ", ".join(f"{name} {_points(getattr(balance, name))}" for name in _POINTS)
 
 
-# All cycles of an agent
-
-
 def _describe_limits(limits: Mapping[str, int], cycles: int) -> str:
     counts = Counter(limits).most_common()
     named = ", ".join(f"{name} {count}" for name, count in counts if count)
     return f"limit of {cycles} cycles: {named}"
-
-
-# Cells
 
 
 def _table(columns: list[str], rows: list[list[Any]], *whole: str) -> Any:
@@ -255,8 +246,6 @@ def _percent(share: "Interval | None") -> str:
 def _ratio(count: "PassCount") -> str:
     return f"{count.passed}/{count.attempts}"
 
-
-# Columns
 
 _STAGE_COLUMNS: Final = Columns(
     ("stage", lambda item: item[0]),

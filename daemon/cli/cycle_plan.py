@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from events.learning import JobRequested, TaskProposed, TaskRejected
 
 _SHORT: Final = 48
-"""Characters of a task's id that a terminal shows."""
 
 _PATTERN_FIELDS: Final = (
     "pattern", "priority", "status", "failures", "attempts", "pass_rate", "operator",

@@ -26,8 +26,7 @@ _NEW_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 """Also the name of a Python file and, in capitals, of a class."""
 
 _MOST_SEED: Final = 10**17
-"""Largest seed of a check's first task; ids have 18 digits (envs/environment.py), later tasks
-more."""
+"""Largest seed of a check's first task; ids have 18 digits, and later tasks need more seeds."""
 
 group = noun("env", "Environments: tasks that can be executed.")
 
@@ -115,7 +114,6 @@ _SHOWN_MISMATCHES = 20
 """Mismatches of a replay shown in the table; `--json` has all of them."""
 
 _SHOWN_VALUE = 160
-"""Characters of a value in that table."""
 
 Domain = Annotated[str, typer.Option("--env", metavar="E", help="retail, airline or telecom.")]
 

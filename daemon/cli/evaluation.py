@@ -245,8 +245,7 @@ def evaluate(
 
 
 def _split_names(env: str, selection: "Selection", scenarios: Path | None) -> list[str]:
-    """Return the named environments. Raises BadParameter for a name twice, and for options that
-    need a single environment."""
+    """Return the named environments. Raises BadParameter for unfit options and repeated names."""
     if "," not in env or Path(env).exists():
         return [env]
     names = [name.strip() for name in env.split(",")]
@@ -265,8 +264,8 @@ def _split_names(env: str, selection: "Selection", scenarios: Path | None) -> li
 
 
 def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Environment, int]":
-    """Return the environment with its scenarios, or those of a file, and the number of damaged
-    lines, which are printed. Raises BadParameter for an environment without scenarios."""
+    """Return the environment with its scenarios or a file's, and the number of damaged lines.
+    Raises BadParameter for an environment without scenarios."""
     from daemon.cli.environments import load_environment
 
     environment = load_environment(cli, name)
@@ -279,8 +278,7 @@ def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Env
 
 
 def _read_damaged(name: str, environment: "Environment", scenarios: Path | None) -> tuple[str, ...]:
-    """Have an environment read its scenarios, or those of a file; return a sentence per damaged
-    line."""
+    """Have an environment read its scenarios, or those of a file; describe each damaged line."""
     from envs.toolsandbox.environment import ToolSandbox
 
     if isinstance(environment, ToolSandbox):
@@ -384,7 +382,6 @@ class PlayedEvaluation:
     idle: "Mapping[str, Grade]"
     """Task -> the result of doing nothing."""
     result: dict[str, Any]
-    """The document that `report` builds."""
 
 
 def play_evaluation(

@@ -21,7 +21,6 @@ class PageUnwritable(KintsugiError):
 
 
 _TASKS: Final = 3
-"""Tasks that a terminal shows of one pattern."""
 
 
 def register(app: typer.Typer) -> None:

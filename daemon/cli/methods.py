@@ -47,9 +47,7 @@ class Section:
     """A method's part of a command's answer."""
 
     document: Any
-    """For scripts, as JSON."""
     text: str
-    """For a terminal; may be empty."""
 
 
 def build_loop_metrics() -> "list[MethodMetrics]":
@@ -62,7 +60,7 @@ def build_loop_metrics() -> "list[MethodMetrics]":
 
 
 def read_version_files(app: "App", connection: "Connection", row: "AdapterRow") -> dict[str, bytes]:
-    """Return the bundle's files of a version with members, without the manifest. Raises
+    """Return a bundle's files, without the manifest, of a version with members. Raises
     BundleRefusal, BadAdapter, NoFingerprint."""
     from daemon.methods.skills.panel_bundle import read_panel_files
 
@@ -103,14 +101,13 @@ def describe_pool(pool: "TaskPool") -> dict[str, int]:
 
 
 def name_reasons(reasons: "Sequence[str]") -> list[str]:
-    """Return why an adapter depends on a person's rollouts: all tasks of persons' sessions are
+    """Name why an adapter depends on a person's rollouts: tasks of persons' sessions are
     lessons."""
     return ["lesson" if reason == "drawn" else reason for reason in reasons]
 
 
 def describe_erasure(held: "PersonData") -> dict[str, Section]:
-    """Return the methods' results from a person's sessions, by name; each text continues a
-    sentence."""
+    """Return the methods' results from a person's sessions, by name, as ends of a sentence."""
     count = len(held.live_tasks)
     text = f", {count:,} lessons made of these (retired)" if count else ""
     return {"lessons": Section(count, text)}
@@ -126,8 +123,7 @@ def read_task_sections(connection: "Connection", task: str, alias: str) -> dict[
 
 
 def inject_mistakes(spec: "Spec", rates: "Mapping[Operator, float]") -> "Spec":
-    """Return an evaluation in whose tasks mistakes are made at these rates; itself without
-    rates."""
+    """Return an evaluation in whose tasks mistakes are made at these rates, if there are any."""
     from daemon.methods.lessons.injection import InjectedSpec
 
     return InjectedSpec.of(spec, rates) if rates else spec

@@ -25,8 +25,7 @@ _CONTROL: Final = {
 } | {0x7F: 0x2421} | dict.fromkeys(
     (*range(128, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 65533
 )  # fmt: skip
-"""Visible forms of C0 controls, DEL, C1 (which some terminals obey) and characters that turn the
-direction of text (Unicode's UAX 9)."""
+"""Visible forms of C0 and C1 controls, DEL, and characters that turn text (Unicode's UAX 9)."""
 
 _LINE_BREAKS: Final = {ord("\n"): 0x240A, ord("\t"): 0x2409, 0x2028: 0xFFFD, 0x2029: 0xFFFD}
 """Characters that would begin a line, or move to another column, within a line."""
@@ -87,8 +86,8 @@ class Output:
         total: int | None = None,
         unit: Literal["events", "bytes", "episodes", "answers", "tasks"] = "events",
     ) -> Iterator[Callable[[int], None]]:
-        """Show a progress bar on stderr and yield a function that advances it by a count. Show
-        nothing if quiet or without a terminal."""
+        """Show a progress bar on stderr, unless quiet or without a terminal; yield its advance
+        function."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda _: None
             return

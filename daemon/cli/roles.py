@@ -1,5 +1,5 @@
-"""`kintsugi consume`, `ship`, `schedule` and `work`, which run until they are told to stop. SIGTERM
-and SIGINT let the batch in hand finish; the exit code is 0 then."""
+"""`kintsugi consume`, `ship`, `schedule` and `work`, which run until SIGTERM or SIGINT. Then the
+batch in hand finishes, and the exit code is 0."""
 
 import logging
 import signal
@@ -180,8 +180,8 @@ def _lead(
 
 
 def repeat(look: Callable[[], None], seconds: float, stop: threading.Event) -> None:
-    """Call `look` at once and then every `seconds`, until stopped. The clock is monotonic, so that
-    setting the system clock back delays no call. One call makes up for all missed ones."""
+    """Call `look` at once and then every `seconds`, until stopped; one call makes up for all missed
+    ones. The clock is monotonic, so that setting the system clock back delays no call."""
     due = time.monotonic()
     while not stop.is_set():
         if stop.wait(max(0.0, due - time.monotonic())):

@@ -20,7 +20,6 @@ from daemon.cli.serving import (
 group = noun("route", "Who answers an alias.")
 
 _BASE = "base"
-"""Name of the base in shares."""
 
 _HINT = "ADAPTER=SHARE"
 

@@ -1,7 +1,5 @@
-"""Shared parts of commands about adapters and routes: the operator, the engines and the output.
-
-A command that changes a route prints it once the live gateways follow (`print_live_route`).
-"""
+"""Shared parts of commands about adapters and routes: the operator, the engines and the output. A
+command that changes a route prints it once the live gateways follow (`print_live_route`)."""
 
 import getpass
 import time
@@ -40,8 +38,8 @@ WhyNot = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for 
 
 
 def act_of(actor: str | None, reason: str) -> "Act":
-    """Return the act of an operator, by default the current user. The name is cut to 128
-    characters, the reason to 1,000."""
+    """Return the act of an operator, by default the current user; cut to 128 and 1,000
+    characters."""
     from daemon.core.decision_log import Act
 
     return Act((actor or getpass.getuser())[:128], reason[:1000])

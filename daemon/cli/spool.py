@@ -186,8 +186,7 @@ def drain(
 
 
 def _check(app: "App") -> None:
-    """Raise SpoolBehindTables if the spool was restored from an earlier copy, unless the database
-    is away."""
+    """Raise SpoolBehindTables for a spool from an earlier copy, unless the database is away."""
     from consumers.database import DatabaseError
     from daemon.core.spool_check import check_spool
 
@@ -196,8 +195,7 @@ def _check(app: "App") -> None:
 
 
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:
-    """Drain, as `_drain` does, the spool of another home without a writing process, and copy its
-    bodies into this home."""
+    """Drain, as `_drain` does, another home's spool without a writer, and copy its bodies here."""
     from daemon.config.settings import ConfigurationError
     from producers.spool.owner import bring_bodies, open_idle_spool
 
@@ -235,8 +233,7 @@ def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool)
 
 
 def _tell(cli: Cli, app: "App", spool: "SqliteLog") -> None:
-    """Report the drained spool to the database, so that a home without a running owner is not
-    missed; warn where the database is away."""
+    """Report the drained spool to the database, so that a home without an owner is not missed."""
     from consumers.database import DatabaseError
     from daemon.core.spool_reporter import tell
 

@@ -78,7 +78,6 @@ _FIELDS: Final = Columns(
     "task", ("env", find_environment_of), "source", "state", "patterns", "alias", "base",
     "capability", "cycle", "reason",
 )  # fmt: skip
-"""The documented fields first."""
 
 
 def build_task_document(line: "TaskLine") -> dict[str, Any]:
@@ -144,8 +143,7 @@ _TOLD_APART: Final = frozenset({"definition", "verified", "patterns"})
 
 
 def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
-    """Return pattern, mode, plan, author, source and checks of a task from the event that proposed
-    it; None and empty for a rejected task."""
+    """Return pattern, mode, plan, author, source and checks of a task, empty for a rejected one."""
     from consumers.reads.learning import tasks_of
 
     written = next(
@@ -262,8 +260,8 @@ def add_definitions(
     definitions: "Iterable[RawDefinition]",
     writer: "TaskWriter",
 ) -> "tuple[list[str], list[Refusal]]":
-    """Check definitions and append those that pass; return their ids, and the refusals. Raises
-    LogError, DatabaseUnavailable."""
+    """Append definitions that pass the checks; return their ids and the refusals. Raises LogError,
+    DatabaseUnavailable."""
     from daemon.proposer.additions import Addition, Refusal
 
     ids: list[str] = []
@@ -404,8 +402,8 @@ def _read_prior(app: "App", connection: "Connection", task: "Task") -> "PriorTas
 
 
 def read_definition(app: "App", connection: "Connection", task: str) -> "TaskDefinition | None":
-    """Return the definition of a task by content; None where the tables have none that this version
-    reads. Raises UnknownTask for a sealed one that cannot be opened, KeysUnavailable."""
+    """Return a task's definition by its body, or None where this version reads none. Raises
+    UnknownTask for a sealed one that cannot be opened, KeysUnavailable."""
     from daemon.core.task_definitions import read_open_body
     from envs.task import BadDefinition, is_content_id, read_body
 

@@ -1,9 +1,5 @@
 """Paths of adapters in events and rows, and their folders on this machine.
 
-    paths = settings.adapter_paths
-    paths.record(folder)        an event's path: relative to the home, for a folder in it
-    paths.locate(path)          the folder of a path in an event, a row or a job's spec
-
 A home may be restored or moved to another path, so paths in it are stored relative to it. An older
 event's absolute path into a folder named like the present one (`adapters`) means the adapter of
 that name in this home, because names of adapters are never used twice. Any other absolute path
@@ -29,7 +25,6 @@ class AdapterPaths:
 
     home: Path
     store: Path
-    """Folder that holds the adapters."""
 
     @classmethod
     def of_job(cls, environment: Mapping[str, str]) -> Self | None:

@@ -1,9 +1,5 @@
 """Schedules in the fields of crontab(5), as triggers of APScheduler.
 
-    read_crontab(line)            the trigger of a schedule, in UTC
-    list_next_times(line, ...)    its next times
-    describe_day_change(line)     its days that earlier versions read differently
-
 Five fields: minute, hour, day of month, month, day of week. 0 and 7 are Sunday. Months and days
 have English names of three letters. If both kinds of days are restricted, a day that fits either
 counts; if one of the two fields begins with `*`, a day must fit both. Beyond crontab(5), a range of
@@ -99,9 +95,8 @@ def list_next_times(line: str, after: datetime, count: int = 3) -> list[datetime
 
 
 def describe_day_change(line: str, now: datetime) -> str | None:
-    """Describe how days are read differently than by versions that counted them from Monday and
-    joined both kinds of days by "and"; None without a difference or for a line that those
-    refused."""
+    """Describe how days differ from versions that counted them from Monday and joined both kinds by
+    "and"; None without a difference or for a line that those refused."""
     texts = _split_line(line)
     days = " ".join(("0", "0", *texts[2:]))
     try:

@@ -1,7 +1,5 @@
 """The ranges of the numbers in a job's spec, and the maximum sizes of its texts and lists.
 
-    find_excess(spec)       a sentence about the first value outside its range; None without one
-
 The models of the spec (events/jobs.py) take every finite number above a lower bound, so that stored
 specs stay readable. A job is refused outside of these ranges, in which no number overflows in
 single precision, in torch or in a machine's memory. A test checks that every number has a range.
@@ -18,7 +16,6 @@ Range = tuple[float, float]
 """Lowest and highest value; the model may exclude the lowest one."""
 
 _COUNT: Final = (0, 2**63 - 1)
-"""Counts that are not computed with."""
 _SEED: Final = (-(2**63), 2**63 - 1)
 _SHARE: Final = (0, 1)
 _TOKENS: Final = (1, 2**24)
@@ -26,7 +23,6 @@ _TOKENS: Final = (1, 2**24)
 _BATCH_TOKENS: Final = (1, 2**31 - 1)
 _ROLLOUTS: Final = (1, 10**9)
 _THRESHOLD: Final = (0, 1e9)
-"""Limits for comparisons."""
 _SECONDS: Final = (1e-3, 7 * 86_400)
 _AT_ONCE: Final = (1, 65_536)
 _TEMPERATURE: Final = (1e-3, 100)

@@ -173,8 +173,8 @@ PRESETS: Final[dict[str, Preset]] = {
 
 def build_loop_algorithm(kl: float) -> Algorithm:
     """Return the loop's default algorithm: `sentinel` with a penalty k2 of weight `kl`, which keeps
-    groups of one verdict with advantages of exactly 0 (ADR 0054). On replay, that preserves the
-    other kinds of task (docs/learning.md). A weight of 0 drops such groups, as `sentinel` does."""
+    groups of one verdict with advantages of exactly 0 (ADR 0054) to preserve other kinds of task on
+    replay (docs/learning.md). A weight of 0 drops such groups, as `sentinel` does."""
     own = PRESETS["sentinel"].algorithm
     penalty = KlConfig(estimator="k2", beta=kl)
     kept = FilterConfig(informative=kl == 0, uniform="zero")

@@ -1,8 +1,5 @@
 """The reference of the settings, from their declarations: names, values, defaults and meaning.
 
-    list_settings()      every setting that is not a group, in the order of declaration
-    schema()         the JSON Schema of the TOML file, with the meaning of each setting
-
 The meaning is the text below a setting in its class, read from the source on request: pydantic
 would read it at each start of the program.
 """
@@ -36,7 +33,6 @@ class SettingEntry:
     """Dotted name, as in TOML."""
     variable: str
     values: str
-    """The accepted values, in words."""
     default: Any
     """Default as JSON; None where the setting is unset."""
     meaning: str

@@ -61,8 +61,7 @@ _NO_SETTINGS: Final = frozenset(
         "KINTSUGI_VLLM_CACHE",
     }
 )  # fmt: skip
-"""Variables that other code reads: places of the TOML file, of secrets and of a job's adapters,
-ops/kafka's folder of jars, and ops/vllm's of environments."""
+"""Variables of other code: places of the TOML file, secrets, a job's adapters, and ops' caches."""
 
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$")
 """Variables that Kubernetes sets for every service, one named kintsugi included."""
@@ -1011,8 +1010,7 @@ def variable(name: str) -> str:
 
 
 def _rules(rules: "tuple[BuiltIn | Rule, ...]") -> "tuple[RuleInUse, ...]":
-    """Return the rules, ready to be used. Raises ValueError, which pydantic reports, for a bad
-    pattern."""
+    """Return the rules in use. Raises ValueError, which pydantic reports, for a bad pattern."""
     try:
         return tuple(
             find_builtin(rule) if isinstance(rule, str) else own(rule.name, rule.pattern)

@@ -141,8 +141,7 @@ class App:
 
     @cached_property
     def readable_log(self) -> "EventLog":
-        """The folded log for reading only, which works without write permission and on a full
-        disk."""
+        """The folded log for reading only, without write permission or on a full disk too."""
         return self.kafka if self.on_kafka else self.readable_spool
 
     @cached_property
@@ -221,7 +220,7 @@ class App:
 
     @contextmanager
     def lock_import(self) -> Iterator[None]:
-        """Hold this home's lock that admits one import at a time; another import's events would be
+        """Hold this home's lock that admits one import at a time: another import's events would be
         imported twice until they are in the log. Raises HomeUnusable."""
         path = self.home / "import.lock"
         try:
@@ -236,8 +235,7 @@ class App:
             yield
 
     def ship(self) -> None:
-        """Wait until all appended events have reached Kafka, if configured. Raises
-        SpoolBehindTables."""
+        """Wait until the spool has reached Kafka, if configured. Raises SpoolBehindTables."""
         if self.on_kafka:
             from daemon.core.broker import ship
             from daemon.core.spool_check import check_spool

@@ -65,10 +65,10 @@ class Decisions:
         origin: str | None = None,
         within: TraceContext | None = None,
     ) -> str:
-        """Append a decision that follows from `cause` as its `step`, wait for it in the tables, and
-        return its id. The id follows from `origin`, by default the cause; a decision that must
-        happen once though requested twice needs the same origin both times. `within` is its span,
-        by default the cause's where spans are sent. Raises DecisionRefusal, LogError (nothing was
+        """Append a decision that follows from `cause` as its `step`; return its id once the tables
+        have it. The id follows from `origin`, by default the cause; a decision that must happen
+        once though requested twice needs the same origin both times. `within` is its span, by
+        default the cause's where spans are sent. Raises DecisionRefusal, LogError (nothing was
         appended), DatabaseUnavailable (it counts as soon as it is folded)."""
         event = derive_id(origin or cause, step)
         self.record({event: data}, cause, within)

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 
 def streams(app: "App") -> dict[str, dict[str, int]]:
-    """Return stream -> readable events and bytes (of values on the embedded log, of files on a
-    broker)."""
+    """Return stream -> readable events and bytes (of values in the spool, of files on a broker)."""
     log = app.readable_log
     if isinstance(log, SqliteLog):
         return log.stats()
@@ -65,7 +64,6 @@ class FoldState:
     version: int | None
     """None before the first event."""
     standings: dict[tuple[str, int], FoldPosition]
-    """Position of every folded partition."""
     gaps: list[str]
     """Sentences about events that the log lacks for the fold to go on with a source."""
     position: Position
@@ -100,8 +98,8 @@ def lag(log: EventLog, reached: FoldState) -> dict[str, int]:
 
 
 def describe_gaps(log: EventLog, reached: FoldState) -> list[str]:
-    """Return sentences about events that the log lacks for the fold to go on: the `gaps`, and
-    rollouts of a round that the log does not hold. Raises LogUnavailable."""
+    """Describe events that the log lacks for the fold to go on: the `gaps`, and rollouts of a
+    round. Raises LogUnavailable."""
     return [*reached.gaps, *_unheld(log, reached)]
 
 
@@ -127,8 +125,8 @@ def _unheld(log: EventLog, reached: FoldState) -> Iterator[str]:
 
 
 def find_oldest_backlog_ms(log: EventLog, reached: FoldState) -> dict[str, int]:
-    """Return stream -> time in Unix milliseconds of its first event that is not folded. Reads one
-    record per partition."""
+    """Return stream -> recording time (Unix ms) of its first unfolded event, by reads of one
+    record."""
     oldest: dict[str, int] = {}
     for stream in STREAMS:
         ends = log.end(stream)
@@ -155,7 +153,6 @@ _REASONS: Final[Mapping[type[KintsugiError], HaltReason]] = {
 class Halt:
     reason: HaltReason
     text: str
-    """A sentence with the remedy."""
     place: str = "all streams"
     """Partition and offset of the next event."""
 

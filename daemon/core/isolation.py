@@ -1,11 +1,5 @@
-"""Rounds whose parts do not stop one another (roles `work` and `schedule`).
-
-    breaks = Breaks()
-    breaks.attempt("jobs", lambda: advance(app, runner))      returns, whatever broke in it
-    breaks.failed, breaks.troubles                            failures to count and to report
-
-Errors of log or tables concern every part, and are raised (`HALTS`).
-"""
+"""Rounds whose parts do not stop one another (roles `work` and `schedule`). Errors of log or tables
+concern every part, and are raised (`HALTS`)."""
 
 import logging
 from collections.abc import Callable
@@ -28,7 +22,6 @@ HALTS: Final = (
     AheadOfLog, LogCorrupt, LogTruncated, LogUnavailable, FoldVersionMismatch, SchemaAhead,
     DatabaseError,
 )  # fmt: skip
-"""Errors of log or tables, and so of all their readers."""
 
 PARTS: Final = (
     "sessions", "canaries", "holdouts", "jobs", "cycles", "users", "gateways", "keys", "replicas",
@@ -46,11 +39,10 @@ class Breaks:
     failed: list[str] = field(default_factory=list)
     """Kinds of the failed parts, once for each failure."""
     troubles: list[str] = field(default_factory=list)
-    """The reasons, as sentences."""
 
     def attempt(self, kind: str, part: Callable[[], None], name: str = "") -> None:
-        """Do a part of a round and keep its error here. `name` identifies the part among its kind.
-        Raises the errors in HALTS."""
+        """Do a part of a round and keep its error here, under `name` or `kind`. Raises those in
+        HALTS."""
         why: str | None = None
         try:
             part()

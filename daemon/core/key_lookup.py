@@ -1,7 +1,5 @@
 """Looks up the key of a person's sealed content, never that of an erased person.
 
-    bodies = Bodies(blobs, Opener(keys.find, erased))
-
 `find` and `erased` are called only for sealed content, so other processes need neither a key store
 nor the tables. The result of `erased` is used for `FRESH_SECONDS`, as a key is.
 """

@@ -1,16 +1,10 @@
 """Kinds of task without training: of constant outcome, or won by a cheat.
 
-    find_exclusions(settings, environment)    kind -> why no job trains on it
-    find_cheat_exclusions(settings, environment)      those of them that gates leave out as well
-    measure_cheats(settings, environment)    has the bank of cheaters play, and stores its wins
-    read_cheats(settings, environment)       the stored wins; None before the bank has played
-
 Built-in environments are proven by their tests. For any other the bank of cheaters (envs/cheating)
 plays every kind once for each state of its code: in the cycle that writes its first tasks, and
 before an evaluation on another machine. `environments/NAME.json` of the home stores the wins. A
 kind that cheaters cannot play is excluded like a winnable one. `environments.allow_winnable` names
-kinds that are used anyway. Not covered: an environment whose behaviour depends on files beside its
-code.
+kinds that are used anyway. Not covered: an environment that depends on files beside its code.
 """
 
 import sys
@@ -44,7 +38,6 @@ class CheatRecord(StrictModel):
     """The kinds of an environment that the bank of cheaters wins."""
 
     digest: str
-    """Digest of the code of environment and bank."""
     winnable: dict[str, str]
     """Kind that a cheat wins, or that cheaters cannot play -> a sentence with the remedy."""
 
@@ -78,8 +71,7 @@ def is_built_in(environment: Environment) -> bool:
 
 
 def read_cheats(settings: "Settings", environment: Environment) -> CheatRecord | None:
-    """Return the record for today's code of environment and bank, or None. A built-in environment
-    has no winnable kind."""
+    """Return the record for today's code, or None; a built-in environment has no winnable kind."""
     if is_built_in(environment):
         return CheatRecord(digest="", winnable={})
     path = _locate(settings, environment)
@@ -92,8 +84,7 @@ def read_cheats(settings: "Settings", environment: Environment) -> CheatRecord |
 
 
 def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecord:
-    """Return the record, for which the bank of cheaters plays if there is none: seconds to minutes.
-    Raises OSError."""
+    """Return the record; without one the cheaters play for seconds to minutes. Raises OSError."""
     known = read_cheats(settings, environment)
     if known is not None:
         return known
@@ -130,7 +121,6 @@ class AgentKinds:
     winnable: dict[str, str]
     """Kind -> its cheater, and the remedy."""
     allowed: tuple[str, ...]
-    """The winnable kinds that the settings allow."""
     error: str | None
     """Why its kinds cannot be read."""
     says: str
@@ -193,8 +183,8 @@ def _describe_kinds(
 
 
 def list_idle_exemptions(settings: "Settings", agents: Sequence[AgentKinds]) -> list[str]:
-    """Return names in `environments.allow_winnable` without effect: of no kind that cheaters play
-    for these agents."""
+    """Return names in `environments.allow_winnable` that are no kind which these agents' cheaters
+    play."""
     known = {f"{agent.environment}/{kind}" for agent in agents for kind in agent.played}
     return [name for name in settings.environments.allow_winnable if name not in known]
 
@@ -202,8 +192,8 @@ def list_idle_exemptions(settings: "Settings", agents: Sequence[AgentKinds]) -> 
 def drop_kinds(
     environment: Environment, pools: Sequence[TaskPool], excluded: Mapping[str, str]
 ) -> list[TaskPool]:
-    """Return the pools without tasks of these kinds, and without pools left empty. Pools of other
-    environments are unchanged."""
+    """Return the pools without these kinds and those left empty; other environments' are
+    unchanged."""
     if not excluded:
         return list(pools)
 

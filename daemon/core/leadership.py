@@ -77,8 +77,8 @@ class Leadership:
         return self._epoch is not None and self._clock() < self._until
 
     def lead(self) -> int | None:
-        """Renew a due lease or try to get it; return the epoch in which this process leads, or
-        None. Raises LogError, DatabaseUnavailable."""
+        """Renew the lease or try to get it; return the epoch in which this process leads, or None.
+        Raises LogError, DatabaseUnavailable."""
         if not self.holds() or self._has_successor():
             self._epoch = None
         elif self._clock() - self._renewed >= self._timing.renewal:

@@ -1,7 +1,5 @@
 """The engine that `kintsugi up` runs for a home, for the commands beside it.
 
-    OwnEngine.read(home).url        its URL; None where it does not answer
-
 `up` writes the address into the home's lock, and each start may write another. A server there is
 the home's engine only if it shows a mark of this home (start_mark.py): another home's engine may
 have the port by now.

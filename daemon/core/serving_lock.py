@@ -27,8 +27,8 @@ class HomeLockBusy(KintsugiError):
 
 @contextmanager
 def hold_serving_lock(home: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of a home. Raises HomeLockBusy after `patience` seconds; a dead holder's is
-    free."""
+    """Hold the lock of a home, which a dead holder releases. Raises HomeLockBusy after `patience`
+    s."""
     path = home / "serving.lock"
     with private.open_lock(path) as lock:
         _lock(lock.fileno(), path, time.monotonic() + patience)

@@ -6,8 +6,7 @@
     a job, an adapter, a route    the trace of their cycle
 
 Only a cycle's trace is written down, in the header of its `CycleStarted`, and a rollout's in that
-of its `RolloutEnded`: every other id follows. Events from before headers had contexts get traces of
-their own.
+of its `RolloutEnded`: every other id follows. Events without context get traces of their own.
 """
 
 from bisect import bisect_left

@@ -1,15 +1,10 @@
-"""Reports to the database how far a home's own log reaches, where it is shipped. So the database
-shows missing events of owners that never came back (consumers/reads/spools.py).
-
-    with report_in_background(app):
-        ...                     # the roles gateway and ship, while they run
+"""Reports to the database how far a home's shipped log reaches. So the database shows missing
+events of owners that never came back (consumers/reads/spools.py).
 
 Before a report it checks that the log holds every folded event. Without one of them the log was
-restored from an earlier copy and numbers anew, so its shipper has to stop.
-
-Guarantee: neither recording nor shipping waits for the database; the report after an outage covers
-it. Not covered: events of the home's other roles after its shipper's last report, until the next
-shipper.
+restored from an earlier copy and numbers anew, so its shipper has to stop. Guarantee: neither
+recording nor shipping waits for the database; the report after an outage covers it. Not covered:
+events of the home's other roles after its shipper's last report, until the next shipper.
 """
 
 import logging
@@ -43,8 +38,8 @@ log = logging.getLogger(__name__)
 def report_in_background(
     app: "App", restored: "Callable[[SpoolBehindTables], None] | None" = None
 ) -> Iterator[None]:
-    """Report until the end of the block, and once then, if the log is shipped. `restored` is called
-    from another thread if the log was restored from before."""
+    """Report until the end of the block, and once then, if the log is shipped. Call `restored` from
+    another thread if the log was restored from an earlier copy."""
     if not app.on_kafka:
         yield
         return

@@ -1,9 +1,5 @@
 """The mark by which `kintsugi up` tells its own servers from others.
 
-    mark = mint(home)                  once for each start
-    whose(url, mark)                   the server there: of this start, of this home, another
-    headers()                          headers of a server's answers about its health
-
 An answer on a port does not identify a process: another home's engine has other weights, and
 another home's gateway records elsewhere. So each start passes its processes a mark in a variable,
 and they show it. It is no secret. Not covered: a process that shows a foreign mark on purpose.

@@ -1,10 +1,5 @@
 """Environments that find the bodies of tasks by content in the tables.
 
-    environment = open_event_environment(app, spec.environment)         that an event names
-    environment = with_definitions(app, open_place(...))       any other
-    environment.task("shop/=4f2a...")       from the body that the log brought
-    read_open_body(app, connection, "shop/=4f2a...")           that body alone, as text
-
 The tables are folded from the log, so every machine with the log finds a task, also after `kintsugi
 rebuild`. The environment checks each body by its hash. A body that is sealed with a person's key is
 opened with the key store, until the person is erased.
@@ -30,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def open_event_environment(app: "App", place: str) -> "Environment":
-    """Open the environment that an event names. Raises UnknownEnvironment, also for a file that no
-    setting names, and EnvironmentBroken."""
+    """Open the environment of an event. Raises UnknownEnvironment, also for a file that no setting
+    names, and EnvironmentBroken."""
     settings = app.settings
     environment = open_from_event(
         place,
@@ -45,9 +40,8 @@ def open_event_environment(app: "App", place: str) -> "Environment":
 def with_definitions(
     app: "App", environment: "Environment", own: "Mapping[str, str] | None" = None
 ) -> "Environment":
-    """Have an environment find the bodies of tasks by content in `own`, read at each lookup, and in
-    the tables; return it. Its `task` raises DatabaseUnavailable, and KeysUnavailable for a sealed
-    body."""
+    """Have an environment find bodies in `own`, read at each lookup, and in the tables; return it.
+    Its `task` raises DatabaseUnavailable, and KeysUnavailable for a sealed body."""
     environment.use_definitions(find_body_in(app, own))
     return environment
 
@@ -65,9 +59,9 @@ def find_body_in(app: "App", own: "Mapping[str, str] | None" = None) -> "FindBod
 
 
 def read_open_body(app: "App", connection: "Connection", task: str) -> str | None:
-    """Return the text of a task's body, opened if it is sealed; None where no event brought it.
-    Raises KeysUnavailable, and UnknownTask for a body whose person was erased or whose key is lost
-    or wrong."""
+    """Return the opened text of a task's body; None where no event brought it. Raises
+    KeysUnavailable, and UnknownTask for a body whose person was erased or whose key is lost or
+    wrong."""
     text = read_task_body(connection, task)
     if text is None:
         return None

@@ -1,11 +1,10 @@
-"""Finds the kinds of task that the agents' environments write and that jobs train on.
+"""Finds the kinds of task that the agents' environments write and that jobs train on, for which
+failures a cycle can follow (consumers/diagnosis/task_kinds.py).
 
     find_kinds(settings, "retail")     ("retail/=cancel_order", "retail/cancel_order", ...)
-    list_agent_kinds(settings)         agent -> the kinds of its environment
 
-The kinds decide which failures a cycle can follow (consumers/diagnosis/task_kinds.py). A process
-opens an environment once, and again after a change of a file that may define it. A failed one is
-opened again at each call.
+A process opens an environment once, and again after a change of a file that may define it. A failed
+one is opened again at each call.
 """
 
 import logging
@@ -26,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 def find_kinds(settings: "Settings", environment: str) -> tuple[str, ...] | None:
-    """Return the kinds that an environment (name or path) writes, without those that no job trains
-    on (kind_exclusions.py). Return None for one that cannot be opened: then every failure counts,
-    and the cycle that opens it ends with the reason."""
+    """Return the kinds that an environment (name or path) writes and jobs train on
+    (kind_exclusions.py). Return None for one that cannot be opened: then every failure counts, and
+    the cycle that opens it ends with the reason."""
     paths = tuple(settings.environments.paths)
     files = tuple(_list_files([Path(environment.rpartition(":")[0] or environment), *paths]))
     try:
@@ -76,8 +75,7 @@ def _open(
     places: tuple[str, ...],
     files: tuple[tuple[str, int], ...],
 ) -> Environment:
-    """Open an environment; `files` are only part of the cache's key, for the state of
-    definitions."""
+    """Open an environment; `files` only extend the cache's key by the state of the definitions."""
     return open_from_event(environment, benchmarks=benchmarks, paths=paths, places=places)
 
 

@@ -49,7 +49,6 @@ MOST_UNSEEN: Final = 30.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 Clock = Callable[[], float]
-"""Seconds since some moment; monotonic."""
 
 
 class Observation(StrictModel):
@@ -145,8 +144,8 @@ class JobFolder:
         return Active(len(attempts), _seconds(attempts), 0.0)
 
     def measure_stop_delay(self, attempt: Path) -> float:
-        """Return the seconds that an attempt ran on after it was told to stop; this is a look at
-        it, and the first look returns 0."""
+        """Return the seconds that an attempt ran on after its stop; this is a look, the first of
+        which returns 0."""
         seen = self._look(attempt)
         if seen.told is None:
             seen = seen.model_copy(update={"told": seen.ran})
@@ -184,8 +183,8 @@ class JobFolder:
         return self.path / "attempts"
 
     def _barren(self, attempts: Sequence[Path]) -> int:
-        """Return how many of the last attempts left the journal as it was, without those that a
-        setting ended."""
+        """Return how many last attempts left the journal unchanged, but for those ended by a
+        setting."""
         length, count = _size(self.path / OUT / JOURNAL), 0
         for name in reversed(attempts):
             # A file lost for want of room belongs to an attempt that began nothing.
@@ -259,8 +258,7 @@ def _observation_path(attempt: Path) -> Path:
 
 
 def _seconds(attempts: Sequence[Path]) -> float:
-    """Return the seconds that attempts ran: for each the larger of its heartbeat and the
-    observed."""
+    """Return the seconds that attempts ran: each by its heartbeat or the observed, if more."""
     return sum(max(_read_heartbeat(name), _ran(name)) for name in attempts)
 
 

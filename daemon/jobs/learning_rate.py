@@ -40,8 +40,8 @@ def compute_warm_start_epochs(parameters: int) -> int:
 
 
 def interpolate(points: Points, parameters: int) -> float:
-    """Return the value at this number of parameters: log-log linear between the points, constant
-    beyond them. Raises ValueError for less than one parameter."""
+    """Return the log-log linear value at this number of parameters, constant beyond the points.
+    Raises ValueError for less than one parameter."""
     if parameters < 1:
         raise ValueError(f"a base has at least one parameter, not {parameters}")
     place = bisect_right([count for count, _ in points], parameters)

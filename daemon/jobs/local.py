@@ -51,10 +51,8 @@ class LocalRunner:
         self._command = tuple(command)
         self._grace = grace
         self.variables: Final = dict(variables)
-        """Environment variables of every job."""
         self._clock = clock
         self._children: set[int] = set()
-        """Processes that this one has to reap."""
 
     def folder(self, job: str) -> Path:
         """Return the folder of a job."""

@@ -1,8 +1,5 @@
 """The agent's own successes for a warm start: live sessions that passed, as tokens.
 
-    pools, digest = offer_successes(app, connection, ...)   pools with rollouts to show
-    content = read_file(app, connection, rollouts)          the file that a job reads
-
 A success is a live session of the agent on this base. An environment computed its verdict by
 replay, no rule objects, and all its calls hold exact tokens. Supervised training applies no
 sampling parameter, so the tokens were drawn from the plain softmax at temperature 1. Its task is of
@@ -65,8 +62,8 @@ def offer_successes(
     pools: Sequence[TaskPool],
     most: int,
 ) -> tuple[list[TaskPool], str | None]:
-    """Return the pools, those to learn with at most `most` successes each, and the sha256 of the
-    file of all successes; None without any."""
+    """Return the pools, with at most `most` successes for each to learn, and the sha256 of the file
+    of all successes; None without any."""
     kinds = {pool.name: {_kind(environment, task) for task in pool.tasks} for pool in pools}
     wanted = set().union(*(kinds[pool.name] for pool in pools if not pool.replay))
     readable: dict[str, Trajectory] = {}

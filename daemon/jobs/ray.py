@@ -111,8 +111,8 @@ class RayRunner:
         self._cluster.version()
 
     def start(self, job: Job) -> bool:
-        """Submit the next attempt; return False while all slots of this home are taken. Raises
-        JobStartError, RunnerUnavailable."""
+        """Submit the next attempt; return False while all slots are taken. Raises JobStartError,
+        RunnerUnavailable."""
         folder = JobFolder(self.folder(job.id))
         try:
             return self._start(job, folder)
@@ -239,8 +239,7 @@ class Cluster:
             return _LISTED.validate_python(self._json("GET", "/api/jobs/"))
 
     def submit(self, wanted: dict[str, Any]) -> str | None:
-        """Submit a job; return the reason of a refusal. A refused job may exist, submitted
-        before."""
+        """Submit a job; return the reason of a refusal, after which an earlier one may exist."""
         with self._unavailable():
             answer = self._answer("POST", "/api/jobs/", json=wanted, timeout=_SUBMIT_SECONDS)
             return None if answer.is_success else _last_line(answer.text)

@@ -1,9 +1,6 @@
 """Records a job as events: its journal as `RolloutEnded` of purpose `train`, its rounds as their
 directives, tasks and pools.
 
-    record_rollouts(app, job, folder)      number of appended rollouts; 0 when all were before
-    record_rounds(app, job, folder)        number of appended rounds; without those in the tables
-
 An event has no content and repeats no token: these stay in the journal, those of persons' tasks as
 ciphertext. It names task, policy version, verdict and reward. So figures of training stay apart
 from those of traffic (a fold never mixes purposes), and an adapter can be traced to its rollouts.
@@ -72,8 +69,8 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
 
 
 def record_rounds(app: "App", job: JobRow, folder: Path) -> int:
-    """Append whole rounds of a job that the tables do not have yet; return their number. Raises
-    LogError, BadJournal."""
+    """Append whole rounds that the tables lack; return their number. Raises LogError,
+    BadJournal."""
     rounds = job.spec.rounds
     if rounds is None:
         return 0
@@ -139,8 +136,7 @@ def _event(
 def _name_judge(
     environment: Environment, task: TaskDefinition | None, rules: str | None
 ) -> str | None:
-    """Return the judge of a rollout with the version of `rules`, or else of the task's; None where
-    the task, and so its rules, are gone."""
+    """Return the judge of a rollout with the version of `rules` or else of the task's, if known."""
     if rules is not None:
         return f"{environment.name}/{rules}"
     return None if task is None else f"{environment.name}/{get_version(task)}"

@@ -1,17 +1,13 @@
 """A training run as the daemon sees it, wherever it runs.
 
-    runner.start(job)      begin it, or go on with one that was cut short
-    runner.state(job)      Absent, Active or Exit
-    runner.cancel(job)     ask it to stop; when called again later, kill it
-
     HOME/jobs/ID/job.json          the spec
     HOME/jobs/ID/out/              the learner's: journal, adapter (daemon/solver/job.py)
     HOME/jobs/ID/attempts/N.*      output and end of each attempt (attempts.py)
 
-Guarantee: a job runs once, however often several processes call these, also after kills. `verdict`
-decides whether an ended attempt is followed by another. A `competence_gap` and a failure that the
-learner names are final, because it would repeat. An attempt that was cut short, or reports that it
-can go on, is repeated until a number of attempts in a row brought no rollout.
+Guarantee: a job runs once, however often several processes call a runner, also after kills.
+`verdict` decides whether another attempt follows. A `competence_gap` and a failure that the learner
+names are final, because it would repeat. An attempt that was cut short, or reports that it can go
+on, is repeated until a number of attempts in a row brought no rollout.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,10 +26,8 @@ OUT: Final = "out"
 JOURNAL: Final = "rollouts.jsonl"
 """The learner's journal, in `OUT`: it grows with every batch."""
 LEARNT: Final = ("adapter", "checkpoints")
-"""The learner's result folders, in `OUT`."""
 GO_ON: Final = "run the same command to go on"
-"""End of the learner's reason for an outcome that does not end the job: a signal, a full disk, an
-engine that is away."""
+"""End of the learner's reason, such as a signal or a full disk, that does not end the job."""
 
 CHECKPOINT_SETTING: Final = "agents.checkpoint"
 USER_TOKENS_SETTING: Final = "models.user.max_tokens"
@@ -42,7 +36,7 @@ USER_TOKENS_SETTING: Final = "models.user.max_tokens"
 WRONG_USAGE: Final = 2
 """Exit code of the learner for a spec that it cannot read."""
 _KILLED: Final = 137
-"""Exit code of a process that signal 9 ended, by a shell."""
+"""Exit code that a shell reports for signal 9."""
 _ABORTED: Final = 134
 """Likewise for signal 6, with which a library ends after a failed allocation."""
 
@@ -59,7 +53,6 @@ class RunnerUnavailable(KintsugiError):
 class Job:
     id: str
     spec: StrictModel
-    """The program's input."""
     traceparent: str | None = None
     """Trace context of its span: its variable TRACEPARENT."""
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -76,7 +69,7 @@ class Job:
 
 
 class Result(StrictModel):
-    """The last line of a job: the learner's (daemon/solver/telemetry/outcome.py), or a trial's
+    """The last line of a job (daemon/solver/telemetry/outcome.py) or of a trial
     (daemon/evaluation/trial.py), which has `played`."""
 
     # A later version may say more.
@@ -104,7 +97,6 @@ class Active:
     attempt: int
     """Counted from 1."""
     seconds: float
-    """Total run time of its attempts."""
     silent: float
     """Seconds since its last output; it writes every two."""
     keyids: tuple[str, ...] = ()
@@ -126,9 +118,7 @@ class Exit:
     stopped: str | None = None
     """Reason for which it was told to stop; None where it was not."""
     complaint: str = ""
-    """The last line of its stderr."""
     full: bool = False
-    """Whether the disk of its folder has no room."""
     keyids: tuple[str, ...] = ()
     """Ids of the keys handed to it."""
 

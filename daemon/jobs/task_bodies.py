@@ -1,14 +1,8 @@
 """The bodies of the tasks by content that a job or a trial plays, from the tables to its folder.
 
-    bodies = collect_bodies(app, list_tasks(spec), sealed=True)
-    write_definitions(bodies.found)                 the file in its OUT before it begins
-    keys = collect_keys(app, bodies.found)          keys of persons' bodies, and those not found
-    reject_missing(app, job, bodies.missing)        an event for each task that cannot be played
-
 The spec names a task by the hash of its body: 640 bodies exceed a record of Kafka. An event rejects
 a missing task, and the job goes on without it (daemon/solver/spec.py, drop_tasks). A task whose key
-the key store lacks, though its person was not erased, is only withheld: a backup may bring the key
-back.
+is missing, though its person was not erased, is only withheld: a backup may bring the key back.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,11 +30,11 @@ class TaskBodies:
     found: Mapping[str, str]
     """Task -> the text of its body; for a person's, its ciphertext."""
     missing: Mapping[str, str]
-    """Task -> the reason why it cannot be played."""
+    """Task -> the reason."""
     withheld: Sequence[str]
     """Tasks of persons, where these were not asked for."""
     locked: Mapping[str, str]
-    """Task -> the reason why its key is missing, though its person was not erased."""
+    """Task -> why its key is missing, though its person was not erased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +44,8 @@ class TaskKeys:
     found: tuple[Key, ...]
     """In the order of their ids."""
     erased: Mapping[str, str]
-    """Task -> that its person was erased."""
     locked: Mapping[str, str]
-    """Task -> the reason why its key is missing, though its person was not erased."""
+    """Task -> why its key is missing, though its person was not erased."""
 
 
 def collect_bodies(app: "App", tasks: Iterable[str], *, sealed: bool = False) -> TaskBodies:
@@ -82,8 +75,7 @@ def collect_bodies(app: "App", tasks: Iterable[str], *, sealed: bool = False) ->
 
 
 def collect_keys(app: "App", bodies: Mapping[str, str]) -> TaskKeys:
-    """Return the keys of the sealed ones of these bodies. Raises DatabaseUnavailable,
-    KeysUnavailable."""
+    """Return the keys of these bodies. Raises DatabaseUnavailable, KeysUnavailable."""
     keys: dict[str, Key] = {}
     erased: dict[str, str] = {}
     locked: dict[str, str] = {}
@@ -104,8 +96,8 @@ def collect_keys(app: "App", bodies: Mapping[str, str]) -> TaskKeys:
 
 
 def reject_missing(app: "App", job: JobRow, missing: Mapping[str, str]) -> list[str]:
-    """Append the rejection of a job's missing tasks that are not rejected yet; return a sentence
-    for each. Raises LogError, DecisionRefusal."""
+    """Reject a job's missing tasks by events, once; return a sentence for each. Raises LogError,
+    DecisionRefusal."""
     with app.reading() as connection:
         states = read_inactive_tasks(connection, job.alias)
     new = [task for task in missing if states.get(task) != REJECTED]

@@ -1,7 +1,5 @@
 """Runs open jobs and brings their adapters into the home (role `work`).
 
-    for told in advance(app, runner): ...     one look at every open job; called repeatedly
-
 Each look reads the open jobs from the tables and their state from the runner, and does the next
 thing: start, stop, start again, or record the end. Guarantees: `JobEnded` and a trained job's
 `AdapterProduced` are appended together, with ids that follow from the job, so neither exists alone
@@ -153,8 +151,7 @@ class _Look:
                 yield from self._after(ended)
 
     def _foreign(self) -> str | None:
-        """Return why an environment of its spec is not run, or None. A path in the log is no
-        permission to run it."""
+        """Return why an environment is not run, or None; a path in the log is no permission."""
         settings = self._app.settings
         try:
             for place in self._job.spec.environments:
@@ -168,8 +165,8 @@ class _Look:
         return None
 
     def _start(self, attempt: int, why: str, ended: Exit) -> Iterator[str]:
-        """Start an attempt unless one of its environments may not be run; `ended` is the state
-        before. Raises UnknownKind."""
+        """Start an attempt, unless an environment may not be run; `ended` is the earlier state.
+        Raises UnknownKind."""
         find_kind(self._job.spec)
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
@@ -196,7 +193,7 @@ class _Look:
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
     def _make_files(self) -> Generator[str, None, dict[str, bytes]]:
-        """Return the files that only the log holds; reject tasks without a body. Raises NotShown,
+        """Return the files from the log; reject tasks without a body. Raises NotShown,
         NothingPlayable."""
         spec = self._job.spec
         files: dict[str, bytes] = {}
@@ -226,8 +223,8 @@ class _Look:
         return files
 
     def _collect_keys(self, files: Mapping[str, bytes]) -> Generator[str, None, tuple[Key, ...]]:
-        """Return the keys of persons' tasks in these files, or else in those of the first attempt;
-        reject the tasks of persons erased since."""
+        """Return the keys of persons' tasks in these files or those of the first attempt; reject
+        the tasks of persons erased since."""
         content = files.get(DEFINITIONS)
         try:
             bodies = (
@@ -260,13 +257,12 @@ class _Look:
 
     @staticmethod
     def _has_other_keys(ended: Exit, keys: tuple[Key, ...]) -> bool:
-        """Return whether the next attempt gets other keys than the last. The learner then begins
-        anew, because its tasks have changed."""
+        """Return whether the next attempt gets other keys, and so begins anew with other tasks."""
         return ended.attempts > 0 and {key.id for key in keys} != set(ended.keyids)
 
     def _has_rounds(self) -> bool:
-        """Return whether the job closed a round: its events name tasks and pools that another
-        attempt would not make again."""
+        """Return whether the job closed a round, whose tasks another attempt would not make
+        again."""
         folder = self._runner.folder(self._job.job) / OUT / ROUNDS
         return folder.is_dir() and any(folder.iterdir())
 
@@ -317,8 +313,7 @@ class _Look:
                 yield f"{count} rollouts of job {self._job.job} were recorded"
 
     def _record_rounds(self) -> Iterator[str]:
-        """Record closed rounds while the job runs and before its end, so that later readers know
-        them."""
+        """Record closed rounds while the job runs and before its end, for later readers."""
         job = self._job.job
         try:
             count = record_rounds(self._app, self._job, self._runner.folder(job))

@@ -1,9 +1,5 @@
 """Checks before a job or a trial that the models which play users are available.
 
-    export_key(settings)                hands the key of `models.user` to child processes
-    wait_for_users("job j", users)      raises JobStartError while an endpoint of them is away
-    wait_for_files("a gate", user)      raises JobStartError while an adapter's files are damaged
-
 Without them an attempt plays nothing, and a number of such attempts end a job. A gate that cannot
 read its user tells nothing of its candidate.
 """
@@ -30,16 +26,15 @@ _REACH_SECONDS: Final = 10.0
 
 
 def export_key(settings: "Settings") -> None:
-    """Put the key of `models.user` into this process's environment, where probes, jobs and trials
-    look for it, also if it comes from a file."""
+    """Put the key of `models.user` into the environment for probes, jobs and trials, also from a
+    file."""
     key = settings.models.user.api_key
     if key is not None:
         os.environ[KEY_VARIABLE] = key.get_secret_value()
 
 
 def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
-    """Raise JobStartError, naming `what` waits, if an endpoint of these users is away or
-    refuses."""
+    """Raise JobStartError, naming `what` waits, if a user's endpoint is away or refuses."""
     for user in dict.fromkeys(users):
         if not isinstance(user, EndpointUser):
             continue
@@ -52,8 +47,7 @@ def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
 
 
 def wait_for_files(what: str, user: ModelUser | None) -> None:
-    """Raise JobStartError, naming `what` waits, if the files of a user's adapter are not the
-    adopted ones."""
+    """Raise JobStartError, naming `what` waits, if a user's adapter is not the adopted one."""
     if not isinstance(user, AdapterUser):
         return
     try:

@@ -81,8 +81,7 @@ class PatientConnection(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a parser error while it is handled; `msg` is uvicorn's, the same for every
-        error."""
+        """Answer a parser error while it is handled; `msg` is the same for every error."""
         error = sys.exc_info()[1]
         # Not a server error, though h11 would answer some with 501.
         status = 431 if getattr(error, "error_status_hint", 400) == 431 else 400

@@ -1,7 +1,6 @@
 """Follows the routes in the tables for a gateway, and reports which of them it uses.
 
-    follow   poll the tables' position; at a new one the routes are read and in force from the next
-             call on
+    follow   poll the tables' position; new routes are in force from the next call on
     report   the position in force, with the calls and open sessions per adapter, into `gateways`:
              at once when an adapter comes into or out of use, else as a sign of life
 
@@ -158,7 +157,7 @@ class Follower:
 
     def _check_ahead(self, position: int) -> None:
         """Raise TablesBehind for tables behind the routes in force: a route that was taken back
-        must not be used again while the log is folded again."""
+        must not be used again while the log is folded."""
         if self._seen is not None and position < self._seen.position:
             raise TablesBehind(
                 f"the tables are at position {position} of learning and the routes in force at "

@@ -1,7 +1,5 @@
 """Prepares what the roles of `kintsugi up` share, and finds out which services are away.
 
-    away = prepare(settings, stop)
-
 The home, its log and embedded tables are made here, not by five processes at once. Log and database
 elsewhere are tried once, at the same time. Without them the roles start anyway and wait for what
 they need; the gateway needs neither. Guarantee: nothing elsewhere delays the start for more than
@@ -29,9 +27,8 @@ _LOOK_SECONDS: Final = 0.05
 
 
 def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
-    """Make what belongs to this machine; return sentences about services that are away. Stops
-    waiting when `stop` is set. Raises ConfigurationError, LogError, DatabaseMismatch,
-    FoldVersionMismatch."""
+    """Make what belongs to this machine; describe services that are away. Stop waiting on `stop`.
+    Raises ConfigurationError, LogError, DatabaseMismatch, FoldVersionMismatch."""
     with App(settings) as app:
         app.spool.start(ROLLOUTS.name)
         embedded = app.database.dialect.name == "sqlite"
@@ -65,8 +62,7 @@ class _Look:
         self.is_over = True
 
     def away(self) -> str | None:
-        """Return why the service cannot be used now, or None. Raises errors that waiting does not
-        mend."""
+        """Return why the service is away, or None. Raises errors that waiting does not mend."""
         from consumers.database import DatabaseUnavailable
 
         if not self.is_over:
@@ -90,8 +86,7 @@ def _see_topics(app: App) -> object:
 
 
 def _ask_at_once(looks: Sequence[_Look], stop: threading.Event) -> None:
-    """Make the attempts in daemon threads and wait at most `PATIENCE_SECONDS`; a late one closes
-    what it opened."""
+    """Make the attempts in daemon threads for at most `PATIENCE_SECONDS`; late ones clean up."""
     for look in looks:
         threading.Thread(target=look.ask, name="preparing", daemon=True).start()
     until = time.monotonic() + PATIENCE_SECONDS

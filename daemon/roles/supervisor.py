@@ -77,11 +77,9 @@ class Program:
 
     name: str
     arguments: tuple[str, ...]
-    """Arguments of `python -m`."""
     ready: str | None = None
     """URL that answers 200 once the others can use the role."""
     grace: float = 30.0
-    """Seconds the role may take to stop."""
 
 
 @dataclass(slots=True)
@@ -119,8 +117,7 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
 
 
 def engine_of(settings: "Settings") -> str | None:
-    """Return the URL of the engine that this home runs itself; None where the settings name
-    others."""
+    """Return the URL of the engine that this home runs, or None where the settings name others."""
     return None if settings.upstreams else f"http://127.0.0.1:{settings.engine.port}/v1"
 
 
@@ -235,8 +232,8 @@ class Supervisor:
         running.pause = min(2 * running.pause, _LONGEST_PAUSE)
 
     def _stop(self) -> None:
-        """Stop all roles, the gateway first: it finishes its calls while the engine answers. The
-        last events of the others are shipped."""
+        """Stop all roles in order: the engine answers the gateway's last calls, and ship sends last
+        events."""
         for turn in sorted({_turn(role) for role in self._running}):
             ending = [role for role in self._running if _turn(role) == turn]
             for running in ending:
