@@ -150,8 +150,8 @@ def read_rank(folder: Path) -> int:
 
 
 def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> Fit:
-    """Check a directory of PEFT against a base (None: its checkpoint is elsewhere). Raises
-    BadAdapter, BadBase."""
+    """Check a directory of PEFT against a base (None: not on this machine). Raises BadAdapter,
+    BadBase."""
     _check_files(folder)
     if has_provenance(folder):
         verify(folder)
@@ -409,8 +409,7 @@ def _against(
 
 
 def list_targets(settings: Mapping[str, Any], names: Collection[str]) -> set[str]:
-    """Return the layers that an adapter targets, by PEFT's rule. Raises BadAdapter for a bad
-    pattern."""
+    """Return the layers that an adapter targets, by PEFT's rule. Raises BadAdapter."""
     targets, excluded = settings.get("target_modules"), settings.get("exclude_modules")
     named = _match(targets, names) - (_match(excluded, names) if excluded else set())
     # PEFT checks no number of a layer that is listed by its whole name.

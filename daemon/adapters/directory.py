@@ -164,8 +164,7 @@ def has_provenance(folder: Path) -> bool:
 
 
 def verify(folder: Path, weights_limit: int | None = None) -> Provenance:
-    """Check that a directory holds a whole adapter, its weights within the limit. Raises
-    BadAdapter."""
+    """Check that a directory holds a whole adapter within the limit. Raises BadAdapter."""
     provenance = _provenance(folder)
     for name, expected in provenance.files.items():
         limit = weights_limit if name == WEIGHTS else None
@@ -273,8 +272,7 @@ class TensorData:
 
     @property
     def finite(self) -> bool:
-        """Whether every number is finite in half precision (below 65,536) and the dtype an
-        adapter's."""
+        """Whether every number is finite in half precision (< 65,536); False for other dtypes."""
         if self.dtype not in _BEYOND:
             return False
         width, last, before = _BEYOND[self.dtype]
@@ -290,6 +288,7 @@ class TensorData:
 
 
 _SIZE: Final = 0x7F
+"""All bits of a byte but the sign's."""
 _BEYOND: Final = {
     "F64": (8, 0x40, 0xF0),
     "F32": (4, 0x47, 0x80),

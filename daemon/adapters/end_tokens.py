@@ -1,9 +1,7 @@
-"""The end tokens of a checkpoint, read from its files without torch.
-
-They are in `generation_config.json` (or else `config.json`) and `tokenizer_config.json`, and the
-chat template writes one at the end of a turn. Not covered: a template that composes its end token
-of parts; the engine refuses such a checkpoint (daemon/engine/chat.py).
-"""
+"""The end tokens of a checkpoint, read from its files without torch: `generation_config.json` (or
+else `config.json`), `tokenizer_config.json` and the chat template, which writes one at the end of a
+turn. Not covered: a template that composes its end token of parts; the engine refuses such a
+checkpoint (daemon/engine/chat.py)."""
 
 import json
 import re

@@ -27,7 +27,7 @@ the factor `NEARER`. In float32 that tells an adapter at 0.008 from its base. In
 one at 0.06 or nearer, whose effect is smaller than the rounding.
 
 Not covered: a change that moves no log-probability by more than the tolerance (files have hashes
-for that); modes of vLLM that report other numbers than the softmax's logarithms.
+for that); vLLM's modes that report other numbers than the softmax's logarithms; GPUs (unmeasured).
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,8 +42,11 @@ from events.messages import StrictModel
 
 PROBES: Final = 16
 LENGTH: Final = 16
+"""Tokens of a prompt."""
 TOKENS: Final = 4
+"""Tokens written after each prompt."""
 LIKELIEST: Final = 3
+"""Likeliest tokens reported for each step."""
 
 EXACT: Final = 1e-3
 """The least tolerance: 200 times the distance in float32."""
@@ -178,8 +181,7 @@ def _differences(first: Fingerprint, second: Fingerprint) -> Iterator[float]:
 
 
 def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[float]:
-    """Yield the gap of each reported token; the smallest possible if one step does not report
-    it."""
+    """Yield the gap of each reported token; the smallest possible if one step lacks it."""
     for token, chance in chain(first.items(), second.items()):
         if token in first and token in second:
             yield first[token] - second[token]
@@ -189,7 +191,7 @@ def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[f
 
 
 def tolerance(base: Fingerprint, expected: Expectation) -> float:
-    """Return the allowed distance of an engine's adapters by its answer as `base`. Raises
+    """Return the allowed distance of an engine's adapters by its answer `base`. Raises
     OtherBase."""
     noise = distance(base, expected.base)
     if noise > COARSEST:

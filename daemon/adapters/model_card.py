@@ -32,6 +32,7 @@ class CardFacts:
     alias: str
     base: str
     sha256: str
+    """SHA-256 of its weights."""
     capability: str | None
     state: str
     rank: int

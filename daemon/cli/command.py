@@ -1,8 +1,6 @@
-"""The base of every command: the common options, and its `Cli`.
-
-A command is a function `(cli, ...) -> exit code or None`. `command` registers it with typer under
-its own parameters and the common ones, which may stand before or after the command's name.
-"""
+"""The base of every command, a function `(cli, ...) -> exit code or None`. `command` registers it
+with typer under its own parameters and the common ones, which may stand before or after its
+name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -101,8 +99,7 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
 
 
 def default_command(group: typer.Typer) -> Callable[[F], F]:
-    """Register `(cli, ...) -> exit code` as a noun's default command, with options behind the
-    noun."""
+    """Register `(cli, ...) -> exit code` as a noun's default; its options stand behind the noun."""
 
     def register(function: F) -> F:
         group.callback(invoke_without_command=True)(_with_common_options(function, _is_default))

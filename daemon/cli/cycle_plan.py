@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from events.learning import JobRequested, TaskProposed, TaskRejected
 
 _SHORT: Final = 48
+"""Characters of a task's id that a terminal shows."""
 
 _PATTERN_FIELDS: Final = (
     "pattern", "priority", "status", "failures", "attempts", "pass_rate", "operator",

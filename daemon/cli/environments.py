@@ -114,6 +114,7 @@ _SHOWN_MISMATCHES = 20
 """Mismatches of a replay shown in the table; `--json` has all of them."""
 
 _SHOWN_VALUE = 160
+"""Characters of a value in that table."""
 
 Domain = Annotated[str, typer.Option("--env", metavar="E", help="retail, airline or telecom.")]
 

@@ -21,6 +21,7 @@ class PageUnwritable(KintsugiError):
 
 
 _TASKS: Final = 3
+"""Tasks that a terminal shows of one pattern."""
 
 
 def register(app: typer.Typer) -> None:

@@ -47,7 +47,9 @@ class Section:
     """A method's part of a command's answer."""
 
     document: Any
+    """For scripts, as JSON."""
     text: str
+    """For a terminal; may be empty."""
 
 
 def build_loop_metrics() -> "list[MethodMetrics]":
@@ -60,8 +62,8 @@ def build_loop_metrics() -> "list[MethodMetrics]":
 
 
 def read_version_files(app: "App", connection: "Connection", row: "AdapterRow") -> dict[str, bytes]:
-    """Return a bundle's files, without the manifest, of a version with members. Raises
-    BundleRefusal, BadAdapter, NoFingerprint."""
+    """Return a bundle's files of a version with members. Raises BundleRefusal, BadAdapter,
+    NoFingerprint."""
     from daemon.methods.skills.panel_bundle import read_panel_files
 
     return read_panel_files(app, connection, row)
@@ -101,8 +103,7 @@ def describe_pool(pool: "TaskPool") -> dict[str, int]:
 
 
 def name_reasons(reasons: "Sequence[str]") -> list[str]:
-    """Name why an adapter depends on a person's rollouts: tasks of persons' sessions are
-    lessons."""
+    """Name why an adapter depends on a person's rollouts: persons' sessions only make lessons."""
     return ["lesson" if reason == "drawn" else reason for reason in reasons]
 
 

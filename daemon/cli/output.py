@@ -1,9 +1,6 @@
-"""Output of a command: data on stdout, talk on stderr.
-
-With `--json` stdout holds exactly one JSON document (JSON Lines for streams of events). Progress is
-shown on a terminal only. Control characters in rollouts are made visible, so that no foreign text
-can drive the reader's terminal.
-"""
+"""Output of a command: data on stdout, talk on stderr. With `--json` stdout holds exactly one JSON
+document (JSON Lines for streams of events). Progress is shown on a terminal only. Control
+characters in rollouts are made visible, so that no foreign text can drive the reader's terminal."""
 
 import json
 import shutil
@@ -86,8 +83,7 @@ class Output:
         total: int | None = None,
         unit: Literal["events", "bytes", "episodes", "answers", "tasks"] = "events",
     ) -> Iterator[Callable[[int], None]]:
-        """Show a progress bar on stderr, unless quiet or without a terminal; yield its advance
-        function."""
+        """Show progress on stderr unless quiet or without terminal; yield a function to advance."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda _: None
             return

@@ -38,8 +38,7 @@ WhyNot = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for 
 
 
 def act_of(actor: str | None, reason: str) -> "Act":
-    """Return the act of an operator, by default the current user; cut to 128 and 1,000
-    characters."""
+    """Return the act of an operator (default: the user); cut to 128 and 1,000 characters."""
     from daemon.core.decision_log import Act
 
     return Act((actor or getpass.getuser())[:128], reason[:1000])

@@ -260,8 +260,7 @@ def add_definitions(
     definitions: "Iterable[RawDefinition]",
     writer: "TaskWriter",
 ) -> "tuple[list[str], list[Refusal]]":
-    """Append definitions that pass the checks; return their ids and the refusals. Raises LogError,
-    DatabaseUnavailable."""
+    """Append sound definitions; return ids and refusals. Raises LogError, DatabaseUnavailable."""
     from daemon.proposer.additions import Addition, Refusal
 
     ids: list[str] = []

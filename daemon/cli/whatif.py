@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from events.log import EventLog
 
 _LOOKS: Final = 1_000
-"""At most, by default."""
+"""Most looks at the log."""
 
 
 def register(app: typer.Typer) -> None:

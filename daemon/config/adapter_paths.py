@@ -1,10 +1,8 @@
-"""Paths of adapters in events and rows, and their folders on this machine.
-
-A home may be restored or moved to another path, so paths in it are stored relative to it. An older
-event's absolute path into a folder named like the present one (`adapters`) means the adapter of
-that name in this home, because names of adapters are never used twice. Any other absolute path
-means itself. Programs of jobs read such paths without settings, by a variable.
-"""
+"""Paths of adapters in events and rows, and their folders on this machine. A home may be restored
+or moved to another path, so paths in it are stored relative to it. An older event's absolute path
+into a folder named like the present one (`adapters`) means the adapter of that name in this home,
+because names of adapters are never used twice. Any other absolute path means itself. Programs of
+jobs read such paths without settings, by a variable."""
 
 import json
 import os

@@ -1,9 +1,7 @@
-"""The ranges of the numbers in a job's spec, and the maximum sizes of its texts and lists.
-
-The models of the spec (events/jobs.py) take every finite number above a lower bound, so that stored
+"""The ranges of the numbers in a job's spec, and the maximum sizes of its texts and lists. The
+models of the spec (events/jobs.py) take every finite number above a lower bound, so that stored
 specs stay readable. A job is refused outside of these ranges, in which no number overflows in
-single precision, in torch or in a machine's memory. A test checks that every number has a range.
-"""
+single precision, in torch or in a machine's memory. A test checks that every number has a range."""
 
 from collections.abc import Iterator
 from typing import Any, Final

@@ -1,10 +1,8 @@
 """Published algorithms as presets, each with its source and the points that it leaves open.
-
 `*_paper` is a publication's algorithm, `*_code` that of its released program; they differ. A preset
 defines the loss, the advantages and the filter. The learning rate depends on the model: 1e-3 to
 2e-3 for LoRA below 10 M parameters (measured), about 1e-5 at 4 B (from publications). A preset may
-have its source's recipe, which `training.recipe` takes instead of the settings' own numbers.
-"""
+have its source's recipe, which `training.recipe` takes instead of the settings' own numbers."""
 
 from dataclasses import dataclass
 from typing import Final

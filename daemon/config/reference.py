@@ -1,8 +1,6 @@
-"""The reference of the settings, from their declarations: names, values, defaults and meaning.
-
-The meaning is the text below a setting in its class, read from the source on request: pydantic
-would read it at each start of the program.
-"""
+"""The reference of the settings, from their declarations: names, values, defaults and meaning. The
+meaning is the text below a setting in its class, read from the source on request: pydantic would
+read it at each start of the program."""
 
 import ast
 import inspect

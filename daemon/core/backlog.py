@@ -31,7 +31,6 @@ def read_pending_ids(spool: SqliteLog, reached: Position) -> set[str]:
 
 
 def _find_next_offset(spool: SqliteLog, partition: int, sequences: Mapping[str, int]) -> int:
-    """Return the offset after the last folded own record; copies lie before, and are folded
-    first."""
+    """Return the offset after the last folded own record; copies lie and are folded before."""
     last = sequences.get(spool.source)
     return 0 if last is None else spool.copy_end(ROLLOUTS.name, partition) + last + 1

@@ -78,8 +78,7 @@ def _check(security: KafkaSecurity) -> None:
 
 
 def ship(spool: SqliteLog, log: KafkaLog, patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Bring the spool to Kafka, or wait for another process to do it. Raises LogUnavailable after
-    `patience_seconds`."""
+    """Bring the spool to Kafka, or wait for another process to do it. Raises LogUnavailable."""
     goal = {stream: spool.end(stream) for stream in STREAMS}
     if count_backlog(spool, goal) == 0:
         return

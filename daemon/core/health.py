@@ -98,8 +98,7 @@ def lag(log: EventLog, reached: FoldState) -> dict[str, int]:
 
 
 def describe_gaps(log: EventLog, reached: FoldState) -> list[str]:
-    """Describe events that the log lacks for the fold to go on: the `gaps`, and rollouts of a
-    round. Raises LogUnavailable."""
+    """Describe events that the fold needs and the log lacks. Raises LogUnavailable."""
     return [*reached.gaps, *_unheld(log, reached)]
 
 
@@ -125,8 +124,8 @@ def _unheld(log: EventLog, reached: FoldState) -> Iterator[str]:
 
 
 def find_oldest_backlog_ms(log: EventLog, reached: FoldState) -> dict[str, int]:
-    """Return stream -> recording time (Unix ms) of its first unfolded event, by reads of one
-    record."""
+    """Return stream -> time (Unix ms) of its first unfolded event; reads one record per
+    partition."""
     oldest: dict[str, int] = {}
     for stream in STREAMS:
         ends = log.end(stream)

@@ -41,8 +41,7 @@ class Breaks:
     troubles: list[str] = field(default_factory=list)
 
     def attempt(self, kind: str, part: Callable[[], None], name: str = "") -> None:
-        """Do a part of a round and keep its error here, under `name` or `kind`. Raises those in
-        HALTS."""
+        """Do a part of a round and keep its error here. Raises the errors in HALTS."""
         why: str | None = None
         try:
             part()

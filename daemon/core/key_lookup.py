@@ -1,8 +1,6 @@
-"""Looks up the key of a person's sealed content, never that of an erased person.
-
-`find` and `erased` are called only for sealed content, so other processes need neither a key store
-nor the tables. The result of `erased` is used for `FRESH_SECONDS`, as a key is.
-"""
+"""Looks up the key of a person's sealed content, never that of an erased person. `find` and
+`erased` are called only for sealed content, so other processes need neither a key store nor the
+tables. The result of `erased` is used for `FRESH_SECONDS`, as a key is."""
 
 import math
 import time

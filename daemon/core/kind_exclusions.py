@@ -38,6 +38,7 @@ class CheatRecord(StrictModel):
     """The kinds of an environment that the bank of cheaters wins."""
 
     digest: str
+    """Digest of the code of environment and bank."""
     winnable: dict[str, str]
     """Kind that a cheat wins, or that cheaters cannot play -> a sentence with the remedy."""
 
@@ -183,8 +184,7 @@ def _describe_kinds(
 
 
 def list_idle_exemptions(settings: "Settings", agents: Sequence[AgentKinds]) -> list[str]:
-    """Return names in `environments.allow_winnable` that are no kind which these agents' cheaters
-    play."""
+    """Return the names in `environments.allow_winnable` without effect for these agents."""
     known = {f"{agent.environment}/{kind}" for agent in agents for kind in agent.played}
     return [name for name in settings.environments.allow_winnable if name not in known]
 
@@ -192,8 +192,7 @@ def list_idle_exemptions(settings: "Settings", agents: Sequence[AgentKinds]) -> 
 def drop_kinds(
     environment: Environment, pools: Sequence[TaskPool], excluded: Mapping[str, str]
 ) -> list[TaskPool]:
-    """Return the pools without these kinds and those left empty; other environments' are
-    unchanged."""
+    """Return the pools without tasks of these kinds; empty ones go, other environments' stay."""
     if not excluded:
         return list(pools)
 

@@ -1,9 +1,7 @@
-"""The engine that `kintsugi up` runs for a home, for the commands beside it.
-
-`up` writes the address into the home's lock, and each start may write another. A server there is
-the home's engine only if it shows a mark of this home (start_mark.py): another home's engine may
-have the port by now.
-"""
+"""The engine that `kintsugi up` runs for a home, for the commands beside it. `up` writes the
+address into the home's lock, and each start may write another. A server there is the home's engine
+only if it shows a mark of this home (start_mark.py): another home's engine may have the port by
+now."""
 
 from dataclasses import dataclass
 from pathlib import Path

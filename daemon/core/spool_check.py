@@ -21,8 +21,7 @@ class SpoolBehindTables(LogError):
 def check_spool(
     reading: "Callable[[], AbstractContextManager[Connection]]", spool: "SqliteLog"
 ) -> None:
-    """Check that a spool holds its folded events; `reading` opens the tables. Raises
-    SpoolBehindTables, LogError, DatabaseUnavailable."""
+    """Check the spool by the tables. Raises SpoolBehindTables, LogError, DatabaseUnavailable."""
     from consumers.reads import spools
 
     with reading() as connection:

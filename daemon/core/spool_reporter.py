@@ -1,10 +1,11 @@
 """Reports to the database how far a home's shipped log reaches. So the database shows missing
-events of owners that never came back (consumers/reads/spools.py).
+events of owners that never came back (consumers/reads/spools.py). Before a report it checks that
+the log holds every folded event. Without one of them the log was restored from an earlier copy and
+numbers anew, so its shipper has to stop.
 
-Before a report it checks that the log holds every folded event. Without one of them the log was
-restored from an earlier copy and numbers anew, so its shipper has to stop. Guarantee: neither
-recording nor shipping waits for the database; the report after an outage covers it. Not covered:
-events of the home's other roles after its shipper's last report, until the next shipper.
+Guarantee: neither recording nor shipping waits for the database; the report after an outage covers
+it. Not covered: events of the home's other roles after its shipper's last report, until the next
+shipper.
 """
 
 import logging
@@ -71,8 +72,7 @@ def report_in_background(
 
 
 def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
-    """Report how far a spool reaches; with `ends`, forget a spool that is all shipped. Raises
-    LogError, DatabaseUnavailable."""
+    """Report a spool; with `ends`, forget a shipped one. Raises LogError, DatabaseUnavailable."""
     from consumers import database
     from consumers.reads import spools
     from daemon.core.app import explain_errors

@@ -1,9 +1,7 @@
-"""The mark by which `kintsugi up` tells its own servers from others.
-
-An answer on a port does not identify a process: another home's engine has other weights, and
-another home's gateway records elsewhere. So each start passes its processes a mark in a variable,
-and they show it. It is no secret. Not covered: a process that shows a foreign mark on purpose.
-"""
+"""The mark by which `kintsugi up` tells its own servers from others. An answer on a port does not
+identify a process: another home's engine has other weights, and another home's gateway records
+elsewhere. So each start passes its processes a mark in a variable, and they show it. It is no
+secret. Not covered: a process that shows a foreign mark on purpose."""
 
 import os
 from contextlib import suppress

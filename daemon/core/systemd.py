@@ -1,8 +1,6 @@
-"""Notifications to the service manager that started this process: ready, alive, stopping.
-
-systemd (Type=notify, WatchdogSec=) names a socket in $NOTIFY_SOCKET and reads lines from it.
-Without one nothing is sent. A role does not end because the socket is no longer read.
-"""
+"""Notifications to the service manager that started this process: ready, alive, stopping. systemd
+(Type=notify, WatchdogSec=) names a socket in $NOTIFY_SOCKET and reads lines from it. Without one
+nothing is sent. A role does not end because the socket is no longer read."""
 
 import logging
 import os

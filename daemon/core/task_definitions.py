@@ -1,9 +1,7 @@
-"""Environments that find the bodies of tasks by content in the tables.
-
-The tables are folded from the log, so every machine with the log finds a task, also after `kintsugi
-rebuild`. The environment checks each body by its hash. A body that is sealed with a person's key is
-opened with the key store, until the person is erased.
-"""
+"""Environments that find the bodies of tasks by content in the tables. These are folded from the
+log, so every machine with the log finds a task, also after `kintsugi rebuild`. The environment
+checks each body by its hash. A body that is sealed with a person's key is opened with the key
+store, until the person is erased."""
 
 from typing import TYPE_CHECKING
 
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def open_event_environment(app: "App", place: str) -> "Environment":
-    """Open the environment of an event. Raises UnknownEnvironment, also for a file that no setting
-    names, and EnvironmentBroken."""
+    """Open an event's environment. Raises UnknownEnvironment, also for unset files,
+    EnvironmentBroken."""
     settings = app.settings
     environment = open_from_event(
         place,

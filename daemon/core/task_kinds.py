@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 def find_kinds(settings: "Settings", environment: str) -> tuple[str, ...] | None:
-    """Return the kinds that an environment (name or path) writes and jobs train on
-    (kind_exclusions.py). Return None for one that cannot be opened: then every failure counts, and
-    the cycle that opens it ends with the reason."""
+    """Return the kinds that an environment (name or path) writes and jobs train on; None for one
+    that cannot be opened: then every failure counts, and the cycle that opens it ends with the
+    reason."""
     paths = tuple(settings.environments.paths)
     files = tuple(_list_files([Path(environment.rpartition(":")[0] or environment), *paths]))
     try:

@@ -49,6 +49,7 @@ MOST_UNSEEN: Final = 30.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 Clock = Callable[[], float]
+"""Seconds since some moment; monotonic."""
 
 
 class Observation(StrictModel):
@@ -144,8 +145,7 @@ class JobFolder:
         return Active(len(attempts), _seconds(attempts), 0.0)
 
     def measure_stop_delay(self, attempt: Path) -> float:
-        """Return the seconds that an attempt ran on after its stop; this is a look, the first of
-        which returns 0."""
+        """Look at a stopping attempt; return the seconds that it ran since the first such look."""
         seen = self._look(attempt)
         if seen.told is None:
             seen = seen.model_copy(update={"told": seen.ran})
@@ -183,8 +183,7 @@ class JobFolder:
         return self.path / "attempts"
 
     def _barren(self, attempts: Sequence[Path]) -> int:
-        """Return how many last attempts left the journal unchanged, but for those ended by a
-        setting."""
+        """Return how many last attempts left the journal unchanged, but for ends by a setting."""
         length, count = _size(self.path / OUT / JOURNAL), 0
         for name in reversed(attempts):
             # A file lost for want of room belongs to an attempt that began nothing.

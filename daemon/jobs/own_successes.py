@@ -62,8 +62,8 @@ def offer_successes(
     pools: Sequence[TaskPool],
     most: int,
 ) -> tuple[list[TaskPool], str | None]:
-    """Return the pools, with at most `most` successes for each to learn, and the sha256 of the file
-    of all successes; None without any."""
+    """Return the pools, those to learn with up to `most` successes, and the sha256 of the file of
+    all successes; None without any."""
     kinds = {pool.name: {_kind(environment, task) for task in pool.tasks} for pool in pools}
     wanted = set().union(*(kinds[pool.name] for pool in pools if not pool.replay))
     readable: dict[str, Trajectory] = {}

@@ -91,8 +91,7 @@ class RayRunner:
         mode: int = private.FOLDER,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Run `command`, as the cluster's machines know it, with the spec's path and `--out DIR`.
-        Every job gets `variables`."""
+        """Run `command` on the cluster with the spec's path, `--out DIR` and the `variables`."""
         self._root = root.absolute()
         self._mode = mode
         self._cluster = cluster
@@ -111,7 +110,7 @@ class RayRunner:
         self._cluster.version()
 
     def start(self, job: Job) -> bool:
-        """Submit the next attempt; return False while all slots are taken. Raises JobStartError,
+        """Submit the next attempt; return False without a free slot. Raises JobStartError,
         RunnerUnavailable."""
         folder = JobFolder(self.folder(job.id))
         try:
@@ -239,7 +238,7 @@ class Cluster:
             return _LISTED.validate_python(self._json("GET", "/api/jobs/"))
 
     def submit(self, wanted: dict[str, Any]) -> str | None:
-        """Submit a job; return the reason of a refusal, after which an earlier one may exist."""
+        """Submit a job; return why it was refused, as one that was submitted before is."""
         with self._unavailable():
             answer = self._answer("POST", "/api/jobs/", json=wanted, timeout=_SUBMIT_SECONDS)
             return None if answer.is_success else _last_line(answer.text)

@@ -69,8 +69,7 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
 
 
 def record_rounds(app: "App", job: JobRow, folder: Path) -> int:
-    """Append whole rounds that the tables lack; return their number. Raises LogError,
-    BadJournal."""
+    """Append rounds that the tables lack; return their number. Raises LogError, BadJournal."""
     rounds = job.spec.rounds
     if rounds is None:
         return 0

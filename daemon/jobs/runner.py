@@ -26,6 +26,7 @@ OUT: Final = "out"
 JOURNAL: Final = "rollouts.jsonl"
 """The learner's journal, in `OUT`: it grows with every batch."""
 LEARNT: Final = ("adapter", "checkpoints")
+"""The learner's result folders, in `OUT`."""
 GO_ON: Final = "run the same command to go on"
 """End of the learner's reason, such as a signal or a full disk, that does not end the job."""
 
@@ -118,7 +119,9 @@ class Exit:
     stopped: str | None = None
     """Reason for which it was told to stop; None where it was not."""
     complaint: str = ""
+    """The last line of its stderr."""
     full: bool = False
+    """Whether the disk of its folder has no room."""
     keyids: tuple[str, ...] = ()
     """Ids of the keys handed to it."""
 
@@ -136,8 +139,8 @@ class JobRunner(Protocol):
         """Raise RunnerUnavailable if it cannot be used; all but `folder` and `close` may."""
 
     def start(self, job: Job) -> bool:
-        """Begin a job or its next attempt, unless it runs; return False while there is no room.
-        Raises JobStartError."""
+        """Begin a job's next attempt unless it runs; return False without room. Raises
+        JobStartError."""
 
     def state(self, job: str) -> State:
         """Return the state of a job."""

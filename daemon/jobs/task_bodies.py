@@ -1,9 +1,7 @@
 """The bodies of the tasks by content that a job or a trial plays, from the tables to its folder.
-
 The spec names a task by the hash of its body: 640 bodies exceed a record of Kafka. An event rejects
 a missing task, and the job goes on without it (daemon/solver/spec.py, drop_tasks). A task whose key
-is missing, though its person was not erased, is only withheld: a backup may bring the key back.
-"""
+is missing, though its person was not erased, is only withheld: a backup may bring the key back."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +42,7 @@ class TaskKeys:
     found: tuple[Key, ...]
     """In the order of their ids."""
     erased: Mapping[str, str]
+    """Task -> a sentence about its person's erasure."""
     locked: Mapping[str, str]
     """Task -> why its key is missing, though its person was not erased."""
 
@@ -96,8 +95,7 @@ def collect_keys(app: "App", bodies: Mapping[str, str]) -> TaskKeys:
 
 
 def reject_missing(app: "App", job: JobRow, missing: Mapping[str, str]) -> list[str]:
-    """Reject a job's missing tasks by events, once; return a sentence for each. Raises LogError,
-    DecisionRefusal."""
+    """Reject missing tasks by events, once; describe each. Raises LogError, DecisionRefusal."""
     with app.reading() as connection:
         states = read_inactive_tasks(connection, job.alias)
     new = [task for task in missing if states.get(task) != REJECTED]

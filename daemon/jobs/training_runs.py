@@ -165,8 +165,7 @@ class _Look:
         return None
 
     def _start(self, attempt: int, why: str, ended: Exit) -> Iterator[str]:
-        """Start an attempt, unless an environment may not be run; `ended` is the earlier state.
-        Raises UnknownKind."""
+        """Start an attempt unless an environment may not be run. Raises UnknownKind."""
         find_kind(self._job.spec)
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
@@ -193,7 +192,7 @@ class _Look:
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
     def _make_files(self) -> Generator[str, None, dict[str, bytes]]:
-        """Return the files from the log; reject tasks without a body. Raises NotShown,
+        """Return files from the log; reject tasks without a body. Raises NotShown,
         NothingPlayable."""
         spec = self._job.spec
         files: dict[str, bytes] = {}
@@ -223,8 +222,7 @@ class _Look:
         return files
 
     def _collect_keys(self, files: Mapping[str, bytes]) -> Generator[str, None, tuple[Key, ...]]:
-        """Return the keys of persons' tasks in these files or those of the first attempt; reject
-        the tasks of persons erased since."""
+        """Return the keys of tasks in these or the first attempt's files; reject erased ones."""
         content = files.get(DEFINITIONS)
         try:
             bodies = (
@@ -261,8 +259,7 @@ class _Look:
         return ended.attempts > 0 and {key.id for key in keys} != set(ended.keyids)
 
     def _has_rounds(self) -> bool:
-        """Return whether the job closed a round, whose tasks another attempt would not make
-        again."""
+        """Return whether the job closed a round, whose tasks no other attempt would make."""
         folder = self._runner.folder(self._job.job) / OUT / ROUNDS
         return folder.is_dir() and any(folder.iterdir())
 

@@ -1,8 +1,6 @@
-"""Checks before a job or a trial that the models which play users are available.
-
-Without them an attempt plays nothing, and a number of such attempts end a job. A gate that cannot
-read its user tells nothing of its candidate.
-"""
+"""Checks before a job or a trial that the models which play users are available. Without them an
+attempt plays nothing, and a number of such attempts end a job. A gate that cannot read its user
+tells nothing of its candidate."""
 
 import asyncio
 import os
@@ -26,8 +24,7 @@ _REACH_SECONDS: Final = 10.0
 
 
 def export_key(settings: "Settings") -> None:
-    """Put the key of `models.user` into the environment for probes, jobs and trials, also from a
-    file."""
+    """Put the key of `models.user` into the environment, where probes, jobs and trials look."""
     key = settings.models.user.api_key
     if key is not None:
         os.environ[KEY_VARIABLE] = key.get_secret_value()

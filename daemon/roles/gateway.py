@@ -1,9 +1,7 @@
-"""Runs the gateway as a server process that drains on SIGTERM or SIGINT.
-
-Without keys it refuses to listen beyond this machine: any client that reaches it spends its engines
-and reads their answers. On a signal it stops being ready, accepts no new call, finishes current
-ones within `gateway.grace_seconds`, and records the rest as aborted.
-"""
+"""Runs the gateway as a server process that drains on SIGTERM or SIGINT. Without keys it refuses to
+listen beyond this machine: any client that reaches it spends its engines and reads their answers.
+On a signal it stops being ready, accepts no new call, finishes current ones within
+`gateway.grace_seconds`, and records the rest as aborted."""
 
 import logging
 import os

@@ -4,8 +4,7 @@ The home, its log and embedded tables are made here, not by five processes at on
 elsewhere are tried once, at the same time. Without them the roles start anyway and wait for what
 they need; the gateway needs neither. Guarantee: nothing elsewhere delays the start for more than
 `PATIENCE_SECONDS`, and no connection is left. Errors that waiting does not mend are raised. Not
-covered: the tables of a database that is away; `kintsugi db upgrade` brings them to their revision,
-and roles refuse others.
+covered: tables of a database that is away, which roles refuse until `kintsugi db upgrade`.
 """
 
 import threading

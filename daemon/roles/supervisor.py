@@ -77,9 +77,11 @@ class Program:
 
     name: str
     arguments: tuple[str, ...]
+    """Arguments of `python -m`."""
     ready: str | None = None
     """URL that answers 200 once the others can use the role."""
     grace: float = 30.0
+    """Seconds the role may take to stop."""
 
 
 @dataclass(slots=True)
@@ -232,8 +234,7 @@ class Supervisor:
         running.pause = min(2 * running.pause, _LONGEST_PAUSE)
 
     def _stop(self) -> None:
-        """Stop all roles in order: the engine answers the gateway's last calls, and ship sends last
-        events."""
+        """Stop all roles: the gateway's calls need the engine, and last events are shipped."""
         for turn in sorted({_turn(role) for role in self._running}):
             ending = [role for role in self._running if _turn(role) == turn]
             for running in ending:

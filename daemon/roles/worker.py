@@ -55,6 +55,7 @@ class RoundResult:
     """The results of a round."""
 
     ended: int = 0
+    """Number of sessions that were ended."""
     rollouts: int = 0
     loaded: list[str] = field(default_factory=list)
     """Names of adapters, once for each replica; the same for `unloaded` and `collected`."""
@@ -69,6 +70,7 @@ class RoundResult:
     set_aside: list[str] = field(default_factory=list)
     """Class of the error of each session that became a dead letter."""
     repairs: int = 0
+    """Failed rollouts whose repair was searched."""
     failed: list[str] = field(default_factory=list)
     """Parts of the round that failed; the next round does what they left."""
 
