@@ -150,8 +150,7 @@ def read_rank(folder: Path) -> int:
 
 
 def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> Fit:
-    """Check a directory of PEFT against a base (None: not on this machine). Raises BadAdapter,
-    BadBase."""
+    """Check a directory of PEFT against a base, or by itself (None). Raises BadAdapter, BadBase."""
     _check_files(folder)
     if has_provenance(folder):
         verify(folder)

@@ -191,7 +191,7 @@ def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[f
 
 
 def tolerance(base: Fingerprint, expected: Expectation) -> float:
-    """Return the allowed distance of an engine's adapters by its answer `base`. Raises
+    """Return the allowed distance of an engine's adapters by its base's answer. Raises
     OtherBase."""
     noise = distance(base, expected.base)
     if noise > COARSEST:

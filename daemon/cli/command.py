@@ -69,7 +69,7 @@ class Cli:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The settings by flags."""
+        """The settings of the flags."""
         return {"home": self.home}
 
     @cached_property

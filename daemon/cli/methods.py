@@ -62,8 +62,7 @@ def build_loop_metrics() -> "list[MethodMetrics]":
 
 
 def read_version_files(app: "App", connection: "Connection", row: "AdapterRow") -> dict[str, bytes]:
-    """Return a bundle's files of a version with members. Raises BundleRefusal, BadAdapter,
-    NoFingerprint."""
+    """Return the files of a panel's bundle. Raises BundleRefusal, BadAdapter, NoFingerprint."""
     from daemon.methods.skills.panel_bundle import read_panel_files
 
     return read_panel_files(app, connection, row)
@@ -103,7 +102,7 @@ def describe_pool(pool: "TaskPool") -> dict[str, int]:
 
 
 def name_reasons(reasons: "Sequence[str]") -> list[str]:
-    """Name why an adapter depends on a person's rollouts: persons' sessions only make lessons."""
+    """Return the reasons in words: all tasks that are made of a person's sessions are lessons."""
     return ["lesson" if reason == "drawn" else reason for reason in reasons]
 
 

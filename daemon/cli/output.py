@@ -55,7 +55,7 @@ class Output:
         nothing: str = "",
         describe: Callable[[Any], Any] = asdict,
     ) -> None:
-        """Print rows as a table (or `nothing`), or as the document of `describe` for each."""
+        """Print rows as a table, or a document by `describe`; without rows, hint `nothing`."""
         if self.json:
             self.document([describe(row) for row in rows])
         elif rows:

@@ -1,11 +1,9 @@
-"""Schedules in the fields of crontab(5), as triggers of APScheduler.
-
-Five fields: minute, hour, day of month, month, day of week. 0 and 7 are Sunday. Months and days
-have English names of three letters. If both kinds of days are restricted, a day that fits either
-counts; if one of the two fields begins with `*`, a day must fit both. Beyond crontab(5), a range of
-named days may run over the end of the week (`fri-sun`), and `5/15` is `5-59/15`. UTC has no summer
-time, so each time of the schedule comes once.
-"""
+"""Schedules in the fields of crontab(5), as triggers of APScheduler. Five fields: minute, hour, day
+of month, month, day of week. 0 and 7 are Sunday. Months and days have English names of three
+letters. If both kinds of days are restricted, a day that fits either counts; if one of the two
+fields begins with `*`, a day must fit both. Beyond crontab(5), a range of named days may run over
+the end of the week (`fri-sun`), and `5/15` is `5-59/15`. UTC has no summer time, so each time of
+the schedule comes once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -124,8 +124,7 @@ def _unheld(log: EventLog, reached: FoldState) -> Iterator[str]:
 
 
 def find_oldest_backlog_ms(log: EventLog, reached: FoldState) -> dict[str, int]:
-    """Return stream -> time (Unix ms) of its first unfolded event; reads one record per
-    partition."""
+    """Return stream -> time (Unix ms) of its first unfolded event; reads a record per partition."""
     oldest: dict[str, int] = {}
     for stream in STREAMS:
         ends = log.end(stream)

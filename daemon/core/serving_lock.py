@@ -27,8 +27,7 @@ class HomeLockBusy(KintsugiError):
 
 @contextmanager
 def hold_serving_lock(home: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of a home; a dead holder releases it. Raises HomeLockBusy after `patience`
-    s."""
+    """Hold the lock of a home; a dead holder frees it. Raises HomeLockBusy after `patience` s."""
     path = home / "serving.lock"
     with private.open_lock(path) as lock:
         _lock(lock.fileno(), path, time.monotonic() + patience)

@@ -1,12 +1,9 @@
 """Reports to the database how far a home's shipped log reaches. So the database shows missing
 events of owners that never came back (consumers/reads/spools.py). Before a report it checks that
 the log holds every folded event. Without one of them the log was restored from an earlier copy and
-numbers anew, so its shipper has to stop.
-
-Guarantee: neither recording nor shipping waits for the database; the report after an outage covers
-it. Not covered: events of the home's other roles after its shipper's last report, until the next
-shipper.
-"""
+numbers anew, so its shipper has to stop. Guarantee: neither recording nor shipping waits for the
+database; the report after an outage covers it. Not covered: events of the home's other roles after
+its shipper's last report, until the next shipper."""
 
 import logging
 import socket

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def open_event_environment(app: "App", place: str) -> "Environment":
-    """Open an event's environment. Raises UnknownEnvironment, also for unset files,
-    EnvironmentBroken."""
+    """Open the environment of an event. Raises UnknownEnvironment, also for a file that no setting
+    names, and EnvironmentBroken."""
     settings = app.settings
     environment = open_from_event(
         place,

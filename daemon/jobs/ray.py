@@ -110,7 +110,7 @@ class RayRunner:
         self._cluster.version()
 
     def start(self, job: Job) -> bool:
-        """Submit the next attempt; return False without a free slot. Raises JobStartError,
+        """Submit an attempt; return False without a slot. Raises JobStartError,
         RunnerUnavailable."""
         folder = JobFolder(self.folder(job.id))
         try:

@@ -139,8 +139,7 @@ class JobRunner(Protocol):
         """Raise RunnerUnavailable if it cannot be used; all but `folder` and `close` may."""
 
     def start(self, job: Job) -> bool:
-        """Begin a job's next attempt unless it runs; return False without room. Raises
-        JobStartError."""
+        """Begin an attempt unless one runs; return False without room. Raises JobStartError."""
 
     def state(self, job: str) -> State:
         """Return the state of a job."""

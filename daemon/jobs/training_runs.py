@@ -192,8 +192,7 @@ class _Look:
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
     def _make_files(self) -> Generator[str, None, dict[str, bytes]]:
-        """Return files from the log; reject tasks without a body. Raises NotShown,
-        NothingPlayable."""
+        """Return files from the log; reject bodiless tasks. Raises NotShown, NothingPlayable."""
         spec = self._job.spec
         files: dict[str, bytes] = {}
         names = [name for pool in spec.pools for name in pool.successes]
@@ -222,7 +221,7 @@ class _Look:
         return files
 
     def _collect_keys(self, files: Mapping[str, bytes]) -> Generator[str, None, tuple[Key, ...]]:
-        """Return the keys of tasks in these or the first attempt's files; reject erased ones."""
+        """Return the keys of tasks in these or the first files; reject erased persons' tasks."""
         content = files.get(DEFINITIONS)
         try:
             bodies = (
