@@ -57,6 +57,8 @@ class BadName(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class HomeAdapter:
+    """An adapter of the home."""
+
     name: str
     folder: Path
     sha256: str

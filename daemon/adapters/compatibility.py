@@ -305,8 +305,7 @@ def check_pair(
 
 
 def layers(checkpoint: Path) -> dict[str, tuple[int, int] | None]:
-    """Return the matrices of a base from the headers of its files. The embedding is also the head
-    where the files have none. Raises BadBase."""
+    """Return a base's matrices by file headers; a missing head is the embedding. Raises BadBase."""
     shapes: dict[str, tuple[int, int] | None] = {}
     for file in _files(checkpoint):
         for name, (dtype, shape) in _header(file).items():

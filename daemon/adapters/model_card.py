@@ -28,6 +28,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
+    """The facts on a card."""
+
     adapter: str
     alias: str
     base: str

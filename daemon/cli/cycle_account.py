@@ -166,7 +166,6 @@ def _build_kind_table(diagnosis: "Diagnosis", tasks: "Tasks", gate: "Gate") -> A
 
 
 def _describe_rollout_share(kind: "KindTasks | None") -> str | None:
-    """Return the kind's part of the job's rollouts at pools that are no replay."""
     if kind is None or kind.rollout_share is None:
         return None
     return f"{kind.rollout_share:.0%}" + (", few" if kind.starved else "")

@@ -245,7 +245,6 @@ def evaluate(
 
 
 def _split_names(env: str, selection: "Selection", scenarios: Path | None) -> list[str]:
-    """Return the named environments. Raises BadParameter for unfit options and repeated names."""
     if "," not in env or Path(env).exists():
         return [env]
     names = [name.strip() for name in env.split(",")]

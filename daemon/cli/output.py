@@ -65,6 +65,7 @@ class Output:
 
     @property
     def columns(self) -> int:
+        """Width of text."""
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
 
     def hint(self, text: str) -> None:

@@ -62,8 +62,7 @@ def parse_share(text: str, hint: str) -> float:
 
 
 def locate_files(cli: Cli, path: str | None) -> str | None:
-    """Return the folder on this machine of an adapter's recorded path; None and the empty path of a
-    version with members stay as they are."""
+    """Return the local folder of an adapter's recorded path; None and the empty path stay."""
     return str(cli.settings.adapter_paths.locate(path)) if path else path
 
 

@@ -120,7 +120,6 @@ RANGES: Final[dict[type[BaseModel], dict[str, Range]]] = {
     },
     algorithm.Algorithm: {"mini_batches": (1, 65_536), "epochs": (1, 1000)},
 }
-"""Model -> field -> range of its numbers."""
 
 _SAMPLER: Final = ("rollouts", "groups", "size", "temperature", "max_tokens")
 TRAINING: Final[dict[str, Range]] = {

@@ -27,6 +27,8 @@ _LIMITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SettingEntry:
+    """One setting."""
+
     setting: str
     """Dotted name, as in TOML."""
     variable: str

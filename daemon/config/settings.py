@@ -164,7 +164,6 @@ class Environments(Section):
     @field_validator("paths", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """Split the variable's value at the separator of PATH."""
         return value.split(os.pathsep) if isinstance(value, str) and value else value or ()
 
 
@@ -568,7 +567,6 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
-        """Refuse values that each job would refuse."""
         from daemon.config.job_ranges import TRAINING
 
         for name, (low, high) in TRAINING.items():

@@ -86,6 +86,7 @@ class App:
 
     @cached_property
     def spool(self) -> "SqliteLog":
+        """This home's own log."""
         from events.sqlite.log import SqliteLog
         from producers.spool.owner import own
 

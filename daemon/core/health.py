@@ -76,6 +76,7 @@ class FoldState:
 
 
 def read_fold_state(connection: "Connection") -> FoldState:
+    """Return the position of the tables."""
     return FoldState(
         read_fold_version(connection),
         read_fold_positions(connection),
@@ -149,6 +150,8 @@ _REASONS: Final[Mapping[type[KintsugiError], HaltReason]] = {
 
 @dataclass(frozen=True, slots=True)
 class Halt:
+    """A reason for which a fold stops."""
+
     reason: HaltReason
     text: str
     place: str = "all streams"

@@ -1,11 +1,9 @@
-"""Kinds of task without training: of constant outcome, or won by a cheat.
-
-Built-in environments are proven by their tests. For any other the bank of cheaters (envs/cheating)
-plays every kind once for each state of its code: in the cycle that writes its first tasks, and
-before an evaluation on another machine. `environments/NAME.json` of the home stores the wins. A
-kind that cheaters cannot play is excluded like a winnable one. `environments.allow_winnable` names
-kinds that are used anyway. Not covered: an environment that depends on files beside its code.
-"""
+"""Kinds of task without training: of constant outcome, or won by a cheat. Built-in environments are
+proven by their tests. For any other the bank of cheaters (envs/cheating) plays every kind once for
+each state of its code: in the cycle that writes its first tasks, and before an evaluation on
+another machine. `environments/NAME.json` of the home stores the wins. A kind that cheaters cannot
+play is excluded like a winnable one. `environments.allow_winnable` names kinds that are used
+anyway. Not covered: an environment that depends on files beside its code."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +121,6 @@ class AgentKinds:
     """Kind -> its cheater, and the remedy."""
     allowed: tuple[str, ...]
     error: str | None
-    """Why its kinds cannot be read."""
     says: str
     """All of this in words; may be empty."""
 

@@ -17,6 +17,8 @@ _REMEDY: Final = "start kintsugi up, or name an engine with --upstream"
 
 @dataclass(frozen=True, slots=True)
 class OwnEngine:
+    """The engine of a home's `up`."""
+
     url: str | None
     """Ends in `/v1`; None where it does not answer."""
     trouble: str = ""

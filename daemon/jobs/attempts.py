@@ -88,12 +88,15 @@ class _Beats(StrictModel):
 
 
 class JobFolder:
+    """The folder of a job."""
+
     def __init__(self, path: Path, clock: Clock = time.monotonic) -> None:
         self.path = path
         self._clock = clock
 
     @property
     def arguments(self) -> tuple[str, ...]:
+        """Arguments of the program that runs the job."""
         return (str(self.path / SPEC), "--out", str(self.path / OUT))
 
     def attempts(self) -> list[Path]:

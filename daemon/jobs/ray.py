@@ -59,6 +59,7 @@ class ClusterJob(StrictModel):
 
     @property
     def open(self) -> bool:
+        """Whether it waits or runs."""
         return self.status in ("PENDING", "RUNNING")
 
 

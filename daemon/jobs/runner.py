@@ -52,6 +52,8 @@ class RunnerUnavailable(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
+    """A job to run."""
+
     id: str
     spec: StrictModel
     traceparent: str | None = None
@@ -70,8 +72,7 @@ class Job:
 
 
 class Result(StrictModel):
-    """The last line of a job (daemon/solver/telemetry/outcome.py) or of a trial
-    (daemon/evaluation/trial.py), which has `played`."""
+    """The last line of a job (daemon/solver/telemetry/outcome.py) or of a trial (`played`)."""
 
     # A later version may say more.
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskBodies:
+    """The bodies of some tasks by content."""
+
     found: Mapping[str, str]
     """Task -> the text of its body; for a person's, its ciphertext."""
     missing: Mapping[str, str]

@@ -119,7 +119,6 @@ class _Look:
         """Whether the runner could not tell the state of jobs."""
 
     def tell(self, notes: list[str]) -> None:
-        """Do the next thing, and append its events to `notes`."""
         try:
             for event in self.advance():
                 notes.append(event)
@@ -128,7 +127,6 @@ class _Look:
             notes.append(str(error))
 
     def advance(self) -> Iterator[str]:
-        """Do the next thing, if there is one."""
         try:
             yield from self._advance()
         except (JobStartError, AdapterWriteError, DecisionRefusal, UnknownKind) as error:

@@ -187,7 +187,6 @@ class _Server(uvicorn.Server):
         self._pulse = systemd.Pulse()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and notify the service manager."""
         await super().startup(sockets)
         systemd.notify_ready()
 
@@ -235,6 +234,7 @@ def check_reach(host: str, address: str, keys: bool) -> None:
 
 
 def build_client_keys(settings: Settings) -> ClientKeys:
+    """Return the keys of the clients."""
     keys = [ClientKey(key.name, key.sha256, frozenset(key.scopes)) for key in settings.gateway.keys]
     return ClientKeys(keys)
 

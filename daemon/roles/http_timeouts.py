@@ -88,7 +88,6 @@ class PatientConnection(H11Protocol):
         self._refuse(Refused(status, TOO_LONG if status == 431 else _NO_HTTP))
 
     def _refuse(self, refused: Refused) -> None:
-        """Send a final error answer unless one was begun, and close the connection."""
         if self.cycle is not None and not self.cycle.response_complete:
             # Tell the application that the client has disconnected, and drop its further output.
             self.cycle.disconnected = True

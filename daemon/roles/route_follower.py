@@ -156,8 +156,7 @@ class Follower:
         self._apply(routes)
 
     def _check_ahead(self, position: int) -> None:
-        """Raise TablesBehind for tables behind the routes in force: a route that was taken back
-        must not be used again while the log is folded."""
+        """Refuse tables behind the routes in force, which would bring back a route taken back."""
         if self._seen is not None and position < self._seen.position:
             raise TablesBehind(
                 f"the tables are at position {position} of learning and the routes in force at "

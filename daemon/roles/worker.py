@@ -11,11 +11,9 @@
     repairs     the smallest change of its calls is searched for a few failed rollouts
 
 Each part reads its work from the tables, so the next round finishes one that was cut short, and two
-workers at once do the work once.
-
-Guarantee: a failure in one part of a round (a session, a job, a cycle) keeps no other part from its
-turn; it is logged, counted, and tried again. If log or database is away the round ends, and the
-next one begins with the parts that had no turn.
+workers at once do the work once. Guarantee: a failure in one part of a round (a session, a job, a
+cycle) keeps no other part from its turn; it is logged, counted, and tried again. If log or database
+is away the round ends, and the next one begins with the parts that had no turn.
 """
 
 from collections.abc import Callable
