@@ -10,8 +10,8 @@ They must match those that another process computed from base and adapter. The p
 drawn from the vocabulary's size, so they need no tokenizer, and are shorter than a block of vLLM's
 prefix cache, so every proof is computed.
 
-`distance` is the root mean square over the tokens that both report, in nats. Measured on the
-reference policy with adapters of rank 8, idle and while six clients were served by others:
+`distance` is the root mean square over the reported tokens, in nats. Measured on the reference
+policy with adapters of rank 8, idle and while six clients were served by others:
 
     embedded engine, float32                  0.000002 to 0.000005   from the computed answers
     vLLM 0.32.0 on a CPU, float32             0.000002 to 0.000004
@@ -191,8 +191,7 @@ def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[f
 
 
 def tolerance(base: Fingerprint, expected: Expectation) -> float:
-    """Return the allowed distance of an engine's adapters by its base's answer. Raises
-    OtherBase."""
+    """Return the allowed distance of adapters by the engine's base answer. Raises OtherBase."""
     noise = distance(base, expected.base)
     if noise > COARSEST:
         raise OtherBase(

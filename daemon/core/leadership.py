@@ -6,11 +6,11 @@
     with leadership.keep_lease():   around an act that takes longer than the lease
 
 Liveness is a lease in the database (leases.py), which ends by itself after its last renewal, so the
-others know when to try. The holder stops acting a margin earlier, by its own monotonic clock from
-before the renewal. Safety is the epoch: a process with the lease appends `LeaderClaimed` with the
-next epoch, folds to the log's end, and leads only if its claim won. The fold ignores decisions of
-every other epoch (cycles.py). So a paused process or a clock that jumped costs only the act. Not
-covered: effects outside the log, which the code that makes them reconciles.
+others know when to try. The holder stops acting a margin earlier, by its own monotonic clock,
+counted from before the request. Safety is the epoch: a process with the lease appends
+`LeaderClaimed` with the next epoch, folds to the log's end, and leads only if its claim won. The
+fold ignores decisions of every other epoch (cycles.py). So a paused process or a clock that jumped
+costs only the act. Not covered: effects outside the log, which the code that makes them reconciles.
 """
 
 import logging

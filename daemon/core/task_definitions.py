@@ -57,9 +57,8 @@ def find_body_in(app: "App", own: "Mapping[str, str] | None" = None) -> "FindBod
 
 
 def read_open_body(app: "App", connection: "Connection", task: str) -> str | None:
-    """Return the opened text of a task's body; None where no event brought it. Raises
-    KeysUnavailable, and UnknownTask for a body whose person was erased or whose key is lost or
-    wrong."""
+    """Return the opened text of a task's body; None where no event brought it. Raises UnknownTask
+    for an erased person's body or a lost or wrong key, and KeysUnavailable."""
     text = read_task_body(connection, task)
     if text is None:
         return None

@@ -1,5 +1,5 @@
-"""Finds the kinds of task that the agents' environments write and that jobs train on, for which
-failures a cycle can follow (consumers/diagnosis/task_kinds.py).
+"""Finds the kinds of task that the agents' environments write and that jobs train on. They decide
+which failures a cycle can follow (consumers/diagnosis/task_kinds.py).
 
     find_kinds(settings, "retail")     ("retail/=cancel_order", "retail/cancel_order", ...)
 
@@ -25,9 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def find_kinds(settings: "Settings", environment: str) -> tuple[str, ...] | None:
-    """Return the kinds that an environment (name or path) writes and jobs train on; None for one
-    that cannot be opened: then every failure counts, and the cycle that opens it ends with the
-    reason."""
+    """Return the kinds that an environment (name or path) writes and jobs train on; None if it
+    cannot be opened. Then every failure counts, and the cycle that opens it ends with the reason."""
     paths = tuple(settings.environments.paths)
     files = tuple(_list_files([Path(environment.rpartition(":")[0] or environment), *paths]))
     try:
