@@ -55,7 +55,7 @@ COARSEST: Final = 0.25
 PRECISION: Final = 3.0
 """Tolerance as a multiple of the base's distance from itself."""
 NEARER: Final = 1.5
-"""How many times nearer an answer must be to the expected one than to any other."""
+"""Least ratio of an answer's distance from any other answer to that from the expected one."""
 
 _SEED: Final = "kintsugi fingerprint 1"
 _ID: Final = "token_id:"

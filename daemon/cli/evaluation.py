@@ -32,7 +32,7 @@ SCENARIOS: Final = "scenarios"
 """The splits of generated tasks, and of those of --scenarios."""
 
 _ROUNDING: Final = 1e-9
-"""How far rates that sum to 1 may exceed it."""
+"""Excess over 1 that a sum of rates may have."""
 
 _SHOWN: Final = 5
 """Unjudged attempts, remarks and defects on stderr; the log has all of the first."""

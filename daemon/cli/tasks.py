@@ -174,8 +174,8 @@ def _define(app: "App", task: str) -> "TaskDefinition | None":
 def find_task_line(
     connection: "Connection", task: str, alias: str | None, traffic: bool = False
 ) -> "TaskLine":
-    """Return the task with this id or unique beginning; `traffic`: also of the tasks that nobody
-    wrote for the agent. Raises UnknownTaskId, BadParameter where several agents have it."""
+    """Return the task with this id or unique beginning; `traffic`: also a task of the agent's
+    traffic. Raises UnknownTaskId, BadParameter where several agents have it."""
     from consumers.reads.learning import find_traffic_task, list_task_lines
 
     # A database may ignore case in comparisons.

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 def find_kinds(settings: "Settings", environment: str) -> tuple[str, ...] | None:
     """Return the kinds that an environment (name or path) writes and jobs train on; None if it
-    cannot be opened. Then every failure counts, and the cycle that opens it ends with the reason."""
+    cannot be opened: then every failure counts, and the cycle that opens it ends with the cause."""
     paths = tuple(settings.environments.paths)
     files = tuple(_list_files([Path(environment.rpartition(":")[0] or environment), *paths]))
     try:
