@@ -1,7 +1,7 @@
 """Decisions: an event is appended, folded, and checked for its effect; one process at a time acts.
 
     with hold_serving_lock(home):                                   or HomeLockBusy
-        cause = decisions.act(Actor("ada"), "adapters promote", {...}, "it is better")
+        cause = decisions.act(Act("ada", "it is better"), "adapters promote", {...})
         decisions.take(RouteChanged(...), "route", cause)   or DecisionRefusal
 
 Guarantees: an event's id follows from its cause, so repeating it after a `kill -9` is no second
