@@ -1,17 +1,11 @@
-"""An adapter's files come into the home: checked, told apart, and from then on never changed.
+"""Copies an adapter's files into the home, where they are checked and never change again.
 
-    adopted = adopt(source, store, checkpoint, name=None, max_rank=16)
-    expected = read_expectation(adopted.folder)
+Engines know names and paths alone, so neither may ever mean other files: a name ends with the first
+eight digits of a hash over configuration and weights. `fingerprint.json` (the adapter's answers to
+probes) comes from its provenance, or from another process here, because it needs torch.
 
-A copy under a name of its own is made of whatever a trainer left (a directory of PEFT): engines are
-told names and paths, and neither may ever mean something else. The name ends with the first eight
-digits of a hash over configuration and weights, so the same files get the same name, and others
-another one. Beside them lies `fingerprint.json`: what the adapter answers to probes, taken from its
-provenance, or computed here by another process, because it needs torch and this one does not.
-
-Guarantees: what is adopted fits the base (compatibility.py), is whole or absent, and is what was
-checked: a source that changes meanwhile is refused. A copy that is there already is used again if
-it is the same, byte for byte. Not covered: whether it is any good.
+Guarantees: an adopted adapter fits the base (compatibility.py) and is whole or absent. A source
+that changes meanwhile is refused. An existing copy is used again if it is the same, byte for byte.
 """
 
 import hashlib
@@ -49,12 +43,12 @@ FINGERPRINT: Final = "fingerprint.json"
 _DIGITS: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TAKEN: Final = (CONFIG, WEIGHTS, PROVENANCE, CARD)
-"""Files that are copied; whatever else a trainer left stays with it."""
+"""Files that are copied; any other file of a trainer is left out."""
 _COMPUTE_SECONDS: Final = 1800
 
 
 class NoFingerprint(KintsugiError):
-    """What an adapter answers is not known, and cannot be computed here."""
+    """An adapter whose answers are not known, and cannot be computed here."""
 
 
 class BadName(KintsugiError):
@@ -80,10 +74,8 @@ def adopt(
     name: str | None = None,
     max_rank: int | None = None,
 ) -> HomeAdapter:
-    """Copy an adapter into `store`. Its name begins with `kind`, where none is given.
-
-    Raises BadAdapter, BadBase, BadName, NoFingerprint, AdapterWriteError.
-    """
+    """Copy an adapter into `store`; without `name`, its name begins with `kind`. Raises BadAdapter,
+    BadBase, BadName, NoFingerprint, AdapterWriteError."""
     source = source.absolute()
     fit(source, checkpoint, max_rank)
     contents = _contents(source)
@@ -100,7 +92,7 @@ def adopt(
 
 
 def read_expectation(folder: Path) -> Expectation:
-    """What an adapter of this folder answers to probes. Raises NoFingerprint, BadAdapter."""
+    """Return an adapter's expected answers to probes. Raises NoFingerprint, BadAdapter."""
     path = folder / FINGERPRINT
     try:
         if os.path.lexists(path):
@@ -114,7 +106,7 @@ def read_expectation(folder: Path) -> Expectation:
 
 
 def intact(folder: Path, sha256: str, checkpoint: Path | None, max_rank: int | None) -> None:
-    """See that the files are those that were adopted. Raises BadAdapter, BadBase."""
+    """Check that the files are those that were adopted. Raises BadAdapter, BadBase."""
     fit(folder, checkpoint, max_rank)
     digest = hashlib.sha256(read_file(folder / WEIGHTS)).hexdigest()
     if digest != sha256:
@@ -130,7 +122,6 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:
-    """Return the SHA-256 of the files that decide the answers: configuration and weights."""
     whole = hashlib.sha256()
     for name in (CONFIG, WEIGHTS):
         whole.update(hashlib.sha256(contents[name]).digest())
@@ -158,7 +149,6 @@ def _check_name(name: str) -> str:
 
 
 def _is_there(folder: Path, contents: Mapping[str, bytes]) -> bool:
-    """Whether it was copied before. Raises BadAdapter where something else lies there."""
     if not folder.exists():
         return False
     if _contents(folder) != contents or not (folder / FINGERPRINT).exists():

@@ -1,20 +1,14 @@
-"""One bundle of an adapter that a stranger can use: files, evidence, lineage, probes, card.
-
-    contents = build_bundle("better-200", read_contents(facts))
-    write_bundle(contents, "better-200", Path("better.tar.gz"), force=False)
+"""A bundle of an adapter for use elsewhere: files, evidence, lineage, probes, card.
 
     NAME/adapter/          the directory of PEFT, as it is in the home
-    NAME/gate.json         what the gate said last, every measurement, and the settings in force
-    NAME/lineage.json      why it is as it is, down to the ids of rollouts; its base and its parents
-    NAME/probes.json       what base and adapter answer to fixed prompts, with log-probabilities
+    NAME/gate.json         the gate's last report, every measurement, and the settings in force
+    NAME/lineage.json      the lineage down to the ids of rollouts; its base and its parents
+    NAME/probes.json       answers of base and adapter to fixed prompts, with log-probabilities
     NAME/README.md         the model card, made from the above
     NAME/MANIFEST.json     the sha256 of every other file
 
-The bundle of a version with members is of its room (daemon/methods/skills/panel_bundle.py).
-
-Guarantees: the same files, tables and settings give the same bytes, whenever and wherever they are
-exported; a file or folder is whole or absent. Of rollouts there are ids and no words. Not covered:
-a signature; whoever changes a file can change the manifest too.
+Guarantees: the same files, tables and settings give the same bytes; a file or folder is whole or
+absent; of rollouts it has only ids. Not covered: a signature, so the manifest proves no origin.
 """
 
 import gzip
@@ -41,35 +35,33 @@ from daemon.adapters.model_card import CardFacts, build_card
 from events.errors import KintsugiError
 
 ADAPTER: Final = "adapter"
-"""Folder of the bundle that PEFT loads."""
 MANIFEST: Final = "MANIFEST.json"
 FORMAT: Final = 1
 ARCHIVE_SUFFIXES: Final = (".tar.gz", ".tgz")
-"""How the name of an archive ends; any other name is a folder's."""
+"""Ends of the names of archives; any other name is a folder's."""
 _OTHER_ARCHIVES: Final = (".tar", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip")
-"""How no folder is called by intention."""
+"""Ends of names that are refused, because no folder has such a name by intention."""
 _LEVEL: Final = 6
 _UNFINISHED: Final = ".unfinished"
 
 
 class BundleRefusal(KintsugiError):
-    """An adapter that cannot be exported, or a place where nothing may be written."""
+    """An adapter that cannot be exported, or a place that may not be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleFacts:
-    """What is known of an adapter, as JSON values where it goes into a file as it is."""
+    """Facts about an adapter, as JSON values where a file holds them unchanged."""
 
     card: CardFacts
     folder: Path
-    """Its directory in the home."""
     gate: Mapping[str, Any]
     lineage: Mapping[str, Any]
     probes: Expectation
 
 
 def read_provenance(folder: Path) -> Provenance | None:
-    """What the learner wrote of an adapter; None for one of another trainer."""
+    """Return the learner's record of an adapter; None for an adapter of another trainer."""
     if not has_provenance(folder):
         return None
     return Provenance.model_validate_json(read_file(folder / PROVENANCE))
@@ -83,8 +75,7 @@ def build_bundle(name: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def read_contents(facts: BundleFacts) -> dict[str, bytes]:
-    """Return the files of an adapter's bundle without the manifest. Raises BadAdapter for a file
-    that cannot be read."""
+    """Return the files of an adapter's bundle without the manifest. Raises BadAdapter."""
     contents = {
         "README.md": build_card(facts.card).encode(),
         "gate.json": as_json(facts.gate),
@@ -100,9 +91,8 @@ def read_contents(facts: BundleFacts) -> dict[str, bytes]:
 
 
 def write_bundle(contents: Mapping[str, bytes], name: str, place: Path, *, force: bool) -> None:
-    """Write a bundle into an archive, or into the folder `place` where its name is not one of an
-    archive. Raises BundleRefusal where something is there and `force` is not set, or where it holds
-    what no bundle holds."""
+    """Write a bundle into an archive, or into the folder `place` if its name is not an archive's.
+    Raises BundleRefusal where something exists without `force`, or is no bundle."""
     place = Path(os.path.abspath(place))
     archive = place.name.endswith(ARCHIVE_SUFFIXES)
     if place.name.endswith(_OTHER_ARCHIVES):
@@ -131,7 +121,7 @@ def write_bundle(contents: Mapping[str, bytes], name: str, place: Path, *, force
 
 
 def pack(contents: Mapping[str, bytes], name: str) -> bytes:
-    """A gzipped tar archive of the folder `name`: entries in order, without times and owners."""
+    """Return a gzipped tar of the folder `name`: entries in order, without times and owners."""
     packed = BytesIO()
     with (
         gzip.GzipFile(
@@ -147,7 +137,6 @@ def pack(contents: Mapping[str, bytes], name: str) -> bytes:
 
 
 def _check_replaceable(place: Path, archive: bool, force: bool) -> None:
-    """Raises BundleRefusal for what may not be replaced: a folder is, only if it is a bundle."""
     if not force:
         raise BundleRefusal(f"{place} exists; name another with --out, or replace it with --force")
     if archive and place.is_dir():
@@ -169,7 +158,6 @@ def _check_replaceable(place: Path, archive: bool, force: bool) -> None:
 
 
 def _read_manifest(place: Path) -> set[str] | None:
-    """The files that a bundle's manifest names; None where the folder has no such manifest."""
     try:
         manifest = json.loads((place / MANIFEST).read_bytes())
     except (OSError, ValueError):

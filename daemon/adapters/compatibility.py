@@ -1,24 +1,19 @@
-"""Whether an adapter fits a base, seen from their files: nothing is loaded, torch is not needed.
+"""Checks from the files alone whether an adapter fits a base: loads nothing, needs no torch.
 
-    fit(folder, checkpoint, max_rank=16)     or BadAdapter, which says what is wrong
+It reads the whole adapter, and the headers of the base's safetensors files. Engines check little:
+vLLM takes an adapter full of NaN, and one whose targets name nothing. Settings that name layers are
+resolved here (`list_targets`) by PEFT's rule with RE2, and daemon/engine/lora.py passes these names
+to PEFT. So check and load agree, and no foreign pattern runs in exponential time.
 
-Of the adapter everything is read, of the base the headers of its safetensors files. Who loads it
-without looking learns little: vLLM takes one full of NaN, and one whose targets name nothing.
+Guarantees for a directory that fits: configuration, weights and provenance are its own files and no
+links; it is plain LoRA in safetensors; every number, scales included, is finite in half precision;
+every layer has an A and a B of the configured rank, within the limit; the provenance's hashes hold.
+With a checkpoint also: every layer is a matrix of the base of that shape, and every target has
+weights. `Fit.unchecked` names the checks that were not possible.
 
-Settings that name layers, by names or by patterns, are resolved here (`list_targets`), by PEFT's
-rule and with RE2. The load (daemon/engine/lora.py) gives PEFT the names that this module lists. So
-check and load agree, and no pattern of a stranger runs in exponential time.
-
-Guarantees, of a directory that fits: configuration, weights and provenance are files of its own and
-no links; it is plain LoRA in safetensors; every number is finite, scales too, and stays so in an
-engine that computes in half precision; every layer has an A and a B of one rank, the one that the
-configuration says, within the limit; what the provenance says of files holds. Against a checkpoint
-also: every layer is a matrix of the base of that very shape, and every layer that its targets name
-has weights. What was not seen, `Fit.unchecked` says.
-
-Not covered: that base and adapter belong together beyond their shapes, and what the adapter does
-(fingerprint.py); bases whose files call their tensors otherwise than the model its modules, as some
-of images and of fused experts do: their adapters are checked without a checkpoint.
+Not covered: that base and adapter belong together beyond their shapes (fingerprint.py); bases whose
+tensors have other names than the model's modules (some of images and of fused experts), whose
+adapters are checked without a checkpoint.
 """
 
 import json
@@ -48,12 +43,11 @@ from events.registry import first_problem
 
 
 class RankTooHigh(BadAdapter):
-    """An adapter that engines take which are started otherwise."""
+    """An adapter whose rank exceeds the engines' limit."""
 
 
 Layers = Mapping[str, tuple[int, int] | None]
-"""Name of a linear layer -> rows and columns of its matrix (what it gives, what it takes); None
-where the files do not show them."""
+"""Name of a linear layer -> rows and columns of its matrix (outputs, inputs); None: not visible."""
 
 _PLAIN: Final = frozenset(
     {
@@ -91,8 +85,7 @@ HALF_LIMIT: Final = 65_536
 _MOST_RANK: Final = 65_536
 """Rows of the widest layer there is: no layer has a higher rank."""
 _MOST_STEPS: Final = 1 << 30
-"""Steps in which patterns are matched with names of layers: sizes of programs times characters. A
-rank for each of 600 layers, which is the most that PEFT writes, takes 0.9 billion."""
+"""Pattern program sizes times characters of layer names; 600 layers with a rank each take 0.9e9."""
 _LONGEST_NAME: Final = 256
 """Characters of a weight's name."""
 _MOST_WEIGHTS: Final = 1 << 16
@@ -102,8 +95,6 @@ _Name = Annotated[str, Field(min_length=1)]
 
 
 class _LayerSettings(BaseModel):
-    """The settings that say of which layers something is, by PEFT's types."""
-
     model_config = ConfigDict(strict=True, extra="ignore")
 
     peft_type: Literal["LORA"]
@@ -117,16 +108,15 @@ class _LayerSettings(BaseModel):
 
 
 PREFIX: Final = "base_model.model."
-"""Beginning of the names of weights in PEFT's files."""
 _PICKLES: Final = ("adapter_model.bin", "adapter_model.pt")
-"""What engines read where there is no safetensors file, running what is in it."""
+"""Files that engines read without a safetensors file, running the code in them."""
 
 _INDEX: Final = "model.safetensors.index.json"
 _WHOLE: Final = "model.safetensors"
 _HEADER_BYTES: Final = 100_000_000
-"""The most that a header may have, as safetensors itself says."""
+"""The most bytes of a header, by safetensors' own limit."""
 _MATRICES: Final = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
-"""Types of weights that lie in their files as they are."""
+"""Types of weights that are stored unpacked."""
 _PACKED: Final = frozenset({"weight", "qweight", "weight_packed"})
 
 _HEAD: Final = "lm_head"
@@ -145,25 +135,22 @@ class BadBase(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """An adapter that fits, as far as was seen."""
+    """The result of a check that passed."""
 
     layers: int
     rank: int
     """The largest of any layer."""
     unchecked: tuple[str, ...]
-    """What was not seen, as the end of `it was not checked ...`."""
+    """Checks that were not possible, each the end of `it was not checked ...`."""
 
 
 def read_rank(folder: Path) -> int:
-    """Return the rank that an adapter's configuration says. Raises BadAdapter."""
+    """Return the rank in an adapter's configuration. Raises BadAdapter."""
     return int(plain_settings(folder)["r"])
 
 
 def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> Fit:
-    """Check a directory of PEFT against a base; None where its checkpoint is not on this machine.
-
-    Raises BadAdapter, BadBase.
-    """
+    """Check a directory of PEFT against a base, or by itself (None). Raises BadAdapter, BadBase."""
     _check_files(folder)
     if has_provenance(folder):
         verify(folder)
@@ -190,7 +177,6 @@ def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> F
 
 
 def _check_targets(folder: Path, settings: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Every name in a list of targets is that of some layer."""
     targets = settings.get("target_modules")
     known = {ending for name in names for ending in _list_endings(name)}
     for target in targets if isinstance(targets, list) else []:
@@ -202,7 +188,7 @@ def _check_targets(folder: Path, settings: Mapping[str, Any], names: Iterable[st
 
 
 def plain_settings(folder: Path) -> dict[str, Any]:
-    """An adapter's configuration, if it asks for nothing but plain LoRA. Raises BadAdapter."""
+    """Return an adapter's configuration if it is plain LoRA. Raises BadAdapter."""
     config = read_config(folder)
     if config.get("peft_type") != "LORA":
         raise BadAdapter(f"{folder / CONFIG} describes no LoRA adapter of PEFT")
@@ -226,7 +212,7 @@ def plain_settings(folder: Path) -> dict[str, Any]:
 
 
 def _check_numbers(folder: Path, config: Mapping[str, Any]) -> None:
-    """Those that scale what an adapter adds: engines have defaults of their own for them."""
+    """Check the numbers that scale an adapter; engines have defaults of their own for them."""
     ranks = {"r": config.get("r"), **(config.get("rank_pattern") or {})}
     for name, rank in ranks.items():
         if not isinstance(rank, int) or isinstance(rank, bool):
@@ -253,19 +239,19 @@ def _plain(name: str, value: Any) -> bool:
 
 
 def _set(value: Any) -> bool:
-    """Whether a setting says anything: none of whose parts does is as good as absent."""
+    """Return whether a setting has effect; one with only empty parts has none."""
     if isinstance(value, dict):
         return any(_set(part) for part in value.values())
     return bool(value)
 
 
 def pairs(folder: Path) -> dict[str, dict[str, TensorData]]:
-    """Layer -> its A and its B, every number of them finite. Raises BadAdapter."""
+    """Return layer -> its A and its B, with every number finite. Raises BadAdapter."""
     return parse_pairs(folder, read_weights_file(folder))
 
 
 def read_weights_file(folder: Path, limit: int | None = None) -> bytes:
-    """Return what an adapter's file of weights holds, at most `limit` bytes. Raises BadAdapter."""
+    """Return an adapter's file of weights, at most `limit` bytes. Raises BadAdapter."""
     if not os.path.lexists(folder / WEIGHTS):
         raise BadAdapter(
             f"{folder / WEIGHTS} is missing; other formats than safetensors are not read"
@@ -274,7 +260,7 @@ def read_weights_file(folder: Path, limit: int | None = None) -> bytes:
 
 
 def parse_pairs(folder: Path, content: bytes) -> dict[str, dict[str, TensorData]]:
-    """Return layer -> its A and its B, of what a file of weights holds. Raises BadAdapter."""
+    """Return layer -> its A and its B from a file of weights. Raises BadAdapter."""
     factors: dict[str, dict[str, TensorData]] = {}
     tensors = parse_weights(folder, content)
     if len(tensors) > _MOST_WEIGHTS:
@@ -300,10 +286,7 @@ def check_pair(
     shape: tuple[int, int] | None,
     rank: int,
 ) -> None:
-    """Check that both factors of a layer are there and make a matrix of `shape` with rank `rank`.
-
-    A `shape` of None allows any. Raises BadAdapter.
-    """
+    """Check both factors of a layer by `rank` and `shape` (None: any). Raises BadAdapter."""
     if pair.keys() != {"A", "B"}:
         raise BadAdapter(f"{folder} has only one factor of {name}")
     down, up = pair["A"].shape, pair["B"].shape
@@ -322,8 +305,7 @@ def check_pair(
 
 
 def layers(checkpoint: Path) -> dict[str, tuple[int, int] | None]:
-    """The matrices of a base, by the headers of its files; one is the embedding, which is also the
-    head where the files have none. Raises BadBase."""
+    """Return a base's matrices by file headers; a missing head is the embedding. Raises BadBase."""
     shapes: dict[str, tuple[int, int] | None] = {}
     for file in _files(checkpoint):
         for name, (dtype, shape) in _header(file).items():
@@ -341,9 +323,9 @@ def layers(checkpoint: Path) -> dict[str, tuple[int, int] | None]:
 
 
 def count_parameters(checkpoint: Path) -> int:
-    """Return the number of a base's weights, by the headers of its files. Raises BadBase, also for
-    a quantised base, whose files pack several weights into one number: one with a packed layer that
-    is known by its name, or with more other numbers than weights."""
+    """Return the number of a base's weights from the headers of its files. Raises BadBase, also for
+    a quantised base (several weights in one number): one with a packed layer by its name, or with
+    more other numbers than weights."""
     count = others = 0
     for file in _files(checkpoint):
         for name, (dtype, shape) in _header(file).items():
@@ -379,7 +361,6 @@ def _files(checkpoint: Path) -> list[Path]:
 
 
 def _header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Type and shape of a safetensors file's tensors, by name."""
     try:
         header = json.loads(_header_bytes(file))
         return {
@@ -405,7 +386,7 @@ def _against(
     factors: Mapping[str, Mapping[str, TensorData]],
     base: Layers,
 ) -> Iterable[str]:
-    """Check the layers against those of the base; yields what could not be seen."""
+    """Check the layers against the base's; yield the checks that were not possible."""
     unknown, ranks = 0, read_ranks(settings, factors)
     for name, pair in factors.items():
         if name not in base:
@@ -418,7 +399,7 @@ def _against(
     if unknown:
         yield f"that the shapes of {unknown} layers are those of the base, which is quantised"
     if not isinstance(settings.get("target_modules"), list):
-        # A pattern may well name embedding or head besides.
+        # A pattern may also name embedding or head.
         yield "that every layer its targets name has weights"
         return
     if missing := sorted(list_targets(settings, base) - factors.keys()):
@@ -426,17 +407,15 @@ def _against(
 
 
 def list_targets(settings: Mapping[str, Any], names: Collection[str]) -> set[str]:
-    """Return those of some layers that an adapter is for, by PEFT's rule. Raises BadAdapter for a
-    pattern that RE2 does not take."""
+    """Return the layers that an adapter targets, by PEFT's rule. Raises BadAdapter."""
     targets, excluded = settings.get("target_modules"), settings.get("exclude_modules")
     named = _match(targets, names) - (_match(excluded, names) if excluded else set())
-    # PEFT asks for the number of no layer that is listed by its whole name.
+    # PEFT checks no number of a layer that is listed by its whole name.
     listed = set(targets) if isinstance(targets, list) else set()
     return (named & listed) | _match_numbers(settings, named - listed)
 
 
 def _match(wanted: str | list[str] | None, names: Collection[str]) -> set[str]:
-    """Return those of some layers that have one of the wanted names, or match the pattern."""
     if isinstance(wanted, str):
         (pattern,) = _compile([wanted], names)
         return {name for name in names if pattern.fullmatch(name)}
@@ -445,13 +424,12 @@ def _match(wanted: str | list[str] | None, names: Collection[str]) -> set[str]:
 
 
 def _list_endings(layer: str) -> list[str]:
-    """Return the names that name a layer: its own, and what follows each dot in it."""
+    """Return the names of a layer: its own, and the rest after each dot."""
     parts = layer.split(".")
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 def _match_numbers(settings: Mapping[str, Any], names: Collection[str]) -> set[str]:
-    """Return those of some layers whose block has a number that an adapter is for."""
     numbers, prefix = settings.get("layers_to_transform"), settings.get("layers_pattern")
     if numbers is None or numbers == []:
         return set(names)
@@ -470,18 +448,17 @@ def _match_numbers(settings: Mapping[str, Any], names: Collection[str]) -> set[s
 
 
 def read_ranks(settings: Mapping[str, Any], layers: Collection[str]) -> dict[str, int]:
-    """Return layer -> rank that the configuration says of it. Raises BadAdapter."""
+    """Return layer -> its configured rank. Raises BadAdapter."""
     return _find_values(settings.get("rank_pattern"), layers, settings["r"])
 
 
 def read_alphas(settings: Mapping[str, Any], layers: Collection[str]) -> dict[str, float]:
-    """Return layer -> alpha that the configuration says of it. Raises BadAdapter."""
+    """Return layer -> its configured alpha. Raises BadAdapter."""
     return _find_values(settings.get("alpha_pattern"), layers, settings["lora_alpha"])
 
 
 def read_scales(settings: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str, float]:
-    """Return layer -> factor of the product of its A and its B, for layer -> rank. Raises
-    BadAdapter."""
+    """Return layer -> factor of A times B, from layer -> rank. Raises BadAdapter."""
     alphas, is_root = read_alphas(settings, ranks), settings.get("use_rslora")
     return {
         layer: float(alphas[layer]) / (rank**0.5 if is_root else rank)
@@ -492,7 +469,6 @@ def read_scales(settings: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[s
 def _find_values(
     patterns: Mapping[str, Any] | None, layers: Collection[str], default: Any
 ) -> dict[str, Any]:
-    """Return the value of the first pattern that matches each layer's name."""
     texts = [rf"(.*\.)?({pattern})" for pattern in patterns or ()]
     values = list(zip(_compile(texts, layers), (patterns or {}).values(), strict=True))
     return {
@@ -502,8 +478,8 @@ def _find_values(
 
 
 def _compile(patterns: Iterable[str], names: Collection[str]) -> list[Any]:
-    """Compile patterns that are to be matched with some names, with RE2, whose time is linear.
-    Raises BadAdapter, also for patterns that would take long nevertheless, for their size."""
+    """Compile patterns to match with `names`, with RE2, whose time is linear. Raises BadAdapter,
+    also for patterns that are too large for this many names."""
     compiled: list[Any] = []
     most = _MOST_STEPS // max(sum(map(len, names)), 1)
     size = 0
@@ -519,7 +495,6 @@ def _compile(patterns: Iterable[str], names: Collection[str]) -> list[Any]:
 
 
 def _pattern(text: str) -> Any:
-    """Compile a pattern with RE2. Raises BadAdapter."""
     options = re2.Options()
     options.log_errors = False  # raised instead
     try:
@@ -531,7 +506,7 @@ def _pattern(text: str) -> Any:
 
 
 def _check_files(folder: Path) -> None:
-    """What engines read lies in the directory itself and nowhere else."""
+    """Check that the files which engines read lie in the directory itself."""
     if not os.path.isdir(folder):
         raise BadAdapter(f"{folder} is no directory of this machine")
     if pickled := [name for name in _PICKLES if os.path.lexists(folder / name)]:

@@ -1,16 +1,14 @@
-"""An adapter's directory: what is in it, written whole or not at all, and checked before use.
+"""An adapter's directory: its layout, its writing and its check.
 
     DIR/adapter_config.json        PEFT's; vLLM and transformers read it
     DIR/adapter_model.safetensors  the weights
-    DIR/provenance.json            what it was made of: base, parent, seed, spec, rollouts, hashes;
-                                   and what it answers to probes, which tells it from others
+    DIR/provenance.json            base, parent, seed, spec, rollouts, hashes, answers to probes
     DIR/README.md                  the model card
 
-The learner writes it, the engine loads it, serving proves it. Guarantees: the directory appears by
-a rename after every file was flushed to disk, so that a kill or a full disk leaves none, or a
-`tmp-` directory that the next one removes; `verify` accepts no file that changed since. A reader
-follows no link, waits for no pipe and takes no file beyond its limit. Free of torch. Not covered:
-whether it fits a base (compatibility.py, daemon/engine/lora.py).
+Guarantees: the directory appears by a rename after every file was flushed to disk, so a kill or a
+full disk leaves none, or a `tmp-` directory that the next write removes. `verify` accepts no
+changed file. A reader follows no link, waits for no pipe and takes no file beyond its limit. Needs
+no torch. Not covered: whether it fits a base (compatibility.py, daemon/engine/lora.py).
 """
 
 import errno
@@ -44,7 +42,6 @@ CARD: Final = "README.md"
 _MOST_BYTES: Final[Mapping[str, int]] = {CONFIG: 1 << 20, WEIGHTS: 16 << 30}
 """Largest size of a file; 16 GiB are rank 512 on every layer of a model of 70 billion weights."""
 _MOST_OTHER_BYTES: Final = 64 << 20
-"""Largest size of any other file of an adapter."""
 _MOST_FILES: Final = 100
 """Files of an adapter that are hashed; the learner writes three beside the provenance."""
 _MOST_LEVELS: Final = 16
@@ -52,7 +49,7 @@ _MOST_LEVELS: Final = 16
 
 
 class BadAdapter(KintsugiError):
-    """An adapter that cannot be attached, or a directory that holds none."""
+    """An adapter that cannot be attached, or a directory without one."""
 
 
 class WrongBase(BadAdapter):
@@ -72,7 +69,7 @@ class Base(StrictModel):
 
 
 class Provenance(StrictModel):
-    """What an adapter was made of."""
+    """The origin of an adapter."""
 
     format: int = 1
     base: Base
@@ -81,17 +78,15 @@ class Provenance(StrictModel):
     lora: LoraSettings
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     steps: Annotated[int, Field(ge=0, lt=2**63)]
-    """Optimizer steps."""
     rollouts: tuple[str, ...]
     """Every rollout that an update used."""
     spec: dict[str, Any]
-    """What the job was told."""
     versions: dict[str, str] = {}
-    """Library -> version of it that computed the adapter."""
+    """Library -> its version in the job."""
     files: dict[str, str] = {}
     """Name -> sha256 of the other files of the directory."""
     fingerprint: Expectation | None = None
-    """What it answers to probes; None where an earlier version wrote it."""
+    """Answers to probes; None where an earlier version wrote it."""
 
     @field_validator("files")
     @classmethod
@@ -105,7 +100,7 @@ class Provenance(StrictModel):
 
 
 def card(provenance: Provenance) -> str:
-    """Return the model card: what the adapter is, what it was made of, what has not been shown."""
+    """Return the model card."""
     lora, base = provenance.lora, provenance.base
     parent = f"the adapter {provenance.parent}" if provenance.parent else "a fresh adapter"
     return f"""---
@@ -132,12 +127,12 @@ It belongs to these base weights and to no others. Where it came from, rollout b
 
 
 def format_json(document: Mapping[str, Any]) -> bytes:
-    """Return a file of an adapter: equal documents give equal bytes."""
+    """Return a JSON file of an adapter; equal documents give equal bytes."""
     return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
 
 
 def write_directory(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Files into a new directory that is whole or absent. Raises AdapterWriteError."""
+    """Write files into a new directory that is whole or absent. Raises AdapterWriteError."""
     unfinished = folder.with_name(UNFINISHED + folder.name)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -164,13 +159,12 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def has_provenance(folder: Path) -> bool:
-    """Whether a directory says what its adapter was made of."""
+    """Return whether a directory has a provenance."""
     return os.path.lexists(folder / PROVENANCE)
 
 
 def verify(folder: Path, weights_limit: int | None = None) -> Provenance:
-    """Prove that a directory holds a whole adapter, whose weights have at most `weights_limit`
-    bytes. Raises BadAdapter."""
+    """Check that a directory holds a whole adapter within the limit. Raises BadAdapter."""
     provenance = _provenance(folder)
     for name, expected in provenance.files.items():
         limit = weights_limit if name == WEIGHTS else None
@@ -193,11 +187,11 @@ def _provenance(folder: Path) -> Provenance:
 
 
 def read_file(path: Path, limit: int | None = None) -> bytes:
-    """Return the content of a file of an adapter. Raises BadAdapter for a file that is missing, a
-    link, a pipe or a device, and for a file of more than `limit` bytes (default: by its name)."""
+    """Return a file's content. Raises BadAdapter for a missing file, a link, a pipe, a device, and
+    more than `limit` bytes (default: by its name)."""
     most = limit or _MOST_BYTES.get(path.name, _MOST_OTHER_BYTES)
     try:
-        # Without O_NONBLOCK, a pipe would be waited for.
+        # Without O_NONBLOCK, a pipe would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             found = os.fstat(descriptor)
@@ -215,12 +209,12 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the configuration of an adapter as it is written. Raises BadAdapter."""
+    """Return an adapter's configuration as written. Raises BadAdapter."""
     path = folder / CONFIG
     try:
         text = read_file(path).decode()
         config = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_build_object)
-        # Half a surrogate pair can be written in JSON and in no file or message after it.
+        # JSON can hold half a surrogate pair, which no file or message after it can.
         json.dumps(config, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise BadAdapter(f"{path} is no JSON that can be used: {error}") from error
@@ -243,7 +237,6 @@ def _build_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(path: Path, config: dict[str, Any]) -> None:
-    """Check that a configuration is nested no deeper than one of PEFT can be. Raises BadAdapter."""
     level: list[Any] = [config]
     for _ in range(_MOST_LEVELS):
         below = (item.values() if isinstance(item, dict) else item for item in level)
@@ -279,13 +272,12 @@ class TensorData:
 
     @property
     def finite(self) -> bool:
-        """Whether it has only numbers, and none that an engine in half precision makes an infinity
-        of (65,536 and beyond); also False for a dtype that no adapter has."""
+        """Whether every number is finite in half precision (< 65,536); False for other dtypes."""
         if self.dtype not in _BEYOND:
             return False
         width, last, before = _BEYOND[self.dtype]
-        # Without their sign, numbers are ordered as their bits are, then infinity, then what is
-        # none (IEEE 754). A large adapter has a hundred million: first all of them at once.
+        # Without their sign, numbers are ordered as their bits are, then infinity, then NaN (IEEE
+        # 754). A large adapter has a hundred million, so one pass first checks all at once.
         tops = self.data[width - 1 :: width]
         if not tops.translate(None, bytes(byte for byte in range(256) if byte & _SIZE < last)):
             return True
@@ -296,20 +288,18 @@ class TensorData:
 
 
 _SIZE: Final = 0x7F
-"""All bits of a byte but that of the sign."""
+"""All bits of a byte but the sign's."""
 _BEYOND: Final = {
     "F64": (8, 0x40, 0xF0),
     "F32": (4, 0x47, 0x80),
     "F16": (2, 0x7C, 0x00),
     "BF16": (2, 0x47, 0x80),
 }
-"""dtype -> bytes of a number (little-endian), and the last and the one before of 65,536, which in
-half precision is infinity."""
+"""dtype -> bytes of a number (little-endian), and the two highest bytes of 65,536."""
 
 
 def parse_weights(folder: Path, content: bytes) -> dict[str, TensorData]:
-    """Return the tensors of an adapter by name, of what its file of weights holds. Raises
-    BadAdapter for what is no safetensors file."""
+    """Return tensor name -> tensor from a file of weights. Raises BadAdapter for other formats."""
     try:
         tensors = deserialize(content)  # type: ignore[no-untyped-call]
     except SafetensorError as error:

@@ -1,13 +1,7 @@
-"""The tokens that end an answer, as the files of a checkpoint configure them; without torch.
-
-    find_trouble(checkpoint)     why no answer of it would end, with the remedy; None where one does
-    read_end_ids(checkpoint)     ids of end tokens, as the settings for generation name them
-
-`generation_config.json` and `tokenizer_config.json` name them, and the chat template writes one at
-the end of a turn. A checkpoint without the first has its settings in `config.json`. Not covered: a
-template that composes its end token of parts; the engine, which renders it, refuses such a
-checkpoint (daemon/engine/chat.py).
-"""
+"""The end tokens of a checkpoint, read from its files without torch: `generation_config.json` (or
+else `config.json`), `tokenizer_config.json` and the chat template, which writes one at the end of a
+turn. Not covered: a template that composes its end token of parts; the engine refuses such a
+checkpoint (daemon/engine/chat.py)."""
 
 import json
 import re
@@ -20,12 +14,12 @@ REMEDY: Final = (
 )
 
 _MARK: Final = re.compile(r"<[|｜][^<>\s]{1,60}[|｜]>|<end_of_turn>|</s>")
-"""How special tokens that end a turn are written."""
+"""Special tokens that end a turn, as templates write them."""
 
 
 def describe_absence(checkpoint: Path, written: str | None = None, ids: Iterable[int] = ()) -> str:
-    """Return the sentence for a checkpoint without end token; `written` is what its template ends a
-    turn with, where that is known, and `ids` are in its settings and not in its vocabulary."""
+    """Return the sentence for a checkpoint without end token. `written` is its template's end of a
+    turn, if known; `ids` are in its settings but not in its vocabulary."""
     unknown = ", ".join(map(str, sorted(ids)))
     instead = f" (eos_token_id {unknown} is not in its vocabulary)" if unknown else ""
     ends = f" (its chat template ends a turn with {written})" if written else ""
@@ -36,8 +30,7 @@ def describe_absence(checkpoint: Path, written: str | None = None, ids: Iterable
 
 
 def describe_other(checkpoint: Path, configured: str, written: str) -> str:
-    """Return the sentence for a checkpoint whose template ends a turn otherwise than its end token
-    says."""
+    """Return the sentence for a checkpoint whose template ends a turn with another token."""
     return (
         f"the checkpoint {checkpoint} ends an answer with {configured}, and its chat template ends "
         f"a turn with {written}, so its answers would run past their end; {REMEDY}"
@@ -45,12 +38,11 @@ def describe_other(checkpoint: Path, configured: str, written: str) -> str:
 
 
 class WrongEndToken(ValueError):
-    """Settings for generation whose end tokens cannot be read; the text has the remedy."""
+    """End tokens in the settings for generation that cannot be read; the text has the remedy."""
 
 
 def read_end_ids(checkpoint: Path) -> list[int]:
-    """Return the ids of the end tokens that a checkpoint's settings for generation name. Raises
-    WrongEndToken."""
+    """Return the ids of the end tokens in the settings for generation. Raises WrongEndToken."""
     own = checkpoint / "generation_config.json"
     file = own if own.exists() else checkpoint / "config.json"
     settings = _load(file)
@@ -68,8 +60,7 @@ def read_end_ids(checkpoint: Path) -> list[int]:
 
 
 def find_trouble(checkpoint: Path) -> str | None:
-    """Return why no answer of a checkpoint would end; None where one does, or where its files do
-    not tell."""
+    """Return why no answer of a checkpoint would end; None if one does or the files do not tell."""
     tokenizer = _read(checkpoint / "tokenizer_config.json")
     try:
         ids = read_end_ids(checkpoint)
@@ -95,17 +86,14 @@ def find_trouble(checkpoint: Path) -> str | None:
 
 
 def _closes(mark: str) -> bool:
-    """Whether a special token is of those that end something."""
     return mark == "</s>" or "end" in mark or "eot" in mark
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return a JSON object; an empty one where the file is missing or none."""
     return _load(path) or {}
 
 
 def _load(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object; None where the file is missing or none."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,19 +1,19 @@
-"""Fingerprints: what a model answers to fixed probes, by which adapters are told apart.
+"""Fingerprints: a model's answers to fixed probes, which tell adapters apart.
 
-    expected = verify(folder).fingerprint            computed where the weights are (daemon/engine)
-    seen = replica.score(name, expected.prompts)     asked of an engine (replica.py)
+    expected = verify(folder).fingerprint            computed from the weights (daemon/engine)
+    seen = replica.score(name, expected.prompts)     answered by an engine (replica.py)
     prove(seen, expected, tolerance, rivals)         or NotProven, with the numbers
 
-That a load succeeded proves nothing, and a name proves nothing either. So the engine writes a few
-tokens after each of 16 prompts, greedily, and tells the likeliest tokens of each step with their
-log-probabilities; these have to be the ones that base and adapter come to in another process. The
-prompts are token ids drawn from the size of the vocabulary, so no tokenizer is needed, and far
-shorter than a block of vLLM's prefix cache, so every proof is computed.
+Neither a successful load nor a name proves an adapter. So the engine writes a few tokens greedily
+after each of 16 prompts and reports the likeliest tokens of each step with their log-probabilities.
+They must match those that another process computed from base and adapter. The prompts are token ids
+drawn from the vocabulary's size, so they need no tokenizer, and are shorter than a block of vLLM's
+prefix cache, so every proof is computed.
 
-`distance` is the root mean square over what both tell, in nats. Seen on the reference policy, over
-adapters of rank 8, idle and while six clients were served by others:
+`distance` is the root mean square over the reported tokens, in nats. Measured on the reference
+policy with adapters of rank 8, idle and while six clients were served by others:
 
-    embedded engine, float32                  0.000002 to 0.000005   from what was computed here
+    embedded engine, float32                  0.000002 to 0.000005   from the computed answers
     vLLM 0.32.0 on a CPU, float32             0.000002 to 0.000004
     vLLM 0.32.0 on a CPU, bfloat16            0.046 to 0.065
     trained for 8 to 200 steps                0.58 to 1.46           from their base
@@ -21,15 +21,13 @@ adapters of rank 8, idle and while six clients were served by others:
     random, factor B of spread 0.0003         0.009                  from their base
     random, factor B of spread 0.03           0.67
 
-What an engine's precision costs is thus the engine's and not the adapter's: `tolerance` reads it
-off its base, asked once while no adapter is, at no less than `EXACT`. Within it, an adapter must be
-nearer to what it should say than to anything else that is known by the factor `NEARER`. In float32
-that tells an adapter at 0.008 from its base; in bfloat16 one that stands at 0.06 or nearer is
-refused, for there its effect is smaller than the rounding.
+`tolerance` measures an engine's precision on its base, asked once while no adapter answers; it is
+at least `EXACT`. Within it, an adapter must be nearer to its expected answers than to any other by
+the factor `NEARER`. In float32 that tells an adapter at 0.008 from its base. In bfloat16 it refuses
+one at 0.06 or nearer, whose effect is smaller than the rounding.
 
 Not covered: a change that moves no log-probability by more than the tolerance (files have hashes
-for that), and modes of vLLM that report other numbers than the softmax's logarithms. Not seen: what
-a GPU's precision costs; it is read off like any other.
+for that); vLLM's modes that report other numbers than the softmax's logarithms; GPUs (unmeasured).
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,13 +49,13 @@ LIKELIEST: Final = 3
 """Likeliest tokens reported for each step."""
 
 EXACT: Final = 1e-3
-"""The least tolerance: 200 times what float32 costs."""
+"""The least tolerance: 200 times the distance in float32."""
 COARSEST: Final = 0.25
-"""The most that a base may stand from itself: above it, it is another one."""
+"""The largest distance of a base from itself; a larger one means another base."""
 PRECISION: Final = 3.0
-"""Tolerance, in multiples of what the base stands from itself."""
+"""Tolerance as a multiple of the base's distance from itself."""
 NEARER: Final = 1.5
-"""How many times nearer an answer must be to what is expected than to anything else."""
+"""Least ratio of an answer's distance from any other answer to that from the expected one."""
 
 _SEED: Final = "kintsugi fingerprint 1"
 _ID: Final = "token_id:"
@@ -66,58 +64,55 @@ _BASE: Final = "its base"
 Prompts = tuple[tuple[int, ...], ...]
 
 Step = tuple[tuple[int, float], ...]
-"""One token that was written, first, and the likeliest others, each with its log-probability."""
+"""The written token first, then the likeliest others, each with its log-probability."""
 
 
 class Unreadable(KintsugiError):
-    """An engine's answer to the probes does not hold what was asked for."""
+    """An engine's answer to the probes that lacks the requested values."""
 
 
 class NotProven(KintsugiError):
-    """What answers is not what was expected, or cannot be told from something else."""
+    """An answer that is not the expected one, or cannot be told from another."""
 
 
 class OtherBase(NotProven):
-    """The engine's base model computes something else than the base of the adapter."""
+    """The engine's base model is another one than the adapter's base."""
 
 
 class BaseMixup(NotProven):
-    """What an engine answers as its base is something else while an adapter answers."""
+    """The engine's base answers differently while an adapter answers."""
 
 
 class Fingerprint(StrictModel):
-    """What one model answered."""
+    """The answers of one model."""
 
     answers: tuple[tuple[Step, ...], ...]
-    """Prompt by prompt, every step of its answer."""
 
 
 class Expectation(StrictModel):
-    """What an adapter and its base come to, computed from their weights."""
+    """The answers of an adapter and its base, computed from their weights."""
 
     prompts: Prompts
     dtype: str
-    """What it was computed in, in the words of torch: float32, bfloat16."""
+    """Type of the computation in torch's words: float32, bfloat16."""
     base: Fingerprint
     adapter: Fingerprint
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How near an answer was."""
+    """Distances of an answer."""
 
     distance: float
     """Distance from the expected answers, in nats."""
     from_base: float
-    """Distance from the answers expected of the base, in nats."""
+    """Distance from the expected answers of the base, in nats."""
     tolerance: float
 
 
 def prompts(vocabulary: int) -> Prompts:
-    """Those for a model of so many token ids; always the same.
-
-    The first and the last eighth are left out: most tokenizers have their special tokens there.
-    """
+    """Return the prompts for a model with this many token ids; always the same. They leave out the
+    first and last eighth, which hold most tokenizers' special tokens."""
     chance, margin = Random(_SEED), vocabulary // 8
     return tuple(
         tuple(chance.randrange(margin, vocabulary - margin) for _ in range(LENGTH))
@@ -126,7 +121,7 @@ def prompts(vocabulary: int) -> Prompts:
 
 
 def question(model: str, prompts: Prompts) -> dict[str, Any]:
-    """The body of a request to /v1/completions."""
+    """Return the body of a request to /v1/completions."""
     return {
         "model": model,
         "prompt": [list(prompt) for prompt in prompts],
@@ -140,7 +135,7 @@ def question(model: str, prompts: Prompts) -> dict[str, Any]:
 
 
 def parse_answer(document: Any, prompts: Prompts) -> Fingerprint:
-    """An engine's answer to `question`. Raises Unreadable."""
+    """Return an engine's answer to `question`. Raises Unreadable."""
     try:
         choices = sorted(document["choices"], key=lambda choice: int(choice["index"]))
         asked = [tuple(choice["prompt_token_ids"]) for choice in choices]
@@ -170,11 +165,9 @@ def _steps(choice: Mapping[str, Any]) -> Iterator[Step]:
 
 
 def distance(first: Fingerprint, second: Fingerprint) -> float:
-    """Root mean square of the differences between log-probabilities, in nats.
-
-    Of every prompt the steps count up to and with the first at which other tokens were written:
-    what follows stands in another context. Both must be answers to the same prompts.
-    """
+    """Return the root mean square of the differences between log-probabilities, in nats. Both must
+    answer the same prompts. Each prompt's steps count up to and including the first with different
+    tokens, because later ones have another context."""
     gaps = list(_differences(first, second))
     return sqrt(sum(gap * gap for gap in gaps) / len(gaps))
 
@@ -188,8 +181,7 @@ def _differences(first: Fingerprint, second: Fingerprint) -> Iterator[float]:
 
 
 def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[float]:
-    """Yield the gap of each token that either step reports; where one of them does not report it,
-    the smallest gap that is possible."""
+    """Yield the gap of each reported token; the smallest possible if one step lacks it."""
     for token, chance in chain(first.items(), second.items()):
         if token in first and token in second:
             yield first[token] - second[token]
@@ -199,10 +191,7 @@ def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[f
 
 
 def tolerance(base: Fingerprint, expected: Expectation) -> float:
-    """How far an adapter of an engine may be from what is expected, by the engine's own base.
-
-    `base` is what it answered as that base. Raises OtherBase.
-    """
+    """Return the allowed distance of adapters by the engine's base answer. Raises OtherBase."""
     noise = distance(base, expected.base)
     if noise > COARSEST:
         raise OtherBase(
@@ -215,12 +204,8 @@ def tolerance(base: Fingerprint, expected: Expectation) -> float:
 
 
 def prove_base(seen: Fingerprint, expected: Expectation, tolerance: float) -> float:
-    """Check that an engine's base answers as itself while an adapter answers; return how far off it
-    is, in nats.
-
-    `seen` is what it answered as its base meanwhile, `tolerance` what it may be off, as measured
-    while none did. Raises BaseMixup.
-    """
+    """Return how far an engine's base is off while an adapter answers, in nats. `seen` is its
+    answer meanwhile, `tolerance` the limit measured while no adapter answered. Raises BaseMixup."""
     gap = distance(seen, expected.base)
     if gap > tolerance:
         raise BaseMixup(
@@ -238,13 +223,9 @@ def prove(
     tolerance: float,
     rivals: Mapping[str, Expectation] | None = None,
 ) -> Proof:
-    """Check that an engine answers with the adapter and with nothing else that is known.
-
-    `rivals` are other adapters that could answer in its place, by name: versions before it,
-    whatever else is loaded. The base is always one. One that is expected to say the very same has
-    the same weights and is no rival, nor is one of another base (it knows other prompts). Raises
-    NotProven.
-    """
+    """Check that an engine answers with the adapter and with nothing else that is known. `rivals`
+    are other adapters by name; the base always is one. An adapter with the same expected answers
+    (the same weights) or of another base (other prompts) is no rival. Raises NotProven."""
     proof = Proof(distance(seen, expected.adapter), distance(seen, expected.base), tolerance)
     distances = {_BASE: proof.from_base}
     for name, rival in (rivals or {}).items():

@@ -10,7 +10,7 @@ from events.jobs import TaskPool
 from events.serving import AdapterMerge
 
 _POINTS: Final = ("target", "overall", "slice")
-"""Checks whose values are differences of pass^1, by how their names begin."""
+"""Checks whose values are differences of pass^1, by the first word of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What the card says."""
+    """The facts on a card."""
 
     adapter: str
     alias: str
     base: str
     sha256: str
-    """Of its weights."""
+    """SHA-256 of its weights."""
     capability: str | None
     state: str
     rank: int
@@ -43,17 +43,16 @@ class CardFacts:
     gate: GateReport | None
     measured: Sequence[Measured]
     pools: Sequence[TaskPool]
-    """What it was trained on."""
     environments: Sequence[str]
-    """Where it was trained; empty where no job is known."""
+    """Empty where no job is known."""
     parents: Sequence[str]
-    """Adapters from whose weights it went on, or which it was merged of, the nearest first."""
+    """Adapters that it was trained on from or merged of, the nearest first."""
     merge: AdapterMerge | None = None
-    """Members of an adapter that was merged; None for an adapter that was not."""
+    """Members of a merged adapter; None for any other."""
 
 
 def build_card(facts: CardFacts) -> str:
-    """The card as Markdown, with the header that model hubs read."""
+    """Return the card as Markdown, with the header for model hubs."""
     parts = (
         _describe_header(facts), describe_numbers(facts.gate, facts.measured),
         _describe_loading(facts),
@@ -87,7 +86,7 @@ When it was exported it was {facts.state.replace("_", " ")}.
 
 
 def describe_numbers(gate: GateReport | None, evaluations: Sequence[Measured]) -> str:
-    """Return the section of a card about what was measured and what the gate said."""
+    """Return the section of a card about measurements and the gate's decision."""
     lines = ["## What was measured", ""]
     for measured in evaluations:
         lines.append(
@@ -125,7 +124,7 @@ def _describe_check(check: Check) -> str:
 
 
 def escape_cell(text: str) -> str:
-    """Return a text for a cell of a table; a pattern's name has the character that ends a cell."""
+    """Return `text` for a cell of a table; names of patterns contain the cell separator."""
     return text.replace("|", "\\|")
 
 
@@ -158,7 +157,7 @@ the same anew.
 
 
 def _round_up_rank(rank: int) -> int:
-    """The smallest power of two from 8 on that is not below `rank`: vLLM takes no other."""
+    """Return the smallest power of two >= 8 that is not below `rank`: vLLM takes no other."""
     return max(8, 1 << (rank - 1).bit_length())
 
 

@@ -1,4 +1,4 @@
-"""`kintsugi adapters`: what was trained, whether it is any good, and who serves."""
+"""`kintsugi adapters`: the adapters, their gates and their routes."""
 
 import asyncio
 from dataclasses import asdict
@@ -65,7 +65,7 @@ def _describe_gate(line: "AdapterLine") -> str | None:
 
 
 def _list_detectable(line: "AdapterLine") -> str | None:
-    """The gain that the gate could have shown of each target with a power of 80 %, in points."""
+    """Return the gain of each target that the gate would show with a power of 80 %, in points."""
     targets = () if line.gate is None else line.gate.get("targets", ())
     words = [
         f"{target['name']} {100 * target['detectable']:+.1f}"
@@ -125,7 +125,6 @@ def show(cli: Cli, adapter: Named) -> None:
 
 
 def _show_rates(rates: "Mapping[str, UserFaultRate]") -> Any:
-    """How an adapter did in a role with a gate of its own, rate by rate."""
     rows = [
         [name, "PASS" if rate.holds else "FAIL", f"{rate.count:,} of {rate.of:,}",
          f"{rate.upper:.2%}", f"{rate.limit:.2%}"]
@@ -175,7 +174,6 @@ def _describe_role(row: "AdapterRow") -> str:
 
 
 def _describe_parts(row: "AdapterRow") -> dict[str, str]:
-    """Return what is shown of a version with members in place of its files."""
     from events.jobs import CHOOSER
 
     assert row.chooser is not None, "it has members"
@@ -196,7 +194,6 @@ _CHECK_COLUMNS: Final = Columns(
 
 
 def _describe_detectable(target: "TargetReport") -> str | None:
-    """The gain that the gate could have seen of a target."""
     if target.detectable is None:
         return None
     return f"could have seen {100 * target.detectable:+.1f} points with 80 %"
@@ -220,7 +217,6 @@ _TARGET_COLUMNS: Final = Columns(
 
 
 def _build_tables(report: "GateReport") -> list[Any]:
-    """The checks of a report, then its targets; an old report has none."""
     tables = [_CHECK_COLUMNS.build_table(report.checks)]
     return [*tables, "", _TARGET_COLUMNS.build_table(report.targets)] if report.targets else tables
 
@@ -328,7 +324,6 @@ def merge(
 
 
 def _parse_parts(texts: list[str], default: float) -> list[tuple[str, float]]:
-    """Return adapters and their weights, which are all given or none. Raises BadParameter."""
     parts = [text.partition("=") for text in texts]
     weighted = [separator for _, separator, _ in parts]
     if any(weighted) and not all(weighted):

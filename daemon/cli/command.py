@@ -1,8 +1,6 @@
-"""What every command shares: the common options, and the `Cli` it is handed.
-
-A command is a function `(cli, ...) -> exit code or None`. `command` registers it with typer under
-its own parameters and the common ones, which may stand before or after the command's name.
-"""
+"""The base of every command, a function `(cli, ...) -> exit code or None`. `command` registers it
+with typer under its own parameters and the common ones, which may stand before or after its
+name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -64,14 +62,14 @@ class ReaderQuit(Exception):
 
 @dataclass
 class Cli:
-    """What a command is handed: settings, the application and where to print."""
+    """The settings, the application and the output of a command."""
 
     home: str | None
     out: Output
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The settings given as flags."""
+        """The settings of the flags."""
         return {"home": self.home}
 
     @cached_property
@@ -101,8 +99,7 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
 
 
 def default_command(group: typer.Typer) -> Callable[[F], F]:
-    """Register `(cli, ...) -> exit code` as what a noun does where no command of it is named. Its
-    options stand behind the noun; those of a command behind the command."""
+    """Register `(cli, ...) -> exit code` as a noun's default; its options stand behind the noun."""
 
     def register(function: F) -> F:
         group.callback(invoke_without_command=True)(_with_common_options(function, _is_default))
@@ -112,7 +109,7 @@ def default_command(group: typer.Typer) -> Callable[[F], F]:
 
 
 def _is_default(context: typer.Context, options: Mapping[str, Any]) -> bool:
-    """Whether a noun stands without a command; raises BadParameter for options before one."""
+    """Return whether a noun has no command; raises BadParameter for options before a command."""
     if context.invoked_subcommand is None:
         return True
     misplaced = [name for name, value in options.items() if value is not None]
@@ -125,7 +122,7 @@ def _is_default(context: typer.Context, options: Mapping[str, Any]) -> bool:
 
 
 def noun(name: str, help: str) -> typer.Typer:
-    """A group of commands on one noun."""
+    """Return a group of commands on one noun."""
     return typer.Typer(name=name, help=help, add_completion=False)
 
 
@@ -140,12 +137,12 @@ def _with_common_options(
         common = {option: options.pop(option) for option in _COMMON}
         if not is_wanted(context, options):
             return None
-        # What stood before the command's name went to the noun or to the root (root.py).
+        # Options before the command's name went to the noun or to the root (root.py).
         before = _read_parents(context)
         try:
             return function(_cli(common, before), **options)
         except BrokenPipeError as error:
-            # typer would exit with 1; a reader like `head` that has seen enough is no failure.
+            # typer would exit with 1; a reader like `head` that closes early is no failure.
             raise ReaderQuit from error
 
     common = [
@@ -162,7 +159,7 @@ def _with_common_options(
 
 
 def _read_parents(context: typer.Context) -> dict[str, Any]:
-    """The common options that stood before the command's name: those nearest to it."""
+    """Return the common options before the command's name; of equal ones the nearest."""
     before: dict[str, Any] = {}
     parent = context.parent
     while parent is not None:

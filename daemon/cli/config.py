@@ -1,4 +1,4 @@
-"""`kintsugi config`: the settings, and what set each of them."""
+"""`kintsugi config`: the settings, and the origin of each."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,7 +67,7 @@ def check(cli: Cli) -> None:
 
 
 def _describe_schedule(cli: Cli, scheduler: "Scheduler") -> dict[str, Any]:
-    """Print the next times of `scheduler.cron`, and return what the document has of them."""
+    """Print the next times of `scheduler.cron`, and return them for the document."""
     if not scheduler.cron:
         return {}
     from daemon.config.crontab import list_next_times

@@ -1,4 +1,4 @@
-"""`kintsugi cycle account`: where the gain of a finished cycle went, stage by stage."""
+"""`kintsugi cycle account`: the losses of a finished cycle, stage by stage."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -108,11 +108,8 @@ def _show_all(cli: Cli, alias: str) -> None:
 
 
 def describe_limit(accounted: "CycleAccount") -> str:
-    """The limit of a cycle in one line."""
+    """Return the limit of a cycle in one line."""
     return f"{accounted.limit_name}: {accounted.limit.because}"
-
-
-# One cycle
 
 
 def _show_account(accounted: "CycleAccount") -> list[Any]:
@@ -139,7 +136,6 @@ def _show_account(accounted: "CycleAccount") -> list[Any]:
 
 
 def _build_kind_table(diagnosis: "Diagnosis", tasks: "Tasks", gate: "Gate") -> Any:
-    """Each kind of task on its way through the stages."""
     live = {kind.kind: kind for kind in diagnosis.kinds}
     written = {kind.kind: kind for kind in tasks.kinds}
     gains = {kind.kind: kind for kind in gate.kinds}
@@ -170,14 +166,12 @@ def _build_kind_table(diagnosis: "Diagnosis", tasks: "Tasks", gate: "Gate") -> A
 
 
 def _describe_rollout_share(kind: "KindTasks | None") -> str | None:
-    """The kind's part of the job's rollouts at pools that are no replay."""
     if kind is None or kind.rollout_share is None:
         return None
     return f"{kind.rollout_share:.0%}" + (", few" if kind.starved else "")
 
 
 def _describe_difficulty(kind: "KindTasks | None") -> str | None:
-    """How often the job's tasks of a kind were passed before its first step."""
     if kind is None or not kind.sampled.attempts:
         return None
     return _ratio(kind.sampled) + (", easier" if kind.easier else "")
@@ -212,20 +206,13 @@ def _describe_balance(balance: "Balance") -> str:
     return ", ".join(f"{name} {_points(getattr(balance, name))}" for name in _POINTS)
 
 
-# All cycles of an agent
-
-
 def _describe_limits(limits: Mapping[str, int], cycles: int) -> str:
     counts = Counter(limits).most_common()
     named = ", ".join(f"{name} {count}" for name, count in counts if count)
     return f"limit of {cycles} cycles: {named}"
 
 
-# Cells
-
-
 def _table(columns: list[str], rows: list[list[Any]], *whole: str) -> Any:
-    """A table; None without rows."""
     if not rows:
         return None
     right = [column for column in columns if column in _NUMBERS]
@@ -242,8 +229,6 @@ def _points(points: "Interval | None", *, sign: bool = False) -> str:
 
 
 def _make_points(name: str) -> "Callable[[CycleAccount], str]":
-    """Return a function that shows one figure of a cycle's balance."""
-
     def show(accounted: "CycleAccount") -> str:
         points = getattr(accounted.balance, name)
         return _NO_FIGURE if points is None else f"{points.value:.1f}"
@@ -260,8 +245,6 @@ def _percent(share: "Interval | None") -> str:
 def _ratio(count: "PassCount") -> str:
     return f"{count.passed}/{count.attempts}"
 
-
-# Columns
 
 _STAGE_COLUMNS: Final = Columns(
     ("stage", lambda item: item[0]),

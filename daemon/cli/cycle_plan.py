@@ -1,4 +1,4 @@
-"""`kintsugi cycle plan`: what the next cycle of an agent would do, before it begins."""
+"""`kintsugi cycle plan`: a preview of an agent's next cycle."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -84,7 +84,7 @@ def _explain_unprobed(settings: "Settings", no_probe: bool) -> str:
 
 
 def build_document(planned: "CyclePlan") -> dict[str, Any]:
-    """The plan as JSON."""
+    """Return the plan as JSON."""
     outlook, unread = planned.outlook, planned.unread
     return {
         "alias": outlook.alias,
@@ -212,7 +212,6 @@ def _show(cli: Cli, planned: "CyclePlan") -> None:
 
 
 def _describe_mode(data: "TaskProposed | TaskRejected") -> str | None:
-    """The mode of a task in words, with its plan where it was written by one."""
     from daemon.controller.directive import describe_mode
 
     plan = data.plan
@@ -222,7 +221,6 @@ def _describe_mode(data: "TaskProposed | TaskRejected") -> str | None:
 
 
 def _find_pass_rate(data: "TaskProposed") -> str | None:
-    """How many rollouts of the policy that answers passed a task; None where it was not asked."""
     notes = {check.check: check.note for check in data.verified}
     return notes.get("informative")
 

@@ -1,4 +1,4 @@
-"""`kintsugi cycle`: what was done to make an agent better, and what a person says about it."""
+"""`kintsugi cycle`: the cycles of an agent, and a person's decisions about them."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -48,7 +48,7 @@ def ls(cli: Cli, alias: OnlyAgent = None, limit: AtMost = None) -> None:
 
 
 def line(row: "CycleRow", step: str | None, cost: "CycleCost | None") -> dict[str, Any]:
-    """A cycle in a list."""
+    """Return a cycle for a list."""
     return {**_FIELDS.document(row), "step": step, "cost": _cost(cost)}
 
 
@@ -143,7 +143,6 @@ def _show_parts(
     rounds: "list[JobRoundRow]",
     rejected: "list[RejectionRow]",
 ) -> None:
-    """Show the jobs, the directive, the rounds of jobs and the rejections of a cycle."""
     from daemon.controller.directive import describe_directive, describe_mode
 
     if branches:
@@ -166,7 +165,6 @@ def _show_parts(
 
 
 def _build_job_table(branches: list[dict[str, str | None]]) -> Any:
-    """Return the table of the jobs of a cycle with branches."""
     from events.jobs import CHOOSER
     from events.learning import BRANCH
 
@@ -195,14 +193,12 @@ def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]")
 
 
 def _describe_round(row: "JobRoundRow") -> dict[str, Any]:
-    """A round of the cycle's job, as JSON."""
     directive = row.directive.model_dump(mode="json")
     pools = [pool.model_dump(mode="json") for pool in row.pools]
     return {**asdict(row), "directive": directive, "pools": pools}
 
 
 def _show_round(row: "JobRoundRow") -> list[Any]:
-    """A round of the cycle's job, as a line and a table of its pools."""
     quotas = ", ".join(f"{item.pattern} {item.tasks}" for item in row.directive.quotas)
     text = (
         f"round {row.number} of the job: {row.failures} failures in {row.rollouts} rollouts; "

@@ -1,4 +1,4 @@
-"""`kintsugi diff`: where two logs part, or two foldings."""
+"""`kintsugi diff`: the first difference of two logs, or of two foldings."""
 
 import tempfile
 from contextlib import ExitStack
@@ -108,7 +108,6 @@ def _divergence(divergence: "Divergence") -> dict[str, Any]:
 
 
 def _describe_record(record: "Record | None") -> dict[str, Any] | None:
-    """An event as far as a person can tell it from another one."""
     from events.archive.segments import digest
     from events.envelope import from_headers
     from events.errors import BadRecord

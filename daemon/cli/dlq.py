@@ -154,7 +154,7 @@ def drop(
 
 
 def _describe_fold(app: "App") -> tuple[list[str], str]:
-    """Return what halts the fold, as sentences, and how much of the log was folded."""
+    """Return sentences about what halts the fold, and how much of the log was folded."""
     from daemon.core.health import find_halts, lag, read_fold_state
     from events.errors import LogUnavailable
 

@@ -1,4 +1,4 @@
-"""`kintsugi doctor`: is everything there that this home needs, or is an engine as it must be?"""
+"""`kintsugi doctor`: checks of all that this home needs, or of an engine."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,4 +1,4 @@
-"""`kintsugi env`: environments, their tasks, and what proves that they are right."""
+"""`kintsugi env`: environments, their tasks, and the proofs that they are right."""
 
 import inspect
 import keyword
@@ -26,15 +26,14 @@ _NEW_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 """Also the name of a Python file and, in capitals, of a class."""
 
 _MOST_SEED: Final = 10**17
-"""Largest seed of a check's first task: an id has 18 digits (envs/environment.py), and later tasks
-need more."""
+"""Largest seed of a check's first task; ids have 18 digits, and later tasks need more seeds."""
 
 group = noun("env", "Environments: tasks that can be executed.")
 
 
 def load_environment(cli: Cli, name_or_path: str) -> "Environment":
-    """The environment that a command names, which may be any path: for an argument of the operator
-    alone. Raises UnknownEnvironment, EnvironmentBroken."""
+    """Return the environment that a command names, by any path, so only for an operator's argument.
+    Raises UnknownEnvironment, EnvironmentBroken."""
     from envs.registry import open_place
 
     settings = cli.settings
@@ -71,11 +70,10 @@ def ls(cli: Cli) -> int:
 
 
 def _list_rows(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
-    """A row for each split of one environment, or one that says why it cannot be opened."""
+    """Return a row for each split of an environment, or one with the error of opening it."""
     try:
         return _splits(cli, entry)
-    # Whatever its code raises, or a package that it needs and that is missing: the others are
-    # listed.
+    # Its code may raise anything, or lack a package: the others are listed anyway.
     except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, KintsugiError) else f"{type(error).__name__}: "
         return [_build_fault_row(entry.name, entry.source, f"{kind}{error}")]
@@ -89,7 +87,6 @@ def _build_fault_row(name: str, source: str, reason: str) -> dict[str, Any]:
 
 
 def _splits(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
-    """A row for each split of one environment."""
     from envs.registry import BUILT_IN
     from envs.task import GENERATED
 
@@ -148,14 +145,12 @@ def new(
 
 
 def _read_sources(cli: Cli) -> dict[str, str]:
-    """The names of environments that there are, and where each comes from."""
     from envs.registry import environments
 
     return {entry.name: entry.source for entry in environments(cli.settings.environments.paths)}
 
 
 def _skeleton(name: str, taken: Mapping[str, str]) -> str:
-    """The text of a new environment. Raises BadParameter for a name that cannot be used."""
     from envs import skeleton
 
     if not _NEW_NAME.fullmatch(name):
@@ -244,7 +239,6 @@ def _row(name: str, rates: "Rates") -> list[Any]:
 
 
 def _conclusions(report: "Check") -> list[str]:
-    """What the rates mean, and one line for each problem."""
     lines = [f"deterministic: {'yes' if report.deterministic else 'no'}"]
     if not report.judged:
         lines.append("the tasks were loaded, so their rates are not judged")
@@ -259,7 +253,6 @@ def _conclusions(report: "Check") -> list[str]:
 
 
 def _describe_bank(report: "Check") -> list[str]:
-    """The wins of the cheaters, and the kinds that they did not play."""
     lines = []
     if trials := report.bank.trials.values():
         best = max((trial.best for trial in trials), key=lambda win: win.wins / win.tasks)
@@ -363,7 +356,7 @@ def regrade(
     from envs.registry import open_environment
     from producers.importers.importer import total_bytes
 
-    # The names stand in files of others.
+    # The names come from foreign files.
     environment = cache(
         partial(
             open_environment,
@@ -381,7 +374,6 @@ def regrade(
 
 
 def _agreement(reports: Sequence["RegradeReport"]) -> list[Any]:
-    """The table, then what each file has against it."""
     numbers = ["simulations", "graded", "agree"]
     cells = [
         [
@@ -422,7 +414,6 @@ def _verdict(success: bool) -> str:
 
 
 def _real(cli: Cli, name: str) -> "Tau2Environment":
-    """The environment, if it is one that has real tasks."""
     from envs.tau2.environment import Tau2Environment
 
     environment = load_environment(cli, name)

@@ -1,4 +1,4 @@
-"""`kintsugi erase`: destroy a person's key, so that what they said cannot be read any more."""
+"""`kintsugi erase`: destroys a person's key, so that their words cannot be read any more."""
 
 import sys
 from dataclasses import asdict
@@ -57,8 +57,8 @@ def erase(
 
 
 def _check_name(person: str) -> None:
-    """Check that a gateway would accept `person` as a name. Raises BadParameter: no person has
-    another name, so "nothing was found" would claim too much."""
+    """Raise BadParameter for a name that a gateway would refuse: no person has it, so "nothing was
+    found" would claim too much."""
     from producers.gateway.http.wire import Refused, identifier
 
     try:
@@ -131,7 +131,7 @@ def _summarize(held: "PersonData", done: bool, dry_run: bool) -> list[str]:
 
 
 def _beyond(held: "PersonData") -> list[str]:
-    """What this erasure does not reach, or could not count."""
+    """Return sentences about data that this erasure does not reach, or could not count."""
     limits = []
     if held.unsealed:
         text = "events of this person were recorded unsealed and stay readable in the log"

@@ -1,4 +1,4 @@
-"""`kintsugi eval`: an agent behind an endpoint plays tasks, and what it is worth."""
+"""`kintsugi eval`: evaluates an agent behind an endpoint on tasks."""
 
 import asyncio
 import json
@@ -32,10 +32,10 @@ SCENARIOS: Final = "scenarios"
 """The splits of generated tasks, and of those of --scenarios."""
 
 _ROUNDING: Final = 1e-9
-"""How far rates that sum to 1 may be above it."""
+"""Excess over 1 that a sum of rates may have."""
 
 _SHOWN: Final = 5
-"""Unjudged attempts, remarks and defects named on stderr; the log has all of the first."""
+"""Unjudged attempts, remarks and defects on stderr; the log has all of the first."""
 
 _TASK_PANEL: Final = "Which tasks"
 _AGENT_PANEL: Final = "The agent"
@@ -245,8 +245,6 @@ def evaluate(
 
 
 def _split_names(env: str, selection: "Selection", scenarios: Path | None) -> list[str]:
-    """The environments that are named. Raises BadParameter for options that only a single
-    environment can have, and for a name that is there twice."""
     if "," not in env or Path(env).exists():
         return [env]
     names = [name.strip() for name in env.split(",")]
@@ -265,9 +263,8 @@ def _split_names(env: str, selection: "Selection", scenarios: Path | None) -> li
 
 
 def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Environment, int]":
-    """The environment, with the scenarios of a file where one is named, and how many lines of its
-    file of scenarios are damaged; each is named. Raises BadParameter for an environment that takes
-    no scenarios."""
+    """Return the environment with its scenarios or a file's, and the number of damaged lines.
+    Raises BadParameter for an environment without scenarios."""
     from daemon.cli.environments import load_environment
 
     environment = load_environment(cli, name)
@@ -280,8 +277,7 @@ def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Env
 
 
 def _read_damaged(name: str, environment: "Environment", scenarios: Path | None) -> tuple[str, ...]:
-    """Have an environment read its scenarios, or those of a file; a sentence for each damaged
-    line."""
+    """Have an environment read its scenarios, or those of a file; describe each damaged line."""
     from envs.toolsandbox.environment import ToolSandbox
 
     if isinstance(environment, ToolSandbox):
@@ -314,7 +310,7 @@ def _selection(
 
 
 def _shares(text: str) -> dict[str, float]:
-    """`cancel=1,return=3` as shares."""
+    """Parse shares like `cancel=1,return=3`."""
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, _, share = part.partition("=")
@@ -334,7 +330,7 @@ def _shares(text: str) -> dict[str, float]:
 
 
 def _read_rates(texts: list[str]) -> "dict[Operator, float]":
-    """`argument=0.5` and others as rates. Raises BadParameter."""
+    """Parse rates like `argument=0.5`. Raises BadParameter."""
     from envs.task import PERTURBATIONS
 
     rates: dict[Operator, float] = {}
@@ -379,13 +375,12 @@ def parse_json_object(text: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PlayedEvaluation:
-    """An evaluation that was played to its end."""
+    """A finished evaluation."""
 
     run: "Run"
     idle: "Mapping[str, Grade]"
-    """Task -> what doing nothing comes to."""
+    """Task -> the result of doing nothing."""
     result: dict[str, Any]
-    """The document that `report` builds."""
 
 
 def play_evaluation(
@@ -436,8 +431,6 @@ def play_evaluation(
 
 
 class _Findings:
-    """What stood out among the attempts of this process."""
-
     def __init__(self) -> None:
         self.unjudged: list[str] = []
         self.remarks: Counter[str] = Counter()
@@ -490,7 +483,6 @@ def _warn(cli: Cli, seen: _Findings) -> None:
 
 
 def _show(cli: Cli, played: "Mapping[str, PlayedEvaluation]") -> None:
-    """Print the result of one environment, or those of several and what they come to together."""
     from daemon.evaluation.run import report_overall
 
     if len(played) == 1:
@@ -512,7 +504,6 @@ def _show(cli: Cli, played: "Mapping[str, PlayedEvaluation]") -> None:
 
 
 def _overall_table(results: "Mapping[str, dict[str, Any]]", overall: dict[str, Any]) -> Any:
-    """A row for each environment, and one for all their tasks together."""
     most = max((int(k) for k in overall["pass_hat"]), default=1)
     columns = ["environment", "tasks", *(f"pass^{k}" for k in range(1, most + 1))]
     rows = [
@@ -561,7 +552,6 @@ def _table(result: dict[str, Any]) -> Any:
 
 
 def _print_repairs(cli: Cli, result: dict[str, Any]) -> None:
-    """Print how mistakes were repaired, and what an episode with one comes to."""
     cli.out.show(_repair_table(result["repair"]), "")
     for name, what in (("clean", "without"), ("injected", "with")):
         part, repeated = result[name], result["redundant_calls"][name]
@@ -597,7 +587,6 @@ def _repair_table(repairs: dict[str, Any]) -> Any:
 
 
 def _similarity_table(result: dict[str, Any]) -> Any:
-    """Mean similarity by category, and of the tasks that cannot be fulfilled apart."""
     columns = ["category", "tasks", "similarity", "perfect", "doing nothing"]
     groups = {
         **result["categories"],

@@ -1,4 +1,4 @@
-"""`kintsugi explain`: why something is as it is, down to the rollouts."""
+"""`kintsugi explain`: the reasons for something, down to the rollouts."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PageUnwritable(KintsugiError):
-    """A file in which a page cannot be put."""
+    """A file to which a page cannot be written."""
 
 
 _TASKS: Final = 3
@@ -68,7 +68,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def tree(node: "Node") -> "Tree":
-    """A node and what it rests on, for a terminal."""
+    """Return a node and its reasons, for a terminal."""
     from rich.text import Text
     from rich.tree import Tree
 

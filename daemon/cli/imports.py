@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from producers.importers.importer import ImportResult
 
 _SHOWN = 20
-"""Rejections, warnings and skipped files named on stderr; `--json` has all of them."""
+"""Rejections, warnings and skipped files on stderr; `--json` has all of them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def import_rollouts(
             if wait:
                 _fold(cli, app, diagnose)
         finally:
-            # What was appended is safe, also where it cannot be folded now.
+            # The appended events are safe, even if they cannot be folded now.
             _print(cli, appended, paths)
     if appended.imported and wait and diagnose:
         cli.out.hint("see what fails: kintsugi patterns")
@@ -67,7 +67,7 @@ def _append(
 
     with app.reading() as connection:
         reached = position(connection)
-    # Looked up first: what is folded from here on is known to the tables.
+    # Before the lookup in the tables, which know everything folded from here on.
     waiting = read_pending_ids(app.spool, reached)
 
     def find_duplicates(ids: list[str]) -> set[str]:
@@ -125,7 +125,6 @@ def _print(cli: Cli, appended: "ImportResult", paths: list[Path]) -> None:
 
 
 def _document(appended: "ImportResult") -> dict[str, Any]:
-    """Return what `--json` prints; `warnings` and `skipped` are there when they hold something."""
     document: dict[str, Any] = {
         "imported": appended.imported,
         "duplicates": appended.duplicates,

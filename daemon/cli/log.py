@@ -112,7 +112,7 @@ def verify(cli: Cli) -> int:
 
 
 def event_line(record: "Record", bodies: "Bodies", tokens: bool) -> dict[str, Any]:
-    """An event as promised; what cannot be read has data null and says why in `error`."""
+    """Return an event as documented; an unreadable one has data null and the reason in `error`."""
     from events.envelope import from_headers, timestamp
     from events.errors import KintsugiError
 
@@ -142,7 +142,7 @@ def event_line(record: "Record", bodies: "Bodies", tokens: bool) -> dict[str, An
 
 
 def _fill_data(line: dict[str, Any], record: "Record", bodies: "Bodies", tokens: bool) -> None:
-    """Head, then content, then arrays: what comes before a broken part is still shown."""
+    """Add head, content and arrays in this order, so that parts before a broken one are shown."""
     from events.codec import decode
 
     line["data"] = decode(record).data.model_dump(mode="json")
@@ -176,7 +176,7 @@ def _check_stream(stream: str) -> None:
 
 
 def _starts(log: "EventLog", stream: str, text: str | None) -> list[tuple[int, int]]:
-    """(partition, first offset) of what is to be printed."""
+    """Return (partition, first offset) of the records to print."""
     first, ends = log.start(stream), log.end(stream)
     if text is None:
         return list(enumerate(first))
@@ -206,7 +206,7 @@ def _bad_start(text: str, remedy: str) -> typer.BadParameter:
 
 
 def _newest(log: "EventLog", stream: str, number: int, ends: dict[int, int]) -> "Iterator[Record]":
-    """The last `number` records before `ends` over all partitions, oldest first."""
+    """Yield the last `number` records before `ends` over all partitions, oldest first."""
     records = [
         record
         for partition, start in enumerate(log.start(stream))

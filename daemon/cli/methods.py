@@ -1,7 +1,5 @@
-"""Give the commands what methods add: groups of their own, and sections in answers of others.
-
-Importing this module must stay cheap, as that of root.py.
-"""
+"""The additions of methods to commands: groups of their own, and sections in answers. Importing
+this module must stay cheap, as root.py."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,16 +44,16 @@ _SHORT = 13
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a command's answer that a method adds."""
+    """A method's part of a command's answer."""
 
     document: Any
     """For scripts, as JSON."""
     text: str
-    """For a terminal; empty where there is nothing to say."""
+    """For a terminal; may be empty."""
 
 
 def build_loop_metrics() -> "list[MethodMetrics]":
-    """Return the metrics that methods add to those of the loop."""
+    """Return the methods' metrics of the loop."""
     from daemon.methods.lessons.metrics import build_metrics as of_lessons
     from daemon.methods.skills.metrics import build_metrics as of_skills
     from daemon.methods.synthesis.metrics import build_metrics as of_synthesis
@@ -64,15 +62,14 @@ def build_loop_metrics() -> "list[MethodMetrics]":
 
 
 def read_version_files(app: "App", connection: "Connection", row: "AdapterRow") -> dict[str, bytes]:
-    """Return the files of the bundle of a version with members, without the manifest. Raises
-    BundleRefusal, BadAdapter, NoFingerprint."""
+    """Return the files of a panel's bundle. Raises BundleRefusal, BadAdapter, NoFingerprint."""
     from daemon.methods.skills.panel_bundle import read_panel_files
 
     return read_panel_files(app, connection, row)
 
 
 def read_cycle_sections(connection: "Connection", cycle: "CycleRow") -> dict[str, Section]:
-    """Return what methods add to one cycle, by name."""
+    """Return the methods' sections on a cycle, by name."""
     from consumers.methods.synthesis.plans import read_cycle_tries
     from daemon.methods.lessons.practice import read_cycle_practice
 
@@ -92,7 +89,7 @@ def read_cycle_sections(connection: "Connection", cycle: "CycleRow") -> dict[str
 
 
 def count_modes(tasks: "Sequence[TaskProposed]") -> dict[str, int]:
-    """Return how many of these tasks each method writes, by its name for them."""
+    """Return a method's name for its tasks -> how many of these are its."""
     return {
         "lessons": sum(data.mode == "repair" for data in tasks),
         "by plans": sum(data.plan is not None for data in tasks),
@@ -100,25 +97,24 @@ def count_modes(tasks: "Sequence[TaskProposed]") -> dict[str, int]:
 
 
 def describe_pool(pool: "TaskPool") -> dict[str, int]:
-    """Return what methods add to a pool of a job, as JSON."""
+    """Return the methods' additions to a pool of a job, as JSON."""
     return {"lessons": pool.repair_count}
 
 
 def name_reasons(reasons: "Sequence[str]") -> list[str]:
-    """Return why an adapter depends on a person's rollouts, in words: all tasks that are made of a
-    person's sessions are lessons."""
+    """Return the reasons in words: all tasks that are made of a person's sessions are lessons."""
     return ["lesson" if reason == "drawn" else reason for reason in reasons]
 
 
 def describe_erasure(held: "PersonData") -> dict[str, Section]:
-    """Return what methods made of a person's sessions, by name; each text continues a sentence."""
+    """Return the methods' results from a person's sessions, by name, as ends of a sentence."""
     count = len(held.live_tasks)
     text = f", {count:,} lessons made of these (retired)" if count else ""
     return {"lessons": Section(count, text)}
 
 
 def read_task_sections(connection: "Connection", task: str, alias: str) -> dict[str, Section]:
-    """Return what methods add to one task of an agent, by name."""
+    """Return the methods' sections on an agent's task, by name."""
     from consumers.methods.synthesis.verdicts import read_task_verdicts
 
     verdicts = read_task_verdicts(connection, task, alias)
@@ -127,14 +123,14 @@ def read_task_sections(connection: "Connection", task: str, alias: str) -> dict[
 
 
 def inject_mistakes(spec: "Spec", rates: "Mapping[Operator, float]") -> "Spec":
-    """Return an evaluation in whose tasks mistakes are made with these rates; itself without."""
+    """Return an evaluation in whose tasks mistakes are made at these rates, if there are any."""
     from daemon.methods.lessons.injection import InjectedSpec
 
     return InjectedSpec.of(spec, rates) if rates else spec
 
 
 def open_observer(spec: "Spec", environment: "Environment") -> "AttemptObserver | None":
-    """Return what reads attempts of an evaluation beside their verdicts; None where nothing is."""
+    """Return the observer of an evaluation's attempts, or None."""
     from daemon.methods.lessons.injection import InjectedSpec, MistakeObserver
 
     return MistakeObserver(spec, environment) if isinstance(spec, InjectedSpec) else None

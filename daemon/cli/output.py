@@ -1,9 +1,6 @@
-"""Where a command prints: data on stdout, talk on stderr.
-
-With `--json` stdout holds exactly one JSON document (JSON Lines for streams of events). Progress is
-shown on a terminal only. What rollouts hold is text of strangers: its control characters are made
-visible, so that no transcript can drive the reader's terminal.
-"""
+"""Output of a command: data on stdout, talk on stderr. With `--json` stdout holds exactly one JSON
+document (JSON Lines for streams of events). Progress is shown on a terminal only. Control
+characters in rollouts are made visible, so that no foreign text can drive the reader's terminal."""
 
 import json
 import shutil
@@ -18,15 +15,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _UNWRAPPED: Final = 10_000
-"""Width of what is not a terminal: a script that cuts columns needs them whole."""
+"""Width where stdout is no terminal: a script that cuts columns needs them whole."""
 
 _CONTROL: Final = {
     code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"
 } | {0x7F: 0x2421} | dict.fromkeys(
     (*range(128, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 65533
 )  # fmt: skip
-"""C0 controls as their pictures, DEL and C1 (which some terminals obey) likewise, and what turns
-the direction of the text behind it (Unicode's UAX 9)."""
+"""Visible forms of C0 and C1 controls, DEL, and characters that turn text (Unicode's UAX 9)."""
 
 _LINE_BREAKS: Final = {ord("\n"): 0x240A, ord("\t"): 0x2409, 0x2028: 0xFFFD, 0x2029: 0xFFFD}
 """Characters that would begin a line, or move to another column, within a line."""
@@ -34,22 +30,22 @@ _LINE_BREAKS: Final = {ord("\n"): 0x240A, ord("\t"): 0x2409, 0x2028: 0xFFFD, 0x2
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How this run prints."""
+    """The output options of a run."""
 
     json: bool = False
     quiet: bool = False
 
     def document(self, value: Any) -> None:
-        """The one JSON document of a run, or one line of JSON Lines."""
+        """Write the one JSON document of a run, or one line of JSON Lines."""
         sys.stdout.write(as_json(value) + "\n")
 
     def show(self, *renderables: "RenderableType", columns: int = _UNWRAPPED) -> None:
-        """Text for a person, on stdout; where that is no terminal, as wide as `columns`."""
+        """Print text for a person on stdout; without a terminal, as wide as `columns`."""
         console = _console(columns)
         for renderable in renderables:
             if isinstance(renderable, str):
                 renderable = plain(renderable)
-            # A terminal wraps long lines itself, and then they can still be copied whole.
+            # A terminal wraps long lines itself, so that they can be copied whole.
             console.print(renderable, soft_wrap=isinstance(renderable, str))
 
     def show_rows(
@@ -59,8 +55,7 @@ class Output:
         nothing: str = "",
         describe: Callable[[Any], Any] = asdict,
     ) -> None:
-        """Print a list of rows: their table, or the document of what `describe` returns for each.
-        Without a row, print the hint `nothing` in place of the table."""
+        """Print rows as a table, or a document by `describe`; without rows, hint `nothing`."""
         if self.json:
             self.document([describe(row) for row in rows])
         elif rows:
@@ -70,16 +65,16 @@ class Output:
 
     @property
     def columns(self) -> int:
-        """How wide text may be."""
+        """Width of text."""
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
 
     def hint(self, text: str) -> None:
-        """What may help; `--quiet` leaves it out."""
+        """Print help, which `--quiet` leaves out."""
         if not self.quiet:
             print(plain(text), file=sys.stderr)
 
     def warn(self, text: str) -> None:
-        """Print a warning, which no flag leaves out, on one line whatever names it holds."""
+        """Print a warning on one line, which no flag leaves out."""
         print(f"warning: {plain_line(text)}", file=sys.stderr)
 
     @contextmanager
@@ -89,8 +84,7 @@ class Output:
         total: int | None = None,
         unit: Literal["events", "bytes", "episodes", "answers", "tasks"] = "events",
     ) -> Iterator[Callable[[int], None]]:
-        """Show a progress bar on stderr; yields a function that advances it by a count. Shows
-        nothing when quiet, or where stderr is no terminal."""
+        """Show progress on stderr unless quiet or without terminal; yield a function to advance."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda _: None
             return
@@ -115,7 +109,7 @@ class Output:
 
 
 def as_json(value: Any) -> str:
-    """One line of strict JSON; escaped where stdout could not write the characters."""
+    """Return one line of strict JSON, escaped where stdout could not write the characters."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     return json.dumps(
         value, ensure_ascii=encoding != "utf8", allow_nan=False, separators=(",", ":")
@@ -123,7 +117,7 @@ def as_json(value: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that cannot drive a terminal."""
+    """Return text that cannot drive a terminal."""
     return text.translate(_CONTROL)
 
 
@@ -135,10 +129,9 @@ def plain_line(text: str) -> str:
 class Columns:
     """The columns of a list of rows, for its table and its JSON.
 
-    A column is a name, which is the name of the row's field too, or a pair of a name and what it
-    shows: the path of a field (`counts.tries`), the path and a format (`counts.tries:,`), or a
-    function of the row. The format turns a number into text. Where a path meets None, the value is
-    None.
+    A column is a name, which is also the name of the row's field, or a pair of a name and its
+    source: the path of a field (`counts.tries`), the path and a format (`counts.tries:,`), which
+    turns a number into text, or a function of the row. A path that meets None has the value None.
     """
 
     def __init__(
@@ -165,8 +158,6 @@ class Columns:
 
 
 def _make_reader(path: str, form: str) -> Callable[[Any], Any]:
-    """Return a function that reads the field at `path` of a row, in the format `form` if any."""
-
     def read(row: Any) -> Any:
         value = row
         for name in path.split("."):
@@ -185,9 +176,7 @@ def table(
     whole: Sequence[str] = (),
 ) -> Any:
     """Return a table without frames; None is an empty cell, and line breaks in a cell are visible.
-
-    Columns `right` are aligned there; these and `whole` are never wrapped.
-    """
+    Columns `right` are aligned there; these and `whole` are never wrapped."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -1,5 +1,4 @@
-"""`kintsugi patterns`: what the agent keeps failing at, ranked; an operator may force or silence a
-pattern."""
+"""`kintsugi patterns`: an agent's failures, ranked; an operator may force or silence a pattern."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +34,7 @@ _FIELDS = (
     "alias", "base", "pattern", "category", "pivot", "failures", "attempts", "pass_rate",
     "priority", "status", "examples",
 )  # fmt: skip
-"""The promised ones first, then what may be added."""
+"""The documented ones first, then others."""
 
 _MORE_FIELDS = ("passes", "round", "trend", "operator", "reason")
 
@@ -155,12 +154,10 @@ def _override(cli: Cli, action: str, pattern: str, alias: str | None, act: "Act"
 
 
 def _find_name(lines: "list[PatternLine]", shown: str) -> str:
-    """Return the name of the pattern that the table shows as `shown`, else `shown` itself."""
     return next((line.pattern for line in lines if _describe_pattern(line) == shown), shown)
 
 
 def _find_agent(lines: "list[PatternLine]", pattern: str, alias: str | None) -> str:
-    """Return the agent that has the pattern. Raises BadParameter where none has, or several."""
     agents = sorted({line.alias for line in lines if line.pattern == pattern})
     if len(agents) == 1:
         return agents[0]
@@ -213,14 +210,14 @@ def _describe_pattern(line: "PatternLine") -> str:
 
 
 def bar(value: float, highest: float, cells: int) -> str:
-    """`value` as a bar in eighths of a cell, `highest` filling all of them."""
+    """Return `value` as a bar in eighths of a cell, `highest` filling all of them."""
     eighths = round(cells * 8 * value / highest) if highest > 0 else 0
     full, rest = divmod(max(0, eighths), 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(cells)
 
 
 def sparkline(values: list[float]) -> str:
-    """A series in one line, from zero to its own highest."""
+    """Return a series in one line, from zero to its own highest."""
     highest = max(values, default=0.0)
     if highest <= 0:
         return _SPARKS[0] * len(values)

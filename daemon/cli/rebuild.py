@@ -1,4 +1,4 @@
-"""`kintsugi rebuild`: fold the log again from the start, compare, and swap."""
+"""`kintsugi rebuild`: folds the log again from the start, compares, and swaps."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,11 +52,8 @@ def rebuild_tables(
 
 
 def _fold_the_rest(cli: Cli, app: "App", log: "EventLog") -> None:
-    """Bring the live tables to the end of the log, so that all of it is compared.
-
-    Tables of another fold version, or of another log, stay where they are: replacing them is what a
-    rebuild is for.
-    """
+    """Bring the live tables to the end of the log, so that all of it is compared. Tables of another
+    fold version or log stay as they are, because a rebuild replaces them."""
     from consumers.runner import FoldVersionMismatch
     from events.errors import AheadOfLog, LogDiverged
 

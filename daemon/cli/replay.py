@@ -1,4 +1,4 @@
-"""`kintsugi replay`: what a range of the log made; and how commands name places in it."""
+"""`kintsugi replay`: folds a range of the log; also the places in it, as commands name them."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,7 +81,7 @@ def replay(
 
 @contextmanager
 def read_log(app: "App", archive: Path | None) -> "Iterator[EventLog]":
-    """The home's log, or an archive that goes on as it."""
+    """Open the home's log, or an archive that continues with it."""
     from events.archive.archive import Archive
     from events.archive.views import ArchiveWithLog
 
@@ -91,7 +91,7 @@ def read_log(app: "App", archive: Path | None) -> "Iterator[EventLog]":
 
 
 def _where(app: "App", archive: Path | None) -> tuple[str, ...]:
-    """Files that hold what is read, for a later diff; a broker's log has none."""
+    """Return the files that hold the log read, for a later diff; a broker's log has none."""
     kept = () if archive is None else (str(archive.absolute()),)
     return kept if app.on_kafka else (*kept, str((app.home / "log.db").absolute()))
 

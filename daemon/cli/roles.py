@@ -1,7 +1,5 @@
-"""`kintsugi consume`, `ship`, `schedule` and `work`: they run until they are told to stop.
-
-SIGTERM and SIGINT let the batch in hand finish; the exit code is 0 then.
-"""
+"""`kintsugi consume`, `ship`, `schedule` and `work`, which run until SIGTERM or SIGINT. Then the
+batch in hand finishes, and the exit code is 0."""
 
 import logging
 import signal
@@ -65,7 +63,7 @@ def consume(cli: Cli) -> None:
         try:
             runner.run(stop)
         except KintsugiError as error:
-            # What waiting would heal, the runner has waited for.
+            # The runner has already waited for errors that waiting mends.
             raise FoldHaltError(f"the fold halted: {error}") from error
         log.info("stopped: %s", runner.counters)
 
@@ -100,7 +98,7 @@ def ship(cli: Cli) -> None:
     ):
         kafka = _patiently(lambda: app.kafka, stop)
         if kafka is not None:
-            # The database may be away; then it is asked as soon as it is back.
+            # The database may be away; it is asked again when it is back.
             with suppress(DatabaseError):
                 check_spool(app.reading, app.spool)
             log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
@@ -152,7 +150,6 @@ def schedule(
 
 
 def _resign(leadership: "Leadership") -> None:
-    """Let the next one begin at once, where the database can be told."""
     from consumers.database import DatabaseUnavailable
 
     try:
@@ -164,7 +161,6 @@ def _resign(leadership: "Leadership") -> None:
 def _lead(
     settings: "Settings", leader: "Leader", leadership: "Leadership", stop: threading.Event
 ) -> None:
-    """Look again and again, and tell how the loop is."""
     from daemon.cli.methods import build_loop_metrics
     from daemon.metrics.exposition import serve_metrics
     from daemon.metrics.log import log as log_figures
@@ -184,9 +180,8 @@ def _lead(
 
 
 def repeat(look: Callable[[], None], seconds: float, stop: threading.Event) -> None:
-    """Call `look` at once and then every `seconds`, until stopped. The clock is monotonic, so that
-    setting the system clock back delays no call. Calls that were missed while one took longer are
-    made up for by one."""
+    """Call `look` at once and then every `seconds`, until stopped; one call makes up for all missed
+    ones. The clock is monotonic, so that setting the system clock back delays no call."""
     due = time.monotonic()
     while not stop.is_set():
         if stop.wait(max(0.0, due - time.monotonic())):
@@ -247,7 +242,6 @@ def work(
 
 
 def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None:
-    """Round after round, and tell how jobs are doing."""
     from consumers.database import DatabaseUnavailable
     from daemon.metrics.exposition import serve_metrics
     from daemon.metrics.jobs import jobs as job_figures
@@ -276,7 +270,6 @@ def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None
 
 
 def _tell(done: "RoundResult") -> None:
-    """What was done, and what could not be, into the program's own log."""
     for trouble in done.troubles:
         log.warning("%s", trouble)
     for note in done.told:
@@ -293,13 +286,13 @@ def _tell(done: "RoundResult") -> None:
 
 @contextmanager
 def stop_on_signal(cli: Cli) -> Iterator[threading.Event]:
-    """Logging, and an event that SIGTERM or SIGINT sets."""
+    """Set up logging, and yield an event that SIGTERM or SIGINT sets."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.WARNING if cli.out.quiet else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    # At INFO these tell of each connection, poll and request; their troubles come as warnings.
+    # At INFO these log each connection, poll and request; their troubles are warnings.
     for name in ("kafka", "httpx2", "apscheduler", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     stop = threading.Event()
@@ -319,7 +312,7 @@ def stop_on_signal(cli: Cli) -> Iterator[threading.Event]:
 
 
 def _patiently(make: Callable[[], T], stop: threading.Event) -> T | None:
-    """What `make` returns once log and database can be used; None when stopped before."""
+    """Return `make()` once log and database can be used; None when stopped before."""
     from consumers.database import DatabaseUnavailable
     from events.errors import LogUnavailable
 

@@ -1,4 +1,4 @@
-"""`kintsugi rollouts`: what the agent did, listed and shown."""
+"""`kintsugi rollouts`: the agent's rollouts, listed and shown."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,11 +20,10 @@ _WIDE = 130
 """Columns from which there is room for whole ids."""
 
 _SHOWN_ID = 13
-"""Else so many characters of one: enough for `rollouts show`, which takes a beginning."""
+"""Characters of a shortened id: enough for `rollouts show`, which takes a beginning."""
 
 _SYSTEM_CHARACTERS = 300
-"""Characters shown of a system prompt, which is the same in every rollout; `--full` shows all of
-it."""
+"""Characters shown of a system prompt, which every rollout repeats; `--full` shows all of it."""
 
 _CALL_CHARACTERS = 2000
 """Characters shown of one call or finding: a degenerate model writes a megabyte of arguments."""
@@ -99,7 +98,7 @@ def _number(value: float | None) -> str | None:
 
 
 def verdict(success: bool | None) -> Any:
-    """The verdict as a coloured word."""
+    """Return the verdict as a coloured word."""
     from rich.text import Text
 
     if success is None:
@@ -228,7 +227,6 @@ def _evidence(transcript: "Transcript", full: bool) -> Any:
 
 
 def _repair(repair: "RepairRow") -> Any:
-    """The proof: what was changed, and what came of it."""
     replays = f"{repair.replays} replays"
     if repair.outcome == "repaired":
         return table(
@@ -295,7 +293,6 @@ def _format_call(name: str, arguments: Any, requestor: str, full: bool) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """The beginning of a text, and how much is left out."""
     if len(text) <= length:
         return text
     return f"{text[:length]}... ({len(text) - length:,} characters more with --full)"

@@ -1,8 +1,5 @@
-"""The command `kintsugi`: all nouns under one name.
-
-Importing this module must stay cheap, for it is all that `kintsugi --help` needs: the modules of
-the nouns import what they work with inside their commands.
-"""
+"""The command `kintsugi`: all nouns under one name. Importing this module must stay cheap for
+`kintsugi --help`, so the nouns' modules import their needs inside their commands."""
 
 from typing import Annotated
 

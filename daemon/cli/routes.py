@@ -1,4 +1,4 @@
-"""`kintsugi route`: who answers an alias."""
+"""`kintsugi route`: the policies that answer an alias."""
 
 from math import fsum, isclose
 from typing import Annotated
@@ -20,7 +20,6 @@ from daemon.cli.serving import (
 group = noun("route", "Who answers an alias.")
 
 _BASE = "base"
-"""What names the base where shares are given."""
 
 _HINT = "ADAPTER=SHARE"
 
@@ -74,7 +73,6 @@ def set_(
 
 
 def _shares(parts: list[str]) -> dict[str | None, float]:
-    """Return policy -> its share, None for the base. Raises BadParameter."""
     shares: dict[str | None, float] = {}
     for part in parts:
         name, _, text = part.rpartition("=")

@@ -1,7 +1,5 @@
-"""What commands about adapters and routes share: the operator, the engines and the output.
-
-A command that changes a route prints it once the live gateways follow (`print_live_route`).
-"""
+"""Shared parts of commands about adapters and routes: the operator, the engines and the output. A
+command that changes a route prints it once the live gateways follow (`print_live_route`)."""
 
 import getpass
 import time
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from daemon.serving.publisher import Publisher
 
 _FOLLOW_SECONDS: Final = 5.0
-"""How long a command waits for gateways to follow a route."""
+"""Seconds that a command waits for gateways to follow a route."""
 _LOOK_SECONDS: Final = 0.05
 
 EngineUrls = Annotated[
@@ -40,8 +38,7 @@ WhyNot = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for 
 
 
 def act_of(actor: str | None, reason: str) -> "Act":
-    """Return the act of an operator, by default the current user. The name is cut to 128
-    characters, the reason to 1,000."""
+    """Return the act of an operator (default: the user); cut to 128 and 1,000 characters."""
     from daemon.core.decision_log import Act
 
     return Act((actor or getpass.getuser())[:128], reason[:1000])
@@ -65,14 +62,13 @@ def parse_share(text: str, hint: str) -> float:
 
 
 def locate_files(cli: Cli, path: str | None) -> str | None:
-    """Return the folder on this machine that a recorded path of an adapter means; what is no path
-    (None, the empty one of a version with members) as it is."""
+    """Return the local folder of an adapter's recorded path; None and the empty path stay."""
     return str(cli.settings.adapter_paths.locate(path)) if path else path
 
 
 @contextmanager
 def open_publisher(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publisher]":
-    """The publisher of the home, over its engines (`open_engines`)."""
+    """Open the publisher of the home, over its engines (`open_engines`)."""
     from daemon.serving.publisher import Publisher
 
     with cli.app() as app, open_engines(app, urls) as fleet:
@@ -113,7 +109,7 @@ def print_live_route(cli: Cli, app: "App", row: "RouteRow") -> None:
 
 
 def _wait_for_gateways(app: "App", offset: int) -> tuple[int, int]:
-    """How many gateways are live, and how many of them have not applied an event."""
+    """Return how many gateways are live, and how many of them have not applied an event."""
     from consumers.reads.gateways import read_live_gateways
 
     until = time.monotonic() + _FOLLOW_SECONDS
@@ -132,14 +128,13 @@ def _name_policy(line: "RouteLine") -> str:
 
 
 def describe_members(members: "Mapping[str, str | None] | None", base: str) -> str:
-    """Return the members of a policy, to stand behind its name; empty for a policy without."""
+    """Return the members of a policy for display behind its name; empty without members."""
     if members is None:
         return ""
     return f" ({', '.join(f'{member}: {name or base}' for member, name in members.items())})"
 
 
 def _format_share(share: float) -> str:
-    """Return a share in percent, with as many digits as the smallest one needs."""
     return f"{share:.1%}" if 0.001 <= share <= 0.999 or share == 1 else f"{share:.4%}"
 
 

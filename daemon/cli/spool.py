@@ -1,4 +1,4 @@
-"""`kintsugi spool`: what homes recorded, and what of it Kafka does not have yet."""
+"""`kintsugi spool`: the events that homes recorded, and those that Kafka lacks."""
 
 import time
 from contextlib import suppress
@@ -58,7 +58,6 @@ def status(cli: Cli) -> None:
 
 
 def _line(stream: "StreamBacklog", ships: bool, now: float) -> dict[str, Any]:
-    """A stream in JSON; null is what has no meaning where nothing is shipped."""
     oldest = stream.oldest_unshipped_ms if ships else None
     return {
         "events": stream.events,
@@ -187,8 +186,7 @@ def drain(
 
 
 def _check(app: "App") -> None:
-    """Check that the spool was not restored from an earlier copy, unless the database is away.
-    Raises SpoolBehindTables."""
+    """Raise SpoolBehindTables for a spool from an earlier copy, unless the database is away."""
     from consumers.database import DatabaseError
     from daemon.core.spool_check import check_spool
 
@@ -197,8 +195,7 @@ def _check(app: "App") -> None:
 
 
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:
-    """Drain the spool of another home to which no process appends, as `_drain` does, and copy its
-    bodies into this home."""
+    """Drain, as `_drain` does, another home's spool without a writer, and copy its bodies here."""
     from daemon.config.settings import ConfigurationError
     from producers.spool.owner import bring_bodies, open_idle_spool
 
@@ -212,9 +209,8 @@ def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -
 
 
 def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool) -> int:
-    """Ship what the spool holds; return how many events were not in Kafka before, or were sent
-    `again`. Raises LogUnavailable, and LogError where another process ships what is to be shipped
-    again."""
+    """Ship the spool; return how many events were new to Kafka, or were sent `again`. Raises
+    LogUnavailable, and LogError where another process ships those to be sent again."""
     from daemon.core.broker import ship
     from events.errors import LogUnavailable
     from events.streams import STREAMS
@@ -237,8 +233,7 @@ def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool)
 
 
 def _tell(cli: Cli, app: "App", spool: "SqliteLog") -> None:
-    """Report the drained spool to the database, so that a home without a running owner is not
-    missed; warn where the database is away."""
+    """Report the drained spool to the database, so that a home without an owner is not missed."""
     from consumers.database import DatabaseError
     from daemon.core.spool_reporter import tell
 

@@ -1,4 +1,4 @@
-"""`kintsugi status`: where everything stands."""
+"""`kintsugi status`: the state of log, fold and cycles."""
 
 from collections import Counter
 from typing import Any
@@ -89,7 +89,6 @@ def _facts(document: dict[str, Any]) -> Any:
 
 
 def _loop(document: dict[str, Any]) -> dict[str, str]:
-    """The cycle that runs or ran last, and what the next one of each agent waits for."""
     from daemon.status.methods import list_branch_lines
 
     cycle = document["cycle"]
@@ -120,7 +119,6 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _describe_reads(agent: dict[str, Any]) -> str:
-    """What the next cycle of an agent would read, and how long the last ones took."""
     reads = [f"{agent['rollouts']:,} new rollouts, {agent['failures']:,} new failures"]
     weights = [f"{line['pattern']} {line['priority']:.3g}" for line in agent["patterns"]]
     reads.append(f"patterns of the last round: {', '.join(weights) or 'none'}")

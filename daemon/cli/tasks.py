@@ -1,4 +1,4 @@
-"""`kintsugi tasks`: the tasks that jobs draw beside the agent's traffic; add some, retire one."""
+"""`kintsugi tasks`: the tasks that jobs draw beside the agent's traffic; adds some, retires one."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ BaseName = Annotated[
 ]
 
 _SHOWN: Final = 5
-"""Rejected definitions that are named on stderr; `--json` has all."""
+"""Rejected definitions on stderr; `--json` has all."""
 _DIGEST: Final = re.compile(r"(?<=/=)([0-9a-f]{12})[0-9a-f]{52}")
 
 
@@ -78,7 +78,6 @@ _FIELDS: Final = Columns(
     "task", ("env", find_environment_of), "source", "state", "patterns", "alias", "base",
     "capability", "cycle", "reason",
 )  # fmt: skip
-"""The promised fields first."""
 
 
 def build_task_document(line: "TaskLine") -> dict[str, Any]:
@@ -144,8 +143,7 @@ _TOLD_APART: Final = frozenset({"definition", "verified", "patterns"})
 
 
 def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
-    """Return pattern, mode, plan, author, source and checks of a task, from the event that proposed
-    it; None and empty for one that was rejected."""
+    """Return pattern, mode, plan, author, source and checks of a task, empty for a rejected one."""
     from consumers.reads.learning import tasks_of
 
     written = next(
@@ -167,7 +165,6 @@ def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
 
 
 def _define(app: "App", task: str) -> "TaskDefinition | None":
-    """The definition of a generated or loaded task; None where it is not known here."""
     from daemon.sessions.verdict import open_task
 
     opened = open_task(app, task)
@@ -177,11 +174,11 @@ def _define(app: "App", task: str) -> "TaskDefinition | None":
 def find_task_line(
     connection: "Connection", task: str, alias: str | None, traffic: bool = False
 ) -> "TaskLine":
-    """The task with this id, or the one whose id begins so; `traffic`: also of the tasks that
-    nobody wrote for the agent. Raises UnknownTaskId, BadParameter where several agents have it."""
+    """Return the task with this id or unique beginning; `traffic`: also a task of the agent's
+    traffic. Raises UnknownTaskId, BadParameter where several agents have it."""
     from consumers.reads.learning import find_traffic_task, list_task_lines
 
-    # A database may compare without regard to case.
+    # A database may ignore case in comparisons.
     lines = [
         line
         for line in list_task_lines(connection, alias, beginning=task)
@@ -263,8 +260,7 @@ def add_definitions(
     definitions: "Iterable[RawDefinition]",
     writer: "TaskWriter",
 ) -> "tuple[list[str], list[Refusal]]":
-    """Check definitions and append those that pass; return their ids, and the others. Raises
-    LogError, DatabaseUnavailable."""
+    """Append sound definitions; return ids and refusals. Raises LogError, DatabaseUnavailable."""
     from daemon.proposer.additions import Addition, Refusal
 
     ids: list[str] = []
@@ -281,14 +277,13 @@ def add_definitions(
 
 
 def _warn_of_patterns(cli: Cli, patterns: Mapping[str, str], wanted: str) -> None:
-    """Name the tasks that were there already for another pattern than the one that is asked for."""
     for task, pattern in patterns.items():
         if pattern != wanted:
             cli.out.warn(f"{task} is there already, for {pattern}, and stays so")
 
 
 _AT_ONCE: Final = 64
-"""Definitions that are checked before what passed of them is appended."""
+"""Definitions that are checked before those that passed are appended."""
 
 
 def _print_added(cli: Cli, file: Path, ids: Sequence[str], refused: "Sequence[Refusal]") -> int:
@@ -352,8 +347,8 @@ def open_additions(
     env: str | None,
     without: str | None = None,
 ) -> "Additions":
-    """Return the examiner of definitions. It opens the environments of the settings, or the one
-    that is named, and compares with the tasks that the agent has but `without`."""
+    """Return the examiner of definitions, over the named environment or those of the settings. It
+    compares with the agent's tasks except `without`."""
     from consumers.reads import evidence, learning
     from daemon.cli.environments import load_environment
     from daemon.core.task_definitions import find_body_in
@@ -392,8 +387,7 @@ def open_additions(
 
 
 def _read_prior(app: "App", connection: "Connection", task: "Task") -> "PriorTask":
-    """A task of the buffer, by its body where the tables have one that this version reads; of a
-    sealed one that cannot be opened, by what its record says."""
+    """Return a task of the buffer, by its body if this version can read it, else by its record."""
     from daemon.proposer.candidate import PriorTask
     from envs.environment import UnknownTask
 
@@ -407,8 +401,8 @@ def _read_prior(app: "App", connection: "Connection", task: "Task") -> "PriorTas
 
 
 def read_definition(app: "App", connection: "Connection", task: str) -> "TaskDefinition | None":
-    """The definition of a task by content; None where the tables have none that this version
-    reads. Raises UnknownTask for a sealed one that cannot be opened, KeysUnavailable."""
+    """Return a task's definition by its body, or None where this version reads none. Raises
+    UnknownTask for a sealed one that cannot be opened, KeysUnavailable."""
     from daemon.core.task_definitions import read_open_body
     from envs.task import BadDefinition, is_content_id, read_body
 

@@ -1,4 +1,4 @@
-"""`kintsugi trace`: sends what happened, as spans."""
+"""`kintsugi trace`: sends the log's events as spans."""
 
 import logging
 import os
@@ -44,7 +44,7 @@ def trace(
             return
         with serve_metrics(app.settings, "trace") as registry:
             registry.register(trace_metrics(exporter.counters))
-            # After the thread that tells metrics was started: that one keeps its priority.
+            # After the start of the metrics thread, which keeps its priority.
             _give_way()
             systemd.notify_ready()
             log.info("sending spans to %s", app.settings.tracing.endpoint)
@@ -53,11 +53,11 @@ def trace(
 
 
 def _give_way() -> None:
-    """Spans are in no hurry: where cores are short, everybody else goes first."""
+    """Lower this process's priority: where cores are short, spans can wait."""
     try:
-        # Not SCHED_IDLE: on a machine that is never idle it might not come to the end of a read of
-        # the tables for minutes, and the log of changes of SQLite grows as long.
+        # Not SCHED_IDLE: on a busy machine a read of the tables might take minutes, and SQLite's
+        # log of changes would grow as long.
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
     except PermissionError:
-        # A service manager may forbid it, and give the priority itself, as ops/systemd does.
+        # A service manager may forbid it and set the priority itself, as ops/systemd does.
         log.info("the priority of this process may not be lowered; it stays as it was given")

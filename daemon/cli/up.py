@@ -25,8 +25,8 @@ def up(cli: Cli) -> None:
     with cli.app() as app:
         home = app.home
     with stop_on_signal(cli) as stop, alone(home, engine_of(cli.settings)):
-        # Closed again before they run, for a supervisor that lives for weeks needs neither database
-        # nor broker.
+        # Closed before they run: the supervisor lives for weeks and needs neither database nor
+        # broker.
         if away := prepare(cli.settings, stop):
             log.warning(
                 "starting without what is away: %s; the gateway answers and records, the other "

@@ -1,4 +1,4 @@
-"""`kintsugi whatif`: when cycles would have begun with other settings."""
+"""`kintsugi whatif`: the cycles that would have begun with other settings."""
 
 import tempfile
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from events.log import EventLog
 
 _LOOKS: Final = 1_000
-"""At most, by default."""
+"""Most looks at the log."""
 
 
 def register(app: typer.Typer) -> None:
@@ -70,8 +70,7 @@ def whatif(
 
 
 def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> float:
-    """Return the seconds between two looks: those of the leader, or more where the log is so long
-    that there would be more than `_LOOKS`."""
+    """Return the seconds between two looks: the leader's, or more to stay within `_LOOKS` looks."""
     from events.archive.views import find_time_span
 
     first, last = find_time_span(log, end)

@@ -1,16 +1,8 @@
-"""Where the files of adapters lie: paths in events and rows, folders on this machine.
-
-    paths = settings.adapter_paths
-    paths.record(folder)        what an event says: relative to the home, for a folder in it
-    paths.locate(path)          the folder that a path of an event, a row or a job's spec means
-
-A home may be restored or moved under another path, and what it stored stays as it is. So paths in a
-home are stored relative to it. Older events hold absolute paths. One of these that lies in a folder
-called like the present one (`adapters`) means the adapter of that name in this home: names of
-adapters are never used twice. Any other absolute path means itself.
-
-Programs of jobs read specs with such paths and no settings; they are told in a variable.
-"""
+"""Paths of adapters in events and rows, and their folders on this machine. A home may be restored
+or moved to another path, so paths in it are stored relative to it. An older event's absolute path
+into a folder named like the present one (`adapters`) means the adapter of that name in this home,
+because names of adapters are never used twice. Any other absolute path means itself. Programs of
+jobs read such paths without settings, by a variable."""
 
 import json
 import os
@@ -31,11 +23,10 @@ class AdapterPaths:
 
     home: Path
     store: Path
-    """Folder that holds the adapters."""
 
     @classmethod
     def of_job(cls, environment: Mapping[str, str]) -> Self | None:
-        """Return the paths that a job was told; None for one that was started by hand."""
+        """Return a job's paths; None for a job started by hand."""
         text = environment.get(PATHS_VARIABLE)
         return None if text is None else cls(*map(Path, json.loads(text)))
 
@@ -59,7 +50,6 @@ class AdapterPaths:
 
 
 def locate_for_job(path: str) -> Path:
-    """Return the folder that a path in this job's spec means. Without a home, which is a job that
-    was started by hand, a path means itself."""
+    """Return the folder of a path in this job's spec; the path itself for a job started by hand."""
     paths = AdapterPaths.of_job(os.environ)
     return Path(path) if paths is None else paths.locate(path)

@@ -1,17 +1,9 @@
-"""Schedules in the fields of crontab(5), as triggers of APScheduler.
-
-    read_crontab(line)            the trigger of a schedule, in UTC
-    list_next_times(line, ...)    its next times
-    describe_day_change(line)   how days are read otherwise than by earlier versions
-
-Five fields: minute, hour, day of month, month, day of week. 0 and 7 are Sunday. Names are those of
-months and days, in English, by three letters. Where both kinds of days are restricted, a day that
-fits one of them counts. Where one of the two fields begins with `*`, a day must fit both. Beyond
-crontab(5), a range of named days may run over the end of the week (`fri-sun`), and `5/15` is
-`5-59/15`.
-
-UTC has no summer time, so each time of the schedule comes once.
-"""
+"""Schedules in the fields of crontab(5), as triggers of APScheduler. Five fields: minute, hour, day
+of month, month, day of week. 0 and 7 are Sunday. Months and days have English names of three
+letters. If both kinds of days are restricted, a day that fits either counts; if one of the two
+fields begins with `*`, a day must fit both. Beyond crontab(5), a range of named days may run over
+the end of the week (`fri-sun`), and `5/15` is `5-59/15`. UTC has no summer time, so each time of
+the schedule comes once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,8 +34,6 @@ class CrontabError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One of the five fields."""
-
     name: str
     low: int
     high: int
@@ -103,11 +93,8 @@ def list_next_times(line: str, after: datetime, count: int = 3) -> list[datetime
 
 
 def describe_day_change(line: str, now: datetime) -> str | None:
-    """Return how the days of a schedule are read otherwise than by versions that counted them from
-    Monday and joined both kinds of days by "and"; None where they are read alike.
-
-    A line that those versions refused has not changed.
-    """
+    """Describe how days differ from versions that counted them from Monday and joined both kinds by
+    "and"; None without a difference or for a line that those refused."""
     texts = _split_line(line)
     days = " ".join(("0", "0", *texts[2:]))
     try:
@@ -143,7 +130,6 @@ def _list_times(trigger: Any, after: datetime, count: int) -> list[datetime]:
 
 
 def _split_line(line: str) -> list[str]:
-    """Return the five fields of a line, or of the line that a nickname stands for."""
     texts = line.split()
     if len(texts) == 1 and texts[0].startswith("@"):
         if (known := NICKNAMES.get(texts[0].lower())) is None:
@@ -158,7 +144,6 @@ def _split_line(line: str) -> list[str]:
 
 
 def _read_field(field: _Field, text: str) -> set[int]:
-    """Return the values of a field: `*`, numbers, names and ranges, with steps, by commas."""
     if "" in text.split(","):
         raise CrontabError(
             f"{text[:20]!r} in the field {field.name} has a comma beside nothing; leave it out"

@@ -1,12 +1,7 @@
-"""The ranges of the numbers in a job's spec, and the maximum sizes of its texts and lists.
-
-    find_excess(spec)       the first value outside its range, as a sentence; None if there is none
-
-The models of the spec (events/jobs.py) take every finite number above a lower bound: a stored spec
-stays readable. A job is refused outside of these ranges, which no training needs and in which no
-number overflows in single precision, in torch or in the memory of a machine. A test sees to it that
-every number of a spec has a range here.
-"""
+"""The ranges of the numbers in a job's spec, and the maximum sizes of its texts and lists. The
+models of the spec (events/jobs.py) take every finite number above a lower bound, so that stored
+specs stay readable. A job is refused outside of these ranges, in which no number overflows in
+single precision, in torch or in a machine's memory. A test checks that every number has a range."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -19,7 +14,6 @@ Range = tuple[float, float]
 """Lowest and highest value; the model may exclude the lowest one."""
 
 _COUNT: Final = (0, 2**63 - 1)
-"""Counts that are told and not computed with."""
 _SEED: Final = (-(2**63), 2**63 - 1)
 _SHARE: Final = (0, 1)
 _TOKENS: Final = (1, 2**24)
@@ -27,7 +21,6 @@ _TOKENS: Final = (1, 2**24)
 _BATCH_TOKENS: Final = (1, 2**31 - 1)
 _ROLLOUTS: Final = (1, 10**9)
 _THRESHOLD: Final = (0, 1e9)
-"""Limits that figures are compared with."""
 _SECONDS: Final = (1e-3, 7 * 86_400)
 _AT_ONCE: Final = (1, 65_536)
 _TEMPERATURE: Final = (1e-3, 100)
@@ -127,7 +120,6 @@ RANGES: Final[dict[type[BaseModel], dict[str, Range]]] = {
     },
     algorithm.Algorithm: {"mini_batches": (1, 65_536), "epochs": (1, 1000)},
 }
-"""Model -> field -> range of its numbers."""
 
 _SAMPLER: Final = ("rollouts", "groups", "size", "temperature", "max_tokens")
 TRAINING: Final[dict[str, Range]] = {
@@ -143,7 +135,7 @@ TRAINING: Final[dict[str, Range]] = {
     "requests_per_second": RANGES[jobs.EndpointSource]["max_requests_per_second"],
     "threads": RANGES[jobs.JobSpec]["threads"],
 }
-"""Setting of the section `training` -> range of the number of a spec that it becomes."""
+"""Setting of the section `training` -> range of the number in a spec."""
 
 MOST_ITEMS: Final = 100_000
 _SIZES: Final[dict[tuple[type[BaseModel], str], int]] = {
@@ -162,8 +154,7 @@ MOST_BATCH: Final = 2**20
 
 
 def find_excess(spec: jobs.JobSpec) -> str | None:
-    """Return what is wrong with the first value outside its range, with the remedy; None if there
-    is none."""
+    """Describe the first value outside its range, with the remedy; None if there is none."""
     if spec.batch > MOST_BATCH:
         return (
             f"sampler.groups x sampler.size is {spec.batch:,} rollouts a batch, and at most "

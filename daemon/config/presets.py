@@ -1,11 +1,8 @@
-"""Published algorithms as values of the switches, each with its source and what it leaves open.
-
-`*_paper` is what a publication states, `*_code` what its released program does; they differ. A
-preset defines the loss, the advantages and the filter. The learning rate depends on what is
-trained: 1e-3 to 2e-3 for LoRA on a model below 10 M parameters (measured here), about 1e-5 at 4 B
-(from publications). A preset may have the recipe with which its source trained, which the setting
-`training.recipe` takes instead of the settings' own numbers.
-"""
+"""Published algorithms as presets, each with its source and the points that it leaves open.
+`*_paper` is a publication's algorithm, `*_code` that of its released program; they differ. A preset
+defines the loss, the advantages and the filter. The learning rate depends on the model: 1e-3 to
+2e-3 for LoRA below 10 M parameters (measured), about 1e-5 at 4 B (from publications). A preset may
+have its source's recipe, which `training.recipe` takes instead of the settings' own numbers."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -41,7 +38,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """An algorithm, where it comes from, and what the source does not say or does otherwise."""
+    """An algorithm with its source, and where the source is silent or differs."""
 
     algorithm: Algorithm
     source: str
@@ -173,12 +170,9 @@ PRESETS: Final[dict[str, Preset]] = {
 
 
 def build_loop_algorithm(kl: float) -> Algorithm:
-    """Return what jobs of the loop do unless an algorithm is named: `sentinel` with a penalty k2 of
-    weight `kl`, for which groups of one verdict are kept, their advantages exactly 0 (ADR 0054).
-
-    On replay, that is what keeps the other kinds of task as they are (docs/learning.md). A weight
-    of 0 drops such groups, as `sentinel` does.
-    """
+    """Return the loop's default algorithm: `sentinel` with a penalty k2 of weight `kl`, which keeps
+    groups of one verdict with advantages of exactly 0 (ADR 0054) to preserve other kinds of task on
+    replay (docs/learning.md). A weight of 0 drops such groups, as `sentinel` does."""
     own = PRESETS["sentinel"].algorithm
     penalty = KlConfig(estimator="k2", beta=kl)
     kept = FilterConfig(informative=kl == 0, uniform="zero")
@@ -188,7 +182,7 @@ def build_loop_algorithm(kl: float) -> Algorithm:
 
 
 def preset(name: str) -> Algorithm:
-    """The algorithm of this name. Raises UnknownPreset."""
+    """Return the algorithm of this name. Raises UnknownPreset."""
     if name not in PRESETS:
         raise UnknownPreset(f"there is no preset {name!r}; there are {', '.join(sorted(PRESETS))}")
     return PRESETS[name].algorithm

@@ -1,11 +1,6 @@
-"""The reference of the settings, made of their declarations: names, values, defaults and meaning.
-
-    list_settings()      every setting that is not a group, in the order of declaration
-    schema()         the JSON Schema of the TOML file, with what each setting means
-
-What a setting means is the text below it in its class. It is read from the source when it is asked
-for: pydantic would do so at each start of the program.
-"""
+"""The reference of the settings, from their declarations: names, values, defaults and meaning. The
+meaning is the text below a setting in its class, read from the source on request: pydantic would
+read it at each start of the program."""
 
 import ast
 import inspect
@@ -38,7 +33,6 @@ class SettingEntry:
     """Dotted name, as in TOML."""
     variable: str
     values: str
-    """The values that the setting accepts, in words."""
     default: Any
     """Default as JSON; None where the setting is unset."""
     meaning: str
@@ -76,7 +70,6 @@ def _properties(whole: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]
 
 
 def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """Yield the model and the groups in it, including those in lists."""
     yield model
     for field in model.model_fields.values():
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
@@ -86,7 +79,7 @@ def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 @cache
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Setting -> the text below it, in its class or the one that it is from."""
+    """Return setting -> the text below it, in its class or a base class."""
     meanings: dict[str, str] = {}
     for origin in reversed(model.__mro__):
         if issubclass(origin, BaseModel) and origin.__module__.split(".")[0] in (

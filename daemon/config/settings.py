@@ -1,8 +1,8 @@
 """Settings: declared once, composed from flags, environment, a TOML file and defaults.
 
 Order: flags, `KINTSUGI_*`, files of secrets (named like the variables, in `$KINTSUGI_SECRETS`, else
-where systemd put the unit's credentials), TOML (`$KINTSUGI_CONFIG`, else `./kintsugi.toml`, else
-`kintsugi.toml` in HOME), defaults. An unknown key is an error that names it, in all of them.
+in systemd's folder of the unit's credentials), TOML (`$KINTSUGI_CONFIG`, else `./kintsugi.toml`,
+else `kintsugi.toml` in HOME), defaults. An unknown key in any of them is an error that names it.
 Each setting is described in docs/configuration.md; a test compares that page with this module.
 """
 
@@ -53,7 +53,7 @@ PREFIX: Final = "KINTSUGI_"
 CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"
 SECRETS_VARIABLE: Final = "KINTSUGI_SECRETS"
 _CREDENTIALS_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
-"""The variable in which systemd puts the folder of the credentials that LoadCredential= names."""
+"""Variable with systemd's folder of the credentials that LoadCredential= names."""
 
 _NO_SETTINGS: Final = frozenset(
     {
@@ -61,21 +61,18 @@ _NO_SETTINGS: Final = frozenset(
         "KINTSUGI_VLLM_CACHE",
     }
 )  # fmt: skip
-"""Variables that are read elsewhere: where the TOML file and the secrets are, where a job finds
-adapters, and where ops/kafka keeps its jars and ops/vllm its environments."""
+"""Variables of other code: places of the TOML file, secrets, a job's adapters, and ops' caches."""
 
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$")
-"""Kubernetes gives each container such variables for every service, one called kintsugi too."""
+"""Variables that Kubernetes sets for every service, one named kintsugi included."""
 
 
 _LARGEST: Final = 1e12
-"""Largest magnitude of a number: a terabyte, or more than any count. It is exact in double
-precision."""
+"""Largest magnitude of a number: a terabyte, or more than any count; exact in double precision."""
 _SMALLEST: Final = 1e-9
 """Smallest magnitude of a number other than 0: its square is no zero either."""
 _LARGEST_BY_UNIT: Final[Mapping[str, float]] = {"seconds": 1e9, "minutes": 1e7}
-"""Unit, by which the name of a setting ends -> largest value: thirty years, which every date
-holds."""
+"""Unit at the end of a setting's name -> largest value: thirty years, which every date holds."""
 
 
 def _expand_path(path: Path) -> Path:
@@ -83,7 +80,7 @@ def _expand_path(path: Path) -> Path:
 
 
 WholePath = Annotated[Path, AfterValidator(_expand_path)]
-"""A path as a person writes it: `~` is the person's folder, and what is relative begins here."""
+"""A path as a person writes it: expands `~`, and begins a relative path in the current folder."""
 
 
 class ConfigurationError(KintsugiError):
@@ -97,7 +94,7 @@ class Section(BaseModel):
 
     @model_validator(mode="after")
     def _check_numbers(self) -> Self:
-        """Refuse numbers that overflow in what is computed with them: times, sizes, powers."""
+        """Refuse numbers that overflow in computations with times, sizes or powers."""
         for name, value in self:
             largest = _LARGEST_BY_UNIT.get(name.rpartition("_")[2], _LARGEST)
             for number in value.values() if isinstance(value, dict) else (value,):
@@ -167,7 +164,6 @@ class Environments(Section):
     @field_validator("paths", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """Split the variable's value at the separator of PATH."""
         return value.split(os.pathsep) if isinstance(value, str) and value else value or ()
 
 
@@ -238,7 +234,7 @@ class Gateway(Section):
         return names
 
     def list_control_strings(self) -> tuple[str, ...]:
-        """Return the strings of control tokens that are looked for."""
+        """Return the control strings to look for."""
         return list_control_strings(self.control_strings)
 
 
@@ -367,7 +363,7 @@ class Redaction(Section):
         return rules
 
     def build_rules(self) -> "tuple[RuleInUse, ...]":
-        """The rules, ready to be used."""
+        """Return the rules, ready to be used."""
         return _rules(self.rules)
 
 
@@ -488,7 +484,7 @@ class Jobs(Section):
 
     @property
     def hands_keys(self) -> bool:
-        """Whether a job can be handed the keys of persons in memory, as `JobRunner.hands_keys`."""
+        """Whether a job gets persons' keys in memory, as `JobRunner.hands_keys`."""
         return self.runner == "local"
 
 
@@ -571,7 +567,6 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
-        """Refuse here what each job would refuse."""
         from daemon.config.job_ranges import TRAINING
 
         for name, (low, high) in TRAINING.items():
@@ -737,7 +732,7 @@ class Improve(Section):
 
     @property
     def trains_chooser(self) -> bool:
-        """Return whether the chooser of a version with members is an adapter of its own."""
+        """Whether the chooser of a version with members is an adapter of its own."""
         return self.skills_router != "labels"
 
     def writes(self, mode: "Mode") -> bool:
@@ -854,38 +849,38 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, environment, secrets, TOML; no .env file, which would be one place too many."""
+        """Order flags, environment, secrets and TOML; a .env file would be one place too many."""
         toml = TomlConfigSettingsSource(settings_cls, config_file(init_settings().get("home")))
         return init_settings, env_settings, _secrets(settings_cls), toml
 
     @property
     def shows_asides(self) -> bool:
-        """Whether clients get what an agent says apart from its answer."""
+        """Whether clients get an agent's asides with its answer."""
         return self.lessons.visible
 
     @property
     def adapters(self) -> Path:
-        """The folder that holds adapters."""
+        """Folder of the adapters."""
         return self.serving.adapters or self.home / FOLDER
 
     @property
     def adapter_paths(self) -> AdapterPaths:
-        """The paths of adapters in events and on this machine."""
+        """Paths of adapters in events and on this machine."""
         return AdapterPaths(self.home, self.adapters)
 
     @property
     def engine_checkpoint(self) -> Path | None:
-        """The folder of the model that this home's own engine serves."""
+        """Folder of the model that this home's own engine serves."""
         checkpoints = (agent.checkpoint for agent in self.agents if agent.checkpoint is not None)
         return self.engine.model or next(checkpoints, None)
 
     def find_agent(self, alias: str) -> Agent | None:
-        """Return the entry of an agent; None where no entry names it."""
+        """Return the entry of an agent, or None."""
         return next((agent for agent in self.agents if agent.alias == alias), None)
 
     @property
     def environment_places(self) -> tuple[str, ...]:
-        """Where the agents' tasks are played: names and paths that an event may name as well."""
+        """Environments of the agents' tasks: names and paths, which an event may name too."""
         return tuple(agent.environment for agent in self.agents if agent.environment is not None)
 
     @property
@@ -921,7 +916,7 @@ class Origin:
 
 
 def config_file(home: str | Path | None = None) -> Path | None:
-    """The TOML file in force; None when there is none. `home` is the one given as a flag."""
+    """Return the TOML file in force, or None. `home` is the flag's value."""
     named = os.environ.get(CONFIG_VARIABLE)
     if named:
         path = Path(named).expanduser().absolute()
@@ -938,7 +933,7 @@ def config_file(home: str | Path | None = None) -> Path | None:
 
 
 def secrets_folder() -> Path | None:
-    """The folder whose files are settings, each named like a variable; None when there is none."""
+    """Return the folder whose files are settings, each named like a variable; None without one."""
     named = os.environ.get(SECRETS_VARIABLE)
     if named:
         path = Path(named).expanduser().absolute()
@@ -953,7 +948,7 @@ def secrets_folder() -> Path | None:
 
 
 def load(**flags: Any) -> Settings:
-    """The settings in force; `flags` that are None were not given."""
+    """Return the settings in force; `flags` that are None are unset."""
     options = _drop_unset(flags)
     _refuse_unknown("environment variable", os.environ)
     folder = secrets_folder()
@@ -975,7 +970,7 @@ def load(**flags: Any) -> Settings:
 
 
 def origins(**flags: Any) -> list[Origin]:
-    """Every setting with its value and its origin, in the order of declaration."""
+    """Return every setting with its value and its origin, in the order of declaration."""
     settings = load(**flags)
     options = _drop_unset(flags)
     file = config_file(options.get("home"))
@@ -992,14 +987,13 @@ def origins(**flags: Any) -> list[Origin]:
 
 
 def _origin(name: str, layers: list[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return the first layer that has a setting."""
     return next(
         (origin for origin, layer in layers if _find_value(layer, name) is not None), "default"
     )
 
 
 def names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
-    """The dotted name of every setting, in the order of declaration."""
+    """Yield the dotted name of every setting, in the order of declaration."""
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
@@ -1009,13 +1003,12 @@ def names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return PREFIX + name.replace(".", "__").upper()
 
 
 def _rules(rules: "tuple[BuiltIn | Rule, ...]") -> "tuple[RuleInUse, ...]":
-    """Return the rules, ready to be used. Raises ValueError, which pydantic reports, for a pattern
-    that cannot be used."""
+    """Return the rules in use. Raises ValueError, which pydantic reports, for a bad pattern."""
     try:
         return tuple(
             find_builtin(rule) if isinstance(rule, str) else own(rule.name, rule.pattern)
@@ -1030,7 +1023,6 @@ def _drop_unset(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_value(values: Any, name: str) -> Any:
-    """Return the value at a dotted name in nested tables; None where it is unset."""
     for part in name.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
@@ -1047,7 +1039,7 @@ def _secrets(settings: type[BaseSettings]) -> PydanticBaseSettingsSource:
 
 
 def _refuse_unknown(what: str, entries: Iterable[str]) -> None:
-    """Refuse what is named as a setting would be and is none."""
+    """Raise ConfigurationError for an entry with the settings' prefix that names no setting."""
     known = {variable(setting) for setting in names()}
     sections = {variable(setting.rsplit(".", 1)[0]) for setting in names() if "." in setting}
     for name in sorted(entries):
@@ -1065,7 +1057,7 @@ def _nearest(upper: str) -> str:
 
 
 def _explain(error: ValidationError) -> str:
-    """The first problem as a sentence. The value is left out where it may be a secret's."""
+    """Describe the first problem. The value is left out where it may be a secret."""
     problem = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
@@ -1073,7 +1065,7 @@ def _explain(error: ValidationError) -> str:
         remedy = f"did you mean {close[0]}?" if close else "remove it, or see docs/configuration.md"
         return f"setting {name} is unknown; {remedy}"
     message = problem["msg"].removeprefix("Value error, ")
-    # What is wrong with an engine may be the whole entry, its key included.
+    # The input of an engine's problem may be the whole entry, its key included.
     starts = ("database_url", "privacy.keys_url", "upstreams", "tracing.headers")
     if not name:  # of several settings, which the message names
         return f"{message}; see docs/configuration.md"

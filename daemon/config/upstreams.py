@@ -1,4 +1,4 @@
-"""The engines that the settings name, and the key that each of them asks for."""
+"""The engines that the settings name, and the key of each."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _SENDABLE: Final = re.compile(r"[\x21-\x7e]+")
 
 
 def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
-    """The engines: those named, with the configured keys of those that are configured too."""
+    """Return the engines that `urls` or else the settings name, with their configured keys."""
     known = {upstream.url.rstrip("/"): upstream for upstream in settings.upstreams}
     named = [url.rstrip("/") for url in urls] or list(known)
     if not named:
@@ -28,7 +28,7 @@ def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
 
 
 def _check_url(url: str) -> None:
-    """A key in a URL would be in every event and every message that names its engine."""
+    """Refuse a key in a URL, which would be in every event and message that names its engine."""
     try:
         parts = urlsplit(url)
         whole = bool(parts.hostname) and parts.port != 0 and _SENDABLE.fullmatch(url) is not None
@@ -48,7 +48,7 @@ def _check_url(url: str) -> None:
 
 
 def key_of(settings: Settings, url: str) -> str | None:
-    """What an engine asks for; None where nothing is set. Raises ConfigurationError."""
+    """Return an engine's key; None where none is set. Raises ConfigurationError."""
     for place, upstream in enumerate(settings.upstreams):
         if upstream.url.rstrip("/") == url:
             key = _secret(upstream, f"upstreams[{place}]")
@@ -62,7 +62,6 @@ def key_of(settings: Settings, url: str) -> str | None:
 
 
 def _secret(upstream: ConfiguredUpstream, where: str) -> str | None:
-    """An engine's key from its one place."""
     if upstream.api_key is not None:
         if upstream.api_key_file is not None:
             raise ConfigurationError(f"{where} has api_key and api_key_file; give one of them")

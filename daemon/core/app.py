@@ -1,7 +1,7 @@
-"""The one place that wires objects: settings in, an application out.
+"""Wires the objects of an application from its settings.
 
     spool      this home's own log: whatever this process appends goes here first
-    log        what is folded: the spool itself, or Kafka when it is configured
+    log        the folded log: the spool, or Kafka when it is configured
     shipper    copies the spool to Kafka; absent on the embedded log
     engine     the projection database
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from events.sqlite.log import SqliteLog
 
 Progress = Callable[[int], None]
-"""Told how many more events were folded."""
+"""Callback with the number of newly folded events."""
 
 
 class HomeUnusable(LogError):
@@ -41,7 +41,7 @@ class HomeUnusable(LogError):
 
 
 class FoldHaltError(LogError):
-    """A fold that waiting does not bring on."""
+    """A fold that stops and that waiting does not resume."""
 
 
 class App:
@@ -69,7 +69,7 @@ class App:
 
     @property
     def on_kafka(self) -> bool:
-        """Whether Kafka is the log that is folded."""
+        """Whether the folded log is Kafka."""
         return bool(self.settings.kafka_bootstrap_servers)
 
     @cached_property
@@ -80,7 +80,7 @@ class App:
 
     @property
     def _home_mode(self) -> int:
-        """An engine of another user reads the adapters in it, and passes through to them."""
+        """Let an engine of another user pass through to adapters in the home."""
         passed = self.settings.adapters.is_relative_to(self.settings.home)
         return private.PASSAGE if passed else private.FOLDER
 
@@ -137,18 +137,17 @@ class App:
 
     @cached_property
     def log(self) -> "EventLog":
-        """The log that is folded."""
+        """The folded log."""
         return self.kafka if self.on_kafka else self.spool
 
     @cached_property
     def readable_log(self) -> "EventLog":
-        """The log that is folded, for who only looks at it: a home without permission to write, or
-        on a full disk, can still be read."""
+        """The folded log for reading only, without write permission or on a full disk too."""
         return self.kafka if self.on_kafka else self.readable_spool
 
     @cached_property
     def readable_spool(self) -> "SqliteLog":
-        """This home's own log, for who only looks at it."""
+        """This home's own log for reading only."""
         from events.sqlite.log import SqliteLog
 
         path = self.settings.home / "log.db"
@@ -169,7 +168,7 @@ class App:
 
     @cached_property
     def database(self) -> "Engine":
-        """The projection database as it is, whatever its revision."""
+        """The projection database at any revision."""
         from consumers import database
 
         try:
@@ -186,7 +185,7 @@ class App:
 
     @cached_property
     def engine(self) -> "Engine":
-        """The projection database at this version's revision: SQLite migrates itself."""
+        """The projection database at this version's revision; SQLite is migrated."""
         from consumers.database import read_revision
         from consumers.tables import REVISION
 
@@ -198,7 +197,7 @@ class App:
         with explain_errors(engine):
             laid_out = lay_out(engine)
         if laid_out != REVISION:
-            # Alembic takes a while to import: only when it has something to do or to say.
+            # Alembic is slow to import, so only for a migration or its error.
             from migrations import upgrade
 
             if engine.dialect.name == "sqlite":
@@ -210,7 +209,7 @@ class App:
 
     @contextmanager
     def reading(self) -> "Iterator[Connection]":
-        """A consistent view of the projection; what the driver says becomes one sentence."""
+        """Open a consistent view of the projection; errors of the driver become one sentence."""
         from consumers import database
 
         with explain_errors(self.engine), database.read_transaction(self.engine) as connection:
@@ -222,8 +221,8 @@ class App:
 
     @contextmanager
     def lock_import(self) -> Iterator[None]:
-        """Hold the lock of this home that admits one import at a time: what another import appends
-        is not known until it is in the log, and would be imported twice. Raises HomeUnusable."""
+        """Hold this home's lock that admits one import at a time: another import's events would be
+        imported twice until they are in the log. Raises HomeUnusable."""
         path = self.home / "import.lock"
         try:
             lock = private.open_lock(path)
@@ -237,8 +236,7 @@ class App:
             yield
 
     def ship(self) -> None:
-        """See everything that was appended so far reach Kafka, where it is configured. Raises
-        SpoolBehindTables."""
+        """Wait until the spool has reached Kafka, if configured. Raises SpoolBehindTables."""
         if self.on_kafka:
             from daemon.core.broker import ship
             from daemon.core.spool_check import check_spool
@@ -249,7 +247,7 @@ class App:
     def runner(
         self, on_progress: Progress | None = None, log: "EventLog | None" = None
     ) -> "Runner":
-        """A fold of the log into the tables; `log` is another view of the same one."""
+        """Return a fold of the log into the tables; `log` is another view of the same log."""
         from consumers.runner import Runner
 
         return Runner(self.log if log is None else log, self.engine, on_progress=on_progress)
@@ -257,11 +255,8 @@ class App:
     def settle(
         self, on_progress: Progress | None = None, log: "EventLog | None" = None
     ) -> "Runner":
-        """Bring everything that was appended so far into the tables.
-
-        Does the work of shipper and fold itself where no such process runs, and shares it where
-        one does: both are fenced, so two at once do the work once.
-        """
+        """Bring everything that was appended so far into the tables. This may share the work with a
+        running shipper and fold: both are fenced, so the work is done once."""
         self.ship()
         runner = self.runner(on_progress, log)
         with explain_errors(self.engine):
@@ -271,7 +266,7 @@ class App:
     def diagnose(
         self, trigger: Literal["import", "diagnose"], on_progress: Progress | None = None
     ) -> "RoundLine | None":
-        """Close a round over everything folded so far; the last round when nothing is new."""
+        """Close a round over everything folded and return it; if nothing is new, the last one."""
         from consumers import position
         from consumers.reads import rollouts
         from events.position import Position, ahead
@@ -315,7 +310,7 @@ class App:
 
 @contextmanager
 def explain_errors(engine: "Engine") -> "Iterator[None]":
-    """The boundary where the errors of a database's driver become ours."""
+    """Translate the errors of a database's driver into ours."""
     from sqlalchemy.exc import DBAPIError
 
     from consumers import database

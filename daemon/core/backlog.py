@@ -1,8 +1,5 @@
-"""What this home has recorded and the fold has not reached yet.
-
-An import asks it, so that a record that waits in the spool is not appended again; neither broker
-nor fold is needed for the answer.
-"""
+"""The events of this home's spool that the fold has not reached. An import does not append them
+again; the answer needs neither broker nor fold."""
 
 from collections.abc import Mapping
 
@@ -15,7 +12,7 @@ from events.streams import ROLLOUTS
 
 
 def read_pending_ids(spool: SqliteLog, reached: Position) -> set[str]:
-    """The ids of the spool's rollout events that the fold, at `reached`, has not folded."""
+    """Return the ids of the spool's rollout events that the fold has not folded at `reached`."""
     folded = reached.get(ROLLOUTS.name, {})
     ends = spool.end(ROLLOUTS.name)
     ids: set[str] = set()
@@ -29,12 +26,11 @@ def read_pending_ids(spool: SqliteLog, reached: Position) -> set[str]:
                 try:
                     ids.add(from_headers(record.headers).id)
                 except BadRecord:
-                    continue  # no event of ours, so nothing that could be imported again
+                    continue  # no event of ours, so no import repeats it
     return ids
 
 
 def _find_next_offset(spool: SqliteLog, partition: int, sequences: Mapping[str, int]) -> int:
-    """The offset after the last of its own records that was folded; what is copied of others' lies
-    before all of these, and is folded before them."""
+    """Return the offset after the last folded own record; copies lie and are folded before."""
     last = sequences.get(spool.source)
     return 0 if last is None else spool.copy_end(ROLLOUTS.name, partition) + last + 1

@@ -1,7 +1,5 @@
-"""Kafka as the settings name it: opening its log, and bringing a spool there.
-
-Apart from app.py because kafka-python takes long to import and most commands need no broker.
-"""
+"""Kafka by the settings: opens its log and ships a spool to it. Apart from app.py, because
+kafka-python is slow to import and most commands need no broker."""
 
 import time
 from typing import Final
@@ -21,8 +19,7 @@ _LOOK_SECONDS: Final = 0.1
 
 
 def open_kafka(settings: Settings) -> KafkaLog:
-    """Return the broker's log with its topics ensured. Raises LogUnavailable when no broker
-    answers."""
+    """Return the broker's log with its topics ensured. Raises LogUnavailable without a broker."""
     log = connect(settings)
     try:
         log.ensure_topics()
@@ -33,7 +30,7 @@ def open_kafka(settings: Settings) -> KafkaLog:
 
 
 def connect(settings: Settings) -> KafkaLog:
-    """The broker's log; nothing is asked of the broker yet."""
+    """Return the broker's log without a request to the broker."""
     return KafkaLog(
         settings.kafka_bootstrap_servers,
         security=client_security(settings.kafka.security),
@@ -43,7 +40,7 @@ def connect(settings: Settings) -> KafkaLog:
 
 
 def client_security(security: KafkaSecurity) -> dict[str, str]:
-    """The settings under the names that kafka-python has for them."""
+    """Return the settings by kafka-python's names."""
     _check(security)
     password = security.password.get_secret_value() if security.password else None
     named = {
@@ -59,7 +56,7 @@ def client_security(security: KafkaSecurity) -> dict[str, str]:
 
 
 def _check(security: KafkaSecurity) -> None:
-    """Refuse what kafka-python would only notice in the middle of a handshake, or never."""
+    """Refuse settings that kafka-python finds wrong in the middle of a handshake, or never."""
     sasl = security.protocol.startswith("SASL")
     for name in ("mechanism", "username", "password"):
         if sasl and getattr(security, name) is None:
@@ -81,17 +78,14 @@ def _check(security: KafkaSecurity) -> None:
 
 
 def ship(spool: SqliteLog, log: KafkaLog, patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Bring everything that is in the spool now to Kafka, or see another process do it.
-
-    Raises LogUnavailable when it was not done in time.
-    """
+    """Bring the spool to Kafka, or wait for another process to do it. Raises LogUnavailable."""
     goal = {stream: spool.end(stream) for stream in STREAMS}
     if count_backlog(spool, goal) == 0:
         return
     try:
         Shipper(spool, log.sender).ship_once(patience_seconds)
     except LogError as error:
-        # Only the lock of the shipper fails like this: then another process does the work.
+        # Only the shipper's lock fails like this: another process does the work.
         if not isinstance(error.__cause__, BlockingIOError):
             raise
         _wait_for_other(spool, goal, patience_seconds, error)
@@ -109,7 +103,7 @@ def _wait_for_other(spool: SqliteLog, goal: Ends, patience_seconds: float, error
 
 
 def partitions(settings: Settings) -> dict[str, tuple[int, int | None]]:
-    """Per topic, how many partitions it needs and how many it has (None: it does not exist)."""
+    """Return topic -> partitions needed and partitions present (None: no topic)."""
     log = connect(settings)
     try:
         wanted = {log.connection.topic(name): stream for name, stream in STREAMS.items()}
@@ -125,7 +119,7 @@ def partitions(settings: Settings) -> dict[str, tuple[int, int | None]]:
 
 
 def count_stream_bytes(log: KafkaLog) -> dict[str, int]:
-    """Per stream, the bytes of its files on the brokers, each partition counted once."""
+    """Return stream -> bytes of its files on the brokers, with each partition counted once."""
     largest: dict[tuple[str, int], int] = {}
     with administration(log.connection, "asking for the size of the topics") as admin:
         folders = [folder for broker in admin.describe_log_dirs() for folder in broker["log_dirs"]]

@@ -1,14 +1,13 @@
-"""Deciding: an event is appended, folded, and seen to have counted; one process at a time acts.
+"""Decisions: an event is appended, folded, and checked for its effect; one process at a time acts.
 
     with hold_serving_lock(home):                                   or HomeLockBusy
-        cause = decisions.act(Actor("ada"), "adapters promote", {...}, "it is better")
+        cause = decisions.act(Act("ada", "it is better"), "adapters promote", {...})
         decisions.take(RouteChanged(...), "route", cause)   or DecisionRefusal
 
-Guarantees: what follows from something has an id that follows from it, so doing it again after a
-`kill -9` is no second step; `take` returns when the tables hold the decision, and raises where they
-refused it, which happens when another one came first. What was refused may be asked for again, and
-counts once nothing stands against it. Not covered: acting from two homes at once (each fold refuses
-what came second, but what one loads the other may unload).
+Guarantees: an event's id follows from its cause, so repeating it after a `kill -9` is no second
+step. `take` returns when the tables hold the decision, and raises where they refused it because
+another one came first. A refused decision may be taken again. Not covered: acting from two homes at
+once (each fold refuses the second, but one home may unload what the other loads).
 """
 
 from collections.abc import Mapping
@@ -30,27 +29,27 @@ if TYPE_CHECKING:
 
 
 class DecisionRefusal(KintsugiError):
-    """The tables did not take a decision: what it rests on had changed."""
+    """The tables refused a decision, because its basis had changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Who wants something, and why."""
+    """A request of a person, with its reason."""
 
     actor: str
     reason: str = ""
 
 
 class Decisions:
-    """The stream `learning` as those who decide see it."""
+    """The stream `learning` for processes that decide."""
 
     def __init__(self, app: "App", epoch: int | None = None) -> None:
-        """`epoch`: that of the leader that decides; None for any other process."""
+        """`epoch`: the deciding leader's; None for any other process."""
         self._app = app
         self._epoch = epoch
 
     def act(self, act: Act, action: str, arguments: Mapping[str, str]) -> str:
-        """Record what a person asked for; its id is the cause of what follows."""
+        """Record a person's request; return its id, the cause of what follows."""
         event = OperatorActed(
             actor=act.actor, action=action, arguments=dict(arguments), reason=act.reason
         )
@@ -66,15 +65,11 @@ class Decisions:
         origin: str | None = None,
         within: TraceContext | None = None,
     ) -> str:
-        """Append what follows from `cause` as its `step`, and see it in the tables; its id.
-
-        The id follows from `origin`, by default the cause: what is to happen once, although it may
-        be asked for twice, needs an origin that is the same both times. `within` is the span in
-        which it is written, by default that of the cause, where spans are sent.
-
-        Raises DecisionRefusal, LogError (nothing was appended), DatabaseUnavailable (it counts as
-        soon as it is folded).
-        """
+        """Append a decision that follows from `cause` as its `step`; return its id once the tables
+        have it. The id follows from `origin`, by default the cause; a decision that must happen
+        once though requested twice needs the same origin both times. `within` is its span, by
+        default the cause's where spans are sent. Raises DecisionRefusal, LogError (nothing was
+        appended), DatabaseUnavailable (it counts as soon as it is folded)."""
         event = derive_id(origin or cause, step)
         self.record({event: data}, cause, within)
         return event
@@ -82,16 +77,14 @@ class Decisions:
     def take_all(
         self, steps: Mapping[str, Decision], cause: str, origin: str | None = None
     ) -> list[str]:
-        """Append several decisions as `take` does, all of them or none, also after a kill; return
-        their ids."""
+        """Append several decisions as `take` does, all or none, also after a kill; return ids."""
         events = {derive_id(origin or cause, step): data for step, data in steps.items()}
         return self.record(events, cause)
 
     def record(
         self, events: Mapping[str, Decision], cause: str, within: TraceContext | None = None
     ) -> list[str]:
-        """Append decisions whose ids are known (id -> decision), and check that they took effect;
-        return the ids."""
+        """Append decisions by id, check that they took effect, and return the ids."""
         self._append(events, cause, within)
         for event in events:
             self._check_effect(event)
@@ -111,8 +104,8 @@ class Decisions:
         cause: str | None,
         within: TraceContext | None = None,
     ) -> None:
-        # To know the span of a cause the log is read: done where traces are sent. A cycle's own
-        # context is always written (`within`), so spans are made later as well.
+        # The span of a cause is read from the log, so only where traces are sent. A cycle's own
+        # context is always written (`within`), so spans can be made later too.
         traced = bool(self._app.settings.tracing.endpoint)
         if within is None and cause is not None and traced:
             with self._app.reading() as connection:

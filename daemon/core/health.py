@@ -1,4 +1,4 @@
-"""How the fold stands to its log: how far behind it is, and what halts it."""
+"""The state of a fold against its log: its lag, and what halts it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 
 def streams(app: "App") -> dict[str, dict[str, int]]:
-    """Per stream: events that can be read, and bytes (of their values on the embedded log, of its
-    files on a broker)."""
+    """Return stream -> readable events and bytes (of values in the spool, of files on a broker)."""
     log = app.readable_log
     if isinstance(log, SqliteLog):
         return log.stats()
@@ -49,7 +48,7 @@ def streams(app: "App") -> dict[str, dict[str, int]]:
 
 
 def events_in(log: EventLog) -> int:
-    """How many offsets the log spans; a broker may have holes among them."""
+    """Return the number of offsets that the log spans; a broker's may have holes."""
     return sum(_span(log, stream) for stream in STREAMS)
 
 
@@ -59,29 +58,25 @@ def _span(log: EventLog, stream: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FoldState:
-    """How far the tables were folded, and by which version of the folds.
-
-    Read at once and let go: the log may take long to answer, and PostgreSQL ends transactions that
-    idle meanwhile.
-    """
+    """The position of the tables and the version of their folds. It is read at once, because the
+    log may answer late and PostgreSQL ends transactions that idle meanwhile."""
 
     version: int | None
     """None before the first event."""
     standings: dict[tuple[str, int], FoldPosition]
-    """Where every partition stands that was folded."""
     gaps: list[str]
-    """What the log lacks before the fold can go on with a source, as sentences."""
+    """Sentences about events that the log lacks for the fold to go on with a source."""
     position: Position
     """Per source, the last sequence folded."""
 
     @property
     def offsets(self) -> dict[tuple[str, int], int]:
-        """The next offset of every partition that was folded."""
+        """Next offset of every folded partition."""
         return {at: stands.next_offset for at, stands in self.standings.items()}
 
 
 def read_fold_state(connection: "Connection") -> FoldState:
-    """How far the tables were folded."""
+    """Return the position of the tables."""
     return FoldState(
         read_fold_version(connection),
         read_fold_positions(connection),
@@ -91,7 +86,7 @@ def read_fold_state(connection: "Connection") -> FoldState:
 
 
 def lag(log: EventLog, reached: FoldState) -> dict[str, int]:
-    """Per stream, how many offsets lie between the fold and the log's end."""
+    """Return stream -> number of offsets between the fold and the log's end."""
     return {
         stream: sum(
             max(0, end - max(start, reached.offsets.get((stream, partition), 0)))
@@ -104,8 +99,7 @@ def lag(log: EventLog, reached: FoldState) -> dict[str, int]:
 
 
 def describe_gaps(log: EventLog, reached: FoldState) -> list[str]:
-    """What the log lacks before the fold can go on, as sentences: what `gaps` are, and rollouts
-    that a round names and that the log does not hold. Raises LogUnavailable."""
+    """Describe events that the fold needs and the log lacks. Raises LogUnavailable."""
     return [*reached.gaps, *_unheld(log, reached)]
 
 
@@ -131,8 +125,7 @@ def _unheld(log: EventLog, reached: FoldState) -> Iterator[str]:
 
 
 def find_oldest_backlog_ms(log: EventLog, reached: FoldState) -> dict[str, int]:
-    """Per stream that is behind, when the first event that is not folded was recorded, Unix
-    milliseconds. Reads one record per partition."""
+    """Return stream -> time (Unix ms) of its first unfolded event; reads a record per partition."""
     oldest: dict[str, int] = {}
     for stream in STREAMS:
         ends = log.end(stream)
@@ -152,27 +145,26 @@ _REASONS: Final[Mapping[type[KintsugiError], HaltReason]] = {
     AheadOfLog: "ahead_of_log",
     LogDiverged: "diverged",
 }
-"""Class of an error that halts a fold -> why it does; of the others the log is at fault."""
+"""Class of an error that halts a fold -> reason; other errors have the reason `log`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """What stops a fold."""
+    """A reason for which a fold stops."""
 
     reason: HaltReason
     text: str
-    """What is wrong, as a sentence with the remedy."""
     place: str = "all streams"
-    """Where it stands: the partition and the offset of the next event."""
+    """Partition and offset of the next event."""
 
 
 def halts(log: EventLog, reached: FoldState) -> list[str]:
-    """What would stop a fold that ran now, as sentences; empty when nothing would."""
+    """Return the sentences of `find_halts`."""
     return [halt.text for halt in find_halts(log, reached)]
 
 
 def find_halts(log: EventLog, reached: FoldState) -> list[Halt]:
-    """The same with reasons. Raises LogUnavailable: that is waited for, and halts nothing."""
+    """Return what would halt a fold that ran now. Raises LogUnavailable, which halts nothing."""
     result: list[Halt] = []
     if reached.version not in (None, FOLD_VERSION):
         text = (
@@ -184,7 +176,7 @@ def find_halts(log: EventLog, reached: FoldState) -> list[Halt]:
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):
             stands = reached.standings.get((stream, partition), FoldPosition())
-            # Reading where nothing was folded and nothing is there would tell nothing.
+            # Reading at an unfolded empty partition would tell nothing.
             reads = stands.next_offset != ends[partition] or start > stands.next_offset
             result += _halt_at(log, stream, partition, stands, reads)
     return result

@@ -1,11 +1,5 @@
-"""Rounds whose parts do not stop one another (roles `work` and `schedule`).
-
-    breaks = Breaks()
-    breaks.attempt("jobs", lambda: advance(app, runner))      returns, whatever broke in it
-    breaks.failed, breaks.troubles                            what did, to be counted and told
-
-What is wrong with log or tables is wrong for every part, and is raised (`HALTS`).
-"""
+"""Rounds whose parts do not stop one another (roles `work` and `schedule`). Errors of log or tables
+concern every part, and are raised (`HALTS`)."""
 
 import logging
 from collections.abc import Callable
@@ -28,7 +22,6 @@ HALTS: Final = (
     AheadOfLog, LogCorrupt, LogTruncated, LogUnavailable, FoldVersionMismatch, SchemaAhead,
     DatabaseError,
 )  # fmt: skip
-"""What is wrong with log or tables, and so with whatever reads them."""
 
 PARTS: Final = (
     "sessions", "canaries", "holdouts", "jobs", "cycles", "users", "gateways", "keys", "replicas",
@@ -41,16 +34,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """What broke off in a round and did not stop the rest of it."""
+    """Failures in a round that did not stop the rest of it."""
 
     failed: list[str] = field(default_factory=list)
-    """The kinds of parts that did, once for each time."""
+    """Kinds of the failed parts, once for each failure."""
     troubles: list[str] = field(default_factory=list)
-    """Why, as sentences."""
 
     def attempt(self, kind: str, part: Callable[[], None], name: str = "") -> None:
-        """Do a part of a round; whatever breaks in it is kept here. `name` says which part of its
-        kind it is. Raises what HALTS names."""
+        """Do a part of a round and keep its error here. Raises the errors in HALTS."""
         why: str | None = None
         try:
             part()

@@ -1,11 +1,6 @@
-"""Look up the key that opens what a person said: never that of a person who was erased.
-
-    bodies = Bodies(blobs, Opener(keys.find, erased))
-
-`find` and `erased` are called when something sealed is read, and not before: a process that reads
-nothing sealed needs neither a key store nor the tables. What `erased` returns is used for
-`FRESH_SECONDS`, as a key is.
-"""
+"""Looks up the key of a person's sealed content, never that of an erased person. `find` and
+`erased` are called only for sealed content, so other processes need neither a key store nor the
+tables. The result of `erased` is used for `FRESH_SECONDS`, as a key is."""
 
 import math
 import time
@@ -17,7 +12,7 @@ from events.privacy.sealing import Key, KeyMissing
 
 
 class Opener:
-    """A `FindKey` over the key store and the keys of erased persons, as the log tells of them."""
+    """A `FindKey` over the key store and the log's keys of erased persons."""
 
     def __init__(
         self,
@@ -33,14 +28,14 @@ class Opener:
         """Time of the clock up to which `_erased` is used."""
 
     def __call__(self, keyid: str) -> Key | None:
-        """The key; None where its person was erased. Raises KeyMissing."""
+        """Return the key; None where its person was erased. Raises KeyMissing."""
         if self._clock() >= self._until:
             self._refresh()
         if keyid in self._erased:
             return None
         key = self._find(keyid)
         if key is None:
-            # It may have been destroyed since, by an erasure that the log has.
+            # An erasure in the log may have destroyed it since.
             self._refresh()
             if keyid not in self._erased:
                 raise KeyMissing(

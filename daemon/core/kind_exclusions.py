@@ -1,19 +1,9 @@
-"""Kinds of task that nothing is trained on: of constant outcome, or won by a cheat.
-
-    find_exclusions(settings, environment)    kind -> why no job trains on it
-    find_cheat_exclusions(settings, environment)      those of them that gates leave out as well
-    measure_cheats(settings, environment)    has the bank of cheaters play, and keeps what it won
-    read_cheats(settings, environment)       what was kept; None before the bank has played
-
-What kintsugi brings along is proven by its own tests. Of someone's own environment the bank of
-cheaters (envs/cheating) plays every kind once for each state of its code, in the cycle that writes
-the first tasks by it and before an evaluation on another machine. The file `environments/NAME.json`
-of the home keeps what was won, on the machine that measured. A kind that the cheaters cannot play
-is not shown to be safe, and is left out as a winnable one is. `environments.allow_winnable` names
-kinds that are used all the same.
-
-Not covered: an environment whose behaviour depends on files beside its own code.
-"""
+"""Kinds of task without training: of constant outcome, or won by a cheat. Built-in environments are
+proven by their tests. For any other the bank of cheaters (envs/cheating) plays every kind once for
+each state of its code: in the cycle that writes its first tasks, and before an evaluation on
+another machine. `environments/NAME.json` of the home stores the wins. A kind that cheaters cannot
+play is excluded like a winnable one. `environments.allow_winnable` names kinds that are used
+anyway. Not covered: an environment that depends on files beside its code."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,15 +42,14 @@ class CheatRecord(StrictModel):
 
 
 def find_exclusions(settings: "Settings", environment: Environment) -> dict[str, str]:
-    """Return kind -> why no job trains on it. Kinds that were not measured yet are not in it."""
+    """Return kind -> why no job trains on it, without kinds that were not measured yet."""
     return dict.fromkeys(sorted(environment.constant), _CONSTANT) | find_cheat_exclusions(
         settings, environment
     )
 
 
 def find_cheat_exclusions(settings: "Settings", environment: Environment) -> dict[str, str]:
-    """Return the kinds that a cheat wins, with the reason; without those that the settings
-    allow."""
+    """Return winnable kind -> reason, without the kinds that the settings allow."""
     record = read_cheats(settings, environment)
     allowed = list_exemptions(settings, environment)
     winnable = {} if record is None else record.winnable
@@ -68,7 +57,7 @@ def find_cheat_exclusions(settings: "Settings", environment: Environment) -> dic
 
 
 def list_exemptions(settings: "Settings", environment: Environment) -> list[str]:
-    """Return the kinds of an environment that a cheat wins and that the settings allow."""
+    """Return the winnable kinds of an environment that the settings allow."""
     record = read_cheats(settings, environment)
     names = settings.environments.allow_winnable
     winnable = () if record is None else sorted(record.winnable)
@@ -76,13 +65,12 @@ def list_exemptions(settings: "Settings", environment: Environment) -> list[str]
 
 
 def is_built_in(environment: Environment) -> bool:
-    """Whether kintsugi brings the environment along."""
+    """Return whether the environment is one of kintsugi's."""
     return type(environment).__module__.partition(".")[0] == "envs"
 
 
 def read_cheats(settings: "Settings", environment: Environment) -> CheatRecord | None:
-    """Return what was measured with today's code of an environment and of the bank; None where
-    nothing was. A built-in environment has no winnable kind."""
+    """Return the record for today's code, or None; a built-in environment has no winnable kind."""
     if is_built_in(environment):
         return CheatRecord(digest="", winnable={})
     path = _locate(settings, environment)
@@ -95,12 +83,11 @@ def read_cheats(settings: "Settings", environment: Environment) -> CheatRecord |
 
 
 def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecord:
-    """Return what the bank of cheaters makes of an environment, which plays only where that is not
-    known yet. It takes seconds to minutes. Raises OSError."""
+    """Return the record; without one the cheaters play for seconds to minutes. Raises OSError."""
     known = read_cheats(settings, environment)
     if known is not None:
         return known
-    # The code may change while it is played: what was won is of the code before.
+    # Before the play: a later change of the code makes the record stale.
     digest = _digest(environment)
     report = run_bank(environment, list_kinds(environment))
     winnable = {
@@ -120,24 +107,22 @@ def measure_cheats(settings: "Settings", environment: Environment) -> CheatRecor
 
 @dataclass(frozen=True, slots=True)
 class AgentKinds:
-    """The kinds of an agent's environment that are trained on with care, or not at all."""
+    """An agent's kinds that are trained on with care, or not at all."""
 
     alias: str
     environment: str
-    """Its name; where it cannot be opened, what the settings call it."""
+    """Its name, or the settings' name for one that cannot be opened."""
     measured: bool
     """Whether cheaters have played the environment, or its own tests prove it."""
     played: tuple[str, ...]
     """The kinds that cheaters play; none of a built-in environment."""
     constant: tuple[str, ...]
     winnable: dict[str, str]
-    """Kind -> who wins it, and the remedy."""
+    """Kind -> its cheater, and the remedy."""
     allowed: tuple[str, ...]
-    """The winnable kinds that the settings allow."""
     error: str | None
-    """Why its kinds cannot be read."""
     says: str
-    """All of this in words; empty where there is nothing to say."""
+    """All of this in words; may be empty."""
 
 
 def read_agent_kinds(settings: "Settings") -> list[AgentKinds]:
@@ -196,8 +181,7 @@ def _describe_kinds(
 
 
 def list_idle_exemptions(settings: "Settings", agents: Sequence[AgentKinds]) -> list[str]:
-    """Return the names in `environments.allow_winnable` that allow nothing: of no kind of these
-    agents that cheaters play."""
+    """Return the names in `environments.allow_winnable` without effect for these agents."""
     known = {f"{agent.environment}/{kind}" for agent in agents for kind in agent.played}
     return [name for name in settings.environments.allow_winnable if name not in known]
 
@@ -205,8 +189,7 @@ def list_idle_exemptions(settings: "Settings", agents: Sequence[AgentKinds]) -> 
 def drop_kinds(
     environment: Environment, pools: Sequence[TaskPool], excluded: Mapping[str, str]
 ) -> list[TaskPool]:
-    """Return the pools without tasks of these kinds, and without pools that have no other. Pools of
-    other environments stay as they are."""
+    """Return the pools without tasks of these kinds; empty ones go, other environments' stay."""
     if not excluded:
         return list(pools)
 
@@ -227,7 +210,7 @@ def drop_kinds(
 def filter_by_pools(
     environment: Environment, pools: Sequence[TaskPool], kinds: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return those of the kinds that the pools draw tasks of."""
+    """Return those of the kinds whose tasks the pools draw."""
     if not kinds:
         return ()
     tasks = [task for pool in pools if pool.environment is None for task in pool.tasks]
@@ -240,8 +223,6 @@ def _locate(settings: "Settings", environment: Environment) -> Path:
 
 
 def _digest(environment: Environment) -> str:
-    """Return the digest of the code of an environment's classes, of its benchmarks' folder, and of
-    the bank."""
     bank = sorted(Path(cheating.__path__[0]).glob("*.py"))
     files = dict.fromkeys([*_list_files(environment), *bank])
     digests = [sha256(path.read_text("utf-8", "surrogateescape")) for path in files]
@@ -249,8 +230,6 @@ def _digest(environment: Environment) -> str:
 
 
 def _list_files(environment: Environment) -> Iterator[Path]:
-    """Yield the files of the classes that an environment is made of, and of packages their other
-    modules; without those of kintsugi."""
     for cls in type(environment).__mro__:
         module = sys.modules[cls.__module__]
         file = getattr(module, "__file__", None)

@@ -1,17 +1,16 @@
-"""Leader election: at most one process decides, and what two processes decide counts once.
+"""Leader election: at most one process decides, and decisions of two processes count once.
 
     leadership = Leadership(app)
     epoch = leadership.lead()     at every tick; None while another one leads
-    leadership.holds()            before every act: whether this process may still believe it
+    leadership.holds()            before every act: whether this process still leads
     with leadership.keep_lease():   around an act that takes longer than the lease
 
-Two mechanisms, neither enough alone. Liveness is a lease in the database (leases.py): it ends by
-itself after its last renewal, so the others know when to try. The holder stops acting a margin
-earlier, by its own monotonic clock, counted from before it asked. Safety is the epoch: a process
-that takes the lease appends `LeaderClaimed` with the next epoch, folds to the log's end, and leads
-only where its claim won; the fold ignores decisions of every other epoch (cycles.py). So a process
-that was paused in the middle of an act, or a clock that jumped, costs nothing but the act. Not
-covered: effects outside the log, which are reconciled by the code that makes them.
+Liveness is a lease in the database (leases.py), which ends by itself after its last renewal, so the
+others know when to try. The holder stops acting a margin earlier, by its own monotonic clock,
+counted from before the request. Safety is the epoch: a process with the lease appends
+`LeaderClaimed` with the next epoch, folds to the log's end, and leads only if its claim won. The
+fold ignores decisions of every other epoch (cycles.py). So a paused process or a clock that jumped
+costs only the act. Not covered: effects outside the log, which the code that makes them reconciles.
 """
 
 import logging
@@ -43,10 +42,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """How long a lease lasts, in seconds."""
+    """Times of a lease, in seconds."""
 
     lease: float = 15.0
-    """Without a renewal; then another one may take it."""
+    """Without a renewal; then another process may take it."""
     renewal: float = 5.0
     """Between two renewals."""
     margin: float = 5.0
@@ -74,32 +73,32 @@ class Leadership:
         self._renewing = threading.Lock()
 
     def holds(self) -> bool:
-        """Whether this process may act as the leader now."""
+        """Return whether this process may act as the leader now."""
         return self._epoch is not None and self._clock() < self._until
 
     def lead(self) -> int | None:
-        """The epoch in which this process leads; None where another one does. Renews the lease
-        when that is due, or tries to get it. Raises LogError, DatabaseUnavailable."""
+        """Renew the lease or try to get it; return the epoch in which this process leads, or None.
+        Raises LogError, DatabaseUnavailable."""
         if not self.holds() or self._has_successor():
             self._epoch = None
         elif self._clock() - self._renewed >= self._timing.renewal:
             self._renew()
         if self._epoch is None and self._is_free():
-            # What is folded before the lease is taken does not use it up.
+            # Fold before the lease, so that it does not use the lease up.
             self._app.settle()
             if self._take():
                 self._epoch = self._claim()
         return self._epoch if self.holds() else None
 
     def resign(self) -> None:
-        """Let the next one begin at once: for a process that stops."""
+        """Give the lease back, so that the next leader begins at once."""
         self._epoch = None
         with self._open_transaction() as connection:
             leases.give_back(connection, LEASE, self.holder)
 
     @contextmanager
     def keep_lease(self) -> Iterator[None]:
-        """Renew the lease from a thread of its own meanwhile. What cannot be renewed runs out."""
+        """Renew the lease meanwhile from a thread of its own; a failed renewal lets it run out."""
         done = threading.Event()
         thread = threading.Thread(target=self._renew_until, args=(done,), daemon=True)
         thread.start()
@@ -148,12 +147,12 @@ class Leadership:
         return taken
 
     def _hold_from(self, asked: float) -> None:
-        # From before the question: on its way to the database the lease was already running.
+        # From before the request: the lease already ran on its way to the database.
         self._renewed = asked
         self._until = asked + self._timing.lease - self._timing.margin
 
     def _claim(self) -> int | None:
-        """The epoch that was claimed; None where another claim came first."""
+        """Return the claimed epoch; None where another claim came first."""
         with self._app.reading() as connection:
             current = learning.leader(connection)
         epoch = 1 if current is None else current.epoch + 1
@@ -163,7 +162,7 @@ class Leadership:
             version=claim.VERSION, subject=claim.key(), time=utc_now(), epoch=epoch,
         )  # fmt: skip
         self._app.append([encode(envelope, claim, now_ms()).entry])
-        # To the log's end: what an earlier leader decided is known before anything is decided.
+        # To the log's end, so that earlier leaders' decisions are known before the next.
         self._app.settle()
         with self._app.reading() as connection:
             winner = learning.leader(connection)

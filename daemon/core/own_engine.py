@@ -1,11 +1,7 @@
-"""The engine that `kintsugi up` runs for a home, for the commands beside it.
-
-    OwnEngine.read(home).url        where it answers; None where it does not
-
-`up` writes the address into the lock of the home, and a later start another one. What answers there
-is the home's engine only if it shows the mark of a start of this home (start_mark.py): another
-home's engine may have the port by now.
-"""
+"""The engine that `kintsugi up` runs for a home, for the commands beside it. `up` writes the
+address into the home's lock, and each start may write another. A server there is the home's engine
+only if it shows a mark of this home (start_mark.py): another home's engine may have the port by
+now."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +10,7 @@ from typing import Final, Self
 from daemon.core.start_mark import mint, whose
 
 LOCK: Final = "up.lock"
-"""File in a home, locked by the `up` that runs it: its process number, then its engine's URL."""
+"""File in a home, locked by its `up`: the process number, then its engine's URL."""
 
 _REMEDY: Final = "start kintsugi up, or name an engine with --upstream"
 

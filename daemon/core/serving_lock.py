@@ -27,8 +27,7 @@ class HomeLockBusy(KintsugiError):
 
 @contextmanager
 def hold_serving_lock(home: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Be the one process of a home that loads, unloads and routes. Raises HomeLockBusy after
-    `patience` seconds. A process that dies gives way at once."""
+    """Hold the lock of a home; a dead holder frees it. Raises HomeLockBusy after `patience` s."""
     path = home / "serving.lock"
     with private.open_lock(path) as lock:
         _lock(lock.fileno(), path, time.monotonic() + patience)

@@ -1,13 +1,12 @@
 """Trace contexts of sessions, cycles, jobs, adapters and routes (tables, headers -> contexts).
 
-    a session    the trace of its first call, where the client named one; else one of its own
-    a cycle      the trace of the newest rollout that it had not read before: one trace from the
-                 call that made it due to the route; the other rollouts are linked
+    a session    the trace of its first call, if the client named one; else one of its own
+    a cycle      the trace of the newest rollout it had not read before, so that one trace goes from
+                 the call that made it due to the route; the other rollouts are linked
     a job, an adapter, a route    the trace of their cycle
 
-Only a cycle's trace has to be written down, in the header of its `CycleStarted`, and a rollout's in
-that of its `RolloutEnded`: every other id follows. What was written before headers had contexts
-gets traces of its own.
+Only a cycle's trace is written down, in the header of its `CycleStarted`, and a rollout's in that
+of its `RolloutEnded`: every other id follows. Events without context get traces of their own.
 """
 
 from bisect import bisect_left
@@ -24,25 +23,25 @@ from events.streams import LEARNING, ROLLOUTS
 from producers.spans.trace_context import TraceContext, parse_traceparent, root, span_id
 
 LIVE = "live"
-"""Source of the rollouts that have a span: those of sessions."""
+"""Source of the rollouts with a span: those of sessions."""
 
 
 def of_session(session: str, since: str, first: TraceContext | None) -> TraceContext:
-    """The span of a session's calls after the moment at which it ended before; "" where it had
-    not. `first` is what the client of its first call named."""
+    """Return the span of a session's calls after `since`, its last end before them ("": none).
+    `first` is the trace that the client of its first call named."""
     if first is None:
         return root("session", session, since)
     return first.child("session", session, since)
 
 
 class Ends:
-    """When sessions ended before: one look at the tables for all of them."""
+    """Ends of sessions, with one look at the tables for all of them."""
 
     def __init__(self, connection: Connection, sessions: Collection[str]) -> None:
         self._times = spans.read_session_end_times(connection, sessions)
 
     def before(self, session: str, moment: str) -> str:
-        """When a session last ended before a moment; "" where it had not."""
+        """Return a session's last end before a moment; "" without one."""
         times = self._times.get(session, [])
         place = bisect_left(times, moment)
         return times[place - 1] if place else ""
@@ -56,24 +55,24 @@ class Contexts:
         self._log = log
 
     def cycle(self, cycle: str) -> TraceContext:
-        """The span of a cycle."""
+        """Return the span of a cycle."""
         before = self.before_cycle(cycle)
         return root("cycle", cycle) if before is None else before.child("cycle", cycle)
 
     def before_cycle(self, cycle: str) -> TraceContext | None:
-        """The span that a cycle's is a child of."""
+        """Return the parent of a cycle's span."""
         row = spans.find_cycle(self._connection, cycle)
         return None if row is None else self._header(LEARNING.name, 0, row.offset)
 
     def job(self, job: str) -> TraceContext:
-        """The span of a training run."""
+        """Return the span of a training run."""
         row = spans.find_job(self._connection, job)
         if row is None or row.cycle is None:
             return root("job", job)
         return self.cycle(row.cycle).child("job", job)
 
     def adapter(self, adapter: str) -> TraceContext:
-        """The span that what happens to an adapter is a child of: its cycle's, where it has one."""
+        """Return the parent of an adapter's spans: its cycle's span, if it has one."""
         row = spans.find_adapter(self._connection, adapter)
         job = None if row is None or row.job is None else spans.find_job(self._connection, row.job)
         if job is None:
@@ -81,18 +80,18 @@ class Contexts:
         return self.job(job.job) if job.cycle is None else self.cycle(job.cycle)
 
     def rollout(self, rollout: str) -> TraceContext | None:
-        """The span of a rollout; None where it has none."""
+        """Return the span of a rollout, or None."""
         row = spans.find_rollout(self._connection, rollout)
         return None if row is None else self._of_rollout(row)
 
     def newest(self, alias: str, base: str) -> TraceContext | None:
-        """The span of an agent's newest rollout of those that no round has read."""
+        """Return the span of an agent's newest rollout that no round has read."""
         row = spans.find_newest_rollout(self._connection, alias, base, LIVE)
         span = None if row is None else self._of_rollout(row)
         return span if span is not None and span.sampled else None
 
     def within(self, cause: str) -> TraceContext | None:
-        """The span in which something is written that follows from an event of `learning`."""
+        """Return the span for an event that follows from the event `cause` of `learning`."""
         if (row := spans.find_cycle_by_event(self._connection, cause)) is not None:
             return self.cycle(row.cycle)
         if (row := spans.find_job_by_event(self._connection, cause)) is not None:
@@ -114,5 +113,5 @@ class Contexts:
 
 
 def chat_span(call: str) -> str:
-    """The id of a call's span."""
+    """Return the id of a call's span."""
     return span_id("call", call)

@@ -1,4 +1,4 @@
-"""Whether a spool still holds the events that were folded of it: a restored one may not."""
+"""Checks that a spool still holds its folded events, which a restored one may not."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,8 +21,7 @@ class SpoolBehindTables(LogError):
 def check_spool(
     reading: "Callable[[], AbstractContextManager[Connection]]", spool: "SqliteLog"
 ) -> None:
-    """Check that a spool holds what was folded of it; `reading` opens the tables. Raises
-    SpoolBehindTables, LogError, DatabaseUnavailable."""
+    """Check the spool by the tables. Raises SpoolBehindTables, LogError, DatabaseUnavailable."""
     from consumers.reads import spools
 
     with reading() as connection:

@@ -1,16 +1,9 @@
-"""Report to the database how far the own log of a home reaches, where that log is shipped.
-
-    with report_in_background(app):
-        ...                     # the roles gateway and ship, while they run
-
-Before, it asks how far the tables hold that log: where they hold an event that the log does not,
-it was restored from an earlier copy and numbers anew from there, and its shipper has to stop.
-
-So the database shows that events are missing whose owner never came back
-(consumers/reads/spools.py). Guarantee: neither recording nor shipping waits for the database;
-while it is away nothing is reported, and the next report says all. Not covered: what another role
-of the home appends after its shipper's last report; the next shipper of that home brings it.
-"""
+"""Reports to the database how far a home's shipped log reaches. So the database shows missing
+events of owners that never came back (consumers/reads/spools.py). Before a report it checks that
+the log holds every folded event. Without one of them the log was restored from an earlier copy and
+numbers anew, so its shipper has to stop. Guarantee: neither recording nor shipping waits for the
+database; the report after an outage covers it. Not covered: events of the home's other roles after
+its shipper's last report, until the next shipper."""
 
 import logging
 import socket
@@ -34,7 +27,7 @@ SILENT_SECONDS: Final = 60.0
 """Seconds without a report after which an owner counts as silent, and not as slow."""
 
 _LAST_SECONDS: Final = 2.0
-"""Seconds that the end of the block waits for a report that is being written."""
+"""Seconds that the end of the block waits for a report in progress."""
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +36,8 @@ log = logging.getLogger(__name__)
 def report_in_background(
     app: "App", restored: "Callable[[SpoolBehindTables], None] | None" = None
 ) -> Iterator[None]:
-    """Tell until the end of the block, and once more then; nothing where nothing is shipped.
-    `restored` is called, from another thread, where the log was restored from before."""
+    """Report until the end of the block, and once then, if the log is shipped. Call `restored` from
+    another thread if the log was restored from an earlier copy."""
     if not app.on_kafka:
         yield
         return
@@ -76,10 +69,7 @@ def report_in_background(
 
 
 def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
-    """Say how far a spool reaches; of who `ends`, and has shipped all, nothing is missed.
-
-    Raises LogError, DatabaseUnavailable.
-    """
+    """Report a spool; with `ends`, forget a shipped one. Raises LogError, DatabaseUnavailable."""
     from consumers import database
     from consumers.reads import spools
     from daemon.core.app import explain_errors
@@ -95,7 +85,7 @@ def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
 
 
 def report_of(spool: "SqliteLog") -> "Report":
-    """What is said of a spool."""
+    """Return the report on a spool."""
     from consumers.reads.spools import Report
 
     ends = {
@@ -106,7 +96,7 @@ def report_of(spool: "SqliteLog") -> "Report":
 
 
 def _try_tell(app: "App", was_well: bool, ends: bool = False) -> bool:
-    """Whether it could be told; said when that changes. Raises SpoolBehindTables."""
+    """Report and return whether that worked; log the first failure. Raises SpoolBehindTables."""
     from sqlalchemy.exc import DBAPIError
 
     try:

@@ -1,14 +1,7 @@
-"""The mark by which `kintsugi up` knows the servers that it started from those of others.
-
-    mark = mint(home)                  once for each start
-    whose(url, mark)                   who answers there: one of this start, of this home, another
-    headers()                          what a server adds to its answer when it is asked how it is
-
-An answer on a port does not identify the process: another home's engine has other weights, and
-another home's gateway records elsewhere. So each start hands its processes a mark, in a variable,
-and they show it. It is no secret and opens nothing. Not covered: a process that shows the mark of
-another on purpose.
-"""
+"""The mark by which `kintsugi up` tells its own servers from others. An answer on a port does not
+identify a process: another home's engine has other weights, and another home's gateway records
+elsewhere. So each start passes its processes a mark in a variable, and they show it. It is no
+secret. Not covered: a process that shows a foreign mark on purpose."""
 
 import os
 from contextlib import suppress
@@ -21,7 +14,7 @@ from events.canonical import sha256
 from events.envelope import new_id
 
 VARIABLE: Final = "STARTED_BY_KINTSUGI_UP"
-# Without the prefix of our settings, for it is none.
+# Not a setting, so without the prefix of settings.
 
 HEADER: Final = "x-kintsugi-start"
 
@@ -36,17 +29,17 @@ a role of this home that another start left behind. `another`: any other process
 
 
 def mint(home: Path) -> str:
-    """The mark of a start, whose beginning is the home's."""
+    """Return a new mark of a start, which begins with the home's digits."""
     return f"{_beginning(home)}{new_id()}"
 
 
 def _beginning(home: Path) -> str:
-    # A home is the same folder through a link, or by a path with `..`.
+    # A home may have several paths, through links or `..`.
     return f"{sha256(str(home.resolve()))[:_HOME_DIGITS]}-"
 
 
 def headers() -> dict[str, str]:
-    """The mark that this process was handed; nothing for one that was started otherwise."""
+    """Return the header with this process's mark; empty without one."""
     handed = os.environ.get(VARIABLE)
     return {HEADER: handed} if handed else {}
 
@@ -67,8 +60,7 @@ def whose(url: str, mark: str) -> Whose:
 
 
 def holder(port: int) -> str:
-    """Describe the process that listens on a port of this machine, as far as this one may see
-    it."""
+    """Describe the process that listens on a port of this machine, as far as it is visible."""
     with suppress(OSError):
         for inode in _find_sockets(port):
             for link in Path("/proc").glob("[0-9]*/fd/*"):
@@ -80,7 +72,6 @@ def holder(port: int) -> str:
 
 
 def _find_sockets(port: int) -> list[str]:
-    """The sockets that listen there, as Linux numbers them."""
     inodes = []
     for table in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):

@@ -1,8 +1,6 @@
-"""Notifications to the service manager that started this process: ready, alive, stopping.
-
-systemd (Type=notify, WatchdogSec=) names a socket in $NOTIFY_SOCKET and reads lines from it.
-Without one nothing is sent. A role does not end because the socket is no longer read.
-"""
+"""Notifications to the service manager that started this process: ready, alive, stopping. systemd
+(Type=notify, WatchdogSec=) names a socket in $NOTIFY_SOCKET and reads lines from it. Without one
+nothing is sent. A role does not end because the socket is no longer read."""
 
 import logging
 import os
@@ -17,17 +15,17 @@ log = logging.getLogger(__name__)
 
 
 def notify_ready() -> None:
-    """It can be used now."""
+    """Notify that this process can be used now."""
     _tell("READY=1")
 
 
 def notify_stop() -> None:
-    """It was told to stop, and finishes what it began."""
+    """Notify that this process was told to stop, and finishes."""
     _tell("STOPPING=1")
 
 
 class Pulse:
-    """Says that the loop that asks it goes round, often enough for the watchdog and no oftener."""
+    """Notifies that a loop goes round, often enough for the watchdog."""
 
     def __init__(self) -> None:
         limit = os.environ.get(_LIMIT)
@@ -35,7 +33,7 @@ class Pulse:
         self._last = 0.0
 
     def beat(self) -> None:
-        """Once round."""
+        """Notify if it is due; called once in each round."""
         now = time.monotonic()
         if self._every is not None and now - self._last >= self._every:
             self._last = now

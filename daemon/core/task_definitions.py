@@ -1,16 +1,7 @@
-"""Environments of the daemon that find tasks by content in the tables.
-
-    environment = open_event_environment(app, spec.environment)         that an event names
-    environment = with_definitions(app, open_place(...))       any other
-    environment.task("shop/=4f2a...")       from the body that the log brought
-
-    read_open_body(app, connection, "shop/=4f2a...")           that body alone, as text
-
-The tables are folded from the log, so a task is found on every machine that has the log, also after
-`kintsugi rebuild`. The environment checks each body by its hash. One that is sealed with the key of
-a person is opened here, with the key store: on every machine that reaches it, until the person is
-erased.
-"""
+"""Environments that find the bodies of tasks by content in the tables. These are folded from the
+log, so every machine with the log finds a task, also after `kintsugi rebuild`. The environment
+checks each body by its hash. A body that is sealed with a person's key is opened with the key
+store, until the person is erased."""
 
 from typing import TYPE_CHECKING
 
@@ -32,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def open_event_environment(app: "App", place: str) -> "Environment":
-    """Open the environment that an event names. Raises UnknownEnvironment, also for a file that no
-    setting names, and EnvironmentBroken."""
+    """Open the environment of an event. Raises UnknownEnvironment, also for a file that no setting
+    names, and EnvironmentBroken."""
     settings = app.settings
     environment = open_from_event(
         place,
@@ -47,16 +38,14 @@ def open_event_environment(app: "App", place: str) -> "Environment":
 def with_definitions(
     app: "App", environment: "Environment", own: "Mapping[str, str] | None" = None
 ) -> "Environment":
-    """Have an environment find the bodies of tasks by content in the tables; return it. `own`: more
-    of them, as they are when they are looked up. Its `task` raises DatabaseUnavailable where the
-    tables cannot be read, and KeysUnavailable where the key of a sealed one cannot be."""
+    """Have an environment find bodies in `own`, read at each lookup, and in the tables; return it.
+    Its `task` raises DatabaseUnavailable, and KeysUnavailable for a sealed body."""
     environment.use_definitions(find_body_in(app, own))
     return environment
 
 
 def find_body_in(app: "App", own: "Mapping[str, str] | None" = None) -> "FindBody":
-    """Return the function that looks up a body in `own`, then in the tables, as they are when it is
-    called."""
+    """Return a function that looks up a body in `own`, then in the tables, at each call."""
 
     def find(task: str) -> str | None:
         if own is not None and task in own:
@@ -68,9 +57,8 @@ def find_body_in(app: "App", own: "Mapping[str, str] | None" = None) -> "FindBod
 
 
 def read_open_body(app: "App", connection: "Connection", task: str) -> str | None:
-    """Return the text of the body of a task by content, opened where it is sealed; None where no
-    event brought it. Raises UnknownTask where it cannot be opened: its person was erased, the key
-    is lost, or it is another one; and KeysUnavailable."""
+    """Return the opened text of a task's body; None where no event brought it. Raises UnknownTask
+    for an erased person's body or a lost or wrong key, and KeysUnavailable."""
     text = read_task_body(connection, task)
     if text is None:
         return None

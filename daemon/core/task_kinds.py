@@ -1,11 +1,10 @@
-"""Find the kinds of task that the environments of the agents write and that jobs train on.
+"""Finds the kinds of task that the agents' environments write and that jobs train on. They decide
+which failures a cycle can follow (consumers/diagnosis/task_kinds.py).
 
     find_kinds(settings, "retail")     ("retail/=cancel_order", "retail/cancel_order", ...)
-    list_agent_kinds(settings)         agent -> the kinds of its environment
 
-The kinds say which failures a cycle can follow (consumers/diagnosis/task_kinds.py). A process opens
-an environment once, and again when a file that may define it has changed. One that cannot be opened
-is tried again at each call.
+A process opens an environment once, and again after a change of a file that may define it. A failed
+one is opened again at each call.
 """
 
 import logging
@@ -26,9 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def find_kinds(settings: "Settings", environment: str) -> tuple[str, ...] | None:
-    """Return the kinds that an environment writes, which the settings name by name or path, but
-    for those that no job trains on (kind_exclusions.py). None where it cannot be opened: then every
-    failure counts, and the cycle that opens it ends with the reason."""
+    """Return the kinds that an environment (name or path) writes and jobs train on; None if it
+    cannot be opened: then every failure counts, and the cycle that opens it ends with the cause."""
     paths = tuple(settings.environments.paths)
     files = tuple(_list_files([Path(environment.rpartition(":")[0] or environment), *paths]))
     try:
@@ -50,8 +48,8 @@ def list_agent_kinds(settings: "Settings") -> dict[str, tuple[str, ...]]:
 
 
 def list_kinds(environment: Environment, excluded: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the kinds of task that an environment writes, sorted, without those of the
-    capabilities in `excluded`. An environment that only plays tasks which it loaded has none."""
+    """Return the kinds of task that an environment writes, sorted, without the capabilities in
+    `excluded`. An environment that only plays loaded tasks has none."""
     name = environment.name
     capabilities = [label for label in environment.capabilities if label not in excluded]
     drawn = {find_kind(environment.task_id(capability, 0)) for capability in capabilities}
@@ -60,7 +58,6 @@ def list_kinds(environment: Environment, excluded: Collection[str] = ()) -> tupl
 
 
 def _list_files(paths: list[Path]) -> list[tuple[str, int]]:
-    """Return the files that define environments, with the time of their last change."""
     files = []
     for path in (path.expanduser() for path in paths):
         for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
@@ -77,14 +74,13 @@ def _open(
     places: tuple[str, ...],
     files: tuple[tuple[str, int], ...],
 ) -> Environment:
-    """Open an environment. `files` are not read: they tell one state of the definitions from
-    another."""
+    """Open an environment; `files` only extend the cache's key by the state of the definitions."""
     return open_from_event(environment, benchmarks=benchmarks, paths=paths, places=places)
 
 
 @lru_cache(maxsize=64)
 def _warn(environment: str, reason: str) -> None:
-    """Log once for each reason, since every tick of the leader asks for the kinds."""
+    """Log once for each reason, because every tick of the leader asks for the kinds."""
     log.warning(
         "failures count whatever their tasks are: %s cannot be opened: %s", environment, reason
     )

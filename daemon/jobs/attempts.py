@@ -1,19 +1,18 @@
-"""The files that the attempts of a job leave in its folder, whatever runs them (runner.py).
+"""The files of a job's attempts in its folder, whatever runner starts them (runner.py).
 
     attempts/N.pid      its process group
     attempts/N.out      its stdout: heartbeats, updates, last its outcome
     attempts/N.err      its stderr
     attempts/N.code     its exit code, written by the shell around it
-    attempts/N.before   how long the journal was when it began; written first
-    attempts/N.keys     ids of the keys of persons that it was handed, where it was
-    attempts/N.stop     that it was told to stop, and why
-    attempts/N.B.seen   what was observed of it since the machine was started as B
+    attempts/N.before   length of the journal at its begin; written first
+    attempts/N.keys     ids of the persons' keys handed to it, if any
+    attempts/N.stop     the reason for which it was told to stop
+    attempts/N.B.seen   observations since the machine was started as B
 
-Whether an attempt still runs is for its runner to say; everything else is read here. No time is
-told by the wall clock, which is set forward and back, and stands differently elsewhere: an attempt
-says itself how long it has run, in each heartbeat, and an observer counts the time between two
-looks by a clock that only goes on, and not while the machine sleeps. An observer that did not look
-for long knows nothing of the time between: of a gap, `MOST_UNSEEN` seconds count.
+The runner tells whether an attempt runs. No time comes from the wall clock, which may be set and
+differs between machines. An attempt reports its own run time in each heartbeat. An observer adds
+the time between two looks by a monotonic clock, which stands still while the machine sleeps. Of a
+gap between looks at most `MOST_UNSEEN` seconds count.
 """
 
 import json
@@ -35,14 +34,13 @@ from events.messages import StrictModel
 SHELL: Final = (
     'echo $$ > "$1.pid" && { trap : TERM; name=$1; shift; "$@"; echo $? > "$name.code"; }'
 )
-"""Shell script; its arguments are the path of an attempt's files, without the suffix, and a
-command. It outlives the learner, however that is killed, and writes its exit code. It leaves the
-reaction to SIGTERM to the learner."""
+"""Shell script; its arguments are the path of an attempt's files, without suffix, and a command. It
+outlives a killed learner and writes its exit code; it leaves SIGTERM to the learner."""
 
 _TAIL: Final = 1 << 16
-"""Bytes from the end of a file in which its last lines are."""
+"""Bytes at the end of a file that are searched for its last lines."""
 _ROOM: Final = 1 << 20
-"""Bytes without which a disk counts as full."""
+"""Free bytes below which a disk counts as full."""
 _MOST_COMPLAINT: Final = 300
 
 MOST_UNSEEN: Final = 30.0
@@ -51,25 +49,25 @@ MOST_UNSEEN: Final = 30.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 Clock = Callable[[], float]
-"""Seconds since some moment; one that only goes on."""
+"""Seconds since some moment; monotonic."""
 
 
 class Observation(StrictModel):
-    """What was observed of an attempt by all processes of this machine since it was started."""
+    """Observations of an attempt by all processes of this machine since its start."""
 
     looked: float
-    """When last, by the machine's clock."""
+    """Time of the last look, by the machine's clock."""
     ran: float = 0.0
     """Seconds that it was seen to run."""
     silent: float = 0.0
-    """How many of those seconds passed since it last wrote something."""
+    """Those of these seconds that passed since its last output."""
     told: float | None = None
-    """How long it had been seen to run when it was told to stop."""
+    """Its `ran` when it was told to stop."""
     size: int = -1
-    """Bytes that it had said."""
+    """Bytes of its output."""
 
     def again(self, now: float, size: int) -> "Observation":
-        """After another look."""
+        """Return the observation after another look."""
         passed = min(max(0.0, now - self.looked), MOST_UNSEEN)
         silent = self.silent + passed if size == self.size else 0.0
         return Observation(
@@ -84,8 +82,6 @@ class _Beat(StrictModel):
 
 
 class _Beats(StrictModel):
-    """A line that is a heartbeat."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     heartbeat: _Beat
@@ -104,7 +100,7 @@ class JobFolder:
         return (str(self.path / SPEC), "--out", str(self.path / OUT))
 
     def attempts(self) -> list[Path]:
-        """Their files without the end, in order."""
+        """Return the paths of their files without suffix, in order."""
         numbers = sorted(int(path.stem) for path in self._attempts.glob("*.before"))
         return [self._attempts / str(number) for number in numbers]
 
@@ -117,43 +113,42 @@ class JobFolder:
             if job.replaces_spec and path.read_bytes() != spec:
                 replace_file(path, spec)
             return
-        # The spec last: where it is, all is there.
+        # The spec comes last: where it exists, everything does.
         for name, content in job.files.items():
             (self.path / OUT).mkdir(exist_ok=True)
             replace_file(self.path / OUT / name, content)
         replace_file(path, spec)
 
     def begin(self, number: int, keyids: Sequence[str] = ()) -> Path:
-        """The files of an attempt that begins now and is handed these keys. Raises OSError."""
+        """Return the files of an attempt that begins now with these keys. Raises OSError."""
         name = self._attempts / str(number)
         if keyids:
-            # Before the attempt is there: who looks at it knows its keys.
+            # Before the attempt exists, so that every reader of it knows its keys.
             replace_file(name.with_suffix(".keys"), json.dumps(list(keyids)).encode())
         name.with_suffix(".before").write_text(str(_size(self.path / OUT / JOURNAL)))
         return name
 
     def stop(self, attempt: Path, reason: str) -> bool:
-        """Note that an attempt is told to stop; False where it was told before."""
+        """Note that an attempt is told to stop; return False if it was told before."""
         note = stop_path(attempt)
         if note.exists():
             return False
-        # A full disk may take the file and not the words: it is stopped all the same.
+        # A full disk may lose the reason; the attempt is stopped all the same.
         with suppress(OSError):
             note.write_text(reason)
         return True
 
     def read_active(self, attempts: Sequence[Path]) -> Active:
-        """While the last of them runs: this is a look at it."""
+        """Return the state while the last of them runs; this is a look at it."""
         seen = self._look(attempts[-1])
         return Active(len(attempts), _seconds(attempts), seen.silent, _read_keyids(attempts[-1]))
 
     def read_pending(self, attempts: Sequence[Path]) -> Active:
-        """While the last of them waits for its place: nothing of that counts."""
+        """Return the state while the last of them waits for its place; its time does not count."""
         return Active(len(attempts), _seconds(attempts), 0.0)
 
     def measure_stop_delay(self, attempt: Path) -> float:
-        """Seconds that a running attempt was seen to run on after it was told to stop; this is a
-        look at it, and the first one counts from now."""
+        """Look at a stopping attempt; return the seconds that it ran since the first such look."""
         seen = self._look(attempt)
         if seen.told is None:
             seen = seen.model_copy(update={"told": seen.ran})
@@ -171,7 +166,7 @@ class JobFolder:
     def read_exit(
         self, attempts: Sequence[Path], code: int | None = None, complaint: str = ""
     ) -> Exit:
-        """Once the last of them is over; `code` and `complaint` where its files do not tell."""
+        """Return the state after the last; `code` and `complaint` stand in for missing files."""
         last = attempts[-1]
         own = number_in(last.with_suffix(".code"))
         return Exit(
@@ -191,11 +186,10 @@ class JobFolder:
         return self.path / "attempts"
 
     def _barren(self, attempts: Sequence[Path]) -> int:
-        """How many of the last attempts left the journal as it was, without those that ended
-        because of a setting."""
+        """Return how many last attempts left the journal unchanged, but for ends by a setting."""
         length, count = _size(self.path / OUT / JOURNAL), 0
         for name in reversed(attempts):
-            # One that was not written, for want of room, began nothing.
+            # A file lost for want of room belongs to an attempt that began nothing.
             if number_in(name.with_suffix(".before")) not in (None, length):
                 break
             result = result_of(last_lines(name.with_suffix(".out")))
@@ -204,18 +198,17 @@ class JobFolder:
 
 
 def _read_keyids(attempt: Path) -> tuple[str, ...]:
-    """Return the ids of the keys that an attempt was handed."""
     text = _text(attempt.with_suffix(".keys"))
     return () if text is None else tuple(json.loads(text))
 
 
 def stop_path(attempt: Path) -> Path:
-    """The file that says that it was told to stop, and why."""
+    """Return the path of the file with the reason for which it was told to stop."""
     return attempt.with_suffix(".stop")
 
 
 def read_mtime(path: Path) -> float:
-    """When a file was written to; 0 where there is none."""
+    """Return the time of a file's last change; 0 without the file."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -223,14 +216,13 @@ def read_mtime(path: Path) -> float:
 
 
 def number_in(path: Path) -> int | None:
-    """What a file says; None where there is none, or it holds something else."""
+    """Return the number in a file; None without the file or for other content."""
     text = (_text(path) or "").strip()
     return int(text) if text.isdecimal() else None
 
 
 @cache
 def _boot() -> str:
-    """Return the id of this boot of the machine; where the system has none, one of this process."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -238,7 +230,7 @@ def _boot() -> str:
 
 
 _UNWRITTEN: Final[dict[Path, Observation]] = {}
-"""Looks that a disk refused, of attempts that run: this process goes on from them."""
+"""Looks at running attempts that the disk refused; this process continues from them."""
 
 
 def _read_observation(attempt: Path) -> Observation | None:
@@ -257,7 +249,7 @@ def _note(attempt: Path, seen: Observation) -> None:
     try:
         replace_file(path, seen.model_dump_json().encode())
     except OSError:
-        # Who may not write here, or has no room, has looked all the same.
+        # Without permission or room for it, the look still counts.
         _UNWRITTEN[path] = seen
     else:
         _UNWRITTEN.pop(path, None)
@@ -268,16 +260,14 @@ def _observation_path(attempt: Path) -> Path:
 
 
 def _seconds(attempts: Sequence[Path]) -> float:
-    """Return the seconds that attempts ran: of each, by its heartbeat or by what was observed,
-    whichever is more."""
+    """Return the seconds that attempts ran: each by its heartbeat or the observed, if more."""
     return sum(max(_read_heartbeat(name), _ran(name)) for name in attempts)
 
 
 def _read_heartbeat(attempt: Path) -> float:
-    """How long an attempt had run when it said so last."""
     for line in reversed(last_lines(attempt.with_suffix(".out"))):
         if b'"heartbeat"' in line:
-            with suppress(ValidationError):  # One without the time tells nothing of it.
+            with suppress(ValidationError):  # a line without the time
                 return _Beats.model_validate_json(line).heartbeat.seconds
     return 0.0
 
@@ -302,7 +292,7 @@ def _text(path: Path) -> str | None:
 
 
 def last_lines(path: Path) -> list[bytes]:
-    """The whole lines at the end of a file, without one that was being written."""
+    """Return the whole lines at the end of a file, without an unfinished one."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, _size(path) - _TAIL))

@@ -3,9 +3,9 @@
     training        2e-3 up to 10 M parameters, 1e-5 from 4 B on
     warm start      4e-3 up to 10 M, 1e-4 at 1 B, 2e-5 from 10 B on; 4 epochs up to 10 M, 2 from 1 B
 
-Between these points the logarithm of the value is linear in the logarithm of the number of
-parameters. The points at 10 M were measured here with LoRA on a model of 0.9 M (docs/LOG.md); the
-others are those of publications, and nothing above 10 M was verified here.
+Between these points the value is log-log linear in the number of parameters. The points at 10 M
+were measured with LoRA on a model of 0.9 M (docs/LOG.md). The others come from publications, and
+nothing above 10 M was verified.
 """
 
 from bisect import bisect_right
@@ -40,8 +40,8 @@ def compute_warm_start_epochs(parameters: int) -> int:
 
 
 def interpolate(points: Points, parameters: int) -> float:
-    """Return the value at this number of parameters: log-log linear between the points, that of
-    the first or last point beyond them. Raises ValueError for no parameters."""
+    """Return the log-log linear value at this number of parameters, constant beyond the points.
+    Raises ValueError for less than one parameter."""
     if parameters < 1:
         raise ValueError(f"a base has at least one parameter, not {parameters}")
     place = bisect_right([count for count, _ in points], parameters)
@@ -55,7 +55,7 @@ def interpolate(points: Points, parameters: int) -> float:
 
 
 def needs_size(training: "Training") -> bool:
-    """Whether a setting is unset that follows from the base's number of parameters."""
+    """Return whether an unset setting depends on the base's number of parameters."""
     if training.lr is None and training.recipe == "own":
         return True
     unset = None in (training.warm_start_lr, training.warm_start_epochs)

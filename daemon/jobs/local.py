@@ -1,12 +1,11 @@
 """Training runs as processes of this machine: `python -m daemon.solver`, each in its own session.
 
-    alive               held alone by whatever runs the job, and free when that is dead
-    HOME/jobs/slots/K   held alone by each running job: so many may run at once
+    alive               locked exclusively while the job runs
+    HOME/jobs/slots/K   locked exclusively by each running job, to limit their number
 
-Beside the files of its attempts (attempts.py). The locks are the kernel's and pass to the process
-that is started: they tell which job is alive whatever was killed in the meantime, and no process
-id is taken for another's. A process that was started by one that died is treated as an own one.
-Not covered: two machines over one folder (ray.py).
+The kernel's locks pass to the started process. So they tell which job is alive after any kill, and
+no process id is taken for another's. A process started by a dead one counts as an own one. Not
+covered: two machines over one folder (ray.py).
 """
 
 import fcntl
@@ -44,7 +43,7 @@ class LocalRunner:
         clock: Clock = time.monotonic,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`command` is given the spec's path and `--out DIR`; `mode` is of the folder `root`,
+        """Run `command` with the spec's path and `--out DIR`. `mode` is of the folder `root`,
         `clock` is monotonic, and every job gets `variables`."""
         self._root = root
         self._mode = mode
@@ -52,20 +51,18 @@ class LocalRunner:
         self._command = tuple(command)
         self._grace = grace
         self.variables: Final = dict(variables)
-        """Environment variables of every job."""
         self._clock = clock
         self._children: set[int] = set()
-        """Processes that this one has to take note of when they end."""
 
     def folder(self, job: str) -> Path:
-        """The folder of a job."""
+        """Return the folder of a job."""
         return self._root / job
 
     def check(self) -> None:
-        """This machine is always there."""
+        """Do nothing: this machine is always there."""
 
     def start(self, job: Job) -> bool:
-        """Begin the next attempt; False while every slot is taken. Raises JobStartError."""
+        """Begin the next attempt; return False while every slot is taken. Raises JobStartError."""
         self._reap()
         folder = self._folder(job.id)
         try:
@@ -87,7 +84,7 @@ class LocalRunner:
             ) from error
 
     def state(self, job: str) -> State:
-        """How a job is doing."""
+        """Return the state of a job."""
         self._reap()
         folder = self._folder(job)
         attempts = folder.attempts()
@@ -98,7 +95,7 @@ class LocalRunner:
         )
 
     def cancel(self, job: str, reason: str) -> None:
-        """SIGTERM; when asked again after the grace, SIGKILL, to the whole group."""
+        """Send the group SIGTERM; when called again after the grace, SIGKILL."""
         folder = self._folder(job)
         attempts = folder.attempts()
         if not attempts or not _is_alive(folder.path):
@@ -121,14 +118,13 @@ class LocalRunner:
             self._reap()
 
     def close(self) -> None:
-        """Take note of what has ended; the others go on."""
+        """Reap ended children; the others go on."""
         self._reap()
 
     def _folder(self, job: str) -> JobFolder:
         return JobFolder(self.folder(job), self._clock)
 
     def _slot(self, held: ExitStack) -> int | None:
-        """A free one, held; None where there is none."""
         folder = self._root / "slots"
         private.make_folder(folder)
         for number in range(self._slots):
@@ -138,7 +134,6 @@ class LocalRunner:
         return None
 
     def _spawn(self, folder: JobFolder, locks: Sequence[int], job: Job) -> None:
-        """Start an attempt that holds these locks."""
         name = folder.begin(len(folder.attempts()) + 1, [key.id for key in job.keys])
         # Keys as a variable, which is written nowhere.
         environment = {**self.variables, **job.environment, **write_keys(job.keys)}
@@ -165,7 +160,7 @@ class LocalRunner:
         self._children.add(child)
 
     def _reap(self) -> None:
-        """Take note of children that have ended, so that none stays a zombie."""
+        """Reap ended children, so that none stays a zombie."""
         for child in list(self._children):
             try:
                 done, _ = os.waitpid(child, os.WNOHANG)
@@ -177,8 +172,8 @@ class LocalRunner:
 
 @contextmanager
 def _try_lock(path: Path) -> Iterator[int | None]:
-    """Yield the descriptor of a file that is locked exclusively; None where another process holds
-    the lock. A child that was started meanwhile holds it after this has ended."""
+    """Yield the descriptor of an exclusively locked file; None where another process holds the
+    lock. A child started meanwhile keeps the lock after this."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -192,7 +187,7 @@ def _try_lock(path: Path) -> Iterator[int | None]:
 
 
 def _is_alive(folder: Path) -> bool:
-    """Whether something runs the job. Shared, so that two who ask do not see each other."""
+    """Return whether the job runs; by a shared lock, so that callers do not see each other."""
     try:
         file = (folder / "alive").open("rb")
     except FileNotFoundError:

@@ -1,14 +1,10 @@
-"""The agent's own successes, which a warm start shows: live sessions that passed, as tokens.
+"""The agent's own successes for a warm start: live sessions that passed, as tokens.
 
-    pools, digest = offer_successes(app, connection, ...)   pools with rollouts to show
-    content = read_file(app, connection, rollouts)          the file that a job reads
-
-A success is a live session of the agent on this base whose verdict an environment computed by
-replay, to which no rule objects, and all of whose calls hold the exact tokens. Supervised training
-applies no sampling parameter, so these tokens were drawn from the plain softmax at temperature 1.
-It is on a task of the pool's own generator (or the very task where none is generated), and on no
-seed that is reserved for reports and gates. The file follows from the log alone, so it can be made
-anywhere and again.
+A success is a live session of the agent on this base. An environment computed its verdict by
+replay, no rule objects, and all its calls hold exact tokens. Supervised training applies no
+sampling parameter, so the tokens were drawn from the plain softmax at temperature 1. Its task is of
+the pool's own generator (or the very task where none is generated), and of no seed reserved for
+reports and gates. The file follows from the log alone, so any machine can make it again.
 
 A person's sealed session is left out: its words would lie unsealed in the job's folder. Rollouts of
 probes, trials and earlier jobs are left out too, because the log holds no tokens of them.
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_READ: Final = 2048
-"""Passed sessions that are looked at, the newest ones."""
+"""The most passed sessions that are read, newest first."""
 
 
 class NotShown(KintsugiError):
@@ -66,8 +62,8 @@ def offer_successes(
     pools: Sequence[TaskPool],
     most: int,
 ) -> tuple[list[TaskPool], str | None]:
-    """Return the pools, those that shall be learnt with at most `most` successes each, and the
-    sha256 of the file of all these; None where there is none."""
+    """Return the pools, those to learn with up to `most` successes, and the sha256 of the file of
+    all successes; None without any."""
     kinds = {pool.name: {_kind(environment, task) for task in pool.tasks} for pool in pools}
     wanted = set().union(*(kinds[pool.name] for pool in pools if not pool.replay))
     readable: dict[str, Trajectory] = {}
@@ -97,8 +93,7 @@ def offer_successes(
 
 
 def read_file(app: "App", connection: "Connection", rollouts: Sequence[str]) -> bytes:
-    """Return the content of the file of these rollouts. Raises NotShown for one that is no longer
-    there, or whose words are."""
+    """Return the file of these rollouts. Raises NotShown for one whose event or content is gone."""
     return _file([_read_named(app, connection, name) for name in set(rollouts)])
 
 
@@ -109,15 +104,15 @@ def _file(trajectories: Sequence[Trajectory]) -> bytes:
 def _of_kinds(
     by_kind: dict[str, list[PassedRollout]], kinds: set[str], most: int
 ) -> tuple[str, ...]:
-    """Return the rollouts of these kinds in the order of their tasks. Their own names are random,
-    and the learner keeps the order, so it would train on other batches in each run."""
+    """Return the rollouts of these kinds in the order of their tasks. The learner keeps this order,
+    and by their random names it would train on other batches in each run."""
     own = [passed for kind in kinds for passed in by_kind.get(kind, ())]
     own.sort(key=lambda passed: (passed.task, passed.rollout))
     return tuple(passed.rollout for passed in own[:most])
 
 
 def _kind(environment: Environment, task: str) -> str:
-    """What is alike about tasks: their generator; of a task that is not generated here, itself."""
+    """Return the task's generator; for a task that is not generated, the task itself."""
     try:
         known = environment.task(task)
     except UnknownTask:
@@ -139,7 +134,6 @@ def _read_named(app: "App", connection: "Connection", rollout: str) -> Trajector
 
 
 def _read_trajectory(app: "App", connection: "Connection", passed: PassedRollout) -> Trajectory:
-    """Read the tokens of a rollout from the events of its calls. Raises NotShown."""
     name = passed.rollout
     ended = read_event(app, name, passed.partition, passed.offset, arrays=False)
     data = ended.event.data
@@ -180,13 +174,13 @@ def _read_turns(
         prompt, written = whole.arrays.get("prompt_token_ids"), whole.arrays.get("token_ids")
         if not prompt or not written:
             raise NotShown(f"call {name} of rollout {rollout} has no exact tokens")
-        # Supervised training asks for no log-probabilities, as of the oracle.
+        # Supervised training needs no log-probabilities, as for the oracle's turns.
         yield Turn(tuple(prompt), tuple(written), (0.0,) * len(written))
 
 
 def read_event(app: "App", rollout: str, partition: int, offset: int, *, arrays: bool) -> Whole:
-    """Read an event of a rollout. Raises NotShown for a sealed one, or one that was trimmed or lost
-    its blob; BlobUnavailable where waiting may bring the blob back."""
+    """Read an event of a rollout. Raises NotShown for a sealed or trimmed one, or one that lost its
+    blob; BlobUnavailable where waiting may bring the blob back."""
     gone = f"an event of rollout {rollout} is no longer in the log"
     try:
         records = app.log.read(ROLLOUTS.name, partition, offset, limit=1)

@@ -1,17 +1,15 @@
-"""Training runs as jobs of a Ray cluster: a pool of GPUs that others use too.
+"""Training runs as jobs of a Ray cluster, over its HTTP Jobs API (docs/adr/0031).
 
-Spoken to over HTTP by the Ray Jobs REST API, as engines are by theirs (docs/adr/0031): the daemon
-does not import Ray, and every request has a deadline. An attempt is a job of the cluster's own,
-whose name follows from home, job and number; the cluster refuses a second one of that name, so an
-attempt that two workers submit, or that one submits twice, runs once.
+The daemon does not import Ray, and every request has a deadline. An attempt is a job of the cluster
+whose name follows from home, job and number. The cluster refuses a second one of that name, so an
+attempt that is submitted twice runs once.
 
-The cluster says whether an attempt runs; what it says and leaves is in the job's folder, as for
-processes of this machine (attempts.py). So the home lies on a file system that the cluster's
-machines have under the same path, and kintsugi is installed on them (`kintsugi[train]`).
+The cluster tells whether an attempt runs; its output is in the job's folder (attempts.py). So the
+cluster's machines must see the home under the same path, and have `kintsugi[train]` installed.
 
-An attempt that waits for its CPUs and GPUs has not begun: its minutes and its silence are counted
-from when it has. One that the cluster has forgotten, because it was started anew, is over; one that
-left no trace is submitted again. Not covered: the setting is changed while a job is open.
+An attempt that waits for its CPUs and GPUs has not begun, so its minutes and silence do not count
+yet. An attempt that a restarted cluster forgot is over; one without a trace is submitted again. Not
+covered: a change of the setting while a job is open.
 """
 
 import shlex
@@ -37,23 +35,23 @@ if TYPE_CHECKING:
 
 _SHELL: Final = f'exec >"$1.out" 2>"$1.err"; {SHELL}'
 _STOP_WAIT: Final = "RAY_JOB_STOP_WAIT_TIME_S"
-"""Variable by which Ray knows how long to wait between SIGTERM and SIGKILL."""
+"""Ray's variable for the seconds between SIGTERM and SIGKILL."""
 _HOME: Final = "kintsugi"
-"""Key under which a job of the cluster says whose it is."""
+"""Metadata key with the home of a cluster job."""
 _ASK_SECONDS: Final = 10.0
 _SUBMIT_SECONDS: Final = 60.0
-"""The first one of a cluster starts processes there."""
+"""Longer, because the first job of a cluster starts processes there."""
 _HOME_DIGITS: Final = 12
 _NOT_FOUND: Final = 404
 
 
 class ClusterJob(StrictModel):
-    """A job of the cluster, as far as it is of interest."""
+    """A job of the cluster, without the fields that are not used."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     submission_id: str | None = None
-    """None for one that was not submitted by this way."""
+    """None for a job that was not submitted by this API."""
     status: Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
     message: str | None = None
     metadata: dict[str, str] | None = None
@@ -70,7 +68,7 @@ _LISTED: Final = TypeAdapter(list[ClusterJob])
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a job reserves on one machine of the cluster."""
+    """Resources that a job reserves on one machine of the cluster."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -94,8 +92,7 @@ class RayRunner:
         mode: int = private.FOLDER,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`command`: as the cluster's machines know it; it is given the spec's path and `--out
-        DIR`. Every job gets `variables`."""
+        """Run `command` on the cluster with the spec's path, `--out DIR` and the `variables`."""
         self._root = root.absolute()
         self._mode = mode
         self._cluster = cluster
@@ -106,15 +103,15 @@ class RayRunner:
         self._variables = dict(variables)
 
     def folder(self, job: str) -> Path:
-        """The folder of a job."""
+        """Return the folder of a job."""
         return self._root / job
 
     def check(self) -> None:
-        """Ask the cluster who it is. Raises RunnerUnavailable."""
+        """Ask for the cluster's version. Raises RunnerUnavailable."""
         self._cluster.version()
 
     def start(self, job: Job) -> bool:
-        """Submit the next attempt; False while so many of this home are open. Raises JobStartError,
+        """Submit an attempt; return False without a slot. Raises JobStartError,
         RunnerUnavailable."""
         folder = JobFolder(self.folder(job.id))
         try:
@@ -126,7 +123,7 @@ class RayRunner:
             ) from error
 
     def state(self, job: str) -> State:
-        """How a job is doing. Raises RunnerUnavailable."""
+        """Return the state of a job. Raises RunnerUnavailable."""
         folder = JobFolder(self.folder(job))
         attempts = folder.attempts()
         while attempts:
@@ -138,12 +135,12 @@ class RayRunner:
                 return folder.read_active(attempts)
             if remote is not None or _began(last):
                 return folder.read_exit(attempts, *_read_exit(remote))
-            # It was to be submitted, by a process that was killed, or the cluster forgot it.
+            # The submitting process was killed before it, or the cluster forgot the job.
             attempts = attempts[:-1]
         return Absent()
 
     def cancel(self, job: str, reason: str) -> None:
-        """SIGTERM, and SIGKILL after the grace, by the cluster. Raises RunnerUnavailable."""
+        """Have the cluster send SIGTERM, and SIGKILL after the grace. Raises RunnerUnavailable."""
         folder = JobFolder(self.folder(job))
         attempts = folder.attempts()
         if not attempts:
@@ -176,7 +173,7 @@ class RayRunner:
         return True
 
     def _name(self, job: str, number: int) -> str:
-        """Return the name of an attempt on the cluster. Two homes may have jobs of one id."""
+        """Return an attempt's name on the cluster; two homes may have jobs of one id."""
         return f"kintsugi-{self._home}-{job}-{number}"
 
     @property
@@ -184,14 +181,12 @@ class RayRunner:
         return sha256(str(self._root))[:_HOME_DIGITS]
 
     def _open(self) -> int:
-        """How many attempts of this home wait or run."""
         ours = {_HOME: self._home}.items()
         return sum(
             job.open and ours <= (job.metadata or {}).items() for job in self._cluster.jobs()
         )
 
     def _submit(self, job: Job, number: int, name: Path, arguments: Sequence[str]) -> None:
-        """Raises JobStartError, RunnerUnavailable."""
         variables = {
             _STOP_WAIT: str(round(self._grace)), **self._variables, **job.environment
         }  # fmt: skip
@@ -220,18 +215,18 @@ class Cluster:
     def __init__(
         self, address: str, token: str | None = None, *, patience: float = _ASK_SECONDS
     ) -> None:
-        """`address`: of its dashboard."""
+        """Connect to the dashboard at `address`."""
         self._address = address.rstrip("/")
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._client = httpx2.Client(headers=headers, timeout=patience, trust_env=False)
 
     def version(self) -> str:
-        """Return the version of Ray. Raises RunnerUnavailable."""
+        """Return the version of Ray."""
         with self._unavailable():
             return str(self._json("GET", "/api/version")["ray_version"])
 
     def job(self, name: str) -> ClusterJob | None:
-        """One that was submitted; None where there is none of that name."""
+        """Return a submitted job; None if there is none of that name."""
         with self._unavailable():
             answer = self._answer("GET", f"/api/jobs/{name}")
             if answer.status_code == _NOT_FOUND:
@@ -239,19 +234,18 @@ class Cluster:
             return ClusterJob.model_validate(_document(answer))
 
     def jobs(self) -> list[ClusterJob]:
-        """Every one that it remembers."""
+        """Return every job that the cluster remembers."""
         with self._unavailable():
             return _LISTED.validate_python(self._json("GET", "/api/jobs/"))
 
     def submit(self, wanted: dict[str, Any]) -> str | None:
-        """Begin one; why not, where it is refused. What was refused may be there all the same,
-        submitted before."""
+        """Submit a job; return why it was refused, as one that was submitted before is."""
         with self._unavailable():
             answer = self._answer("POST", "/api/jobs/", json=wanted, timeout=_SUBMIT_SECONDS)
             return None if answer.is_success else _last_line(answer.text)
 
     def stop(self, name: str) -> None:
-        """Ask one to end; the cluster makes it, later."""
+        """Ask a job to end, which the cluster does later."""
         with self._unavailable():
             answer = self._answer("POST", f"/api/jobs/{name}/stop")
             if answer.status_code != _NOT_FOUND:
@@ -288,7 +282,7 @@ class Cluster:
 
 
 def cluster_of(ray: "Ray") -> Cluster:
-    """The one that the settings name."""
+    """Return the cluster that the settings name."""
     return Cluster(ray.address, None if ray.token is None else ray.token.get_secret_value())
 
 
@@ -298,18 +292,15 @@ def _document(answer: httpx2.Response) -> Any:
 
 
 def _began(attempt: Path) -> bool:
-    """Whether an attempt left a trace."""
     return attempt.with_suffix(".out").exists()
 
 
 def _read_exit(remote: ClusterJob | None) -> tuple[int | None, str]:
-    """Exit code and complaint of what ended, where it did not say them itself."""
     if remote is None:
         return None, ""
     return remote.driver_exit_code, "" if remote.status == "STOPPED" else _last_line(remote.message)
 
 
 def _last_line(text: str | None) -> str:
-    """What a traceback says in the end."""
     lines = [line.strip() for line in (text or "").splitlines()]
     return next((line for line in reversed(lines) if line.strip(".")), "")

@@ -1,17 +1,12 @@
-"""What a job did, as events: its journal -> `RolloutEnded`, purpose `train`; its rounds -> their
+"""Records a job as events: its journal as `RolloutEnded` of purpose `train`, its rounds as their
 directives, tasks and pools.
 
-    record_rollouts(app, job, folder)      how many were appended; 0 when all of them were before
-    record_rounds(app, job, folder)        how many rounds were; one that the tables have is not
+An event has no content and repeats no token: these stay in the journal, those of persons' tasks as
+ciphertext. It names task, policy version, verdict and reward. So figures of training stay apart
+from those of traffic (a fold never mixes purposes), and an adapter can be traced to its rollouts.
 
-A job's journal holds tokens (of persons' tasks as ciphertext) and verdicts and no messages, and it
-stays where it is: an event here has no content and repeats no token. What it says is which task was
-tried by which policy version, with which verdict and reward, so that figures of training can be
-told from figures of traffic (a fold never mixes purposes), and an adapter be traced to the very
-rollouts.
-
-An id follows from job and rollout, so recording again changes nothing; how far the journal was
-recorded is kept beside it, and a record that is cut short is made again. Not covered: reference
+Ids follow from job and rollout, so recording again changes nothing; a note beside the journal keeps
+the recorded length, and a record that was cut short is made again. Not covered: reference
 trajectories of a warm start, which the oracle played and no policy.
 """
 
@@ -44,7 +39,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _RECORDED: Final = "recorded"
-"""Beside the spec: how many batches of the journal are events."""
+"""File beside the spec: the number of recorded batches of the journal."""
 _BATCH: Final = 512
 
 
@@ -74,8 +69,7 @@ def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
 
 
 def record_rounds(app: "App", job: JobRow, folder: Path) -> int:
-    """Append the rounds of a job that the tables do not have yet, each of them whole; return their
-    number. Raises LogError, BadJournal."""
+    """Append rounds that the tables lack; return their number. Raises LogError, BadJournal."""
     rounds = job.spec.rounds
     if rounds is None:
         return 0
@@ -100,7 +94,7 @@ def _is_reference(trajectory: Trajectory) -> bool:
 def _event(
     job: JobRow, environments: JobEnvironments, pool: TaskPool | None, trajectory: Trajectory
 ) -> RolloutEnded:
-    """Return a rollout as an event; `pool` is that of its task, None for one that the job wrote."""
+    """Return a rollout as an event; `pool` is its task's, None for a task that the job wrote."""
     environment = environments.find(trajectory.task)
     try:
         task = environments.task(trajectory.task)
@@ -141,13 +135,12 @@ def _event(
 def _name_judge(
     environment: Environment, task: TaskDefinition | None, rules: str | None
 ) -> str | None:
-    """Return who judged a rollout, with the version of the rules, which are `rules` or else those
-    of the task; None where the task is gone, and with it its rules."""
+    """Return the judge of a rollout with the version of `rules` or else of the task's, if known."""
     if rules is not None:
         return f"{environment.name}/{rules}"
     return None if task is None else f"{environment.name}/{get_version(task)}"
 
 
 def _member(rollout: str) -> int:
-    """Its place in its group: the learner calls a rollout JOB/BATCH/GROUP/MEMBER."""
+    """Return its place in its group: the learner names a rollout JOB/BATCH/GROUP/MEMBER."""
     return int(rollout.rpartition("/")[2])

@@ -1,18 +1,13 @@
-"""A training run as the daemon sees it: begun, looked at, stopped; wherever it runs.
-
-    runner.start(job)      begin it, or go on with one that was cut short
-    runner.state(job)      Absent, Active or Exit
-    runner.cancel(job)     ask it to stop, later make it
+"""A training run as the daemon sees it, wherever it runs.
 
     HOME/jobs/ID/job.json          the spec
     HOME/jobs/ID/out/              the learner's: journal, adapter (daemon/solver/job.py)
-    HOME/jobs/ID/attempts/N.*      what each attempt said, and how it ended (attempts.py)
+    HOME/jobs/ID/attempts/N.*      output and end of each attempt (attempts.py)
 
-All three may be asked again and again, by several processes at once and after any of them was
-killed: a job runs once. `verdict` says what an ended attempt means: nothing more to do, or once
-more. A `competence_gap` and a failure that the learner names are final, for it would do the same
-again; what was cut short, or says that it can go on, is tried again, until so many attempts in a
-row brought no rollout.
+Guarantee: a job runs once, however often several processes call a runner, also after kills.
+`verdict` decides whether another attempt follows. A `competence_gap` and a failure that the learner
+names are final, because it would repeat. An attempt that was cut short, or reports that it can go
+on, is repeated until a number of attempts in a row brought no rollout.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,21 +26,20 @@ OUT: Final = "out"
 JOURNAL: Final = "rollouts.jsonl"
 """The learner's journal, in `OUT`: it grows with every batch."""
 LEARNT: Final = ("adapter", "checkpoints")
-"""Folders of what the learner learnt, in `OUT`."""
+"""The learner's result folders, in `OUT`."""
 GO_ON: Final = "run the same command to go on"
-"""How the learner's reason ends where it does not end the job: a signal, a full disk, an engine
-that is away."""
+"""End of the learner's reason, such as a signal or a full disk, that does not end the job."""
 
 CHECKPOINT_SETTING: Final = "agents.checkpoint"
 USER_TOKENS_SETTING: Final = "models.user.max_tokens"
-"""Settings of which a trial may end (`Result.setting`)."""
+"""Settings that may end a trial (`Result.setting`)."""
 
 WRONG_USAGE: Final = 2
 """Exit code of the learner for a spec that it cannot read."""
 _KILLED: Final = 137
-"""Exit code of a process that signal 9 ended, as a shell tells it."""
+"""Exit code that a shell reports for signal 9."""
 _ABORTED: Final = 134
-"""Likewise of signal 6, by which a library ends that was refused memory."""
+"""Likewise for signal 6, with which a library ends after a failed allocation."""
 
 
 class JobStartError(KintsugiError):
@@ -58,15 +52,14 @@ class RunnerUnavailable(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to run."""
+    """A job to run."""
 
     id: str
     spec: StrictModel
-    """What the program is told, in words of its own."""
     traceparent: str | None = None
-    """The span that it is, for whatever in it can be traced: its variable TRACEPARENT."""
+    """Trace context of its span: its variable TRACEPARENT."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Name -> content of what lies in its `OUT` before it begins."""
+    """Name -> content of files in its `OUT` before it begins."""
     keys: tuple[Key, ...] = ()
     """Keys of persons whose tasks it plays: handed over in memory, and never written."""
     replaces_spec: bool = False
@@ -74,13 +67,12 @@ class Job:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that it gets beside those of the process that starts it."""
+        """Variables beside those of the starting process."""
         return {} if self.traceparent is None else {"TRACEPARENT": self.traceparent}
 
 
 class Result(StrictModel):
-    """The last line that a job says: the learner (daemon/solver/telemetry/outcome.py),
-    or a trial (daemon/evaluation/trial.py), which has `played`."""
+    """The last line of a job (daemon/solver/telemetry/outcome.py) or of a trial (`played`)."""
 
     # A later version may say more.
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -92,7 +84,7 @@ class Result(StrictModel):
     rollouts: int = 0
     reason: str | None = None
     setting: str | None = None
-    """Setting that a failure is of; it says nothing of who plays. None for any other outcome."""
+    """Setting that caused a failure, which then tells nothing of the players; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +99,10 @@ class Active:
     attempt: int
     """Counted from 1."""
     seconds: float
-    """Seconds that its attempts have run, all together."""
     silent: float
-    """Seconds since it said something; it says something every two."""
+    """Seconds since its last output; it writes every two."""
     keyids: tuple[str, ...] = ()
-    """Ids of the keys that it was handed."""
+    """Ids of the keys handed to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +116,15 @@ class Exit:
     result: Result | None
     """None where it was cut short."""
     code: int | None = None
-    """Exit code; None where no process was left to record it."""
+    """None where no process was left to record it."""
     stopped: str | None = None
     """Reason for which it was told to stop; None where it was not."""
     complaint: str = ""
-    """The last line on its stderr."""
+    """The last line of its stderr."""
     full: bool = False
     """Whether the disk of its folder has no room."""
     keyids: tuple[str, ...] = ()
-    """Ids of the keys that it was handed."""
+    """Ids of the keys handed to it."""
 
 
 State = Absent | Active | Exit
@@ -143,31 +134,30 @@ class JobRunner(Protocol):
     """Runs jobs, on this machine or on others."""
 
     hands_keys: bool
-    """Whether a job gets its keys from one process's memory into another's alone."""
+    """Whether keys pass from process to process in memory alone."""
 
     def check(self) -> None:
-        """Whether it can be used. Raises RunnerUnavailable, as all but `folder` and `close` may."""
+        """Raise RunnerUnavailable if it cannot be used; all but `folder` and `close` may."""
 
     def start(self, job: Job) -> bool:
-        """Begin it, or its next attempt; False while there is no room for it. Does nothing to one
-        that runs. Raises JobStartError."""
+        """Begin an attempt unless one runs; return False without room. Raises JobStartError."""
 
     def state(self, job: str) -> State:
-        """How it is doing."""
+        """Return the state of a job."""
 
     def cancel(self, job: str, reason: str) -> None:
-        """Ask a running one to stop; asked again after a while, make it. `reason` is kept."""
+        """Ask a running job to stop; when called again after a while, kill it. `reason` is kept."""
 
     def folder(self, job: str) -> Path:
-        """Where it leaves what it makes."""
+        """Return the folder of a job's output."""
 
     def close(self) -> None:
-        """Give back what is held; jobs go on."""
+        """Release resources; jobs go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Nothing more is to be run."""
+    """No further attempt."""
 
     outcome: Literal["trained", "competence_gap", "failed", "played"]
     reason: str = ""
@@ -175,13 +165,13 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """It was cut short, and another attempt goes on where it was."""
+    """Another attempt continues the one that was cut short."""
 
     reason: str
 
 
 def verdict(ended: Exit, attempts: int) -> Over | Again:
-    """What an ended attempt means, where so many in a row may bring nothing."""
+    """Decide about an ended attempt; at most `attempts` in a row may bring nothing."""
     result = ended.result
     if result is not None and not _cut_short(result, ended.full):
         return Over(result.outcome, result.reason or "")
@@ -198,7 +188,6 @@ def _cut_short(result: Result, full: bool) -> bool:
 
 
 def _trouble(ended: Exit) -> str:
-    """Why an attempt ended before it was done, in words."""
     if ended.stopped is not None:
         return ended.stopped or "it was told to stop"
     complaint = ended.complaint or (ended.result and ended.result.reason)
@@ -219,7 +208,7 @@ def _trouble(ended: Exit) -> str:
 
 
 def result_of(lines: Iterable[bytes]) -> Result | None:
-    """The learner's last word among its lines; None where it had none."""
+    """Return the learner's result from its last line; None if that is none."""
     last = next(iter(reversed(list(lines))), b"")
     try:
         return Result.model_validate_json(last)

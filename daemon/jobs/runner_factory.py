@@ -1,4 +1,4 @@
-"""Who runs the jobs of a home, by the setting `jobs.runner`."""
+"""The runners of a home's jobs, by the setting `jobs.runner`."""
 
 import sys
 from typing import TYPE_CHECKING, Final
@@ -15,17 +15,17 @@ TRIAL: Final = "daemon.evaluation.trial"
 
 
 def jobs_of(settings: "Settings") -> JobRunner:
-    """Who trains, in a home."""
+    """Return the runner of a home's training."""
     return make_runner(settings, "jobs", LEARNER)
 
 
 def trials_of(settings: "Settings") -> JobRunner:
-    """Who plays candidates beside incumbents, in a home."""
+    """Return the runner of trials, which play candidates beside incumbents."""
     return make_runner(settings, "trials", TRIAL)
 
 
 def make_runner(settings: "Settings", folder: str, module: str) -> JobRunner:
-    """Return what runs `python -m module` for each job of a folder of the home."""
+    """Return a runner of `python -m module` for each job of a folder of the home."""
     root, slots = settings.home / folder, settings.jobs.slots
     # An engine that another process started reads the policies of a job in its folder.
     mode = private.PASSAGE if settings.training.source == "endpoint" else private.FOLDER

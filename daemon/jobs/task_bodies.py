@@ -1,15 +1,7 @@
-"""The bodies of the tasks by content that a job or a trial plays: from the tables to its directory.
-
-    bodies = collect_bodies(app, list_tasks(spec), sealed=True)
-    write_definitions(bodies.found)                 the file that lies in its OUT before it begins
-    keys = collect_keys(app, bodies.found)          what opens those of persons; what nothing does
-    reject_missing(app, job, bodies.missing)        an event for each task that cannot be played
-
-The spec names a task by the hash of its body, so it needs not hold the body: 640 bodies would be
-more than Kafka takes in one record. What is missing here is rejected by an event, and the job goes
-on without it (daemon/solver/spec.py, drop_tasks). A task whose key the key store lacks, though its
-person was not erased, is withheld and not rejected: the key may come back with a backup.
-"""
+"""The bodies of the tasks by content that a job or a trial plays, from the tables to its folder.
+The spec names a task by the hash of its body: 640 bodies exceed a record of Kafka. An event rejects
+a missing task, and the job goes on without it (daemon/solver/spec.py, drop_tasks). A task whose key
+is missing, though its person was not erased, is only withheld: a backup may bring the key back."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,13 +28,13 @@ class TaskBodies:
     """The bodies of some tasks by content."""
 
     found: Mapping[str, str]
-    """Task -> the text of its body; of a person's, what stands for it: ciphertext."""
+    """Task -> the text of its body; for a person's, its ciphertext."""
     missing: Mapping[str, str]
-    """Task -> why there is none that can be played."""
+    """Task -> the reason."""
     withheld: Sequence[str]
-    """Tasks of persons that were not asked for."""
+    """Tasks of persons, where these were not asked for."""
     locked: Mapping[str, str]
-    """Task -> why its key is not there, though its person was not erased."""
+    """Task -> why its key is missing, though its person was not erased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +44,14 @@ class TaskKeys:
     found: tuple[Key, ...]
     """In the order of their ids."""
     erased: Mapping[str, str]
-    """Task -> that its person was erased."""
+    """Task -> a sentence about its person's erasure."""
     locked: Mapping[str, str]
-    """Task -> why its key is not there, though its person was not erased."""
+    """Task -> why its key is missing, though its person was not erased."""
 
 
 def collect_bodies(app: "App", tasks: Iterable[str], *, sealed: bool = False) -> TaskBodies:
-    """Return the bodies of the tasks by content among these; the others are generated or loaded,
-    and need none. `sealed`: whether those of persons are asked for. Raises DatabaseUnavailable,
-    KeysUnavailable."""
+    """Return the bodies of the tasks by content among these; others need none. `sealed`: include
+    those of persons. Raises DatabaseUnavailable, KeysUnavailable."""
     bodies: dict[str, str] = {}
     missing: dict[str, str] = {}
     withheld: list[str] = []
@@ -85,8 +76,7 @@ def collect_bodies(app: "App", tasks: Iterable[str], *, sealed: bool = False) ->
 
 
 def collect_keys(app: "App", bodies: Mapping[str, str]) -> TaskKeys:
-    """Return the keys that open the sealed ones of these bodies. Raises DatabaseUnavailable,
-    KeysUnavailable."""
+    """Return the keys of these bodies. Raises DatabaseUnavailable, KeysUnavailable."""
     keys: dict[str, Key] = {}
     erased: dict[str, str] = {}
     locked: dict[str, str] = {}
@@ -107,8 +97,7 @@ def collect_keys(app: "App", bodies: Mapping[str, str]) -> TaskKeys:
 
 
 def reject_missing(app: "App", job: JobRow, missing: Mapping[str, str]) -> list[str]:
-    """Append the rejection of each task of a job that cannot be played and is not rejected yet;
-    return these as sentences. Raises LogError, DecisionRefusal."""
+    """Reject missing tasks by events, once; describe each. Raises LogError, DecisionRefusal."""
     with app.reading() as connection:
         states = read_inactive_tasks(connection, job.alias)
     new = [task for task in missing if states.get(task) != REJECTED]
@@ -118,7 +107,7 @@ def reject_missing(app: "App", job: JobRow, missing: Mapping[str, str]) -> list[
             cycle=job.cycle,
             alias=job.alias,
             base=job.base,
-            # A sibling or a task that is only known stands in no pool.
+            # A sibling or a task that is only known is in no pool.
             pattern=pools.get(task, "none"),
             check="schema",
             reason=clip_reason(missing[task]),

@@ -1,15 +1,12 @@
-"""Run the jobs that are wanted, and bring their adapters into the home (role `work`).
+"""Runs open jobs and brings their adapters into the home (role `work`).
 
-    for told in advance(app, runner): ...     one look at every open job; again and again
-
-Level-triggered: each look asks the tables which jobs are open and the runner how they are, and does
-the next thing: start, stop, start once more, or say how it ended. Guarantees: `JobEnded` and, of a
-trained one, `AdapterProduced` are appended together and under ids that follow from the job, so
-neither is ever without the other or there twice; the adapter's files are in the home before, and
-so are the job's rollouts (recording.py). A task by content whose body no event has brought is
-rejected, and the job goes on with the others (task_bodies.py). So is a person's task once they are
-erased: a job that has their key is stopped, and its next attempt begins anew without.
-While the model that plays its users is away, no attempt begins and none is counted
+Each look reads the open jobs from the tables and their state from the runner, and does the next
+thing: start, stop, start again, or record the end. Guarantees: `JobEnded` and a trained job's
+`AdapterProduced` are appended together, with ids that follow from the job, so neither exists alone
+or twice. The adapter's files are in the home before, and so are the job's rollouts (recording.py).
+A task by content without body is rejected, and the job goes on with the others (task_bodies.py). So
+is a person's task after the person's erasure: a job with their key is stopped, and its next attempt
+begins anew without. While the model that plays the users is away, no attempt begins and none counts
 (user_endpoints.py).
 """
 
@@ -86,12 +83,12 @@ def advance(
     cancelled: Mapping[str, str] | None = None,
     breaks: Breaks | None = None,
 ) -> list[str]:
-    """Bring every open job on; what happened, as sentences. `cancelled`: job -> why it was called
-    off. `breaks` keeps what breaks for one job from the others; without it, that is raised. Raises
-    LogError, DatabaseUnavailable."""
+    """Advance every open job; return the events as sentences. `cancelled`: job -> reason. `breaks`
+    isolates errors of one job from the others; without it they are raised. Raises LogError,
+    DatabaseUnavailable."""
     with app.reading() as connection:
         jobs = learning.open_jobs(connection)
-    # An adapter that answers no client waits for what a cycle waits for; the order stays else.
+    # Jobs whose adapter answers no client wait for those that a cycle waits for.
     jobs.sort(key=_answers_no_client)
     called_off = cancelled or {}
     notes: list[str] = []
@@ -107,14 +104,11 @@ def advance(
 
 
 def _answers_no_client(job: JobRow) -> bool:
-    """Whether the adapter that a job leaves has another role than that of an agent."""
     kind = KINDS.get(job.teaches or "agent")
     return kind is not None and kind.role != "agent"
 
 
 class _Look:
-    """One look at one job."""
-
     def __init__(self, app: "App", runner: JobRunner, job: JobRow, cancelled: str | None) -> None:
         self._app = app
         self._runner = runner
@@ -122,10 +116,9 @@ class _Look:
         self._cancelled = cancelled
         self._settings = app.settings.jobs
         self.away = False
-        """Whether the runner could not tell how jobs are doing."""
+        """Whether the runner could not tell the state of jobs."""
 
     def tell(self, notes: list[str]) -> None:
-        """Do the next thing, and add what happened."""
         try:
             for event in self.advance():
                 notes.append(event)
@@ -134,7 +127,6 @@ class _Look:
             notes.append(str(error))
 
     def advance(self) -> Iterator[str]:
-        """Do the next thing, if there is one."""
         try:
             yield from self._advance()
         except (JobStartError, AdapterWriteError, DecisionRefusal, UnknownKind) as error:
@@ -157,8 +149,7 @@ class _Look:
                 yield from self._after(ended)
 
     def _foreign(self) -> str | None:
-        """Return why an environment that its spec names is not run, or None. The trainer opens
-        what it is told, and a path in the log is no permission to run it."""
+        """Return why an environment is not run, or None; a path in the log is no permission."""
         settings = self._app.settings
         try:
             for place in self._job.spec.environments:
@@ -172,18 +163,17 @@ class _Look:
         return None
 
     def _start(self, attempt: int, why: str, ended: Exit) -> Iterator[str]:
-        """Start an attempt, unless an environment of it may not be run; `ended` is the state of the
-        job before. Raises UnknownKind."""
+        """Start an attempt unless an environment may not be run. Raises UnknownKind."""
         find_kind(self._job.spec)
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
             return
         if self._runner.hands_keys:
-            # Jobs of other machines may reach what this one does not.
+            # Jobs on other machines may reach endpoints that this one does not.
             users = (pool.user for pool in self._job.spec.pools)
             wait_for_users(f"job {self._job.job}", users)
         try:
-            # Later attempts find what the first one was given.
+            # Later attempts find the files of the first one.
             files = (yield from self._make_files()) if attempt == 1 else {}
             keys = yield from self._collect_keys(files)
         except (NotShown, NothingPlayable) as error:
@@ -200,8 +190,7 @@ class _Look:
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
     def _make_files(self) -> Generator[str, None, dict[str, bytes]]:
-        """Return what its spec names and only the log holds; tasks without a body are rejected.
-        Raises NotShown, NothingPlayable."""
+        """Return files from the log; reject bodiless tasks. Raises NotShown, NothingPlayable."""
         spec = self._job.spec
         files: dict[str, bytes] = {}
         names = [name for pool in spec.pools for name in pool.successes]
@@ -230,8 +219,7 @@ class _Look:
         return files
 
     def _collect_keys(self, files: Mapping[str, bytes]) -> Generator[str, None, tuple[Key, ...]]:
-        """Return the keys that open the tasks of persons in these files, or in those that the first
-        attempt was given; reject the tasks of persons who were erased since."""
+        """Return the keys of tasks in these or the first files; reject erased persons' tasks."""
         content = files.get(DEFINITIONS)
         try:
             bodies = (
@@ -257,7 +245,6 @@ class _Look:
             )
 
     def _has_key_of_erased(self, attempt: Active | Exit) -> bool:
-        """Whether an attempt was handed the key of a person who was erased since."""
         if not attempt.keyids:
             return False
         with self._app.reading() as connection:
@@ -265,24 +252,21 @@ class _Look:
 
     @staticmethod
     def _has_other_keys(ended: Exit, keys: tuple[Key, ...]) -> bool:
-        """Whether the next attempt gets other keys than the last one. The learner begins anew then:
-        it drew from tasks that it has no longer, or did not draw from those that it has now."""
+        """Return whether the next attempt gets other keys, and so begins anew with other tasks."""
         return ended.attempts > 0 and {key.id for key in keys} != set(ended.keyids)
 
     def _has_rounds(self) -> bool:
-        """Whether the job closed a round: its events name tasks and pools that follow from what was
-        played until then, and another attempt would not make the same ones."""
+        """Return whether the job closed a round, whose tasks no other attempt would make."""
         folder = self._runner.folder(self._job.job) / OUT / ROUNDS
         return folder.is_dir() and any(folder.iterdir())
 
     def _discard_learnt(self) -> None:
-        """Remove what was learnt with other tasks: the next attempt would take it for its own."""
+        """Remove the results of other tasks, which the next attempt would take for its own."""
         for name in LEARNT:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._runner.folder(self._job.job) / OUT / name)
 
     def _stop(self, running: Active) -> str | None:
-        """Why a running job is to stop."""
         if self._cancelled is not None:
             return self._cancelled
         if self._has_key_of_erased(running):
@@ -298,7 +282,6 @@ class _Look:
         return f"it ran for its {self._job.minutes:g} minutes; raise jobs.minutes, or train less"
 
     def _after(self, ended: Exit) -> Iterator[str]:
-        """An attempt is over."""
         conclusion = verdict(ended, self._settings.attempts)
         yield from self._record_rounds()
         if self._cancelled is not None:
@@ -314,8 +297,7 @@ class _Look:
             yield self._over(conclusion, ended)
 
     def _record(self) -> Iterator[str]:
-        """What was played becomes events before the job is over; where that cannot be, it ends all
-        the same."""
+        """Record the rollouts before the job's end; a failure does not keep it from ending."""
         try:
             count = record_rollouts(self._app, self._job, self._runner.folder(self._job.job))
         except (BadJournal, EnvironmentBroken, OSError, UnknownEnvironment, UnknownTask) as error:
@@ -325,8 +307,7 @@ class _Look:
                 yield f"{count} rollouts of job {self._job.job} were recorded"
 
     def _record_rounds(self) -> Iterator[str]:
-        """Rounds that the job closed become events, while it runs and before it is over; what they
-        wrote is known to all that comes after them."""
+        """Record closed rounds while the job runs and before its end, for later readers."""
         job = self._job.job
         try:
             count = record_rounds(self._app, self._job, self._runner.folder(job))
@@ -351,13 +332,13 @@ class _Look:
         return self._end("trained", conclusion.reason, ended, adopted)
 
     def _adopt(self, result: Result) -> HomeAdapter:
-        """The adapter, in the home. Raises BadAdapter for another one than the learner names."""
+        """Adopt the adapter into the home. Raises BadAdapter if it is not the learner's."""
         job = self._job
         role = find_kind(job.spec).role
         of = job.capability if role == "agent" else role
         kind = job.alias if of is None else f"{job.alias}-{of}"
         checkpoint, store = Path(job.spec.checkpoint), self._app.settings.adapters
-        # Of its path the name alone: the home may have been moved since.
+        # Only the name of its path counts: the home may have been moved since.
         folder = self._runner.folder(job.job) / OUT / Path(result.adapter or "").name
         if result.adapter is None or not folder.is_dir():
             raise BadAdapter(f"{folder} is no folder, and the job says that its adapter is there")
@@ -370,8 +351,6 @@ class _Look:
         return adopted
 
     def _same(self, adopted: HomeAdapter) -> str | None:
-        """Return what left the same adapter before, an operator or another job; None for
-        neither."""
         with self._app.reading() as connection:
             known = serving.adapter_row(connection, adopted.name)
         if known is None or known.job == self._job.job:
@@ -381,7 +360,6 @@ class _Look:
     def _end(
         self, outcome: JobOutcome, reason: str, ended: Exit, adopted: HomeAdapter | None = None
     ) -> str:
-        """Say how it ended, once and for all."""
         job, result, paths = self._job, ended.result, self._app.settings.adapter_paths
         decisions: dict[str, Decision] = {
             "job-ended": JobEnded(
@@ -410,5 +388,4 @@ class _Look:
 def _read_own_successes(
     app: "App", connection: "Connection", rollouts: Sequence[str]
 ) -> ShownRollouts:
-    """Return the file of the agent's own successes. Raises NotShown."""
     return ShownRollouts(SUCCESSES, read_file(app, connection, rollouts))

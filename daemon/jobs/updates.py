@@ -1,4 +1,4 @@
-"""What a job told of its last update (lines of an attempt -> figures), read without torch."""
+"""A job's last update, read from the lines of an attempt without torch."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Update(StrictModel):
-    """A line of a job that tells of an update."""
+    """A line of a job about an update."""
 
-    # The learner says more, and a later version may.
+    # The learner writes more fields, and a later version may add some.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     steps: int
@@ -25,7 +25,7 @@ class Update(StrictModel):
 
 
 def newest_update(attempt: "Path") -> Update | None:
-    """The last that an attempt told of; None before the first."""
+    """Return an attempt's last update; None before the first."""
     for line in reversed(last_lines(attempt.with_suffix(".out"))):
         try:
             return Update.model_validate_json(line)

@@ -1,12 +1,6 @@
-"""See that the models which play users are there before a job or a trial begins.
-
-export_key(settings)                hands the key of `models.user` to what this process starts
-wait_for_users("job j", users)      raises JobStartError while an endpoint of them is away
-wait_for_files("a gate", user)      raises JobStartError while the files of an adapter are damaged
-
-An attempt without them would play nothing, and so many in a row end a job. A gate that cannot read
-its user says nothing of its candidate.
-"""
+"""Checks before a job or a trial that the models which play users are available. Without them an
+attempt plays nothing, and a number of such attempts end a job. A gate that cannot read its user
+tells nothing of its candidate."""
 
 import asyncio
 import os
@@ -24,22 +18,20 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 KEY_VARIABLE: Final = "KINTSUGI_MODELS__USER__API_KEY"
-"""Environment variable in which a job finds the key of `models.user`: that of the setting."""
+"""Environment variable with a job's key of `models.user`: that of the setting."""
 _REACH_SECONDS: Final = 10.0
-"""How long an endpoint may take to list its models."""
+"""Seconds that an endpoint may take to list its models."""
 
 
 def export_key(settings: "Settings") -> None:
-    """Put the key of `models.user` into the environment of this process, where probes and the jobs
-    and trials that it starts look for it, also where the setting comes from a file."""
+    """Put the key of `models.user` into the environment, where probes, jobs and trials look."""
     key = settings.models.user.api_key
     if key is not None:
         os.environ[KEY_VARIABLE] = key.get_secret_value()
 
 
 def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
-    """Raise JobStartError, which names `what` waits, where an endpoint of these users does not
-    answer, or refuses to."""
+    """Raise JobStartError, naming `what` waits, if a user's endpoint is away or refuses."""
     for user in dict.fromkeys(users):
         if not isinstance(user, EndpointUser):
             continue
@@ -52,8 +44,7 @@ def wait_for_users(what: str, users: Iterable[ModelUser | None]) -> None:
 
 
 def wait_for_files(what: str, user: ModelUser | None) -> None:
-    """Raise JobStartError, which names `what` waits, where an adapter plays users and its files are
-    not those that were adopted."""
+    """Raise JobStartError, naming `what` waits, if a user's adapter is not the adopted one."""
     if not isinstance(user, AdapterUser):
         return
     try:
@@ -66,7 +57,6 @@ def wait_for_files(what: str, user: ModelUser | None) -> None:
 
 
 async def _reach(user: EndpointUser) -> None:
-    """Raises EndpointRefusal, EndpointUnavailable."""
     key = read_key(user.url, user.api_key_variable)
     timeout = min(user.timeout, _REACH_SECONDS)
     async with Endpoint(user.url, user.model, api_key=key, timeout=timeout) as endpoint:

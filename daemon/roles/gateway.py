@@ -1,9 +1,7 @@
-"""Run the gateway as a process: a server that drains on SIGTERM.
-
-Without keys it refuses to listen beyond this machine: any client that reaches it spends its engines
-and reads what they say. On SIGTERM or SIGINT it stops being ready, accepts no new call, finishes
-those being answered within `gateway.grace_seconds`, and records the rest as aborted.
-"""
+"""Runs the gateway as a server process that drains on SIGTERM or SIGINT. Without keys it refuses to
+listen beyond this machine: any client that reaches it spends its engines and reads their answers.
+On a signal it stops being ready, accepts no new call, finishes current ones within
+`gateway.grace_seconds`, and records the rest as aborted."""
 
 import logging
 import os
@@ -93,11 +91,8 @@ def redaction(app: "App") -> Redaction:
 
 
 def salt(home: Path) -> bytes:
-    """Return the secret of a home's pseudonyms: 32 bytes in the file `salt`, made when first
-    needed.
-
-    Raises LogReadOnly where it cannot be made, LogCorrupt where the file holds something else.
-    """
+    """Return the secret of a home's pseudonyms: 32 bytes in the file `salt`, made on first use.
+    Raises LogReadOnly where it cannot be made, LogCorrupt for other content."""
     path = home / "salt"
     if not path.exists():
         _make_salt(path)
@@ -174,8 +169,8 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
         )
         grace = settings.grace_seconds - _CUT_SECONDS
         server = _Server(config, instance, grace)
-        # One that comes before uvicorn listens counts as well; what uvicorn has heard it raises
-        # again in the end, for whoever listened before.
+        # A signal before uvicorn listens counts too; uvicorn raises signals again at its end for
+        # the earlier handler.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, server.handle_exit)
         url = f"http://{_format_host(host)}:{bound.getsockname()[1]}/v1"
@@ -184,8 +179,6 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
 
 
 class _Server(uvicorn.Server):
-    """Server that, while it finishes begun calls, answers new ones with a refusal."""
-
     def __init__(self, config: uvicorn.Config, stopped: Gateway, grace_seconds: float) -> None:
         super().__init__(config)
         self._gateway = stopped
@@ -194,7 +187,6 @@ class _Server(uvicorn.Server):
         self._pulse = systemd.Pulse()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and notify the service manager."""
         await super().startup(sockets)
         systemd.notify_ready()
 
@@ -226,13 +218,12 @@ def address_of(host: str) -> str:
         ) from error
     if not addresses:
         raise ConfigurationError("gateway.host is empty; name an address of this machine")
-    # A name may have several, as localhost: the first of the older kind, which every client tries.
+    # A name may have several, as localhost: the first IPv4 one, which every client tries.
     return str(min(addresses, key=lambda entry: entry[0] != socket.AF_INET)[-1][0])
 
 
 def check_reach(host: str, address: str, keys: bool) -> None:
-    """Refuse to listen beyond this machine without keys; a name is judged by what it resolves
-    to."""
+    """Raise ConfigurationError for an address beyond this machine without keys."""
     if keys or ip_address(address).is_loopback:
         return
     named = host if host == address else f"{host} ({address})"
@@ -260,7 +251,7 @@ def _bind_socket(host: str, port: int) -> socket.socket:
         raise LogUnavailable(
             f"cannot listen on {host} port {port}: {error.strerror or error}; choose another"
         ) from error
-    # Connections inherit it. asyncio sets it itself only on sockets that say they are TCP, which
-    # those of create_server do not, and an answer in two writes would wait 40 ms for the client.
+    # Connections inherit it. asyncio sets it only on sockets marked as TCP, unlike those of
+    # create_server, and an answer in two writes would wait 40 ms for the client.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return bound

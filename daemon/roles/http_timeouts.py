@@ -1,13 +1,13 @@
 """Timeouts for the gateway's clients, which uvicorn's HTTP protocol leaves out.
 
-    a client that sends      has `seconds` for a whole request, from its first byte, or from the
-                             connection; then it is told so, and the connection closed
-    a client that reads      has as long to take something of what waits for it; then it is gone
-    a client that speaks     no HTTP, or too much of it, is refused in OpenAI's shape with the
-                             status that fits, and nothing that it sent is repeated or logged
+    a client that sends      has `seconds` for a whole request, from its first byte or from the
+                             connection; then it gets an error, and the connection closes
+    a client that reads      has as long to read some waiting data; then the connection closes
+    a client that sends      no HTTP, or too much of it, gets an error in OpenAI's shape, in which
+                             none of its data is repeated; nor is it logged
 
-Guarantee: no connection is held longer by a client that does nothing. Not covered: how many there
-are; the operating system's limit of open files is the bound.
+Guarantee: no connection is held longer by an idle client. Not covered: the number of connections,
+which the operating system's limit of open files bounds.
 """
 
 import asyncio
@@ -49,7 +49,6 @@ class PatientConnection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Start the timer for a request that has begun, and stop it for one that is whole."""
         if not self._awaits_request():
             self._reading = _cancel_timer(self._reading)
         elif self._reading is None:
@@ -82,18 +81,15 @@ class PatientConnection(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a parser error, while it is handled; `msg` is uvicorn's, the same for every
-        error."""
+        """Answer a parser error while it is handled; `msg` is the same for every error."""
         error = sys.exc_info()[1]
-        # Bytes that cannot be parsed are no server error: h11 would answer some with 501.
+        # Not a server error, though h11 would answer some with 501.
         status = 431 if getattr(error, "error_status_hint", 400) == 431 else 400
         self._refuse(Refused(status, TOO_LONG if status == 431 else _NO_HTTP))
 
     def _refuse(self, refused: Refused) -> None:
-        """Send a final error answer unless one was begun, and close the connection."""
         if self.cycle is not None and not self.cycle.response_complete:
-            # The application is told that the client has disconnected, and its further output is
-            # dropped.
+            # Tell the application that the client has disconnected, and drop its further output.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -111,7 +107,6 @@ class PatientConnection(H11Protocol):
 
 
 def _cancel_timer(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Cancel the timer; return None."""
     if timer is not None:
         timer.cancel()
     return None

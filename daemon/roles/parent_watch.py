@@ -1,10 +1,7 @@
-"""Run a program that ends with its starter: `python -m daemon.roles.parent_watch MODULE
-[ARGUMENT...]`.
-
-Runs MODULE as `python -m` would. The starting process holds the other end of its standard input;
-when that end closes, because its holder stopped or was killed, this process is sent SIGTERM, and
-its program stops as it would by hand. So a `kill -9` of `kintsugi up` leaves no process behind.
-"""
+"""Runs a program that ends with its starter: `python -m daemon.roles.parent_watch MODULE [ARG...]`.
+The starting process holds the other end of its standard input. When that end closes, because its
+holder stopped or was killed, this process gets SIGTERM. So a `kill -9` of `kintsugi up` leaves no
+process behind."""
 
 import os
 import runpy

@@ -1,20 +1,18 @@
-"""Follow the routes in the tables for a gateway, and report which of them it uses.
+"""Follows the routes in the tables for a gateway, and reports which of them it uses.
 
-    follow   the tables' position, a few times a second; where it moved, the routes at it are read
-             and in force from the next call on
+    follow   poll the tables' position; new routes are in force from the next call on
     report   the position in force, with the calls and open sessions per adapter, into `gateways`:
-             at once when an adapter comes into use or falls out of it, else as a sign of life
+             at once when an adapter comes into or out of use, else as a sign of life
 
-Each runs in a thread of its own: a report that waits for the database's lock delays no route.
+Each runs in a thread of its own, so a report that waits for the database's lock delays no route.
 
-Guarantee: a report never says more than is in force, and names every call that was chosen by
-earlier routes (routing.py). While the database cannot be used, the last routes stay, no call fails
-and none waits; the home's file `routes.json` keeps them for a gateway that is started meanwhile.
-They also stay while a database that was restored, or a replica that took over, is behind them: what
-was decided is in the log, and the fold brings it back. Clocks of hosts decide nothing here. Not
-covered: another database with other routes at the same position; the routes are read again every
-ten seconds all the same. Nor a database of another log: a gateway that saw the former one has to be
-started again.
+Guarantee: a report never claims more than is in force, and names every call that earlier routes
+chose (routing.py). While the database is away, the last routes stay, and no call fails or waits;
+the home's `routes.json` keeps them for a gateway that starts meanwhile. They also stay while a
+restored database or a replica is behind them: the log has the decisions, and the fold brings them
+back. No host's clock matters. Not covered: another database with other routes at the same position,
+until the routes are read again after ten seconds; a database of another log, for which the gateway
+must be restarted.
 """
 
 import logging
@@ -158,8 +156,7 @@ class Follower:
         self._apply(routes)
 
     def _check_ahead(self, position: int) -> None:
-        """Refuse tables behind the routes in force: a route that was taken back must not be used
-        again while the log is folded once more."""
+        """Refuse tables behind the routes in force, which would bring back a route taken back."""
         if self._seen is not None and position < self._seen.position:
             raise TablesBehind(
                 f"the tables are at position {position} of learning and the routes in force at "
@@ -193,8 +190,6 @@ class Follower:
         self._reported, self._reported_at = usage, now
 
     def _says_the_same(self, usage: Usage) -> bool:
-        """Whether a report has the same content as the last one for every process that waits for
-        it."""
         return self._reported is not None and _used(self._reported) == _used(usage)
 
     def _leave(self) -> None:
@@ -220,7 +215,7 @@ def in_force(table: "RouteTable") -> GatewayRoutes:
 
 
 def read(path: Path) -> GatewayRoutes | None:
-    """Return the routes that a gateway of this home last knew; None if there are none."""
+    """Return the last routes of this home's gateways; None if there are none."""
     try:
         return _FILE.validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -236,7 +231,7 @@ def write(path: Path, table: GatewayRoutes) -> None:
     try:
         replace_file(path, _FILE.dump_json(table, by_alias=True), is_private=True, is_shared=True)
     except OSError as error:
-        # They are in force all the same, and in the database.
+        # They are in force anyway, and in the database.
         extra = {"action": "routes_not_kept"}
         _logger.warning("%s is not written: %s", path, error.strerror, extra=extra)
 

@@ -1,15 +1,10 @@
-"""Prepare what the roles of `kintsugi up` share, and find out which services are not there.
+"""Prepares what the roles of `kintsugi up` share, and finds out which services are away.
 
-    away = prepare(settings, stop)
-
-The home, its log and embedded tables are of this machine and are made here, not by five processes
-at once. Log and database elsewhere are tried once, both at the same time. If they do not answer,
-the roles start all the same: the gateway needs neither, and each other role waits for what it
-needs. Guarantee: nothing elsewhere delays the start for more than `PATIENCE_SECONDS`, and no
-connection is left. Errors that waiting does not mend are raised. Not covered: the tables of a
-database that is away; they are brought to their revision by `kintsugi db upgrade`, and roles refuse
-others.
-they are brought to their revision by `kintsugi db upgrade`, and roles refuse others.
+The home, its log and embedded tables are made here, not by five processes at once. Log and database
+elsewhere are tried once, at the same time. Without them the roles start anyway and wait for what
+they need; the gateway needs neither. Guarantee: nothing elsewhere delays the start for more than
+`PATIENCE_SECONDS`, and no connection is left. Errors that waiting does not mend are raised. Not
+covered: tables of a database that is away, which roles refuse until `kintsugi db upgrade`.
 """
 
 import threading
@@ -25,18 +20,14 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 PATIENCE_SECONDS: Final = 10.0
-"""Seconds the start waits for log and database together; a connection to a dead host hangs
-longer."""
+"""Seconds the start waits for log and database; a connection to a dead host hangs longer."""
 
 _LOOK_SECONDS: Final = 0.05
 
 
 def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
-    """Make what belongs to this machine; return what is away, as sentences. Stops waiting when
-    `stop` is set.
-
-    Raises ConfigurationError, LogError, DatabaseMismatch, FoldVersionMismatch.
-    """
+    """Make what belongs to this machine; describe services that are away. Stop waiting on `stop`.
+    Raises ConfigurationError, LogError, DatabaseMismatch, FoldVersionMismatch."""
     with App(settings) as app:
         app.spool.start(ROLLOUTS.name)
         embedded = app.database.dialect.name == "sqlite"
@@ -45,7 +36,7 @@ def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
     if settings.kafka_bootstrap_servers:
         elsewhere.append(_Look("the broker", settings, _see_topics))
     if embedded:
-        # Whatever it takes: two that migrate at once would only wait for each other.
+        # Without a limit: two processes that migrate at once would only wait for each other.
         tables.ask()
     _ask_at_once(elsewhere, stop)
     looks = [tables, *elsewhere] if embedded else elsewhere
@@ -53,8 +44,6 @@ def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
 
 
 class _Look:
-    """One attempt to use a service that the roles need, and its result."""
-
     def __init__(self, what: str, settings: "Settings", see: Callable[[App], object]) -> None:
         self._what = what
         self._settings = settings
@@ -72,8 +61,7 @@ class _Look:
         self.is_over = True
 
     def away(self) -> str | None:
-        """Return why the service cannot be used now; None if it can. Raises errors that waiting
-        does not mend."""
+        """Return why the service is away, or None. Raises errors that waiting does not mend."""
         from consumers.database import DatabaseUnavailable
 
         if not self.is_over:
@@ -97,8 +85,7 @@ def _see_topics(app: App) -> object:
 
 
 def _ask_at_once(looks: Sequence[_Look], stop: threading.Event) -> None:
-    """Make the attempts in daemon threads and wait at most `PATIENCE_SECONDS` for them; a late one
-    closes what it opened."""
+    """Make the attempts in daemon threads for at most `PATIENCE_SECONDS`; late ones clean up."""
     for look in looks:
         threading.Thread(target=look.ask, name="preparing", daemon=True).start()
     until = time.monotonic() + PATIENCE_SECONDS

@@ -1,22 +1,21 @@
-"""`kintsugi up`: run every role of a home from one command, each in a process of its own.
+"""`kintsugi up`: runs every role of a home from one command, each in a process of its own.
 
     engine     the embedded one, where no upstream is configured
     gateway    answers the agent's calls
     consume    folds the log into the tables
     ship       copies the home's log to Kafka, where it is configured
-    schedule   leads: starts cycles and takes them on
+    schedule   leads: starts cycles and advances them
     work       sessions, jobs, adapters, canaries
     trace      sends spans, if a receiver is configured
 
 Neither broker nor database has to be there (startup.py): the gateway serves without them, and the
 others wait. A process that ends is started again, after a pause that doubles each time and is reset
-once the process ran for a minute. Wrong usage (exit code 2) stops everything, with an error. So
-does another process that listens on the port of the gateway or the engine: what answers there is
-accepted only if it shows this start's mark (daemon/core/start_mark.py), and a process that an
-earlier start of this home left behind is waited for. One home is run by one supervisor at a time.
-On SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the engine, each
-within its own grace; a `kill -9` of this process stops them as well (parent_watch.py). Training
-jobs go on in any case, and the next `work` adopts them.
+once it ran for a minute. Wrong usage (exit code 2) stops everything with an error. So does another
+process on the port of the gateway or the engine: a server there must show this start's mark
+(daemon/core/start_mark.py), and one that an earlier start of this home left is waited for. One
+supervisor runs a home at a time. On SIGTERM and SIGINT the gateway stops first, then the others,
+then `ship`, then the engine, each within its own grace; a `kill -9` of this process stops them as
+well (parent_watch.py). Training jobs go on, and the next `work` adopts them.
 """
 
 import fcntl
@@ -87,8 +86,6 @@ class Program:
 
 @dataclass(slots=True)
 class _RoleProcess:
-    """A role and its process."""
-
     program: Program
     process: "subprocess.Popen[bytes]"
     since: float
@@ -98,8 +95,7 @@ class _RoleProcess:
 
 
 def programs(settings: "Settings", home: str | None = None) -> list[Program]:
-    """Return the roles of a home in the order in which they start. Raises ConfigurationError if
-    there is no engine for the gateway."""
+    """Return the roles of a home in starting order. Raises ConfigurationError without an engine."""
     flags = () if home is None else ("--home", home)
     upstream: tuple[str, ...] = ()
     roles: list[Program] = []
@@ -107,7 +103,7 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
         engine = _engine(settings)
         upstream = ("--upstream", str(engine_of(settings)))
         roles.append(engine)
-    # Not /readyz: a remote engine may come up later, and everything else need not wait.
+    # Not /readyz: a remote engine may come up later, and the rest need not wait.
     at, grace = f"{gateway_of(settings)}/livez", settings.gateway.grace_seconds
     gateway = Program("gateway", ("daemon", "gateway", *flags, *upstream), at, grace)
     roles += [gateway, Program("consume", ("daemon", "consume", *flags))]
@@ -123,8 +119,7 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
 
 
 def engine_of(settings: "Settings") -> str | None:
-    """Return the URL of the engine that this home runs itself; None where the settings name
-    others."""
+    """Return the URL of the engine that this home runs, or None where the settings name others."""
     return None if settings.upstreams else f"http://127.0.0.1:{settings.engine.port}/v1"
 
 
@@ -161,10 +156,8 @@ class Supervisor:
         self._running: list[_RoleProcess] = []
 
     def run(self, stop: threading.Event) -> None:
-        """Start everything, keep it running until `stop` is set, then stop it.
-
-        Raises NotReady, PortInUse, and RoleUsageError for a role that says it was started wrongly.
-        """
+        """Start everything, keep it running until `stop` is set, then stop it. Raises NotReady,
+        PortInUse, and RoleUsageError for a role that reports a wrong start."""
         try:
             for program in self._programs:
                 if stop.is_set():
@@ -211,14 +204,13 @@ class Supervisor:
 
     def _start_process(self, program: Program) -> "subprocess.Popen[bytes]":
         arguments = [sys.executable, "-m", "daemon.roles.parent_watch", *program.arguments]
-        # Who started this process is told of all of them at once, and not by each.
+        # This process notifies the service manager for all of them.
         own = {name: value for name, value in os.environ.items() if name != systemd.SOCKET}
         own[VARIABLE] = self._mark
-        # A process group of its own: an interrupt at the terminal is this process's to pass on.
+        # A process group of its own: this process passes on an interrupt at the terminal.
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0, env=own)
 
     def _look_after(self, running: _RoleProcess) -> None:
-        """Start a role again if it has ended and its pause is over."""
         now = time.monotonic()
         if running.again_at is not None:
             if now >= running.again_at:
@@ -242,8 +234,7 @@ class Supervisor:
         running.pause = min(2 * running.pause, _LONGEST_PAUSE)
 
     def _stop(self) -> None:
-        """Stop all roles, the gateway first: while it finishes its calls, the engine must answer.
-        The last events of the others are shipped."""
+        """Stop all roles: the gateway's calls need the engine, and last events are shipped."""
         for turn in sorted({_turn(role) for role in self._running}):
             ending = [role for role in self._running if _turn(role) == turn]
             for running in ending:
@@ -289,7 +280,7 @@ def _port_error(program: Program) -> PortInUse:
 @contextmanager
 def alone(home: Path, engine: str | None = None) -> Iterator[None]:
     """Hold the lock of a home inside the block; the kernel releases it with the process. Its file
-    says at which URL the home's own engine will answer, if any. Raises AlreadyUp."""
+    has the URL of the home's own engine, if any. Raises AlreadyUp."""
     path = home / LOCK
     with open(path, "a+", opener=private.opener) as lock:
         try:

@@ -1,21 +1,19 @@
-"""Do what is due, round by round: sessions, jobs, cycles, canaries and replicas (role `work`).
+"""Does what is due, round by round: sessions, jobs, cycles, canaries and replicas (role `work`).
 
     sessions    idle ones are ended, ended ones made into rollouts
     canaries    judged by live traffic
-    jobs        begun, adopted, stopped; what they left becomes an adapter
+    jobs        begun, adopted, stopped; their results become adapters
     cycles      their adapters staged, evaluated, given their first sessions
     users       adapters that play users: their gates, their staging
-    replicas    brought to what routes want; where they serve another base, routes move there
-    gateways    the rows of those that were killed are taken out
-    keys        those of erased persons that came back with a backup are destroyed again
+    replicas    loaded as routes want; where they serve another base, routes move there
+    gateways    the rows of killed ones are deleted
+    keys        keys of erased persons that a backup brought back are destroyed again
     repairs     the smallest change of its calls is searched for a few failed rollouts
 
-Each part asks the tables what there is to do, so that the next round finishes one that was cut
-short, and two workers at once do the work once.
-
-Guarantee: a failure in one part of a round (a session, a job, a cycle) keeps no other part from its
-turn; it is logged, counted, and tried again. If log or database is away the round ends, and the
-next one begins with the parts that had no turn.
+Each part reads its work from the tables, so the next round finishes one that was cut short, and two
+workers at once do the work once. Guarantee: a failure in one part of a round (a session, a job, a
+cycle) keeps no other part from its turn; it is logged, counted, and tried again. If log or database
+is away the round ends, and the next one begins with the parts that had no turn.
 """
 
 from collections.abc import Callable
@@ -52,7 +50,7 @@ _FORGOTTEN_SECONDS: Final = 3600.0
 
 @dataclass(slots=True)
 class RoundResult:
-    """What a round did."""
+    """The results of a round."""
 
     ended: int = 0
     """Number of sessions that were ended."""
@@ -62,12 +60,11 @@ class RoundResult:
     unloaded: list[str] = field(default_factory=list)
     collected: list[str] = field(default_factory=list)
     routed: list[str] = field(default_factory=list)
-    """Aliases whose canary was decided by live traffic, that moved to another base, or whose
-    held-out share changed."""
+    """Aliases with a decided canary, another base or a changed held-out share."""
     told: list[str] = field(default_factory=list)
     """Events in jobs and cycles, as sentences."""
     troubles: list[str] = field(default_factory=list)
-    """Steps that could not be done, as sentences; they are tried again."""
+    """Failed steps, as sentences; they are tried again."""
     set_aside: list[str] = field(default_factory=list)
     """Class of the error of each session that became a dead letter."""
     repairs: int = 0
@@ -93,7 +90,7 @@ class Worker:
         self._reconciler = Reconciler(app, fleet, clock)
         self._repairs = RepairQueue(app)
         self._lost: set[str] = set()
-        """Rollouts that were appended and did not reach the tables."""
+        """Appended rollouts that did not reach the tables."""
         self._next = 0
         """Index of the part that has the first turn."""
 
@@ -120,7 +117,7 @@ class Worker:
         return result
 
     def check(self) -> None:
-        """Check that the runner of jobs can be used. Raises RunnerUnavailable."""
+        """Raise RunnerUnavailable if the runner of jobs cannot be used."""
         self._jobs.check()
 
     def close(self) -> None:
