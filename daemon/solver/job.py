@@ -5,19 +5,17 @@
             ...
         job.outcome                 # set once the loop ends by itself
 
-    draw tasks -> play -> journal -> update        again until the budget is spent
-    diagnose -> direct -> propose -> shift pools   after each part of it, where the spec has rounds
+A job draws tasks, plays, journals and updates until the budget is spent. With rounds, it shifts the
+pools after each part of the budget. The directory holds `rollouts.jsonl` (journal.py),
+`rounds/N.json` (rounds/record.py), `adapter/` once trained, `checkpoints/N/` where the spec asks
+for them, and `outcome.json` after a competence gap.
 
-`run` is the whole of it. The directory holds `rollouts.jsonl` (journal.py), `rounds/N.json`
-(rounds/record.py), `adapter/` once it is trained, `checkpoints/N/` where the spec asks for them,
-and `outcome.json` after a competence gap.
-
-Guarantees: a batch is on disk before the update that uses it; a killed job takes its batches from
-the journal, makes the same updates and goes on, and a finished one repeats its outcome and does
-nothing. On a CPU with a fixed number of threads and rollouts of this process the adapter has the
-same sha256. A task by content whose body does not lie in the directory, or whose prefix does not
-replay, is left out, and so is a pool without a task left. One process per directory; it may lead
-others (parallel.py), which take its updates with it and do nothing else.
+Guarantees: a batch is on disk before its update. A killed job makes the updates of its journal
+again and goes on; a finished one repeats its outcome and does nothing. On a CPU with a fixed number
+of threads and rollouts of this process the adapter has the same sha256. Tasks by content without a
+body in the directory, or whose prefix does not replay, are left out, and so are pools without
+tasks. One process works in a directory; it may lead others (parallel.py), which only make its
+updates.
 """
 
 import fcntl
@@ -100,8 +98,7 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     keys: Mapping[str, Key] | None = None,
 ) -> Outcome:
-    """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`: those
-    of persons whose tasks it plays, by id."""
+    """Run the job; a KintsugiError or OSError becomes an outcome. `keys`: a person's id -> key."""
     activity = activity or Activity()
     try:
         if finished := outcome_of(spec, out):
@@ -116,10 +113,8 @@ def run(
 
 
 def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return how the job of this spec in this directory ended; None if it has not.
-
-    Raises BadAdapter for a damaged adapter, CannotBegin for the results of another spec.
-    """
+    """Return the job's outcome, or None before its end. Raise BadAdapter for a damaged adapter,
+    CannotBegin for the results of another spec."""
     folder = out / ADAPTER
     if folder.exists():
         provenance = verify(folder)
@@ -131,14 +126,13 @@ def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
 
 
 def check_same_spec(spec: JobSpec, stored: Any, where: Path) -> None:
-    """See that what lies in a directory is of this spec. Raises CannotBegin."""
+    """Raise CannotBegin unless what lies in a directory is of this spec."""
     if stored != spec.model_dump(mode="json"):
         raise CannotBegin(f"{where} is the result of another spec; choose another directory")
 
 
 def read_gap(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return the competence gap that a job ended with; None for another end. Raises
-    CannotBegin."""
+    """Return the competence gap that ended the job, or None. Raise CannotBegin."""
     if not (out / OUTCOME).exists():
         return None
     stored = json.loads((out / OUTCOME).read_bytes())
@@ -176,12 +170,10 @@ class Job:
         stopping: Callable[[], bool] = lambda: False,
         keys: Mapping[str, Key] | None = None,
     ) -> None:
-        """Load everything and lock the directory. Nothing is played yet.
-
-        Raises NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal, BadSeal,
-        NothingPlayable, UnknownTask, UnknownEnvironment, AmbiguousEnvironment, NoTemplate,
-        NoTrackerLibrary, TrackerRefusal, OSError, and what the check of a reward raises.
-        """
+        """Load everything and lock the directory; play nothing. Raise NotSupported, CannotBegin,
+        BadAdapter, WrongBase, BadJournal, BadSeal, NothingPlayable, UnknownTask,
+        UnknownEnvironment, AmbiguousEnvironment, NoTemplate, NoTrackerLibrary, TrackerRefusal,
+        OSError, and what a reward's check raises."""
         check_ranges(spec)
         check_pools(spec)
         if spec.teaches != "agent":
@@ -190,9 +182,9 @@ class Job:
                 "python -m daemon.solver"
             )
         self.requested = spec
-        """What was asked for: its digest names the journal, and provenance tells it."""
+        """Spec as requested: its digest names the journal, and provenance holds it."""
         self.spec = spec
-        """What is played of it: without tasks by content whose bodies are missing."""
+        """Spec as played: without tasks by content whose bodies are missing."""
         self.out = out
         self.activity = activity or Activity()
         self.outcome: Outcome | None = None
@@ -234,7 +226,7 @@ class Job:
         self._refused: list[str] = []
         """Reason of each rollout that cannot be trained on."""
         self._shortfall: str | None = None
-        """Why it played fewer rollouts than it may; None where it did not."""
+        """Reason why it played fewer rollouts than it may, or None."""
         self._warmed = False
         self._played_with = -1
         """Optimizer steps of the policy that the source has."""
@@ -246,11 +238,9 @@ class Job:
         self._held.close()
 
     def __iter__(self) -> Iterator[Progress]:
-        """Work, one update (or the warm start) per item; the job only advances when it is iterated.
-
-        Raises JobInterrupt, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
-        AdapterWriteError, EnvironmentFailure and what source and tracker raise.
-        """
+        """Make one update (or the warm start) per item; the job advances only when iterated. Raise
+        JobInterrupt, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
+        AdapterWriteError, EnvironmentFailure and what source and tracker raise."""
         for progress in self._updates():
             if self._tracker is not None:
                 self._tracker.log(progress.batch, progress.model_dump())
@@ -298,7 +288,6 @@ class Job:
         )
 
     def _can_show(self, pools: Sequence[str]) -> bool:
-        """Return whether one of these pools has anything that a warm start can show."""
         return any(
             pool.references or pool.successes for pool in self.spec.pools if pool.name in pools
         )
@@ -306,8 +295,7 @@ class Job:
     # One round
 
     def _close_round(self) -> float:
-        """Close a round if one is due, and draw from its pools; return the seconds that it took, 0
-        where none is due. Raises what Rounds.close_next does."""
+        """Close a round if one is due and draw from its pools; return the seconds it took, or 0."""
         if self._rounds is None or not self._rounds.is_due(self.rollouts):
             return 0.0
         began = time.monotonic()
@@ -350,8 +338,8 @@ class Job:
     def _next(
         self, named: Sequence[tuple[str, str]], make: Callable[[], Sequence[Trajectory]]
     ) -> Sequence[Trajectory]:
-        """Return the journal's next entry; at its end, make and append it. `named`: the rollout and
-        the task of each trajectory. Raises BadJournal."""
+        """Return the journal's next entry; make it at the end. Raise BadJournal if `named`
+        differs."""
         number = self._batches
         if number == len(self._journal.batches):
             self._journal.append(tuple(make()))
@@ -368,8 +356,7 @@ class Job:
         return trajectories
 
     def _play(self, batch: Batch) -> list[Trajectory]:
-        """Play a batch with the current policy; return the trajectories in the order of its
-        attempts."""
+        """Play a batch with the current policy; return its trajectories in order."""
         self._check_stop()
         self.activity.phase = "rollouts"
         if self._played_with != self.steps:
@@ -383,7 +370,6 @@ class Job:
         return [trajectories[attempt.rollout] for attempt in batch.attempts]
 
     def _update(self, batch: Sequence[Trajectory]) -> StepMetrics:
-        """Update the policy with a batch. Raises TrainingAbort, UnstableUpdate."""
         self.activity.phase = "update"
         self._check_numbers(batch)
         self._learner.steps = self.steps
@@ -399,8 +385,7 @@ class Job:
         return metrics
 
     def _check_numbers(self, batch: Sequence[Trajectory]) -> None:
-        """Raise TrainingAbort if no answer has only finite log-probabilities: such a policy would
-        spend the whole budget. Its weights may still be finite."""
+        """Raise TrainingAbort if no answer has finite log-probabilities: the budget is wasted."""
         if self.steps and batch and not any(trajectory.finite for trajectory in batch):
             raise TrainingAbort(
                 f"after step {self.steps} no answer of the policy has log-probabilities that are "
@@ -429,7 +414,6 @@ class Job:
     # The warm start
 
     def _select_references(self, pools: Sequence[str]) -> list[str]:
-        """Return the tasks of a warm start for these pools: theirs, their siblings', and replay."""
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
         wanted = [pool for pool in self.spec.pools if pool.replay or pool.name in pools]
@@ -450,7 +434,7 @@ class Job:
         return [self._successes[name] for name in dict.fromkeys(names)]
 
     def _warm_start(self, pools: Sequence[str]) -> Progress:
-        """Train supervised; later figures and limits are counted anew."""
+        """Train supervised, and count later figures and limits anew."""
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
         began = time.monotonic()
@@ -495,7 +479,7 @@ class Job:
     # The end
 
     def _finish(self) -> None:
-        """Evaluate what was learnt, and save it. Raises NothingLearnt."""
+        """Save the adapter, or give up. Raise NothingLearnt."""
         sampled = bool(self.history.pools) and not self._users_err
         if sampled and probe_pools(self.spec, self.history).hopeless:
             self._give_up()
@@ -513,7 +497,7 @@ class Job:
 
     @property
     def _users_err(self) -> bool:
-        """Whether the users of most rollouts erred, so that these say nothing of the agent."""
+        """Whether most rollouts had a faulty user, and so do not judge the agent."""
         return 2 * self.history.unjudged > self.history.rollouts
 
     def _fruitless(self) -> str:
@@ -526,7 +510,6 @@ class Job:
         return f"the filter kept no group ({passed}); choose tasks that pass now and then"
 
     def _give_up(self) -> None:
-        """End the job permanently with a competence gap."""
         outcome = Outcome(
             outcome="competence_gap",
             steps=self.steps,
@@ -545,7 +528,6 @@ class Job:
                 self._save(folder)
 
     def _save(self, folder: Path) -> str:
-        """Save the adapter as it is now with its provenance; return its sha256."""
         changes = {"fingerprint": probe_model(self.model)}
         return save(self.model, folder, self._provenance().model_copy(update=changes))
 
@@ -587,16 +569,13 @@ class Job:
 
     @property
     def _digest(self) -> str:
-        """What journal and rounds are named by."""
+        """Digest that names journal and rounds."""
         return digest(self.requested)
 
     def _check_tasks(self) -> None:
-        """Find a kind of task that does not exist, and a task that its pool cannot reward, at the
-        start and not after an hour. Raises UnknownTask, and what the check of a reward raises.
-
-        Of the other pools, one task for each beginning of an id: making thousands takes as long as
-        some training.
-        """
+        """Check early that each kind of task exists and that each pool can reward its tasks. Make
+        one task per beginning of an id, as making thousands is slow. Raise UnknownTask, and what a
+        reward's check raises."""
         siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
         named = (task for pool in self.spec.pools for task in pool.all_tasks)
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():
@@ -609,8 +588,7 @@ class Job:
                 check(self.environments.find(task), self.environments.task(task), pool.name)
 
     def _new_learner(self) -> Learner:
-        # The other processes make theirs at the same moment: each begins with the weights of this
-        # one.
+        # The other processes make theirs now: each begins with the weights of this one.
         parallel.broadcast(Anew(self.spec))
         return new_learner(self.spec, self.model, self.chat.ends)
 
