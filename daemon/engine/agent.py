@@ -1,7 +1,4 @@
-"""An agent of this process beside players elsewhere: an engine's thread writes its answers.
-
-agent = EngineAgent(thread, chat, policy, tools, seed, ...)      writes its messages and calls
-"""
+"""An agent of this process beside players elsewhere: an engine's thread writes its answers."""
 
 from collections.abc import Sequence
 from typing import Final
