@@ -1,10 +1,8 @@
-"""What a job can teach: for each kind its check, the files that it is given, and how it is run.
+"""The kinds of jobs: `agent` is the core's own, the others are those of methods.
 
-    check_supported(spec)               raises where this learner does not do what the spec says
-    kind = find_kind(spec)
-    kind.load_run()(spec, out, report)  runs the job
-
-The kind `agent` is the core's own; the others are those of methods.
+check_supported(spec)               raises where this learner does not do what the spec says
+kind = find_kind(spec)
+kind.load_run()(spec, out, report)  runs the job
 """
 
 from collections.abc import Mapping
@@ -19,7 +17,7 @@ from events.jobs import JobSpec
 
 
 class UnknownKind(KintsugiError):
-    """A job teaches what no method here teaches."""
+    """No method here teaches what a job asks for."""
 
 
 def _load_agent() -> RunJob:
@@ -33,7 +31,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
     "user": USER,
     "router": ROUTER,
 }
-"""What `teaches` of a spec names -> its kind."""
+"""A spec's `teaches` -> its kind."""
 
 
 def find_kind(spec: JobSpec) -> JobKind:
@@ -49,7 +47,7 @@ def find_kind(spec: JobSpec) -> JobKind:
 
 
 def check_supported(spec: JobSpec) -> None:
-    """See that this learner does what a spec asks for. Raises NotSupported, UnknownKind."""
+    """Raise NotSupported or UnknownKind if this learner does not do what a spec asks for."""
     check_ranges(spec)
     find_kind(spec).check(spec)
     check_pools(spec)

@@ -1,8 +1,7 @@
 """Supervised training on token trajectories: the policy before RL, and warm starts.
 
-Cross-entropy of what was written, the mean over a batch's written tokens; what was read is context.
-Trains whatever parameters require a gradient: a whole model or an adapter. The order of the
-examples is a function of the seed.
+The loss is the cross-entropy of written tokens, its mean over a batch's; it trains all parameters
+that require a gradient. The order of the examples is a function of the seed.
 """
 
 import math
@@ -22,11 +21,10 @@ from events.messages import StrictModel
 
 
 class SftStep(StrictModel):
-    """One optimizer step, in figures."""
+    """Figures of one optimizer step."""
 
     step: int
     of: int
-    """Number of steps in the whole training."""
     loss: float
     """Loss in nats per written token, before the step."""
     tokens: int
@@ -38,10 +36,8 @@ class SftStep(StrictModel):
 def train(
     model: nn.Module, examples: Sequence[TokenSequence], settings: SftSettings
 ) -> Iterator[SftStep]:
-    """Train, one optimizer step per item; training only advances when it is iterated.
-
-    Raises ValueError when no example has a written token, UnstableUpdate, IncompatibleModel.
-    """
+    """Train, one optimizer step per item; training advances only when iterated. Raise ValueError
+    without any written token, UnstableUpdate, IncompatibleModel."""
     rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
     if not rows:
         raise ValueError(f"none of {len(examples)} examples has a token to learn from")
@@ -81,7 +77,6 @@ def _plan(rows: Sequence[Row], settings: SftSettings) -> Iterator[list[Row]]:
 
 
 def _pace(number: int, total: int, settings: SftSettings) -> float:
-    """Return the factor of the learning rate at a step."""
     rising = math.ceil(settings.warmup * total)
     if number < rising:
         return (number + 1) / rising
@@ -108,8 +103,8 @@ def take_step(
     losses: Iterable[Tensor],
     what: str,
 ) -> tuple[float, float]:
-    """Take one optimizer step at a learning rate, on the sum of some losses; return it and the
-    gradient's norm before it was clipped to `limit`. Raises UnstableUpdate, which names `what`."""
+    """Take one optimizer step on the sum of some losses; return that and the gradient's norm before
+    clipping to `limit`. Raise UnstableUpdate, which names `what`."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)

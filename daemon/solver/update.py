@@ -2,12 +2,10 @@
 
     choose -> advantages -> mini-batches -> [old, reference] -> loss -> gradient -> step
 
-Sums are divided by the denominators of the whole mini-batch, known before the first backward pass,
-so how it is cut into micro-batches, or spread over processes, changes nothing but rounding. A step
-is a function of weights, optimizer state and rollouts: nothing here draws a random number.
-
-A loss or gradient that is not finite raises `UnstableUpdate` before the optimizer sees it, and so
-does a figure that is not.
+Sums are divided by the denominators of the whole mini-batch, so that its cut into micro-batches or
+over processes changes nothing but rounding. A step is a function of weights, optimizer state and
+rollouts, without random numbers. A loss or gradient that is not finite raises `UnstableUpdate`
+before the optimizer sees it; so does a figure.
 """
 
 import math
@@ -94,7 +92,7 @@ class Learner:
         """Tokens that end a turn."""
         self.settings = settings or OptimizerSettings()
         self.temperature = temperature
-        """Temperature of the sampler; logits are divided by it before they are normalised."""
+        """Temperature of the sampler, which divides logits before they are normalised."""
         self.micro_tokens = micro_tokens
         """Padded tokens per micro-batch: bounds memory and changes no result."""
         self.needs_reference = watch_reference or algorithm.loss.kl.beta > 0
@@ -110,14 +108,12 @@ class Learner:
         return next(iter(self.parameters.values())).device
 
     def choose(self, trajectories: Sequence[Trajectory]) -> BatchSelection:
-        """Return which of these rollouts could be trained on, before an update decides to."""
+        """Return which of these rollouts could be trained on."""
         return choose(trajectories, self.algorithm, self.ends, self.temperature)
 
     def step(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
-        """Train on a batch of rollouts once; change nothing if no group teaches.
-
-        Raises UnstableUpdate, IncompatibleModel.
-        """
+        """Train on a batch of rollouts once; change nothing if no group teaches. Raise
+        UnstableUpdate, IncompatibleModel."""
         chosen = self.choose(trajectories)
         groups = self._groups(chosen)
         rollouts = [part for part in rows(chosen, self.algorithm, groups) if part]
@@ -165,8 +161,7 @@ class Learner:
         return losses, norms
 
     def _prepare(self, part: Sequence[Row], parts: int) -> list[_Micro]:
-        """Return a mini-batch's micro-batches, with everything that must be known before the
-        update."""
+        """Return a mini-batch's micro-batches, with what must be known before the update."""
         own = parallel.share(sorted(part, key=lambda row: -row.length))
         micros = micro_batches(own, self._micro_tokens())
         batches = [_Micro(pad(micro, self.device)) for micro in micros]

@@ -4,18 +4,15 @@
     for rollout in player.play(environment, attempts, policy):
         ...
 
-As many episodes are open as the engine has slots; each asks the engine for one turn after the
-other, with the whole conversation as its prompt, as an agent behind an endpoint would. A rollout is
-a function of weights, task and seed, up to rounding: the other open episodes only change which rows
-of a product stand together. On one machine with one number of threads, the same attempts in the
-same order give the same rollouts bit for bit.
-
-An adapter may play the user (adapter_users.py): the engine writes its lines as well, and the agent
-reads them as any user's. An episode whose user has a fault ends as `user_error` and is not judged.
+As many episodes are open as the engine has slots; each requests its turns with the whole
+conversation as prompt. A rollout is a function of weights, task and seed, up to rounding. On one
+machine with one number of threads, the same attempts in the same order give the same rollouts bit
+for bit. An adapter may play the user (adapter_users.py); an episode whose user has a fault ends as
+`user_error` and is not judged.
 
 Guarantee: the trajectory holds the ids that the policy read and drew, with their log-probabilities;
-nothing is encoded again, and nothing that a user wrote is among its turns' completions. Not
-covered: users behind an endpoint.
+nothing is encoded again, and nothing that a user wrote is among its completions. Not covered: users
+behind an endpoint.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,15 +47,14 @@ class Attempt:
 
     task: TaskDefinition
     group: str
-    """Id of the group; attempts of one group are compared with each other."""
+    """Id of the group, whose attempts are compared with each other."""
     seed: int
     """Seed of all tokens drawn in the attempt."""
     rollout: str
-    """Id of the rollout."""
     environment: Environment | None = None
-    """Environment of the task; None: the one that all are played in."""
+    """Environment of the task; None: the player's."""
     user: ModelUser | None = None
-    """Who plays the user; None: the environment's own."""
+    """Player of the user; None: the environment's own."""
     reward: RewardKind = "verdict"
 
 
@@ -69,7 +65,7 @@ class Rollout:
     attempt: Attempt
     episode: Episode
     verdict: Grade | None
-    """None where the user erred: the agent is not judged for that."""
+    """None where the user erred, as the agent is not judged for that."""
     trajectory: Trajectory
     user_tokens: int = 0
     """Tokens that an adapter wrote as the user."""
@@ -82,8 +78,7 @@ class Rollout:
         return self.verdict
 
     def to_attempt(self, trial: int) -> evaluation.Attempt:
-        """Return the rollout as an attempt, as simulated rollouts are recorded
-        (producers/simulation.py)."""
+        """Return the rollout as an attempt, recorded as by producers/simulation.py."""
         episode, tokens = self.episode, self.trajectory.tokens
         assert episode.termination is not None, "a finished episode says why it ended"
         conduct = conduct_of(
@@ -115,7 +110,7 @@ class _Open:
     episode: Episode
     user: User | LineWriter
     line: UserLine | None = None
-    """The user's message that the engine is writing; None at the agent's turn."""
+    """User's message that the engine is writing; None at the agent's turn."""
     user_tokens: int = 0
     turns: list[Turn] = field(default_factory=list)
     prompt: tuple[int, ...] = ()
@@ -145,9 +140,9 @@ class InProcess:
         users: Users | None = None,
         episodes: int | None = None,
     ) -> None:
-        """`max_tokens` per turn; a turn that reaches it ends the episode. `form` of the reward of
-        repairs. `users`: the policies of the users that attempts name. `episodes` are open at once;
-        None: as many as the engine has slots."""
+        """`max_tokens` per turn; a turn that reaches it ends the episode. `form`: of repairs'
+        rewards. `users`: policies of attempts' users. `episodes`: most that are open; None: the
+        slots."""
         self.engine = engine
         self.chat = chat
         self.temperature = temperature
@@ -160,19 +155,16 @@ class InProcess:
     def play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy
     ) -> Iterator[Rollout]:
-        """Yield every attempt's rollout as it finishes; `environment` is that of attempts that
-        name none.
-
-        Raises EnvironmentFailure where the environment's own code does.
-        """
+        """Yield attempts' rollouts as they finish; `environment` is for attempts without one. Raise
+        EnvironmentFailure."""
         for entry in self._play(environment, attempts, policy):
             yield self._rollout(entry, policy)
 
     def read_openings(
         self, environment: Environment, attempts: Iterable[Attempt]
     ) -> dict[str, Sequence[Message] | None]:
-        """Return rollout -> what the agent reads at its first turn, the prefix of the task
-        included; None where the episode ends before. Raises EnvironmentFailure."""
+        """Return rollout -> what the agent reads at its first turn, the task's prefix included;
+        None where the episode ends before. Raise EnvironmentFailure."""
         return {
             entry.attempt.rollout: entry.episode.view(Party.AGENT)
             if entry.episode.turn is Party.AGENT
@@ -218,8 +210,7 @@ class InProcess:
     def _go_on(
         self, entry: _Open, policy: Policy | None, writing: dict[int, _Open], finished: list[_Open]
     ) -> None:
-        """Let the user have its turn, or request its message from the engine; then request the
-        agent's answer."""
+        """Let the user have its turn, or request its message; then request the agent's answer."""
         episode = entry.episode
         if not isinstance(entry.user, LineWriter):
             with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
@@ -243,7 +234,7 @@ class InProcess:
         return True
 
     def _begin_line(self, entry: _Open, writer: LineWriter, writing: dict[int, _Open]) -> None:
-        """Request the user's next message; where none can be written, the episode ends."""
+        """Request the user's next message, or end the episode if none can be written."""
         user = entry.attempt.user
         assert isinstance(user, AdapterUser), "only adapters have a writer"
         line = UserLine(self.engine, self.chat, self.users[user], user, writer, entry.episode)
@@ -258,7 +249,6 @@ class InProcess:
     def _take_user_token(
         self, entry: _Open, line: UserLine, emission: Emission, writing: dict[int, _Open]
     ) -> bool:
-        """Take a token of the user's message; return whether the message is over."""
         entry.user_tokens += 1
         try:
             message = line.take(emission)
@@ -340,7 +330,6 @@ class InProcess:
         return Rollout(attempt, episode, verdict, trajectory, entry.user_tokens)
 
     def _reward(self, episode: Episode, verdict: Grade, turns: list[Turn]) -> float | None:
-        """Return the shaped reward."""
         if verdict.reward is None:
             return None
         tokens = sum(len(turn.completion_ids) for turn in turns)

@@ -1,8 +1,8 @@
-"""Figures of a learner's step, and the limits that stop training.
+"""Figures of a learner's step, and the limits that stop training (KL, ratio, entropy, malformed
+calls).
 
-`Tally` counts over micro-batches, `StepMetrics` is the result, `Guard` reads one after the other
-and raises when a limit is broken. Which limits there are follows the design notes (KL, ratio,
-entropy, malformed calls); their values are settings, and None switches one off.
+`Tally` counts over micro-batches, `StepMetrics` is the result, and `Guard` raises when a limit is
+broken. A limit of None is off.
 """
 
 import math
@@ -23,7 +23,7 @@ class TrainingAbort(KintsugiError):
 
 
 class StepMetrics(StrictModel):
-    """One step, in figures. Means over tokens are over trained ones."""
+    """Figures of one step. Means over tokens are over trained ones."""
 
     step: int
     """Number of optimizer steps so far."""
@@ -41,13 +41,12 @@ class StepMetrics(StrictModel):
     reward: float
     """Mean shaped reward of trainable rollouts."""
     repair: float | None = None
-    """Mean reward of the repairs among them; None where no pool is rewarded for any."""
+    """Mean reward of repairs among them; None without any."""
     malformed: float
     """Share of trainable rollouts with a malformed call."""
     trained_rollouts: int = 0
     sequences: int = 0
-    """Number of sequences of the trained rollouts; more than rollouts where a template breaks
-    prefixes."""
+    """Sequences of the trained rollouts; more than rollouts where a template breaks prefixes."""
     tokens: int = 0
     zero_advantage: float = 0.0
     """Share of trained sequences whose advantage is exactly 0."""
@@ -61,7 +60,7 @@ class StepMetrics(StrictModel):
     """Share of tokens whose loss the lower bound cut off."""
     clipped_high: float = 0.0
     mismatch_mean: float = 0.0
-    """Mean |old - roll|: how far the sampler's arithmetic is from the learner's, in nats."""
+    """Mean |old - roll|: distance of the sampler's arithmetic from the learner's, in nats."""
     mismatch_max: float = 0.0
     tis_clipped: float = 0.0
     """Share of tokens whose weight was cut or dropped."""
@@ -167,7 +166,7 @@ class Tally:
 
 
 class Guard(StrictModel):
-    """The limits, and what they are compared with. A value: a resumed job stores and reads it."""
+    """The limits and their state, as a value that a resumed job stores and reads."""
 
     limits: Limits = Limits()
     first_entropy: float | None = None
