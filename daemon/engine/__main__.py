@@ -28,7 +28,7 @@ _LENGTH: Final = 4096
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (default: the process's own); return its exit code."""
+    """Run a command line; return its exit code."""
     options = _parser().parse_args(arguments)
     try:
         return serve(options)
@@ -60,8 +60,7 @@ def serve(options: Namespace) -> int:
             http.should_exit = True
 
         server.thread.on_failure = stop
-        # A signal before uvicorn listens counts as well; uvicorn raises its own again in the end,
-        # for the handlers that were set before.
+        # A signal before uvicorn listens counts too; uvicorn raises its own again at its end.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop())
         address = f"http://{options.host}:{bound.getsockname()[1]}/v1"

@@ -174,11 +174,8 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class _Products:
-    """Products with the matrices of one layer."""
-
     layer: Layer
     number: int
-    """Place of the layer in the model."""
     assignment: Assignment | None
     """Assignment of tokens to adapters; None for a single policy."""
 
@@ -192,7 +189,6 @@ class _Products:
 
 
 def _feed(products: _Products, hidden: Tensor, eps: float) -> Tensor:
-    """Compute the second half of a layer, residual included."""
     norm = products.layer.feed_norm
     normed = rms_norm(hidden, norm.shape, norm, eps)
     gate, up = products.multiply(normed, "gate_up").chunk(2, -1)
@@ -204,11 +200,8 @@ class _Place:
     """Places of N new tokens of B slots, and what each may look at."""
 
     rows: Tensor
-    """(N,) slot of each."""
     columns: Tensor
-    """(N,) position of each."""
     read: Tensor | slice
-    """Slots of the batch."""
     there: Tensor | None
     """(B, T): places of the tokens in a padded batch; None for one token each."""
     bias: Tensor

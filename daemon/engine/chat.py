@@ -83,8 +83,8 @@ class Chat:
         self._check_ends(directory)
 
     def _check_ends(self, directory: Path) -> None:
-        """Raise NoEndToken if no end token is configured, or turns end with other special
-        tokens."""
+        """Raise NoEndToken without a configured end token, or if others end the template's
+        turns."""
         known = self.ends & set(self.tokenizer.get_vocab().values())
         written = self._find_turn_end()
         added = self.tokenizer.added_tokens_decoder
@@ -112,8 +112,8 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] = (),
         **variables: Any,
     ) -> tuple[int, ...]:
-        """Return the ids of a conversation with the beginning of an answer; the template gets
-        `variables`. Raise NoTemplate."""
+        """Return a conversation's ids with an answer's beginning, by `variables`. Raise
+        NoTemplate."""
         return self.encode_rendering(self.render_prompt(messages, tools, variables))
 
     def render_prompt(
@@ -131,9 +131,8 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] = (),
         **variables: Any,
     ) -> tuple[int, ...]:
-        """Return the ids that a model would write for the last message, end token included, after
-        the prompt of those before it. Raise NoTemplate, also if the template does not begin an
-        answer as its prompt does."""
+        """Return the ids that a model would write for the last message, end token included. Raise
+        NoTemplate, also for a template that does not begin an answer as its prompt does."""
         before = self._render(messages[:-1], tools, True, variables)
         *_, last = messages
         if isinstance(last, Message) and last.aside:
@@ -179,13 +178,11 @@ class Chat:
 
     @property
     def _source(self) -> str:
-        """The source of the template; of all of them, where the tokenizer has one for tools."""
         template: Any = self.tokenizer.chat_template
         return "".join(template.values()) if isinstance(template, dict) else template
 
     @property
     def _controls(self) -> ControlTokens:
-        """The control tokens under the template."""
         return self._controls_of(self._source)
 
     def _find_controls(self, source: str) -> ControlTokens:
@@ -274,8 +271,8 @@ def _with_aside(message: Message) -> dict[str, Any]:
 
 
 def _parse_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request's message as chat templates read it: JSON arguments become objects. A string
-    that holds no object stays, and templates print it."""
+    """Return a request's message as chat templates read it; arguments without an object stay
+    text."""
     document = {**message, "content": message.get("content") or ""}
     if calls := message.get("tool_calls"):
         document["tool_calls"] = [

@@ -40,8 +40,8 @@ _DECIMALS: Final = 6
 
 
 def probe_model(model: PeftModel) -> Expectation:
-    """Return a model's answers with its one active adapter and without. The model must be whole in
-    this process, and stays as it was. Raise BadAdapter if it computes no numbers."""
+    """Return a model's answers with and without its one active adapter; it must be whole in this
+    process, and stays as it was. Raise BadAdapter if it computes no numbers."""
     weights: Any = model.get_input_embeddings()
     asked = prompts(int(model.config.vocab_size))
     with model.disable_adapter():
@@ -81,7 +81,7 @@ def _answers(model: Any, asked: Prompts) -> Fingerprint:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (default: the process's own); returns its exit code."""
+    """Run a command line; return its exit code."""
     options = _parser().parse_args(arguments)
     try:
         print(probe_checkpoint(options.base, options.adapter, options.dtype).model_dump_json())

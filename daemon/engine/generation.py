@@ -93,8 +93,7 @@ class Emission:
     logprob: float
     """Nats."""
     top: tuple[tuple[int, float], ...]
-    """Reported (token, log-probability): the likeliest, best first, or
-    `Request.logprob_token_ids`."""
+    """The likeliest (token, log-probability), best first, or `Request.logprob_token_ids`."""
     finish: Finish | None
     """Why the answer ends with it, or None."""
 
@@ -114,13 +113,10 @@ class _ActiveRequest:
 
 @dataclass(slots=True)
 class _Slot:
-    """One row of the cache."""
-
     number: int
     holds: "ref[Policy] | None" = None
     """Policy of its keys and values; weak, so that an idle slot keeps no unloaded weights alive."""
     ids: list[int] = field(default_factory=list)
-    """Prompt and answer of what runs or ran here."""
     read: int = 0
     """Number of `ids` that are in the cache."""
     running: _ActiveRequest | None = None
@@ -139,7 +135,7 @@ class Engine:
         self._slots = [_Slot(number) for number in range(slots)]
         self._waiting: deque[_ActiveRequest] = deque()
         self._mixture: Mixture | None = None
-        """The policies that last shared a forward."""
+        """Policies that last shared a forward."""
         self._tickets = 0
         self._ticks = 0
 
@@ -252,7 +248,7 @@ class Engine:
     def _forward(
         self, batch: Sequence[_Slot], drop: Callable[[int, Exception], None]
     ) -> list[Emission]:
-        """Advance a batch; a request at fault is dropped. Raises a fault of the engine itself."""
+        """Advance a batch; drop a request at fault. Raise a fault of the engine itself."""
         try:
             return self._advance(batch)
         # Whatever it is: which request is at fault shows when it is alone.
@@ -322,15 +318,12 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """The next token of a request."""
-
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
 
 
 def _draw_all(active: Sequence[_ActiveRequest], logits: Tensor) -> list[_Draw]:
-    """Draw a token for each request from its row of (B, V) logits."""
     if not active:
         return []
     requests = [own.request for own in active]
@@ -349,7 +342,6 @@ def _draw_all(active: Sequence[_ActiveRequest], logits: Tensor) -> list[_Draw]:
 def _choose_reported(
     request: Request, token: int, logprobs: Tensor, top: tuple[tuple[int, float], ...]
 ) -> tuple[tuple[int, float], ...]:
-    """Return the reported tokens, of (V,) `logprobs` and the likeliest ones."""
     if not request.logprob_token_ids:
         return top[: request.top_logprobs]
     ids = tuple(dict.fromkeys((token, *request.logprob_token_ids)))
@@ -358,14 +350,12 @@ def _choose_reported(
 
 
 def _raise(_: int, error: Exception) -> None:
-    """Raise the reason: the default of `drop`."""
     raise error
 
 
 def _eviction_key(slot: _Slot) -> tuple[int, int]:
-    """Return the key by which idle slots are reused, lowest first: 0 for an unloaded policy's, else
-    the last tick; then the row. Low rows keep the batch dense, and unwritten rows take no
-    memory."""
+    """Return the order in which idle slots are reused: an unloaded policy's, then the oldest, then
+    low rows, which keep the batch dense (unwritten rows take no memory)."""
     is_of_use = slot.holds is not None and slot.holds() is not None
     return slot.used if is_of_use else 0, slot.number
 

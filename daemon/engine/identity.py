@@ -21,7 +21,6 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a parameter's name without PEFT's parts."""
     return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
 
 

@@ -40,13 +40,10 @@ class LoraAdapter:
     """An adapter that fits the model it was read for."""
 
     ranks: Mapping[str, int]
-    """Layer -> rank."""
     alphas: Mapping[str, float]
-    """Layer -> alpha."""
     is_root_scaled: bool
     """Whether alpha is divided by the root of the rank."""
     weights: Mapping[str, Tensor]
-    """By their names in PEFT's files."""
 
     def build_config(self, *, trainable: bool) -> LoraConfig:
         """Return PEFT's configuration, in which every layer is named."""
@@ -71,9 +68,8 @@ def _name_others(values: Mapping[str, Any], usual: Any) -> dict[str, Any]:
 
 
 def read_adapter(folder: Path, model: nn.Module) -> LoraAdapter:
-    """Read a directory of PEFT with a whole LoRA adapter that fits a model: every targeted layer
-    has an A and a B of the right shape, all numbers are finite, and there is nothing else. Raise
-    BadAdapter."""
+    """Read a directory of PEFT with a LoRA adapter that fits a model: every targeted layer has an A
+    and a B of the right shape, all finite, and there is no more. Raise BadAdapter."""
     settings = plain_settings(folder)
     layers = _list_layers(model)
     content = read_weights_file(folder, count_most_bytes(model))
@@ -99,7 +95,6 @@ def read_adapter(folder: Path, model: nn.Module) -> LoraAdapter:
 
 
 def _list_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the layers that an adapter may be for, by name."""
     return {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
 
 

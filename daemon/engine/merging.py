@@ -79,7 +79,7 @@ class CannotMerge(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The change of one layer: `up` times `down`."""
+    """Change of one layer: `up` times `down`."""
 
     down: Tensor
     """Shape (rank, columns), double precision."""
@@ -94,7 +94,6 @@ class Member:
     folder: Path
     weight: float
     settings: Mapping[str, Any]
-    """PEFT's settings."""
     layers: Mapping[str, Factors]
     dtype: torch.dtype
     provenance: Provenance | None
@@ -214,7 +213,6 @@ def _merge_layer(
 
 
 def _decompose(core: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest singular triples: left columns, values, right columns."""
     left, values, right = torch.linalg.svd(core, full_matrices=False)
     return left[:, :rank], values[:rank], right[:rank].T
 

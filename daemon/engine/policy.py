@@ -60,8 +60,8 @@ class Policy:
         return cls(name, _proven(model))
 
     def with_adapter(self, folder: Path, name: str) -> "Policy":
-        """Return this base with an adapter merged in. Raise BadAdapter for a directory without an
-        adapter of this model, ValueError for a policy that was not loaded from a checkpoint."""
+        """Return this base with an adapter merged in. Raise BadAdapter for another model's adapter
+        or none, ValueError for a policy without a checkpoint."""
         if self._checkpoint is None:
             raise ValueError(f"{self.name} was not loaded from a checkpoint: load its base first")
         adapter = read_adapter(folder, self._checkpoint)
@@ -74,7 +74,7 @@ class Policy:
 
     @property
     def checkpoint(self) -> PreTrainedModel | None:
-        """The model it was loaded from, which tells what adapters fit; None for another policy."""
+        """Model that it was loaded from, for checks of adapters; None for another policy."""
         return self._checkpoint
 
     @property
@@ -95,8 +95,8 @@ class Policy:
 
 @contextmanager
 def silence_peft() -> Iterator[None]:
-    """Suppress what PEFT warns of without need: the name by which it asks transformers, up to 0.21,
-    and merging an adapter of a head that is the embedding, which nothing of ours does."""
+    """Suppress needless warnings of PEFT: of a name that it asks transformers for, up to 0.21, and
+    of merging an adapter of a tied head, which we never do."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
@@ -106,8 +106,8 @@ def silence_peft() -> Iterator[None]:
 def load_policy(
     directory: Path, name: str, dtype: Literal["float32", "bfloat16"], threads: int | None
 ) -> Policy:
-    """Load a checkpoint for a program without torch; `threads` None: torch's number. Raise
-    IncompatibleModel, OSError."""
+    """Load a checkpoint, with `threads` (None: torch's number). Raise IncompatibleModel,
+    OSError."""
     if threads is not None:
         torch.set_num_threads(threads)
     return Policy.load(directory, name, getattr(torch, dtype))

@@ -66,9 +66,8 @@ class Format(ABC):
     """Responses to one request."""
 
     prefix: str
-    """Prefix of the responses' ids."""
     whole: str
-    """Name of the object of a response; `part` is that of a chunk."""
+    """Object's name of a response; `part`: of a chunk."""
     part: str
 
     def __init__(

@@ -68,9 +68,7 @@ from daemon.engine.wire import (
 from events.errors import KintsugiError
 
 MAX_BODY: Final = 32 << 20
-"""Bytes of a request."""
 MAX_ADMIN_BODY: Final = 64 << 10
-"""Bytes of a command: a name and a path."""
 
 _SMALL: Final = 32 << 10
 """Most bytes of a request that is read and encoded at once: a few milliseconds."""
@@ -82,7 +80,6 @@ _logger = logging.getLogger(__name__)
 _GONE: Final = 499
 """Status of a response to a client that has disconnected."""
 _TOKENS: Final = 65_536
-"""Token texts in the cache."""
 
 T = TypeVar("T")
 
@@ -274,7 +271,6 @@ class Texts:
         )
         self.bytes = byte_tokens(backend.get_vocab().items())
         self.token = lru_cache(_TOKENS)(lambda token: chat.text((token,)))
-        """The text of one token, special or not."""
         self._chat = chat
 
     def answer(self, query: GenerationRequest, tools: bool) -> Answer:

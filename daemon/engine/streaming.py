@@ -20,7 +20,6 @@ from daemon.engine.chat import parse_answer
 from events.messages import Message
 
 Decode = Callable[[Sequence[int]], str]
-"""Ids to text, as a tokenizer decodes them."""
 
 Reason = Literal["stop", "length", "tool_calls"]
 
@@ -38,8 +37,8 @@ def byte_tokens(vocabulary: Iterable[tuple[str, int]]) -> frozenset[int]:
 
 
 class Detokenizer:
-    """Ids to text, one at a time. A run of single bytes is decoded when it is over, as one wrong
-    byte makes the whole run unreadable."""
+    """Ids to text, one at a time. A run of single bytes is decoded at its end, as one wrong byte
+    makes it unreadable."""
 
     def __init__(self, decode: Decode, bytes_: frozenset[int] = frozenset()) -> None:
         self._decode = decode
@@ -62,12 +61,11 @@ class Detokenizer:
         return text
 
     def _is_too_long(self) -> bool:
-        """Return whether more is held back than one character needs."""
         return len(self._window) - self._given > _LONGEST_CHARACTER
 
     def _release_bytes(self) -> str:
-        """Return the text of all ids but the last ones, whose bytes are no character. Return ""
-        where that would cut a character."""
+        """Return the text of all ids but the last, unreadable bytes; "" where that cuts a
+        character."""
         before, held = self._window[:-_LONGEST_CHARACTER], self._window[-_LONGEST_CHARACTER:]
         text = self._decode(before)
         if text + self._decode(held) != self._decode(self._window):
@@ -133,7 +131,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A tool call, its arguments to follow."""
+    """Start of a tool call, whose arguments follow."""
 
     index: int
     name: str
@@ -141,7 +139,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """The arguments of a tool call, as JSON."""
+    """Arguments of a tool call, as JSON."""
 
     index: int
     text: str
@@ -156,7 +154,6 @@ class ToolCallStream:
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._given = 0
-        """Number of characters that were given out."""
         self._space: list[str] = []
         """White space behind them, dropped if a call follows."""
         self._held = ""
@@ -214,7 +211,6 @@ class Answer:
         self._spoken = ToolCallStream() if tools else None
         self._called = False
         self.finish: Reason | None = None
-        """Reason why it ended; None while it goes on."""
 
     @property
     def stop_string(self) -> str | None:

@@ -88,7 +88,6 @@ class EngineThread:
         """Set once the engine cannot go on; then `on_failure` is called, in the event loop."""
         self.on_failure: Callable[[], None] = _ignore
         self.length = engine.length
-        """Tokens of prompt and answer that fit a slot."""
         self._engine = engine
         self._inbox: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -129,8 +128,6 @@ class EngineThread:
             self._calls.discard(call)
         if dropped:
             self._inbox.put(partial(self._forget, call, dropped))
-
-    # In the thread.
 
     def _run(self) -> None:
         try:
@@ -205,8 +202,6 @@ class EngineThread:
     def _tell(self, what: Callable[[], None]) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(what)
-
-    # In the event loop again.
 
     def _fail(self, failure: EngineFailure) -> None:
         self.failure = failure

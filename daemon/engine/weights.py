@@ -51,7 +51,7 @@ MATRICES: Final = ("qkv", "out", "gate_up", "down")
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What an adapter adds to a matrix: `up @ down`, with its scale in `up`."""
+    """Change of a matrix by an adapter: `up @ down`, with its scale in `up`."""
 
     down: Tensor
     """(R, I)"""
@@ -88,7 +88,6 @@ class Weights:
     """(context, W) of every position's rotation."""
     sin: Tensor
     eps: float
-    """Epsilon of every norm."""
     base: "Weights | None" = None
     """The base that an adapter was merged into; None for a base."""
     factors: tuple[Mapping[str, Factors], ...] = ()
@@ -136,8 +135,7 @@ class Weights:
         )
 
     def logits(self, hidden: Tensor, assignment: "Assignment | None" = None) -> Tensor:
-        """Return (N, V) float32 or wider logits of (N, D) states; mixtures need their
-        `assignment`."""
+        """Return (N, V) logits of (N, D) states, float32 or wider; a mixture needs `assignment`."""
         normed = rms_norm(hidden, self.norm.shape, self.norm, self.eps)
         logits = normed @ self.head.T
         if assignment is not None:
@@ -199,7 +197,6 @@ class Assignment:
     stacks: Sequence[Mapping[str, tuple[Tensor, Tensor] | None]]
     """Per layer: matrix -> (P, I, R) and (P, R, O) factors of P members; None if unchanged."""
     head: tuple[Tensor, Tensor] | None
-    """The same of the head."""
     tokens: Tensor
     """(P room,): tokens member by member, filled up to `room` each."""
     back: Tensor

@@ -39,7 +39,6 @@ _HARMLESS: Final = frozenset(
         "user",
     }
 )
-"""Fields that change no answer."""
 
 _NEUTRAL: Final[Mapping[str, Any]] = {
     "add_generation_prompt": True,
@@ -81,7 +80,6 @@ _RESERVED: Final = frozenset(
 """Names that no template variable may have."""
 
 MAX_CHOICES: Final = 128
-"""Answers to one prompt."""
 MAX_ANSWERS: Final = 1024
 """Answers to one request, which may hold many prompts."""
 MAX_TOP_LOGPROBS: Final = 20
@@ -94,9 +92,7 @@ MAX_STOPS: Final = 64
 MAX_STOP_CHARACTERS: Final = 256
 MAX_STOP_TOKENS: Final = 1024
 MAX_NAME: Final = 256
-"""Characters of a model's name."""
 MAX_PATH: Final = 4096
-"""Characters of a path, as Linux has it."""
 
 
 def _check_number(value: Any) -> Any:
@@ -164,7 +160,6 @@ class Wire(BaseModel):
 
 
 def _says_nothing(name: str, value: Any) -> bool:
-    """Return whether the answer is the same without a field."""
     if value is None or name in _HARMLESS:
         return True
     if name in _NEUTRAL:

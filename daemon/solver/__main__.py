@@ -42,11 +42,10 @@ HEARTBEAT_SECONDS: Final = 2.0
 
 Say = Callable[[Mapping[str, Any]], None]
 Run = Callable[[Namespace, Say, Activity, Callable[[], bool]], Outcome]
-"""Runs a job: options, writer of its lines, its activity, whether it shall stop."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (default: the process's own); return its exit code."""
+    """Run a command line; return its exit code."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     if argv[:1] == ["parity"]:
         return _run_command(lambda: parity(_parity_parser().parse_args(argv[1:])))
@@ -61,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_command(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code; an error becomes a sentence on stderr."""
     try:
         return command()
     except BadInput as error:
@@ -112,7 +110,6 @@ def job(options: Namespace, run: Run) -> int:
 def _lead(
     options: Namespace, say: Say, activity: Activity, stopping: Callable[[], bool]
 ) -> Outcome:
-    """Run a job as the first of torchrun's processes."""
     from daemon.solver import parallel
 
     with parallel.join_group():
@@ -144,7 +141,6 @@ def _line(value: StrictModel) -> dict[str, Any]:
 
 
 def _lines(stream: IO[str]) -> Say:
-    """Return a function that writes one JSON object per line, from any thread."""
     lock = threading.Lock()
 
     def say(value: Mapping[str, Any]) -> None:
@@ -173,7 +169,6 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _heartbeats(say: Say, activity: Activity) -> Iterator[None]:
-    """Report the activity every few seconds inside the block, by a thread."""
     over, began = threading.Event(), time.monotonic()
 
     def beat() -> None:

@@ -19,10 +19,9 @@ def advantages(
     config: AdvantageConfig,
     tokens: Sequence[int] | None = None,
 ) -> list[float]:
-    """Return one advantage per rollout, of its group in `groups`; `tokens` counts its written
-    tokens. Where the group is the baseline, a group of one or of equal rewards gives exactly 0.
-    Raise ValueError for unequal lengths, a reward that is not finite, or a weight by tokens without
-    them."""
+    """Return one advantage per rollout; `groups` names its group, `tokens` counts what it wrote. It
+    is exactly 0 for a group of one or of equal rewards as baseline. Raise ValueError for unequal
+    lengths, rewards that are not finite, or a weight by tokens without them."""
     _check(rewards, groups, config, tokens)
     scaled = [(reward - config.reward.offset) * config.reward.factor for reward in rewards]
     weights = [float(count) for count in tokens or ()] if config.weight == "token" else None
@@ -121,11 +120,10 @@ class FilterResult:
     """Groups of a batch after the filter."""
 
     groups: tuple[str, ...]
-    """Groups to train on, in the batch's order."""
     mixed: frozenset[str]
-    """Groups of the batch that neither all fail nor all pass."""
+    """Groups with both verdicts."""
     informative: float
-    """Share of all groups that neither all fail nor all pass; 0 for an empty batch."""
+    """Share of groups with both verdicts; 0 for an empty batch."""
     passed: float
     """Mean over the groups of their pass rates; 0 for an empty batch."""
 
@@ -135,8 +133,8 @@ def keep(
     config: FilterConfig,
     rewards: Mapping[str, Sequence[float]] | None = None,
 ) -> FilterResult:
-    """Select the groups that teach something, by their unshaped verdicts, or by `rewards`. Raise
-    ValueError where the filter is on rewards and there are none."""
+    """Select the groups that teach something, by verdicts or `rewards`; without these, raise
+    ValueError."""
     rates = {group: sum(own) / len(own) for group, own in successes.items() if own}
     informative = {group for group, rate in rates.items() if 0 < rate < 1}
     teaching = informative

@@ -46,8 +46,7 @@ def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
 
 
 def load_base(spec: JobSpec) -> tuple[PreTrainedModel, Base]:
-    """Load the base of a job on its device, with its identity. Raise CannotBegin, WrongBase,
-    OSError."""
+    """Load a job's base, with its identity. Raise CannotBegin, WrongBase, OSError."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         checkpoint(spec), dtype=getattr(torch, spec.dtype), local_files_only=True
     )

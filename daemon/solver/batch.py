@@ -48,8 +48,8 @@ def choose(
     ends: frozenset[int],
     temperature: float = 1.0,
 ) -> BatchSelection:
-    """Refuse untrainable rollouts, then select the groups that teach something. A refused rollout
-    makes its group smaller; it is no failure."""
+    """Refuse untrainable rollouts, which make their groups smaller; select the groups that
+    teach."""
     judged, refused = trainable(trajectories, ends, temperature)
     verdicts: dict[str, list[bool]] = {}
     rewards: dict[str, list[float]] = {}
@@ -63,9 +63,9 @@ def choose(
 
 def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) -> list[list[Row]]:
     """Return the rollouts of these groups as rows, one list per rollout, in the batch's order.
-    Advantages come from all of a group's rollouts, also from cut-off ones that `overlong` = `mask`
-    leaves out. With `filter.uniform` = `zero` they are exactly 0 in a group of one verdict.
-    Rollouts within `filter.min_advantage` of 0 are left out."""
+    Advantages come from all of a group's rollouts, also those that `overlong` = `mask` leaves out;
+    `filter.uniform` = `zero` makes them 0 in a group of one verdict. Rollouts within
+    `filter.min_advantage` of 0 are left out."""
     wanted = frozenset(groups)
     used = [trajectory for trajectory in chosen.judged if trajectory.group in wanted]
     values = advantages(
@@ -104,8 +104,8 @@ def mini_batches(rollouts: Sequence[list[Row]], count: int) -> Iterator[list[Row
 
 
 def micro_batches(batch: Sequence[Row], budget: int) -> list[list[Row]]:
-    """Group rows of similar length into micro-batches of at most `budget` padded tokens; a longer
-    row is alone. The order is a function of the rows."""
+    """Group rows of similar length into micro-batches of at most `budget` padded tokens, or one
+    row."""
     batches: list[list[Row]] = []
     for row in sorted(batch, key=lambda row: -row.length):
         longest = batches[-1][0].length if batches else 0

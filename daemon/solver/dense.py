@@ -54,7 +54,6 @@ def _linears(base: Any) -> list[nn.Module]:
 
 
 def _plain(module: nn.Module) -> bool:
-    """Return whether a linear layer has no bias, and at most an ordinary LoRA."""
     if not isinstance(module, LoraLinear):
         return type(module) is nn.Linear and module.bias is None
     base = module.get_base_layer()
@@ -86,7 +85,6 @@ def compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
 
 
 def _attention(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, batch: int) -> Tensor:
-    """Return (N, heads * size) attention outputs of each token over those before it."""
     own, size = layer.self_attn, layer.self_attn.head_dim
     x = _normalize(layer.input_layernorm, x)
 

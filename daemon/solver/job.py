@@ -113,8 +113,8 @@ def run(
 
 
 def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return the job's outcome, or None before its end. Raise BadAdapter for a damaged adapter,
-    CannotBegin for the results of another spec."""
+    """Return the job's outcome, or None before its end. Raise BadAdapter (damage), CannotBegin
+    (another spec's)."""
     folder = out / ADAPTER
     if folder.exists():
         provenance = verify(folder)
@@ -188,7 +188,6 @@ class Job:
         self.out = out
         self.activity = activity or Activity()
         self.outcome: Outcome | None = None
-        """Outcome of the job; None while it runs."""
         self._stopping = stopping
         self._keys = keys or {}
         out.mkdir(parents=True, exist_ok=True)
@@ -217,14 +216,10 @@ class Job:
         self._source = held.enter_context(closing(self._new_source()))
         self._journal = held.enter_context(closing(self._open_journal()))
         self._batches = 0
-        """Number of journal entries that have been used."""
         self.steps = 0
-        """Number of optimizer steps so far, supervised ones included."""
         self.rollouts = 0
-        """Rollouts used of the budget."""
         self._trained_on: list[str] = []
         self._refused: list[str] = []
-        """Reason of each rollout that cannot be trained on."""
         self._shortfall: str | None = None
         """Reason why it played fewer rollouts than it may, or None."""
         self._warmed = False
@@ -292,8 +287,6 @@ class Job:
             pool.references or pool.successes for pool in self.spec.pools if pool.name in pools
         )
 
-    # One round
-
     def _close_round(self) -> float:
         """Close a round if one is due and draw from its pools; return the seconds it took, or 0."""
         if self._rounds is None or not self._rounds.is_due(self.rollouts):
@@ -304,10 +297,7 @@ class Job:
         self._choice.shift(self._rounds.close_next().pools)
         return time.monotonic() - began
 
-    # One update
-
     def _step(self) -> Progress:
-        """Sample until enough groups teach something, then update."""
         began = time.monotonic()
         batch: list[Trajectory] = []
         for _ in range(1 + self.spec.algorithm.filter.refill):
@@ -338,8 +328,7 @@ class Job:
     def _next(
         self, named: Sequence[tuple[str, str]], make: Callable[[], Sequence[Trajectory]]
     ) -> Sequence[Trajectory]:
-        """Return the journal's next entry; make it at the end. Raise BadJournal if `named`
-        differs."""
+        """Return the journal's next entry, or make it. Raise BadJournal if `named` differs."""
         number = self._batches
         if number == len(self._journal.batches):
             self._journal.append(tuple(make()))
@@ -411,8 +400,6 @@ class Job:
             update_seconds=update,
         )
 
-    # The warm start
-
     def _select_references(self, pools: Sequence[str]) -> list[str]:
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
@@ -420,7 +407,6 @@ class Job:
         return [*(task for pool in wanted for task in pool.references), *warm.siblings]
 
     def _show_references(self, tasks: Sequence[str], name: str) -> Sequence[Trajectory]:
-        """Return the oracle's episodes of these tasks, from the journal, or played."""
         if not tasks:
             return ()
         return self._next(
@@ -476,8 +462,6 @@ class Job:
             update_seconds=time.monotonic() - began,
         )
 
-    # The end
-
     def _finish(self) -> None:
         """Save the adapter, or give up. Raise NothingLearnt."""
         sampled = bool(self.history.pools) and not self._users_err
@@ -501,7 +485,6 @@ class Job:
         return 2 * self.history.unjudged > self.history.rollouts
 
     def _fruitless(self) -> str:
-        """Return why nothing was learnt, with the remedy."""
         if 2 * len(self._refused) > self.rollouts:
             reason, count = Counter(self._refused).most_common(1)[0]
             return f"{len(self._refused)} cannot be trained on, {count} of them because: {reason}"
@@ -520,7 +503,6 @@ class Job:
         self.outcome = outcome
 
     def _save_due(self, coming: int) -> None:
-        """Save the checkpoints that `coming` more rollouts would pass."""
         for count in sorted(self.spec.checkpoints):
             folder = self.out / CHECKPOINTS / str(count)
             if self.rollouts + coming > count and not (folder / PROVENANCE).exists():
@@ -550,8 +532,6 @@ class Job:
             spec=self.requested.model_dump(mode="json"),
         )
 
-    # What it stands on
-
     def _has_room(self, coming: int) -> bool:
         return self.rollouts + coming <= self.spec.sampler.rollouts
 
@@ -569,13 +549,11 @@ class Job:
 
     @property
     def _digest(self) -> str:
-        """Digest that names journal and rounds."""
         return digest(self.requested)
 
     def _check_tasks(self) -> None:
-        """Check early that each kind of task exists and that each pool can reward its tasks. Make
-        one task per beginning of an id, as making thousands is slow. Raise UnknownTask, and what a
-        reward's check raises."""
+        """Check early that kinds of task exist and pools can reward their tasks, by one task per id
+        prefix, as making thousands is slow. Raise UnknownTask, and what a reward's check raises."""
         siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
         named = (task for pool in self.spec.pools for task in pool.all_tasks)
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():

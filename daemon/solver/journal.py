@@ -67,16 +67,15 @@ class Journal:
     """The batches of one job, in order."""
 
     def __init__(self, path: Path, spec: str, seals: Seals = NO_SEALS) -> None:
-        """Open or begin the journal of the job whose spec has this sha256. Begin anew if a person's
-        tasks have become unreadable since: its batches were drawn with them. Raise BadJournal,
-        BadSeal, JournalWriteError, OSError."""
+        """Open or begin the journal of the spec with this sha256. Begin anew if a person's tasks
+        were readable then and are not now. Raise BadJournal, BadSeal, JournalWriteError,
+        OSError."""
         self.path = path
         self._seals = seals
         stored, end = read(path, spec)
         if end and _read_head(path).lost != seals.lost:
             stored, end = [], 0
         self.batches = [seals.open(batch) for batch in stored]
-        """Batches that are on disk."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
         self._file.truncate(end)
@@ -114,8 +113,8 @@ class Journal:
 
 
 def read(path: Path, spec: str) -> tuple[list[tuple[Trajectory, ...]], int]:
-    """Return the whole batches of this spec's journal, and the offset of their end in the file;
-    none and 0 without a file. Sealed turns stay so. Raise BadJournal."""
+    """Return the whole batches of this spec's journal, still sealed, and the offset of their end;
+    none and 0 without a file. Raise BadJournal."""
     content = path.read_bytes() if path.exists() else b""
     end = content.rfind(b"\n") + 1
     lines = content[:end].splitlines()
@@ -181,8 +180,8 @@ def write_successes(trajectories: Sequence[Trajectory]) -> bytes:
 
 
 def read_successes(folder: Path, spec: JobSpec) -> dict[str, Trajectory]:
-    """Return rollout -> trajectory of the successes that a spec names. Raise BadJournal for a file
-    that is missing, or other than the spec says."""
+    """Return rollout -> trajectory of a spec's successes. Raise BadJournal for a missing or other
+    file."""
     wanted = None if spec.warm_start is None else spec.warm_start.successes
     if wanted is None:
         return {}
@@ -212,8 +211,8 @@ def write_definitions(bodies: Mapping[str, str]) -> bytes:
 
 
 def read_definitions(folder: Path) -> dict[str, str]:
-    """Return id by content -> body, of the file in a folder; empty without one. Foreign lines are
-    left out; the environment checks bodies against ids. Raise OSError."""
+    """Return id by content -> body, unchecked, of a folder's file (if any); skip bad lines. Raise
+    OSError."""
     path = folder / DEFINITIONS
     return parse_definitions(path.read_bytes()) if path.exists() else {}
 

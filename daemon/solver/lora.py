@@ -43,9 +43,8 @@ _REFERENCE: Final = "reference"
 
 
 def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftModel:
-    """Add a fresh adapter to a model, and freeze the model's own weights. Its output is the model's
-    until it is trained: one factor begins at 0. The other is drawn from `seed`, without the global
-    generator. Raise BadAdapter."""
+    """Add a fresh adapter to a model, and freeze the model's own weights. One factor begins at 0,
+    so that outputs stay; the other is drawn from `seed` alone. Raise BadAdapter."""
     _check_targets(model, settings)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -55,9 +54,9 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
 def attach_head(
     model: PreTrainedModel, settings: LoraSettings, rows: Tensor, tokens: Sequence[int]
 ) -> PeftModel:
-    """Add an adapter of a model's head: to the logit of each of K tokens it adds the product of a
-    row of `rows` (K, D) with the last hidden state. The model's own weights are frozen. Raise
-    BadAdapter for other settings."""
+    """Add an adapter of a frozen model's head, which adds to the logit of each of K tokens the
+    product of its row of (K, D) `rows` with the last hidden state. Raise BadAdapter for other
+    settings."""
     _, head = parts(model)
     name = next(name for name, module in model.named_modules() if module is head)
     if settings.targets != (name.split(".")[-1],) or settings.rank != len(rows):
@@ -93,8 +92,7 @@ def _add_adapter(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
 
 
 def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
-    """Raise BadAdapter unless targets name linear layers and the rank fits. The head may be one:
-    its adapter changes no embedding that shares its weights."""
+    """Raise BadAdapter unless targets are linear layers and the rank fits. The head may be one."""
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     for target in settings.targets:
         layers = [m for name, m in linear.items() if name.split(".")[-1] == target]
@@ -113,8 +111,8 @@ def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
 
 
 def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Provenance]:
-    """Load a saved adapter onto its base for further training; a frozen copy is the reference.
-    Raise BadAdapter, WrongBase."""
+    """Load an adapter to train further, and a frozen copy as reference. Raise BadAdapter,
+    WrongBase."""
     provenance = verify(folder)
     check_base(provenance, model, folder)
     parent = read_adapter(folder, model)
@@ -146,9 +144,9 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def save(model: PeftModel, folder: Path, provenance: Provenance) -> str:
-    """Write an adapter into a new directory and return the sha256 of its weights. Raise BadAdapter
-    for weights that are not finite and for an existing directory (adapters never change),
-    AdapterWriteError when the disk refuses."""
+    """Write an adapter into a new directory and return its weights' sha256. Raise BadAdapter for
+    weights that are not finite or an existing directory, AdapterWriteError when the disk
+    refuses."""
     if folder.exists():
         raise BadAdapter(f"{folder} exists; an adapter is never overwritten: choose another name")
     tensors = _tensors(model)
@@ -163,7 +161,6 @@ def save(model: PeftModel, folder: Path, provenance: Provenance) -> str:
 
 
 def _tensors(model: PeftModel) -> dict[str, Tensor]:
-    """Return the trained adapter's weights by name, sorted, on the CPU."""
     state = get_peft_model_state_dict(model, adapter_name=_TRAINED, save_embedding_layers=False)
     tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     for name, tensor in tensors.items():

@@ -43,9 +43,7 @@ class Denominators:
     """Divisors of the sums of a whole step, so that micro-batches and ranks add up."""
 
     tokens: float
-    """Number of trainable tokens."""
     rollouts: float
-    """Number of rollouts with a trainable token."""
     longest: float
     """Tokens of the longest sequence, trainable or not."""
 
@@ -60,9 +58,8 @@ class Denominators:
 
 
 def policy_loss(batch: LossInputs, config: LossConfig, over: Denominators | None = None) -> Tensor:
-    """Return the scalar loss of a batch; `over` (default: the batch's) are the step's denominators.
-    Without a trainable token, loss and gradient are 0. Raise ValueError for missing
-    log-probabilities."""
+    """Return the scalar loss of a batch, 0 without trainable tokens; `over`: the step's
+    denominators (default: the batch's). Raise ValueError for missing log-probabilities."""
     mask = batch.mask.to(batch.logp.dtype)
     change = log_change(batch, config)
     ratio = log_ratio(batch.logp, change, mask, config.level).exp()

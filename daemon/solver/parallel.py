@@ -113,7 +113,7 @@ def _leave() -> None:
 
 
 def count() -> int:
-    """Return the number of processes that work on a step."""
+    """Return the number of processes."""
     return group.get_world_size() if _together() else 1
 
 

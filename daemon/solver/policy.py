@@ -28,7 +28,7 @@ class IncompatibleModel(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A policy's scores of a micro-batch; both are 0 outside the mask."""
+    """Scores of a micro-batch, 0 outside the mask."""
 
     logp: Tensor
     """(B, T - 1) log-probability of each written token, in nats."""
@@ -65,7 +65,6 @@ def _compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    """Return the (N,) entropies in nats of (N, V) logits."""
     each: Tensor = torch.special.entr(logits.softmax(-1))
     return each.sum(-1)
 
@@ -80,15 +79,14 @@ def _is_constant(head: nn.Module) -> TypeGuard[nn.Linear]:
 def _score_tokens(
     hidden: Tensor, weight: Tensor, written: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return (N,) log-probabilities of the written ids, and (N,) entropies."""
     scores = _TokenScores.apply(hidden, weight, written, temperature)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, Tensor], scores)
 
 
 class _TokenScores(Function):
     """Log-probabilities through a fixed head, tile by tile: no whole (N, V) matrix is ever built.
-    The gradient of a token's log-probability by its hidden state, d log p(y) / d h = (e_y - p) W /
-    temperature, is computed on the way and kept in place of the logits."""
+    It keeps the gradient by hidden states, d log p(y) / d h = (e_y - p) W / temperature, not the
+    logits."""
 
     @staticmethod
     def forward(

@@ -32,7 +32,6 @@ class RolloutFacts:
 
     task: TaskDefinition
     turns: Sequence[Turn]
-    """Turns of the policy, in order."""
     messages: Sequence[Message]
     """Messages of the episode, its prefix included."""
     chat: "Chat"
@@ -66,8 +65,8 @@ VERDICT: Final = Reward(lambda verdict, _: verdict)
 def describe_user_fault(
     task: TaskDefinition, termination: Termination | str | None, reason: str
 ) -> str | None:
-    """Return why an episode has no verdict, if its user erred, else None; quote nothing of a
-    person's task."""
+    """Return why its user's fault leaves an episode unjudged, or None; quote nothing of a
+    person."""
     if termination != Termination.USER_ERROR:
         return None
     return reason if task.salt is None and reason else "the user erred"

@@ -28,7 +28,6 @@ class SftStep(StrictModel):
     loss: float
     """Loss in nats per written token, before the step."""
     tokens: int
-    """Number of written tokens."""
     gradient_norm: float
     learning_rate: float
 
@@ -36,8 +35,8 @@ class SftStep(StrictModel):
 def train(
     model: nn.Module, examples: Sequence[TokenSequence], settings: SftSettings
 ) -> Iterator[SftStep]:
-    """Train, one optimizer step per item; training advances only when iterated. Raise ValueError
-    without any written token, UnstableUpdate, IncompatibleModel."""
+    """Train, one optimizer step per item; it advances only when iterated. Raise ValueError without
+    a written token, UnstableUpdate, IncompatibleModel."""
     rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
     if not rows:
         raise ValueError(f"none of {len(examples)} examples has a token to learn from")
@@ -63,7 +62,6 @@ def train(
 
 
 def _plan(rows: Sequence[Row], settings: SftSettings) -> Iterator[list[Row]]:
-    """Yield every epoch's rows in a new order, cut where a batch is full."""
     for epoch in range(settings.epochs):
         order = list(rows)
         Random(f"sft {settings.seed} {epoch}").shuffle(order)
@@ -89,7 +87,6 @@ def _pace(number: int, total: int, settings: SftSettings) -> float:
 def _list_losses(
     model: nn.Module, batch: Sequence[Row], micro_tokens: int, device: torch.device
 ) -> Iterator[Tensor]:
-    """Yield the loss of each micro-batch, weighted for the batch's mean."""
     tokens = sum(row.sequence.tokens for row in batch)
     for micro in micro_batches(batch, micro_tokens):
         yield -score(model, pad(micro, device)).logp.sum() / tokens

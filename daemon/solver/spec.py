@@ -109,8 +109,7 @@ def digest(spec: JobSpec) -> str:
 
 
 def list_tasks(spec: JobSpec) -> list[str]:
-    """Return a spec's tasks, each once: of pools, references and siblings, and those that its
-    rounds must not write again."""
+    """Return a spec's tasks, each once, and those that its rounds must not write again."""
     pools = (task for pool in spec.pools for task in pool.all_tasks)
     siblings = spec.warm_start.siblings if spec.warm_start else ()
     known = spec.rounds.known if spec.rounds else ()
@@ -118,9 +117,8 @@ def list_tasks(spec: JobSpec) -> list[str]:
 
 
 def drop_tasks(spec: JobSpec, missing: Collection[str]) -> JobSpec:
-    """Return the spec without these tasks; itself if there are none. Pools without tasks are left
-    out, and so is a warm start without examples. Raise NothingPlayable if nothing is left to
-    learn."""
+    """Return the spec without these tasks (itself without any), and without pools and a warm start
+    that become empty. Raise NothingPlayable if nothing is left to learn."""
     if not missing:
         return spec
     dropped = frozenset(missing)

@@ -54,7 +54,7 @@ _LOCK: Final = "lock"
 
 @dataclass(frozen=True, slots=True)
 class SupervisedRun:
-    """A job, where it is run, and who is told."""
+    """A job with its directory and callbacks."""
 
     spec: JobSpec
     out: Path
@@ -133,7 +133,6 @@ class SupervisedJob:
     """A kind of supervised job."""
 
     figures: str
-    """Name of the file with its result."""
     result: type[JobResult]
     teach: Callable[[SupervisedRun], Outcome]
 
@@ -147,8 +146,7 @@ class SupervisedJob:
         stopping: Callable[[], bool] = lambda: False,
         keys: Mapping[str, Key] | None = None,
     ) -> Outcome:
-        """Run the job; a KintsugiError or OSError becomes an outcome. `keys`: a person's id ->
-        key."""
+        """Run the job; KintsugiError and OSError become outcomes. `keys`: a person's id -> key."""
         run = SupervisedRun(spec, out, report, activity or Activity(), stopping, keys or {})
         try:
             check_supported(spec)
@@ -165,8 +163,8 @@ class SupervisedJob:
             return make_failure(error, run.activity)
 
     def read_outcome(self, spec: JobSpec, out: Path) -> Outcome | None:
-        """Return the job's outcome, or None before its end. Raise BadAdapter for a damaged adapter,
-        CannotBegin for the results of another spec."""
+        """Return the job's outcome, or None before its end. Raise BadAdapter (damage), CannotBegin
+        (another spec's)."""
         return _read_outcome(spec, out, self.figures, self.result)
 
 

@@ -32,9 +32,7 @@ class Choice:
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
         self.pools = spec.pools
-        """Pools that tasks are drawn from now."""
         self.passed: dict[str, float] = {}
-        """Pool -> moving average of its groups' pass rates."""
         self._drawn: Counter[str] = Counter()
         self._pools = {task: pool for pool in spec.pools for task in pool.tasks}
         self._order = lru_cache(2 * len(spec.pools))(self._shuffle)
@@ -43,7 +41,6 @@ class Choice:
         self._due: str | None = None
         """Environment of the present batch, if kept apart."""
         self._shifts = 0
-        """Number of times that the pools were replaced."""
 
     def find_pool(self, task: str) -> TaskPool:
         """Return the pool of a task."""
@@ -54,8 +51,8 @@ class Choice:
         return self._pools[task].name
 
     def shift(self, pools: Sequence[TaskPool]) -> None:
-        """Draw from other pools from now on, in a new order; tasks without a pool stay in the
-        figures of their last one."""
+        """Draw from other pools, in a new order; tasks without a pool stay in their last one's
+        figures."""
         self.pools = tuple(pools)
         self._pools.update({task: pool for pool in pools for task in pool.tasks})
         self._drawn.clear()
@@ -63,8 +60,8 @@ class Choice:
         self._shifts += 1
 
     def draw(self, batch: int, *, refill: bool = False) -> list[str]:
-        """Draw the tasks of a batch and count them. A `refill` joins the batch before in one
-        update, and so keeps its environment."""
+        """Draw and count a batch's tasks. A `refill` keeps the environment of the batch that it
+        joins."""
         if self.spec.sampler.environments == "apart":
             self._take_turn(refill=refill)
         names = self._spread(Random(f"pools {self.spec.seed} {batch}").random())
@@ -120,7 +117,6 @@ class Choice:
         self._owed[self._due] -= groups
 
     def _environment(self, name: str) -> str | None:
-        """Return the environment of a pool; None for the job's own."""
         place = next(pool.environment for pool in self.pools if pool.name == name)
         return None if place == self.spec.environment else place
 

@@ -25,7 +25,6 @@ ORACLE: Final = "oracle"
 """Name of the policy in reference trajectories."""
 
 _MOST_IDS: Final = 2**31
-"""Exclusive upper bound of a token id: 31 bits."""
 
 
 class Sampling(StrictModel):
@@ -49,7 +48,7 @@ class Turn:
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
-    """Completion ids, with the end token if the model wrote one."""
+    """Ids with the end token if the model wrote one."""
     logprobs: tuple[float, ...]
     """Log-probability of each completion id, in nats, under the distribution it was drawn from."""
     truncated: bool = False
@@ -70,10 +69,8 @@ class Trajectory:
     success: bool | None
     """Unshaped verdict, or that on the repair where it alone counts; None if unjudged."""
     reward: float | None
-    """Shaped reward."""
     sampling: Sampling = field(default_factory=Sampling)
     malformed: int = 0
-    """Number of malformed calls."""
     # Left out where there is none: stored files of successes keep their sha256.
     repair: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
     """Reward of the first message's repair, within `reward`; None where it does not count."""
@@ -94,7 +91,7 @@ class Trajectory:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that the model wrote."""
+        """Number of tokens that the model wrote."""
         return sum(len(turn.completion_ids) for turn in self.turns)
 
 
@@ -110,7 +107,7 @@ class TokenSequence:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that the model wrote."""
+        """Number of tokens that the model wrote."""
         return sum(self.written)
 
 
@@ -188,8 +185,7 @@ def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
 def sequences(
     trajectory: Trajectory, unit: Literal["rollout", "turn"] = "rollout"
 ) -> list[TokenSequence]:
-    """Return its turns as sequences: one if every prompt extends what was before it, else several;
-    with unit `turn`, one per turn."""
+    """Return sequences of turns, as few as prompts extend what was before them; or one per turn."""
     return [_join_turns(turns) for turns in _runs(trajectory.turns, unit)]
 
 

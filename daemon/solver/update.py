@@ -62,12 +62,9 @@ _CACHED: Final = 2048
 
 @dataclass(slots=True)
 class _Micro:
-    """A micro-batch during the update."""
-
     padded: MicroBatch
     old_logp: Tensor | None = None
-    """Log-probabilities recomputed before the update; None: the first pass is the updating one, and
-    its own values are the old ones, by the same arithmetic."""
+    """Log-probabilities before the update; None: those of the first, updating pass itself."""
     ref_logp: Tensor | None = None
 
 
@@ -89,7 +86,6 @@ class Learner:
         self.model = model
         self.algorithm = algorithm
         self.ends = ends
-        """Tokens that end a turn."""
         self.settings = settings or OptimizerSettings()
         self.temperature = temperature
         """Temperature of the sampler, which divides logits before they are normalised."""
@@ -100,11 +96,10 @@ class Learner:
         parallel.begin_alike(self.parameters.values())
         self.optimizer = adamw(self.settings, self.parameters.values())
         self.steps = 0
-        """Optimizer steps so far."""
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the model."""
+        """Device of the model."""
         return next(iter(self.parameters.values())).device
 
     def choose(self, trajectories: Sequence[Trajectory]) -> BatchSelection:
@@ -112,8 +107,8 @@ class Learner:
         return choose(trajectories, self.algorithm, self.ends, self.temperature)
 
     def step(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
-        """Train on a batch of rollouts once; change nothing if no group teaches. Raise
-        UnstableUpdate, IncompatibleModel."""
+        """Train on a batch once, if a group teaches anything. Raise UnstableUpdate,
+        IncompatibleModel."""
         chosen = self.choose(trajectories)
         groups = self._groups(chosen)
         rollouts = [part for part in rows(chosen, self.algorithm, groups) if part]
@@ -149,7 +144,6 @@ class Learner:
     def _update(
         self, rollouts: Sequence[list[Row]], tally: Tally
     ) -> tuple[list[float], list[float]]:
-        """Take all optimizer steps of a batch; return their losses and gradient norms."""
         parts = list(mini_batches(rollouts, self.algorithm.mini_batches))
         prepared = [(self._prepare(part, len(parts)), denominators(part)) for part in parts]
         losses, norms = [], []
@@ -200,7 +194,6 @@ class Learner:
     def _backward(
         self, micros: Sequence[_Micro], over: Denominators, tally: Tally
     ) -> Iterator[float]:
-        """Yield each micro-batch's part of the loss, after its gradient was added."""
         for micro in micros:
             scores = self._score(micro.padded)
             batch = self._batch(micro, scores)
@@ -259,7 +252,6 @@ def _is_not_finite(gradient: Tensor | None) -> bool:
 
 
 def _about(trajectories: Sequence[Trajectory], chosen: BatchSelection, step: int) -> StepMetrics:
-    """Return the metrics that the rollouts give before any update."""
     judged = chosen.judged
     count = max(len(judged), 1)
     repairs = [trajectory.repair for trajectory in judged if trajectory.repair is not None]

@@ -18,7 +18,7 @@ from envs.task import TaskDefinition
 
 
 def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: str) -> Trajectory:
-    """Play the oracle's episode of a task, as rollout `name`; its log-probabilities are 0, as the
+    """Play the oracle's episode of a task as rollout `name`, with log-probabilities of 0: the
     oracle is deterministic. Raise EnvironmentFailure, NoTemplate."""
     with environment_code(environment, f"the oracle on task {task.id}", task):
         episode = Episode(environment, task)
@@ -53,8 +53,8 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
 def references(
     find: Callable[[str], Environment], chat: Chat, tasks: Iterable[str], name: str
 ) -> Iterator[Trajectory]:
-    """Yield a reference per task, passed or not, as rollouts `name`/0 and so on; `find` returns a
-    task's environment."""
+    """Yield each task's reference, passed or not, as rollout `name`/number; `find` its
+    environment."""
     for number, task in enumerate(tasks):
         environment = find(task)
         yield reference(environment, chat, environment.task(task), f"{name}/{number}")

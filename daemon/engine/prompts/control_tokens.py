@@ -219,8 +219,7 @@ def _cut(text: str, places: Iterable[tuple[int, int]]) -> list[str]:
 
 def find_agent_tokens(tokens: Mapping[str, AddedToken], source: str, render: Render) -> set[str]:
     """Return the control tokens that an agent's message may spell: those that the template looks
-    for in it, and non-special ones that it writes only for reasoning and calls. None of them stands
-    in a user's message, or around an answer."""
+    for in it, and non-special ones that it writes for reasoning and calls only."""
 
     def show(*messages: dict[str, Any]) -> str:
         try:

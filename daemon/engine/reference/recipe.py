@@ -29,9 +29,7 @@ class Phase(StrictModel):
     test_every: Annotated[int, Field(ge=1)] = 1000
     """Steps between two tests. The last step of a phase is always tested."""
     test_tasks: Annotated[int, Field(ge=1)] = 32
-    """Tasks per kind in a test."""
     test_trials: Annotated[int, Field(ge=1)] = 8
-    """Trials per task."""
 
 
 class Recipe(StrictModel):
@@ -39,13 +37,10 @@ class Recipe(StrictModel):
 
     phases: tuple[SerializeAsAny[Phase], ...]
     muon_rate: float = 0.012
-    """Learning rate of the matrices in the layers."""
     adamw_rate: float = 3e-3
-    """Learning rate of embeddings and norms."""
     warmup: int = 30
     """Steps at the beginning of a phase over which the rates rise from 0."""
     batch_tokens: int = 4096
-    """Padded tokens per step."""
     pool: int = 512
     """Demonstrations that are sorted by length at once, so that little is padded."""
 
@@ -56,7 +51,6 @@ class Recipe(StrictModel):
 
 
 def _shares(plain: float, **others: float) -> dict[str, float]:
-    """Return shares of which the plain kinds have `plain` together."""
     return dict.fromkeys(PLAIN, plain / len(PLAIN)) | others
 
 

@@ -37,8 +37,7 @@ def vocabulary(shop: Shop) -> PreTrainedTokenizerFast:
 
 
 def transcript(shop: Shop, task: TaskDefinition) -> list[Message]:
-    """Return the system prompt and the oracle's conversation, which ends with its last message: the
-    user's words on hanging up are no part of it."""
+    """Return the system prompt and the oracle's conversation, up to the oracle's last message."""
     episode = play(Episode(shop, task), shop.oracle(task), shop.user(task))
     system = Message(role="system", content=shop.policy(task))
     return [system, *episode.messages[:-1]]
@@ -47,8 +46,7 @@ def transcript(shop: Shop, task: TaskDefinition) -> list[Message]:
 def demonstrations(
     shop: Shop, tokens: PreTrainedTokenizerFast, shares: Mapping[str, float], phase: int, seed: int
 ) -> Iterator[TokenSequence]:
-    """Yield demonstrations endlessly, with kinds in these shares. Every task has its own seed, and
-    phases share none."""
+    """Yield demonstrations endlessly, with kinds in these shares, each of its own seed."""
     first = TRAINING[phase * PHASE_SEEDS]
     for task in shop.mixture(shares, seed=seed, first_task=first):
         yield demonstration(tokens, transcript(shop, task))
@@ -63,7 +61,6 @@ def demonstration(tokens: PreTrainedTokenizerFast, messages: Iterable[Message]) 
 
 
 def _mark_completions(ids: Sequence[int], start: int, end: int) -> tuple[bool, ...]:
-    """Mark the ids between a start and the end that follows it, the end included."""
     written = []
     speaking = False
     for token in ids:

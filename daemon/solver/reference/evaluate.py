@@ -69,9 +69,7 @@ class Figures(StrictModel):
 
     tasks: int
     trials: int
-    """Trials per task."""
     passed: Estimate
-    """Estimate of pass^1."""
     informative: Estimate
     """Share of tasks with passed and failed trials; depends on the number of trials."""
 

@@ -54,13 +54,9 @@ Mix = Callable[[Iterator[TokenSequence], Phase, int], Iterator[TokenSequence]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of training."""
-
     number: int
-    """Number of the step, from 1."""
     phase: Phase
     last: bool
-    """Whether the step ends its phase."""
     loss: float
     """Loss in nats per token of the assistant, before the step."""
     tokens: int
@@ -128,8 +124,8 @@ def train(
     seed: int,
     mix: Mix | None = None,
 ) -> Iterator[Step]:
-    """Train in place, one step per item. Every phase begins with fresh optimizers, so that it is a
-    function of weights alone."""
+    """Train in place, a step per item. Optimizers begin fresh in every phase, a function of
+    weights."""
     number = seen = 0
     for place, phase in enumerate(recipe.phases):
         optimizers = _optimizers(model, recipe)
@@ -144,7 +140,6 @@ def train(
 
 
 def _optimizers(model: nn.Module, recipe: Recipe) -> Mapping[Optimizer, float]:
-    """Return each optimizer with its learning rate."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
@@ -159,7 +154,6 @@ def _optimizers(model: nn.Module, recipe: Recipe) -> Mapping[Optimizer, float]:
 def _batches(
     examples: Iterator[TokenSequence], recipe: Recipe, chance: Random
 ) -> Iterator[list[Row]]:
-    """Yield batches of demonstrations of similar length, in random order."""
     while True:
         rows = [Row(e, 0.0, e.tokens) for e in islice(examples, recipe.pool)]
         batches = micro_batches(rows, recipe.batch_tokens)
@@ -214,8 +208,8 @@ def run(
     tokens: PreTrainedTokenizerFast,
     make_mix: Callable[[Chat], Mix] | None = None,
 ) -> int:
-    """Train a policy, test it, and choose a checkpoint; return 0. `make_mix` gets the fresh
-    checkpoint's chat."""
+    """Train, test, and choose a checkpoint; return 0. `make_mix` gets the fresh checkpoint's
+    chat."""
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.use_deterministic_algorithms(True)
@@ -244,7 +238,6 @@ def run(
 
 
 def _choose(tests: Sequence[Test]) -> Test:
-    """Return the best step of the last phase that was reached."""
     return max((t for t in tests if t.phase == tests[-1].phase), key=lambda t: t.merit)
 
 

@@ -34,7 +34,6 @@ class WrittenTask(StrictModel):
     """Task that a round wrote, or tried to."""
 
     event: str
-    """Id of its event."""
     data: TaskProposed | TaskRejected
 
 
@@ -43,7 +42,6 @@ class RoundRecord(StrictModel):
     number: int
     """From 1."""
     rollouts: int
-    """Rollouts that it read."""
     failures: int
     """Deduplicated failures among them."""
     unread: int
@@ -87,8 +85,7 @@ def record_path(out: Path, number: int) -> Path:
 
 
 def read_record(out: Path, number: int, spec: str) -> RoundRecord | None:
-    """Read a round's record; None while it is open. Raise BadJournal for a damaged file, or one of
-    a spec with another sha256 than `spec`."""
+    """Read a round's record; None while it is open. Raise BadJournal for damage or another spec."""
     path = record_path(out, number)
     if not path.exists():
         return None

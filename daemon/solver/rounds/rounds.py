@@ -48,8 +48,8 @@ class Rounds:
         self, spec: JobSpec, settings: JobRounds, environment: "Environment", chat: "Chat",
         out: Path, spec_digest: str,
     ) -> None:  # fmt: skip
-        """`settings` are the spec's rounds, `out` is the job's directory, `spec_digest` that of the
-        requested spec. Raise UnknownTask for a known task that the environment does not make."""
+        """`spec_digest` is that of the requested spec. Raise UnknownTask for an unknown `known`
+        task."""
         self._spec, self._settings = spec, settings
         self._environment, self._chat, self._out = environment, chat, out
         self._digest = spec_digest
@@ -72,8 +72,7 @@ class Rounds:
         self._tables.close()
 
     def add(self, attempts: "Sequence[Attempt]", trajectories: "Sequence[Trajectory]") -> None:
-        """Take a played batch, in order: its rollouts with the environment's own user and
-        verdict."""
+        """Take a played batch, in order: rollouts with the environment's own user and verdict."""
         self._part += (
             (attempt, trajectory)
             for attempt, trajectory in zip(attempts, trajectories, strict=True)
@@ -87,8 +86,8 @@ class Rounds:
         return own and is_open and attempt.user is None and attempt.reward == "verdict"
 
     def is_due(self, rollouts: int) -> bool:
-        """Return whether a round is due at so many rollouts of the budget, which the rounds divide
-        equally, without a warm start's."""
+        """Return whether a round is due: rounds divide equally what a warm start leaves of the
+        budget."""
         next_round, count = self.closed + 1, self._settings.count
         if next_round >= count or not self._part:
             return False
@@ -108,7 +107,6 @@ class Rounds:
         return record
 
     def _read_part(self) -> Iterator[RolloutEnded]:
-        """Yield the part's rollouts whose conversation their tokens give back."""
         for attempt, trajectory in self._part:
             try:
                 yield build_event(self._spec, self._environment, self._chat, attempt, trajectory)

@@ -25,10 +25,9 @@ def shift_pools(
     priorities: Mapping[str, float],
     replay: float,
 ) -> tuple[TaskPool, ...]:
-    """Return the pools after a round, from `pools` before it and `entries`, all tasks written for
-    patterns that the job aims at. `replay` is the share, among groups on written tasks, of a new
-    pool of passed tasks; an existing one keeps its other tasks, which earlier cycles taught.
-    Without a task left to learn of a pattern with a priority, the pools stay."""
+    """Return the pools after a round, from those before it and `entries`, all tasks written for the
+    job's patterns. `replay` is the share, of groups on written tasks, of a new pool of passed
+    tasks; an existing one keeps older tasks. With nothing left to learn, the pools stay."""
     fixed = [pool for pool in pools if _is_fixed(pool)]
     taken = {pool.name for pool in fixed}
     before = {pool.name: pool for pool in pools if pool.name not in taken}
@@ -77,8 +76,7 @@ def describe_shift(
     after: Sequence[TaskPool],
     outcomes: Mapping[str, tuple[int, int]],
 ) -> tuple[PoolShare, ...]:
-    """Return the shares of all pools, removed ones last, with attempts and passes (`outcomes`: task
-    -> both) of their tasks."""
+    """Return the shares of all pools, removed ones last, with (attempts, passes) of their tasks."""
     old, new = _shares(before), _shares(after)
     gone = [pool for pool in before if pool.name not in new]
     return tuple(

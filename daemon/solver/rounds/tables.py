@@ -76,8 +76,8 @@ class JobTables:
             yield connection
 
     def close_round(self, rollouts: Sequence[RolloutEnded]) -> int:
-        """Fold rollouts, in the order played, and close a round over them; return its number, from
-        0. Raise NotFolded."""
+        """Fold rollouts in order and close a round over them; return its number, from 0. Raise
+        NotFolded."""
         for data in rollouts:
             self._append(data, data.rollout)
         self._runner.catch_up()

@@ -34,12 +34,11 @@ from events.jobs import AdapterUser, JobSpec, ModelUser
 from events.messages import Message
 
 Users = Mapping[AdapterUser, Policy]
-"""User -> the policy that plays it."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserPolicies:
-    """The policies of a job's users, and the base that they share with the agent's."""
+    """Policies of a job's users, and the base that they share with the agent's."""
 
     base: Weights
     policies: Users
@@ -56,8 +55,8 @@ def list_adapter_users(users: Iterable[ModelUser | None]) -> list[AdapterUser]:
 
 
 def load_users(spec: JobSpec) -> UserPolicies | None:
-    """Load the adapters that play a job's users; None without any. The base is read again, and only
-    the engine's copy stays. Raise CannotBegin, BadAdapter, WrongBase, OSError."""
+    """Load a job's users' adapters, None without any; of the base, only the engine's copy stays.
+    Raise CannotBegin, BadAdapter, WrongBase, OSError."""
     users = list_adapter_users(pool.user for pool in spec.pools)
     if not users:
         return None
@@ -107,14 +106,13 @@ class UserLine:
         self.tokens = 0
         """Tokens written so far, of all candidates."""
         self.tickets: set[int] = set()
-        """The engine's requests that run."""
+        """Running requests of the engine."""
         self._engine, self._chat, self._policy, self._user = engine, chat, policy, user
         self._steps = writer.write(episode.view(Party.USER))
         self._number = len(episode.messages)
         self._written: dict[int, list[int]] = {}
         """Ticket -> ids of its answer so far, of the last request."""
         self._cut: set[int] = set()
-        """Tickets of answers that a limit cut off."""
 
     def begin(self) -> Message | None:
         """Request the message; return it where no answer is needed. Raises AnswerFailure."""

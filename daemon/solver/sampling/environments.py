@@ -32,9 +32,8 @@ class JobEnvironments:
     """Environments of a job by name."""
 
     def __init__(self, spec: JobSpec, open_environment: Callable[[str], Environment]) -> None:
-        """`open_environment` opens a name or path in the spec. Raise AmbiguousEnvironment,
-        UnknownTask for a pool with a task of another environment, and what `open_environment`
-        does."""
+        """`open_environment` opens a name or path of the spec. Raise AmbiguousEnvironment,
+        UnknownTask for a task in another environment's pool, and what `open_environment` does."""
         self._by_name: dict[str, Environment] = {}
         by_place: dict[str, Environment] = {}
         for place in spec.environments:
@@ -67,8 +66,8 @@ class JobEnvironments:
         return self._by_name.get(task.partition("/")[0], self.own)
 
     def name_kind(self, task: str) -> str:
-        """Return a task's capability, after its environment's name unless that is the job's own.
-        Raise UnknownTask."""
+        """Return a task's capability, with a foreign environment's name before it. Raise
+        UnknownTask."""
         environment, kind = self.find(task), self.task(task).capability
         return kind if environment is self.own else f"{environment.name}/{kind}"
 

@@ -49,7 +49,6 @@ class Attempt:
     group: str
     """Id of the group, whose attempts are compared with each other."""
     seed: int
-    """Seed of all tokens drawn in the attempt."""
     rollout: str
     environment: Environment | None = None
     """Environment of the task; None: the player's."""
@@ -68,11 +67,10 @@ class Rollout:
     """None where the user erred, as the agent is not judged for that."""
     trajectory: Trajectory
     user_tokens: int = 0
-    """Tokens that an adapter wrote as the user."""
 
     @property
     def grade(self) -> Grade:
-        """The verdict. Raises ValueError where there is none."""
+        """Verdict. Raises ValueError where there is none."""
         if self.verdict is None:
             raise ValueError(f"rollout {self.trajectory.rollout} has a fault of its user")
         return self.verdict
@@ -104,8 +102,6 @@ class Rollout:
 
 @dataclass(slots=True)
 class _Open:
-    """An episode in progress."""
-
     attempt: Attempt
     episode: Episode
     user: User | LineWriter
@@ -114,7 +110,6 @@ class _Open:
     user_tokens: int = 0
     turns: list[Turn] = field(default_factory=list)
     prompt: tuple[int, ...] = ()
-    """Prompt of the turn that is being written."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -140,9 +135,8 @@ class InProcess:
         users: Users | None = None,
         episodes: int | None = None,
     ) -> None:
-        """`max_tokens` per turn; a turn that reaches it ends the episode. `form`: of repairs'
-        rewards. `users`: policies of attempts' users. `episodes`: most that are open; None: the
-        slots."""
+        """Set limits (tokens per turn, open episodes; None: slots), the `form` of repairs' rewards,
+        and the policies of attempts' users. A turn that reaches `max_tokens` ends the episode."""
         self.engine = engine
         self.chat = chat
         self.temperature = temperature
@@ -155,7 +149,7 @@ class InProcess:
     def play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy
     ) -> Iterator[Rollout]:
-        """Yield attempts' rollouts as they finish; `environment` is for attempts without one. Raise
+        """Yield rollouts as they finish; `environment` is the default one. Raise
         EnvironmentFailure."""
         for entry in self._play(environment, attempts, policy):
             yield self._rollout(entry, policy)
@@ -163,8 +157,8 @@ class InProcess:
     def read_openings(
         self, environment: Environment, attempts: Iterable[Attempt]
     ) -> dict[str, Sequence[Message] | None]:
-        """Return rollout -> what the agent reads at its first turn, the task's prefix included;
-        None where the episode ends before. Raise EnvironmentFailure."""
+        """Return rollout -> what the agent reads first, prefix included; None where the episode
+        ends before. Raise EnvironmentFailure."""
         return {
             entry.attempt.rollout: entry.episode.view(Party.AGENT)
             if entry.episode.turn is Party.AGENT
@@ -175,7 +169,7 @@ class InProcess:
     def _play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy | None
     ) -> Iterator[_Open]:
-        """Yield every attempt's episode once it is over, or without a policy once the agent is at
+        """Yield each attempt's episode at its end, or without a policy at the agent's first
         turn."""
         waiting = iter(attempts)
         writing: dict[int, _Open] = {}
@@ -210,7 +204,6 @@ class InProcess:
     def _go_on(
         self, entry: _Open, policy: Policy | None, writing: dict[int, _Open], finished: list[_Open]
     ) -> None:
-        """Let the user have its turn, or request its message; then request the agent's answer."""
         episode = entry.episode
         if not isinstance(entry.user, LineWriter):
             with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
@@ -223,7 +216,6 @@ class InProcess:
             finished.append(entry)
 
     def _take_token(self, entry: _Open, emission: Emission, writing: dict[int, _Open]) -> bool:
-        """Take a token of the party that writes; return whether its message is over."""
         if entry.line is not None:
             return self._take_user_token(entry, entry.line, emission, writing)
         entry.ids.append(emission.token)
@@ -234,7 +226,6 @@ class InProcess:
         return True
 
     def _begin_line(self, entry: _Open, writer: LineWriter, writing: dict[int, _Open]) -> None:
-        """Request the user's next message, or end the episode if none can be written."""
         user = entry.attempt.user
         assert isinstance(user, AdapterUser), "only adapters have a writer"
         line = UserLine(self.engine, self.chat, self.users[user], user, writer, entry.episode)
@@ -282,7 +273,6 @@ class InProcess:
             entry.episode.stop(Termination.CONTEXT_OVERFLOW, str(error))
 
     def _take_answer(self, entry: _Open, last: Emission) -> None:
-        """Add an answer to the episode: a whole turn, or one that a limit cut off."""
         cut = last.finish == "length"
         entry.turns.append(
             Turn(entry.prompt, tuple(entry.ids), tuple(entry.logprobs), truncated=cut)

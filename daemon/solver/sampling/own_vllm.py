@@ -29,7 +29,6 @@ PYTHON_VARIABLE: Final = "KINTSUGI_VLLM_PYTHON"
 LOG: Final = "vllm.log"
 
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Upper bounds of an adapter's rank in vLLM."""
 
 
 class NoVllm(KintsugiError):
@@ -48,9 +47,8 @@ class OwnVllm:
         out: Path,
         waiting: Callable[[], None],
     ) -> None:
-        """Start nothing yet; call `waiting`, which may raise, while the server starts. Raise
-        NoVllm, EndpointRefusal for a user's missing key, BadAdapter for a user's missing
-        adapter."""
+        """Start nothing yet; call `waiting`, which may raise, at the server's start. Raise NoVllm,
+        EndpointRefusal for a user's missing key, BadAdapter for a user's missing adapter."""
         read_user_keys(spec)
         self._spec = spec
         self._place = place
@@ -68,8 +66,8 @@ class OwnVllm:
         self._remote: RemoteSource | None = None
 
     def adopt(self, version: Version) -> None:
-        """Start the server if there is none, and load the adapter. Raise VllmFailure and what
-        RemoteSource does."""
+        """Start the server once, and load the adapter. Raise VllmFailure and RemoteSource's
+        errors."""
         if self._remote is None:
             self._server.start(self._waiting)
             self._remote = RemoteSource(
@@ -78,8 +76,7 @@ class OwnVllm:
         self._remote.adopt(version)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Yield trajectories as they finish. Raise EnvironmentFailure, EndpointRefusal,
-        VllmFailure."""
+        """Yield finished trajectories. Raise EnvironmentFailure, EndpointRefusal, VllmFailure."""
         assert self._remote is not None, "a source adopts a policy before it plays"
         try:
             yield from self._remote.play(batch)

@@ -137,8 +137,8 @@ class RemoteSource:
         chat: Chat,
         out: Path,
     ) -> None:
-        """Raise EndpointRefusal for an invalid URL or a missing key, BadAdapter unless adapters
-        that play users are the spec's."""
+        """Raise EndpointRefusal for an invalid URL or a missing key, BadAdapter for a user's
+        adapter."""
         self._spec = spec
         self._place = place
         self._environments = environments
@@ -163,8 +163,8 @@ class RemoteSource:
         """Adapter that plays users -> its name on the server, once loaded."""
 
     def adopt(self, version: Version) -> None:
-        """Save the adapter, load it on the server, then unload the previous one; load users'
-        adapters once. Raise AdapterWriteError, EndpointRefusal, EndpointUnavailable."""
+        """Load users' adapters once; save and load the adapter, then unload the previous one. Raise
+        AdapterWriteError, EndpointRefusal, EndpointUnavailable."""
         self._load_players()
         self._policy = version.name
         if version.untrained:
@@ -177,7 +177,7 @@ class RemoteSource:
         self._let_go(before)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Yield trajectories as they finish. Raise EnvironmentFailure, EndpointRefusal,
+        """Yield finished trajectories. Raise EnvironmentFailure, EndpointRefusal,
         EndpointUnavailable, and UserBudgetSpent before anything is played."""
         with self._meter.measure("a batch"):
             finished = self._play_batch(batch)
@@ -228,8 +228,7 @@ class RemoteSource:
         return make
 
     async def _prepare_users(self, stack: AsyncExitStack) -> dict[ModelUser, Endpoint]:
-        """Return the endpoints of users' models, with other servers checked. Raise EndpointRefusal,
-        EndpointUnavailable."""
+        """Return checked endpoints of users' models. Raise EndpointRefusal, EndpointUnavailable."""
         endpoints: dict[ModelUser, Endpoint] = {}
         for player, name in self._players.items():
             endpoints[player] = await stack.enter_async_context(self._make_endpoint(name))
@@ -301,7 +300,7 @@ class RemoteSource:
         for user in [user for user in self._folders if user not in self._players]:
             name = f"{self._spec.job}-plays-{user.adapter}"
             with suppress(EndpointRefusal):
-                # That of a killed job, which may have been another adapter's.
+                # Unload that of a killed job, which may have been another adapter's.
                 self._ask("unload_lora_adapter", {"lora_name": name})
             path = str(self._folders[user].absolute())
             self._ask("load_lora_adapter", {"lora_name": name, "lora_path": path})
@@ -313,7 +312,6 @@ class RemoteSource:
             shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _unload_leftovers(self) -> None:
-        """Unload adapters that a killed job left on the server."""
         for folder in self._folder.glob(f"{self._spec.job}-*"):
             with suppress(EndpointRefusal, EndpointUnavailable):
                 self._ask("unload_lora_adapter", {"lora_name": folder.name})

@@ -41,15 +41,14 @@ class BadSeal(KintsugiError):
 
 
 def write_keys(keys: Iterable[Key]) -> dict[str, str]:
-    """Return the variables that hand keys to a job's process, without persons' names; {} for
-    none."""
+    """Return the variables that hand keys to a job's process, if any; persons are not named."""
     secrets = {key.id: base64.b64encode(key.secret).decode() for key in keys}
     return {KEYS: json.dumps(secrets, sort_keys=True)} if secrets else {}
 
 
 def take_keys(variables: MutableMapping[str, str]) -> dict[str, Key]:
-    """Return id -> key from the variables, and take them out: no process that the job starts has
-    them. Raise BadSeal."""
+    """Take id -> key out of the variables: no process that the job starts has them. Raise
+    BadSeal."""
     text = variables.pop(KEYS, "")
     try:
         secrets = json.loads(text) if text else {}
@@ -70,12 +69,10 @@ class Seals:
         self._keys = keys
         seals = {task: find_seal(text) for task, text in bodies.items()}
         self._keyids = {task: keyid for task, keyid in seals.items() if keyid is not None}
-        """Sealed task -> id of its key."""
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Sealed tasks whose key was not handed over: their person was erased, or the key store
-        lacks it."""
+        """Sealed tasks without a key: their person was erased, or the key store lacks it."""
         return tuple(sorted(t for t, keyid in self._keyids.items() if keyid not in self._keys))
 
     def find_body(self, task: str) -> str | None:

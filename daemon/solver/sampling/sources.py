@@ -40,8 +40,7 @@ def batch_of(
     number: int,
     drawn: Sequence[tuple[str, TaskPool]],
 ) -> Batch:
-    """Return the batch of this number: a group of attempts at each drawn task. Raise
-    UnknownTask."""
+    """Return the batch of this number, a group per drawn task. Raise UnknownTask."""
     seed = Random(f"batch {spec.seed} {number}").getrandbits(48)
     attempts: list[Attempt] = []
     for place, (task_id, pool) in enumerate(drawn):
@@ -81,8 +80,8 @@ class Source(Protocol):
         """Play with this policy from now on."""
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Yield attempts' trajectories as they finish. Raise EnvironmentFailure and the source's
-        own."""
+        """Yield trajectories as they finish. Raise EnvironmentFailure and the source's own
+        errors."""
 
     def close(self) -> None:
         """Release what the source holds."""

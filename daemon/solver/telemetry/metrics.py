@@ -30,9 +30,7 @@ class StepMetrics(StrictModel):
     updated: bool
     """Whether weights changed; False if no group taught anything."""
     rollouts: int
-    """Number of rollouts sampled for this step."""
     refused: int
-    """Number of sampled rollouts that are not trainable."""
     groups: int
     informative: float
     """Share of groups with both verdicts."""

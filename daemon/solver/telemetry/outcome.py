@@ -31,9 +31,7 @@ class Outcome(StrictModel):
 
     outcome: Literal["trained", "competence_gap", "failed"]
     adapter: str | None = None
-    """Directory of the adapter."""
     sha256: str | None = None
-    """sha256 of the adapter's weights."""
     steps: int
     """Number of optimizer steps, supervised ones included."""
     rollouts: int

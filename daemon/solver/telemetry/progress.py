@@ -18,7 +18,6 @@ class Figures(StrictModel):
 
     attempts: int
     passed: float
-    """Share of rollouts that passed."""
     groups: int
     informative: float
     """Share of the groups that neither all pass nor all fail."""
@@ -45,7 +44,6 @@ class WarmStartReport(StrictModel):
     successes: int = 0
     """Number of the agent's own recorded successes trained on."""
     left_out: tuple[str, ...]
-    """Tasks that the oracle did not pass."""
     steps: int
     tokens: int
     """Number of written tokens, over all epochs."""
@@ -58,7 +56,6 @@ class Progress(StrictModel):
     """Report on an update, a warm start, or an assessment of a supervised job."""
 
     batch: int
-    """Number of journal entries so far."""
     steps: int
     """Number of optimizer steps so far, supervised ones included."""
     rollouts: int
@@ -150,7 +147,7 @@ def compare_figures(
     so_far: Mapping[str, Count],
     rewards: Mapping[str, RewardKind] | None = None,
 ) -> dict[str, Both]:
-    """Return a batch's figures beside those so far, by name; `rewards` are those other than the
+    """Return a batch's figures beside those so far, by name; `rewards`: those beside the
     verdict."""
     return {
         name: Both(

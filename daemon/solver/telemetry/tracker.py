@@ -44,8 +44,7 @@ class Tracker:
         """Newest step that the run had when it was opened."""
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Log every number in a document at this step, unless the run has the step; leave out the
-        rest."""
+        """Log every number in a document, and nothing else, at this step unless the run has it."""
         if self._last is None or step > self._last:
             self._run.log(flat(figures), step=step)
 
@@ -69,8 +68,8 @@ def _numbers(figures: Mapping[str, Any], before: str) -> Iterator[tuple[str, flo
 
 @contextmanager
 def open_tracker(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
-    """Open a run of this name, and finish it at the end of the block. Raise UnknownTracker,
-    NoTrackerLibrary, TrackerRefusal, and what the library raises later."""
+    """Open a run, and finish it in any case. Raise UnknownTracker, NoTrackerLibrary,
+    TrackerRefusal, and what the library raises later."""
     library, _, project = setting.partition(":")
     if library not in _OPENING or not project:
         raise UnknownTracker(
