@@ -222,9 +222,9 @@ def _rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, place: _Place) -> Tensor:
-    """Return (N, H W): attention of (N, H, W) queries to the positions that they may look at. Two
-    batched products and a softmax are faster on a CPU, for one token per conversation, than the
-    fused kernel, which repeats the keys for every head of a group."""
+    """Return (N, H W): attention of (N, H, W) queries. For one token per conversation, two products
+    and a softmax are faster on a CPU than the fused kernel, which repeats keys for a group's
+    heads."""
     _, heads, width = query.shape
     batch, tokens, span = place.bias.shape
     key_heads = keys.shape[1]

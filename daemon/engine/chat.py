@@ -41,7 +41,6 @@ _ASIDE_ENDS: Final = re.compile(CLOSING, re.IGNORECASE)
 _PIECES: Final = 4096
 """Encoded pieces in the cache: a hundred conversations of forty. A busy server fills it."""
 _LONGEST_PIECE: Final = 32 << 10
-"""Characters of the longest piece that is cached."""
 _WORD: Final = "answer"
 """Content of an answer, to find the template's end of a turn."""
 _COMPOSED: Final = 4
@@ -83,8 +82,7 @@ class Chat:
         self._check_ends(directory)
 
     def _check_ends(self, directory: Path) -> None:
-        """Raise NoEndToken without a configured end token, or if others end the template's
-        turns."""
+        """Raise NoEndToken without an end token, or if the template ends turns with another."""
         known = self.ends & set(self.tokenizer.get_vocab().values())
         written = self._find_turn_end()
         added = self.tokenizer.added_tokens_decoder
@@ -112,8 +110,7 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] = (),
         **variables: Any,
     ) -> tuple[int, ...]:
-        """Return a conversation's ids with an answer's beginning, by `variables`. Raise
-        NoTemplate."""
+        """Return a prompt's ids; the template gets `variables`. Raise NoTemplate."""
         return self.encode_rendering(self.render_prompt(messages, tools, variables))
 
     def render_prompt(
@@ -271,8 +268,7 @@ def _with_aside(message: Message) -> dict[str, Any]:
 
 
 def _parse_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request's message as chat templates read it; arguments without an object stay
-    text."""
+    """Return a request's message for templates; arguments that are no object stay as they are."""
     document = {**message, "content": message.get("content") or ""}
     if calls := message.get("tool_calls"):
         document["tool_calls"] = [

@@ -135,7 +135,6 @@ class Engine:
         self._slots = [_Slot(number) for number in range(slots)]
         self._waiting: deque[_ActiveRequest] = deque()
         self._mixture: Mixture | None = None
-        """Policies that last shared a forward."""
         self._tickets = 0
         self._ticks = 0
 
@@ -408,7 +407,6 @@ def compute_logprobs(logits: Tensor, requests: Sequence[Request]) -> Tensor:
 
 
 def _filter_logits(logits: Tensor, requests: Sequence[Request]) -> Tensor:
-    """Set logits that top-k and top-p leave out to -inf."""
     count, device = logits.shape[-1], logits.device
     ordered, order = logits.sort(dim=-1, descending=True)
     ranks = torch.arange(count, device=device)

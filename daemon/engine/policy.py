@@ -28,7 +28,6 @@ from daemon.engine.lora import attach, read_adapter
 from daemon.engine.weights import IncompatibleModel, Weights
 
 _PROBE: Final = 12
-"""Tokens on which a model's own forward is compared with ours."""
 _TOLERANCE: Final = 1e-3
 """Largest difference of a logit, as a share of the largest logit, in float32."""
 
@@ -52,8 +51,7 @@ class Policy:
 
     @classmethod
     def of(cls, model: PreTrainedModel | PeftModel, name: str) -> Self:
-        """Copy a model as it is now. Raise IncompatibleModel. The base under adapters is not
-        probed: `load` or `of` that base did it."""
+        """Copy a model as it is now, unprobed under adapters. Raise IncompatibleModel."""
         if isinstance(model, PeftModel):
             base: Any = model.get_base_model()
             return cls(name, Weights.of(base))
@@ -106,8 +104,7 @@ def silence_peft() -> Iterator[None]:
 def load_policy(
     directory: Path, name: str, dtype: Literal["float32", "bfloat16"], threads: int | None
 ) -> Policy:
-    """Load a checkpoint, with `threads` (None: torch's number). Raise IncompatibleModel,
-    OSError."""
+    """Load a checkpoint; `threads` None: torch's number. Raise IncompatibleModel, OSError."""
     if threads is not None:
         torch.set_num_threads(threads)
     return Policy.load(directory, name, getattr(torch, dtype))

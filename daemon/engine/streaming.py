@@ -46,7 +46,6 @@ class Detokenizer:
         self._window: list[int] = []
         """The last ids: first some whose text was given out, as context."""
         self._given = 0
-        """Number of them that were given out."""
 
     def push(self, token: int) -> str:
         """Take a token and return the text that is certain now."""
@@ -64,8 +63,7 @@ class Detokenizer:
         return len(self._window) - self._given > _LONGEST_CHARACTER
 
     def _release_bytes(self) -> str:
-        """Return the text of all ids but the last, unreadable bytes; "" where that cuts a
-        character."""
+        """Return the text of all ids but the last ones, or "" where that would cut a character."""
         before, held = self._window[:-_LONGEST_CHARACTER], self._window[-_LONGEST_CHARACTER:]
         text = self._decode(before)
         if text + self._decode(held) != self._decode(self._window):

@@ -28,7 +28,7 @@ Part = tuple[int, Emission]
 """Number of a request among those of its call, and a token of its answer."""
 
 _STOP_SECONDS: Final = 10.0
-"""A tick takes a fraction of a second."""
+"""Far more than a tick, which takes a fraction of a second."""
 
 _logger = logging.getLogger(__name__)
 

@@ -143,8 +143,8 @@ class Vllm:
         return {**kept, **_SETTINGS, **self._settings}
 
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
-        """Return when it answers, calling `waiting` (may raise) meanwhile. Raise VllmFailure,
-        OSError."""
+        """Return when the server answers; call `waiting`, which may raise, again and again. Raise
+        VllmFailure, OSError."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -217,8 +217,7 @@ def _kill_group(leader: int) -> None:
 
 
 def _reserve_port() -> socket.socket:
-    """Return a socket bound to a free port, where only a server with SO_REUSEADDR (vLLM) can
-    listen."""
+    """Return a socket bound to a free port. vLLM can listen beside it, as it sets SO_REUSEADDR."""
     reservation = socket.socket()
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reservation.bind(("127.0.0.1", 0))

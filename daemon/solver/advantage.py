@@ -133,8 +133,7 @@ def keep(
     config: FilterConfig,
     rewards: Mapping[str, Sequence[float]] | None = None,
 ) -> FilterResult:
-    """Select the groups that teach something, by verdicts or `rewards`; without these, raise
-    ValueError."""
+    """Select the groups that teach. Raise ValueError if the filter lacks `rewards`."""
     rates = {group: sum(own) / len(own) for group, own in successes.items() if own}
     informative = {group for group, rate in rates.items() if 0 < rate < 1}
     teaching = informative
@@ -157,7 +156,6 @@ def keep(
 def _find_dispersed(
     groups: Iterable[str], rewards: Mapping[str, Sequence[float]], least: float
 ) -> set[str]:
-    """Return the groups whose rewards differ by more than `least`."""
     missing = [group for group in groups if not rewards.get(group)]
     if missing:
         raise ValueError(f"a filter on rewards needs those of group {missing[0]}; it has none")

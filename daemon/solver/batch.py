@@ -48,8 +48,7 @@ def choose(
     ends: frozenset[int],
     temperature: float = 1.0,
 ) -> BatchSelection:
-    """Refuse untrainable rollouts, which make their groups smaller; select the groups that
-    teach."""
+    """Refuse untrainable rollouts, which count as no failures; select the groups that teach."""
     judged, refused = trainable(trajectories, ends, temperature)
     verdicts: dict[str, list[bool]] = {}
     rewards: dict[str, list[float]] = {}
@@ -104,8 +103,7 @@ def mini_batches(rollouts: Sequence[list[Row]], count: int) -> Iterator[list[Row
 
 
 def micro_batches(batch: Sequence[Row], budget: int) -> list[list[Row]]:
-    """Group rows of similar length into micro-batches of at most `budget` padded tokens, or one
-    row."""
+    """Group rows of similar length, within `budget` padded tokens unless a row alone exceeds it."""
     batches: list[list[Row]] = []
     for row in sorted(batch, key=lambda row: -row.length):
         longest = batches[-1][0].length if batches else 0

@@ -17,8 +17,8 @@ from events.jobs import JobSpec
 
 
 def follow() -> int:
-    """Follow until the first process ends; return its exit code. Raise ProcessLoss, or what ends
-    it."""
+    """Follow until the first process ends; return its exit code. Raise ProcessLoss, and what
+    loading and updating raise: the first process then ends too."""
     model: PeftModel | None = None
     learner: Learner | None = None
     while True:

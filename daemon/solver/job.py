@@ -113,8 +113,8 @@ def run(
 
 
 def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return the job's outcome, or None before its end. Raise BadAdapter (damage), CannotBegin
-    (another spec's)."""
+    """Return the job's outcome, or None before its end. Raise BadAdapter for a damaged adapter,
+    CannotBegin for another spec's results."""
     folder = out / ADAPTER
     if folder.exists():
         provenance = verify(folder)
@@ -224,7 +224,6 @@ class Job:
         """Reason why it played fewer rollouts than it may, or None."""
         self._warmed = False
         self._played_with = -1
-        """Optimizer steps of the policy that the source has."""
 
     def __enter__(self) -> Self:
         return self
@@ -311,7 +310,6 @@ class Job:
         return self._progress(batch, metrics, played - began, time.monotonic() - played)
 
     def _sample(self, *, refill: bool = False) -> Sequence[Trajectory]:
-        """Return the next batch, from the journal, or played and made durable."""
         self._save_due(self.spec.batch)
         number = self._batches
         tasks = self._choice.draw(number, refill=refill)
@@ -374,7 +372,7 @@ class Job:
         return metrics
 
     def _check_numbers(self, batch: Sequence[Trajectory]) -> None:
-        """Raise TrainingAbort if no answer has finite log-probabilities: the budget is wasted."""
+        """Raise TrainingAbort if no answer has finite log-probabilities, to waste no budget."""
         if self.steps and batch and not any(trajectory.finite for trajectory in batch):
             raise TrainingAbort(
                 f"after step {self.steps} no answer of the policy has log-probabilities that are "
@@ -463,7 +461,6 @@ class Job:
         )
 
     def _finish(self) -> None:
-        """Save the adapter, or give up. Raise NothingLearnt."""
         sampled = bool(self.history.pools) and not self._users_err
         if sampled and probe_pools(self.spec, self.history).hopeless:
             self._give_up()

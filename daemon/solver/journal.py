@@ -67,9 +67,8 @@ class Journal:
     """The batches of one job, in order."""
 
     def __init__(self, path: Path, spec: str, seals: Seals = NO_SEALS) -> None:
-        """Open or begin the journal of the spec with this sha256. Begin anew if a person's tasks
-        were readable then and are not now. Raise BadJournal, BadSeal, JournalWriteError,
-        OSError."""
+        """Open or begin the journal of the spec with this sha256; begin anew if sealed tasks have
+        lost their keys since. Raise BadJournal, BadSeal, JournalWriteError, OSError."""
         self.path = path
         self._seals = seals
         stored, end = read(path, spec)
@@ -180,8 +179,7 @@ def write_successes(trajectories: Sequence[Trajectory]) -> bytes:
 
 
 def read_successes(folder: Path, spec: JobSpec) -> dict[str, Trajectory]:
-    """Return rollout -> trajectory of a spec's successes. Raise BadJournal for a missing or other
-    file."""
+    """Return rollout -> trajectory of a spec's successes. Raise BadJournal for a wrong file."""
     wanted = None if spec.warm_start is None else spec.warm_start.successes
     if wanted is None:
         return {}
@@ -211,8 +209,8 @@ def write_definitions(bodies: Mapping[str, str]) -> bytes:
 
 
 def read_definitions(folder: Path) -> dict[str, str]:
-    """Return id by content -> body, unchecked, of a folder's file (if any); skip bad lines. Raise
-    OSError."""
+    """Return id by content -> body from a folder's file, {} without one. Bodies are not checked,
+    and lines that are no definitions are left out. Raise OSError."""
     path = folder / DEFINITIONS
     return parse_definitions(path.read_bytes()) if path.exists() else {}
 

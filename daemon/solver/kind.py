@@ -41,6 +41,5 @@ class JobKind:
     load_run: Callable[[], RunJob]
     """Imports what runs the job: torch takes seconds."""
     role: Role = "agent"
-    """Role of the adapter that it leaves."""
     read_shown: ReadShown | None = None
     """None: the agent's own successes."""

@@ -54,9 +54,8 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
 def attach_head(
     model: PreTrainedModel, settings: LoraSettings, rows: Tensor, tokens: Sequence[int]
 ) -> PeftModel:
-    """Add an adapter of a frozen model's head, which adds to the logit of each of K tokens the
-    product of its row of (K, D) `rows` with the last hidden state. Raise BadAdapter for other
-    settings."""
+    """Add an adapter of a frozen model's head: the logit of each of K tokens gains the product of
+    its row of (K, D) `rows` with the last hidden state. Raise BadAdapter for other settings."""
     _, head = parts(model)
     name = next(name for name, module in model.named_modules() if module is head)
     if settings.targets != (name.split(".")[-1],) or settings.rank != len(rows):
@@ -92,7 +91,8 @@ def _add_adapter(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
 
 
 def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
-    """Raise BadAdapter unless targets are linear layers and the rank fits. The head may be one."""
+    """Raise BadAdapter unless targets are linear layers and the rank fits. The head may be one: its
+    adapter changes no embedding that shares its weights."""
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     for target in settings.targets:
         layers = [m for name, m in linear.items() if name.split(".")[-1] == target]
@@ -111,8 +111,7 @@ def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
 
 
 def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Provenance]:
-    """Load an adapter to train further, and a frozen copy as reference. Raise BadAdapter,
-    WrongBase."""
+    """Load an adapter for training, and a frozen copy as reference. Raise BadAdapter, WrongBase."""
     provenance = verify(folder)
     check_base(provenance, model, folder)
     parent = read_adapter(folder, model)
@@ -144,9 +143,8 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def save(model: PeftModel, folder: Path, provenance: Provenance) -> str:
-    """Write an adapter into a new directory and return its weights' sha256. Raise BadAdapter for
-    weights that are not finite or an existing directory, AdapterWriteError when the disk
-    refuses."""
+    """Write an adapter into a new directory; return its weights' sha256. Raise BadAdapter if the
+    directory exists or a weight is not finite, AdapterWriteError if the disk refuses."""
     if folder.exists():
         raise BadAdapter(f"{folder} exists; an adapter is never overwritten: choose another name")
     tensors = _tensors(model)

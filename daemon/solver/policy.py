@@ -85,8 +85,7 @@ def _score_tokens(
 
 class _TokenScores(Function):
     """Log-probabilities through a fixed head, tile by tile: no whole (N, V) matrix is ever built.
-    It keeps the gradient by hidden states, d log p(y) / d h = (e_y - p) W / temperature, not the
-    logits."""
+    Keeps their gradient by hidden states, d log p(y) / d h = (e_y - p) W / temperature."""
 
     @staticmethod
     def forward(

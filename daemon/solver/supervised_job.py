@@ -163,8 +163,7 @@ class SupervisedJob:
             return make_failure(error, run.activity)
 
     def read_outcome(self, spec: JobSpec, out: Path) -> Outcome | None:
-        """Return the job's outcome, or None before its end. Raise BadAdapter (damage), CannotBegin
-        (another spec's)."""
+        """Return the job's outcome, or None before its end. Raise BadAdapter, CannotBegin."""
         return _read_outcome(spec, out, self.figures, self.result)
 
 

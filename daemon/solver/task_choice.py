@@ -39,7 +39,6 @@ class Choice:
         self._owed: defaultdict[str | None, float] = defaultdict(float)
         """Environment -> groups that it is behind the sum of its shares, if kept apart."""
         self._due: str | None = None
-        """Environment of the present batch, if kept apart."""
         self._shifts = 0
 
     def find_pool(self, task: str) -> TaskPool:
@@ -51,8 +50,7 @@ class Choice:
         return self._pools[task].name
 
     def shift(self, pools: Sequence[TaskPool]) -> None:
-        """Draw from other pools, in a new order; tasks without a pool stay in their last one's
-        figures."""
+        """Draw from these pools now; dropped tasks stay in the figures of their last pool."""
         self.pools = tuple(pools)
         self._pools.update({task: pool for pool in pools for task in pool.tasks})
         self._drawn.clear()
@@ -60,8 +58,7 @@ class Choice:
         self._shifts += 1
 
     def draw(self, batch: int, *, refill: bool = False) -> list[str]:
-        """Draw and count a batch's tasks. A `refill` keeps the environment of the batch that it
-        joins."""
+        """Draw and count a batch's tasks; a `refill` keeps the environment of the last batch."""
         if self.spec.sampler.environments == "apart":
             self._take_turn(refill=refill)
         names = self._spread(Random(f"pools {self.spec.seed} {batch}").random())

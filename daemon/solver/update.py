@@ -107,7 +107,7 @@ class Learner:
         return choose(trajectories, self.algorithm, self.ends, self.temperature)
 
     def step(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
-        """Train on a batch once, if a group teaches anything. Raise UnstableUpdate,
+        """Train on a batch once; change nothing if no group teaches. Raise UnstableUpdate,
         IncompatibleModel."""
         chosen = self.choose(trajectories)
         groups = self._groups(chosen)
@@ -155,7 +155,6 @@ class Learner:
         return losses, norms
 
     def _prepare(self, part: Sequence[Row], parts: int) -> list[_Micro]:
-        """Return a mini-batch's micro-batches, with what must be known before the update."""
         own = parallel.share(sorted(part, key=lambda row: -row.length))
         micros = micro_batches(own, self._micro_tokens())
         batches = [_Micro(pad(micro, self.device)) for micro in micros]

@@ -53,8 +53,7 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
 def references(
     find: Callable[[str], Environment], chat: Chat, tasks: Iterable[str], name: str
 ) -> Iterator[Trajectory]:
-    """Yield each task's reference, passed or not, as rollout `name`/number; `find` its
-    environment."""
+    """Yield each task's reference, passed or not, as rollouts `name`/0, `name`/1 and so on."""
     for number, task in enumerate(tasks):
         environment = find(task)
         yield reference(environment, chat, environment.task(task), f"{name}/{number}")

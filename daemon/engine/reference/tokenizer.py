@@ -64,7 +64,6 @@ _PIECES: Final = "|".join(
 """Pieces of a text, the first that matches. JSON is cut from the end of one value to the start of
 the next, keys included."""
 _REFLECTING: Final = f"{OPENING}|{CLOSING}|{_PIECES}"
-"""The same with the tags of asides."""
 _CHARACTERS: Final = ("\n", *map(chr, range(0x20, 0x7F)))
 _BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 

@@ -124,8 +124,8 @@ def train(
     seed: int,
     mix: Mix | None = None,
 ) -> Iterator[Step]:
-    """Train in place, a step per item. Optimizers begin fresh in every phase, a function of
-    weights."""
+    """Train in place, a step per item. Each phase depends on weights alone: optimizers are
+    fresh."""
     number = seen = 0
     for place, phase in enumerate(recipe.phases):
         optimizers = _optimizers(model, recipe)
@@ -208,8 +208,7 @@ def run(
     tokens: PreTrainedTokenizerFast,
     make_mix: Callable[[Chat], Mix] | None = None,
 ) -> int:
-    """Train, test, and choose a checkpoint; return 0. `make_mix` gets the fresh checkpoint's
-    chat."""
+    """Train, test, choose a checkpoint; return 0. `make_mix` gets the fresh checkpoint's chat."""
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.use_deterministic_algorithms(True)

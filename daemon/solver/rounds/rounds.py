@@ -48,8 +48,8 @@ class Rounds:
         self, spec: JobSpec, settings: JobRounds, environment: "Environment", chat: "Chat",
         out: Path, spec_digest: str,
     ) -> None:  # fmt: skip
-        """`spec_digest` is that of the requested spec. Raise UnknownTask for an unknown `known`
-        task."""
+        """`settings` are the spec's rounds, `out` is the job's directory, `spec_digest` that of the
+        requested spec. Raise UnknownTask for a known task that the environment does not make."""
         self._spec, self._settings = spec, settings
         self._environment, self._chat, self._out = environment, chat, out
         self._digest = spec_digest
@@ -63,7 +63,6 @@ class Rounds:
         own = [task for pool in targets for task in pool.all_tasks]
         self._known = [PriorTask.of(environment.task(task)) for task in (*settings.known, *own)]
         self._tries: list[TaskProposed | TaskRejected] = []
-        """Tasks that the round before wrote."""
         self.closed = 0
         """Number of closed rounds."""
 
@@ -86,8 +85,8 @@ class Rounds:
         return own and is_open and attempt.user is None and attempt.reward == "verdict"
 
     def is_due(self, rollouts: int) -> bool:
-        """Return whether a round is due: rounds divide equally what a warm start leaves of the
-        budget."""
+        """Return whether a round is due at so many used rollouts. The rounds divide the budget
+        equally, without what a warm start showed."""
         next_round, count = self.closed + 1, self._settings.count
         if next_round >= count or not self._part:
             return False

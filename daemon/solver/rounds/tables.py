@@ -76,8 +76,7 @@ class JobTables:
             yield connection
 
     def close_round(self, rollouts: Sequence[RolloutEnded]) -> int:
-        """Fold rollouts in order and close a round over them; return its number, from 0. Raise
-        NotFolded."""
+        """Fold rollouts in order, close a round, and return its number from 0. Raise NotFolded."""
         for data in rollouts:
             self._append(data, data.rollout)
         self._runner.catch_up()

@@ -66,8 +66,7 @@ class JobEnvironments:
         return self._by_name.get(task.partition("/")[0], self.own)
 
     def name_kind(self, task: str) -> str:
-        """Return a task's capability, with a foreign environment's name before it. Raise
-        UnknownTask."""
+        """Return a task's capability, with a foreign environment's name. Raise UnknownTask."""
         environment, kind = self.find(task), self.task(task).capability
         return kind if environment is self.own else f"{environment.name}/{kind}"
 

@@ -149,8 +149,7 @@ class InProcess:
     def play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy
     ) -> Iterator[Rollout]:
-        """Yield rollouts as they finish; `environment` is the default one. Raise
-        EnvironmentFailure."""
+        """Yield finished rollouts; `environment` is the default. Raise EnvironmentFailure."""
         for entry in self._play(environment, attempts, policy):
             yield self._rollout(entry, policy)
 
@@ -169,8 +168,7 @@ class InProcess:
     def _play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy | None
     ) -> Iterator[_Open]:
-        """Yield each attempt's episode at its end, or without a policy at the agent's first
-        turn."""
+        """Yield each episode at its end, or without a policy at the agent's first turn."""
         waiting = iter(attempts)
         writing: dict[int, _Open] = {}
         finished: list[_Open] = []

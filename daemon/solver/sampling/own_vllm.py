@@ -66,8 +66,7 @@ class OwnVllm:
         self._remote: RemoteSource | None = None
 
     def adopt(self, version: Version) -> None:
-        """Start the server once, and load the adapter. Raise VllmFailure and RemoteSource's
-        errors."""
+        """Start the server once, load the adapter. Raise VllmFailure and RemoteSource's errors."""
         if self._remote is None:
             self._server.start(self._waiting)
             self._remote = RemoteSource(

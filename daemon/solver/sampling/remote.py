@@ -66,7 +66,6 @@ class Pace:
     def __init__(self, per_second: float | None) -> None:
         self._interval = 0.0 if per_second is None else 1 / per_second
         self._free = 0.0
-        """Time of the loop's clock when the next request may go."""
 
     async def wait(self) -> None:
         """Wait until the caller's turn."""
@@ -138,7 +137,7 @@ class RemoteSource:
         out: Path,
     ) -> None:
         """Raise EndpointRefusal for an invalid URL or a missing key, BadAdapter for a user's
-        adapter."""
+        adapter that is not the spec's."""
         self._spec = spec
         self._place = place
         self._environments = environments
@@ -153,7 +152,6 @@ class RemoteSource:
             for user in list_adapter_users(pool.user for pool in spec.pools)
         }
         self._served = place.model
-        """Name of the newest version on the server."""
         self._policy = spec.job
         self._loop = asyncio.new_event_loop()
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
@@ -216,7 +214,6 @@ class RemoteSource:
     async def _prepare_agent(
         self, stack: AsyncExitStack, agents: dict[int, TokenAgent]
     ) -> Callable[[Environment, TaskDefinition, int], TokenAgent]:
-        """Return a maker of an episode's agent, which it keeps in `agents` by seed."""
         pace = Pace(self._place.max_requests_per_second)
         place = await stack.enter_async_context(self._make_endpoint(self._served))
 

@@ -47,8 +47,7 @@ def write_keys(keys: Iterable[Key]) -> dict[str, str]:
 
 
 def take_keys(variables: MutableMapping[str, str]) -> dict[str, Key]:
-    """Take id -> key out of the variables: no process that the job starts has them. Raise
-    BadSeal."""
+    """Take the keys out of the variables, so that no child process has them. Raise BadSeal."""
     text = variables.pop(KEYS, "")
     try:
         secrets = json.loads(text) if text else {}

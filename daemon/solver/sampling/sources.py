@@ -80,8 +80,7 @@ class Source(Protocol):
         """Play with this policy from now on."""
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Yield trajectories as they finish. Raise EnvironmentFailure and the source's own
-        errors."""
+        """Yield finished trajectories. Raise EnvironmentFailure and the source's own errors."""
 
     def close(self) -> None:
         """Release what the source holds."""

@@ -147,8 +147,7 @@ def compare_figures(
     so_far: Mapping[str, Count],
     rewards: Mapping[str, RewardKind] | None = None,
 ) -> dict[str, Both]:
-    """Return a batch's figures beside those so far, by name; `rewards`: those beside the
-    verdict."""
+    """Return figures of a batch and so far, by name; `rewards`: of pools beyond the verdict."""
     return {
         name: Both(
             batch=batch[name].figures() if name in batch else None,
