@@ -200,7 +200,9 @@ class _Place:
     """Places of N new tokens of B slots, and what each may look at."""
 
     rows: Tensor
+    """(N,) slot of each."""
     columns: Tensor
+    """(N,) position of each."""
     read: Tensor | slice
     there: Tensor | None
     """(B, T): places of the tokens in a padded batch; None for one token each."""
@@ -223,8 +225,7 @@ def _rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, place: _Place) -> Tensor:
     """Return (N, H W): attention of (N, H, W) queries. For one token per conversation, two products
-    and a softmax are faster on a CPU than the fused kernel, which repeats keys for a group's
-    heads."""
+    and a softmax are faster on a CPU than the fused kernel, which repeats keys for each head."""
     _, heads, width = query.shape
     batch, tokens, span = place.bias.shape
     key_heads = keys.shape[1]

@@ -41,6 +41,7 @@ _ASIDE_ENDS: Final = re.compile(CLOSING, re.IGNORECASE)
 _PIECES: Final = 4096
 """Encoded pieces in the cache: a hundred conversations of forty. A busy server fills it."""
 _LONGEST_PIECE: Final = 32 << 10
+"""Characters of the longest piece that is cached."""
 _WORD: Final = "answer"
 """Content of an answer, to find the template's end of a turn."""
 _COMPOSED: Final = 4

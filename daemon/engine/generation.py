@@ -290,7 +290,6 @@ class Engine:
         return [self._write(slot, token) for slot, token in zip(writing, drawn, strict=True)]
 
     def _choose_model(self, batch: Sequence[_Slot]) -> tuple[Weights | Mixture, list[int]]:
-        """Return the batch's weights or mixture, and each slot's place in the mixture."""
         policies = [slot.running.policy.weights for slot in batch if slot.running is not None]
         if all(weights is policies[0] for weights in policies):
             return policies[0], []

@@ -4,8 +4,8 @@ The engine has no keys, and browsers send pages' requests to their own machine t
 that an attacker's DNS points there. So it checks Host where it listens to its own machine alone,
 and Origin and Sec-Fetch-Site everywhere, like a gateway without keys
 (producers/gateway/http/request_guard.py). Commands must be `application/json`, which no page sends
-to another site without asking. It decides by headers alone. Not covered: other programs of this
-machine, and clients beyond it.
+to another site without asking. Guarantee: it decides by headers alone. Not covered: other programs
+of this machine, and clients beyond it.
 """
 
 from collections.abc import Iterable

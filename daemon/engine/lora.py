@@ -1,8 +1,5 @@
 """Read a directory of PEFT as a LoRA adapter that fits a model, and attach it.
 
-    adapter = read_adapter(folder, model)      or BadAdapter, which names the fault
-    adapted = attach(model, adapter)           PEFT's model around it
-
 The files are read once: what was checked is attached. PEFT interprets no setting:
 daemon/adapters/compatibility.py resolves ranks and scales, and PEFT gets layers' names. Not
 covered: which base an adapter was trained on, beyond its shapes.
@@ -63,7 +60,6 @@ class LoraAdapter:
 
 
 def _name_others(values: Mapping[str, Any], usual: Any) -> dict[str, Any]:
-    """Return unusual values, by patterns that match one layer each."""
     return {f"^{re.escape(name)}": value for name, value in values.items() if value != usual}
 
 

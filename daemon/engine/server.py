@@ -68,7 +68,9 @@ from daemon.engine.wire import (
 from events.errors import KintsugiError
 
 MAX_BODY: Final = 32 << 20
+"""Bytes of a request."""
 MAX_ADMIN_BODY: Final = 64 << 10
+"""Bytes of a command: a name and a path."""
 
 _SMALL: Final = 32 << 10
 """Most bytes of a request that is read and encoded at once: a few milliseconds."""
@@ -355,8 +357,6 @@ class Answers:
 
 
 class _EventStream(StreamingResponse):
-    """Server-sent events that call `done` however they end."""
-
     def __init__(self, events: AsyncIterator[bytes], done: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream")
         self._done = done

@@ -106,7 +106,8 @@ class Vllm:
         flags: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Serve `checkpoint` as `name`; with these flags and variables last."""
+        """Serve `checkpoint` as `name`, with `flags` and `settings` (variables) after the usual
+        ones."""
         self.checkpoint = checkpoint
         self.name = name
         self.log = log

@@ -197,6 +197,7 @@ class Assignment:
     stacks: Sequence[Mapping[str, tuple[Tensor, Tensor] | None]]
     """Per layer: matrix -> (P, I, R) and (P, R, O) factors of P members; None if unchanged."""
     head: tuple[Tensor, Tensor] | None
+    """The same of the head."""
     tokens: Tensor
     """(P room,): tokens member by member, filled up to `room` each."""
     back: Tensor
@@ -219,7 +220,6 @@ class Assignment:
 
 
 def _stack_factors(factors: "Sequence[Factors | None]") -> tuple[Tensor, Tensor] | None:
-    """Stack adapters' factors of one matrix, filled up with zeros to the largest rank."""
     known = [item for item in factors if item is not None]
     if not known:
         return None
@@ -334,7 +334,6 @@ def _stack_deltas(linears: Sequence[Any]) -> Factors:
 
 
 def _effective(linear: Any) -> Tensor:
-    """Return a copy of a linear layer's matrix as it applies now, adapters included."""
     if not isinstance(linear, LoraLayer):
         return _snapshot(linear.weight)
     base: Any = linear.get_base_layer()

@@ -80,6 +80,7 @@ _RESERVED: Final = frozenset(
 """Names that no template variable may have."""
 
 MAX_CHOICES: Final = 128
+"""Answers to one prompt."""
 MAX_ANSWERS: Final = 1024
 """Answers to one request, which may hold many prompts."""
 MAX_TOP_LOGPROBS: Final = 20
@@ -92,7 +93,9 @@ MAX_STOPS: Final = 64
 MAX_STOP_CHARACTERS: Final = 256
 MAX_STOP_TOKENS: Final = 1024
 MAX_NAME: Final = 256
+"""Characters of a model's name."""
 MAX_PATH: Final = 4096
+"""Characters of a path, as Linux has it."""
 
 
 def _check_number(value: Any) -> Any:

@@ -5,7 +5,7 @@
     python -m daemon.solver parity FILE             the loss against a file of cases (parity.py)
     python -m daemon.solver reward FILE             rewards of repairs, without torch
 
-It is apart from `kintsugi`, which must start without torch. A job's stdout is JSON Lines:
+It is apart from `kintsugi`, which must start without torch. A job's stdout is JSON Lines alone:
 heartbeats, a line per update, and last its outcome, whatever ends it. Exit codes: 0 done, 1 failed
 (also when stopped: SIGTERM and SIGINT end it between two rollouts, and the same command goes on), 2
 wrong usage, a bad spec or a bad line, 3 competence gap. Errors are one sentence on stderr, after a
@@ -203,6 +203,7 @@ def parity(options: Namespace) -> int:
 
 
 def _number(value: float) -> float | None:
+    """Return the value, or None for NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 

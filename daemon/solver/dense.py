@@ -1,12 +1,10 @@
 """The forward pass of a dense Qwen3 under a LoRA adapter, for training on a CPU.
 
-    compute_states(model, ids, on)  ->  (tokens that are scored, width)
-
-It equals the model's own forward, to rounding, in value and gradient (tests), but keeps nothing for
-gradients of base weights. A linear layer is one product, with the adapter added to the weights. The
-last layer's second half runs for scored tokens alone. `takes` tells whether a model is of this
-kind; policy.py runs the others. There is no attention mask: rows are padded on the right, which a
-causal model never sees from the left.
+Guarantee: it equals the model's own forward, to rounding, in value and gradient (tests). It keeps
+nothing for gradients of base weights. A linear layer is one product, with the adapter added to the
+weights. The last layer's second half runs for scored tokens alone. `takes` tells whether a model is
+of this kind; policy.py runs the others. There is no attention mask: rows are padded on the right,
+which a causal model never sees from the left.
 """
 
 from typing import Any, Final, cast
@@ -85,6 +83,7 @@ def compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
 
 
 def _attention(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, batch: int) -> Tensor:
+    """Return (N, heads * size) attention outputs of each token over those before it."""
     own, size = layer.self_attn, layer.self_attn.head_dim
     x = _normalize(layer.input_layernorm, x)
 
@@ -155,8 +154,6 @@ def _normalize(norm: Any, x: Tensor) -> Tensor:
 
 
 class _Norm(Function):
-    """RMS norm over the last axis, with a fixed weight."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)

@@ -224,6 +224,7 @@ class Job:
         """Reason why it played fewer rollouts than it may, or None."""
         self._warmed = False
         self._played_with = -1
+        """Optimizer steps of the policy that the source has."""
 
     def __enter__(self) -> Self:
         return self
@@ -287,7 +288,6 @@ class Job:
         )
 
     def _close_round(self) -> float:
-        """Close a round if one is due and draw from its pools; return the seconds it took, or 0."""
         if self._rounds is None or not self._rounds.is_due(self.rollouts):
             return 0.0
         began = time.monotonic()
@@ -343,7 +343,6 @@ class Job:
         return trajectories
 
     def _play(self, batch: Batch) -> list[Trajectory]:
-        """Play a batch with the current policy; return its trajectories in order."""
         self._check_stop()
         self.activity.phase = "rollouts"
         if self._played_with != self.steps:
@@ -549,8 +548,9 @@ class Job:
         return digest(self.requested)
 
     def _check_tasks(self) -> None:
-        """Check early that kinds of task exist and pools can reward their tasks, by one task per id
-        prefix, as making thousands is slow. Raise UnknownTask, and what a reward's check raises."""
+        """Check early that kinds of task exist, by one task per id prefix, as making thousands is
+        slow; and that pools can reward all theirs. Raise UnknownTask, and what a reward's check
+        raises."""
         siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
         named = (task for pool in self.spec.pools for task in pool.all_tasks)
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():

@@ -34,9 +34,7 @@ from events.messages import StrictModel
 from events.registry import first_problem
 
 SUCCESSES: Final = "successes.json"
-"""Name of the file of successes in the job's directory."""
 DEFINITIONS: Final = "definitions.jsonl"
-"""Name of the file of bodies of tasks by content, in the directory of a job or a trial."""
 
 # -inf must be readable here, for the learner to refuse it.
 _BATCH: TypeAdapter[Any] = TypeAdapter(

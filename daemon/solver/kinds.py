@@ -1,9 +1,4 @@
-"""The kinds of jobs: `agent` is the core's own, the others are those of methods.
-
-check_supported(spec)               raises where this learner does not do what the spec says
-kind = find_kind(spec)
-kind.load_run()(spec, out, report)  runs the job
-"""
+"""The kinds of jobs: `agent` is the core's own, the others are those of methods."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -43,8 +43,8 @@ _REFERENCE: Final = "reference"
 
 
 def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftModel:
-    """Add a fresh adapter to a model, and freeze the model's own weights. One factor begins at 0,
-    so that outputs stay; the other is drawn from `seed` alone. Raise BadAdapter."""
+    """Add a fresh adapter to a model, whose own weights are frozen. One factor begins at 0, so that
+    outputs stay; `seed` draws the other, without the global generator. Raise BadAdapter."""
     _check_targets(model, settings)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

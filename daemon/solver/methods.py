@@ -1,8 +1,4 @@
-"""Wire the learner with the methods: the rewards of pools, and commands beside jobs.
-
-REWARDS[pool.reward]                rewards the rollouts of a pool
-COMMANDS["reward"](arguments)       a command of `python -m daemon.solver`
-"""
+"""Wire the learner with the methods: the rewards of pools, and commands beside jobs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final

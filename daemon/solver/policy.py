@@ -65,6 +65,7 @@ def _compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
 
 
 def _entropy(logits: Tensor) -> Tensor:
+    """Return the (N,) entropies in nats of (N, V) logits."""
     each: Tensor = torch.special.entr(logits.softmax(-1))
     return each.sum(-1)
 
@@ -79,6 +80,7 @@ def _is_constant(head: nn.Module) -> TypeGuard[nn.Linear]:
 def _score_tokens(
     hidden: Tensor, weight: Tensor, written: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
+    """Return (N,) log-probabilities of the written ids, and (N,) entropies."""
     scores = _TokenScores.apply(hidden, weight, written, temperature)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, Tensor], scores)
 
@@ -175,7 +177,8 @@ def _check_dropout(model: nn.Module) -> None:
 
 
 def check_ids(model: nn.Module, highest: int) -> None:
-    """Raise IncompatibleModel for ids beyond the vocabulary, which is outside the matrix."""
+    """Raise IncompatibleModel for ids beyond the vocabulary: they would index outside the
+    matrix."""
     _, head = parts(model)
     if isinstance(head.weight, Tensor) and highest >= head.weight.shape[0]:
         raise IncompatibleModel(

@@ -59,7 +59,6 @@ class Reward:
 
 
 VERDICT: Final = Reward(lambda verdict, _: verdict)
-"""Makes a rollout worth its verdict."""
 
 
 def describe_user_fault(

@@ -1,9 +1,5 @@
 """Read a job's spec (events/jobs.py), compute its identity, and select what can be played of it.
 
-    spec = read_spec(path)                 raises where a value is none, or outside its range
-    named = list_tasks(spec)               the tasks that it draws, shows or must not write again
-    playable = drop_tasks(spec, missing)   without those whose body is missing
-
 The digest is that of the spec before tasks are dropped.
 """
 

@@ -64,7 +64,6 @@ class Trajectory:
     """Id of the group, whose rollouts attempt one task and are compared."""
     task: str
     policy: str
-    """Policy version that wrote the trajectory."""
     turns: tuple[Turn, ...]
     success: bool | None
     """Unshaped verdict, or that on the repair where it alone counts; None if unjudged."""
@@ -77,7 +76,8 @@ class Trajectory:
     user_fault: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
     """Why its user's part is wrong, so that it has no verdict; else None."""
     sealed: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
-    """Encrypted turns of a rollout on a person's task, in a journal alone (sampling/seals.py)."""
+    """Encrypted turns of a person's task, with `turns` empty; in a journal alone
+    (sampling/seals.py)."""
 
     @property
     def is_incomplete(self) -> bool:
@@ -185,7 +185,7 @@ def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
 def sequences(
     trajectory: Trajectory, unit: Literal["rollout", "turn"] = "rollout"
 ) -> list[TokenSequence]:
-    """Return sequences of turns, as few as prompts extend what was before them; or one per turn."""
+    """Return its turns as sequences: one while prompts extend what was before, or one per turn."""
     return [_join_turns(turns) for turns in _runs(trajectory.turns, unit)]
 
 

@@ -199,7 +199,6 @@ def encode_alone(backend: Tokenizer, text: str) -> Sequence[int]:
 
 
 def _is_control(token: AddedToken, source: str) -> bool:
-    """Return whether a token is more than text to a template with this source."""
     content = token.content
     if len(content) < 2 or content.isspace():
         return False
@@ -208,7 +207,6 @@ def _is_control(token: AddedToken, source: str) -> bool:
 
 
 def _match_any(strings: Iterable[str]) -> str:
-    """Return a pattern of the longest of these strings; of nothing, if there are none."""
     alternatives = map(re.escape, sorted(strings, key=len, reverse=True))
     return f"(?:{'|'.join(alternatives) or '(?!)'})"
 
@@ -219,7 +217,8 @@ def _cut(text: str, places: Iterable[tuple[int, int]]) -> list[str]:
 
 def find_agent_tokens(tokens: Mapping[str, AddedToken], source: str, render: Render) -> set[str]:
     """Return the control tokens that an agent's message may spell: those that the template looks
-    for in it, and non-special ones that it writes for reasoning and calls only."""
+    for in it, and non-special ones that it writes for reasoning and calls only. None of them stands
+    in a user's message, or around an answer."""
 
     def show(*messages: dict[str, Any]) -> str:
         try:

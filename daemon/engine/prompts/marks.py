@@ -50,6 +50,7 @@ class Rendering:
 
 
 def _list_texts(value: Any) -> Iterator[str]:
+    """Yield the strings of a JSON value, keys included, however deep it is."""
     values = [value]
     while values:
         item = values.pop()

@@ -41,6 +41,7 @@ class Recipe(StrictModel):
     warmup: int = 30
     """Steps at the beginning of a phase over which the rates rise from 0."""
     batch_tokens: int = 4096
+    """Padded tokens per step."""
     pool: int = 512
     """Demonstrations that are sorted by length at once, so that little is padded."""
 

@@ -27,7 +27,6 @@ from events.messages import StrictModel
 from events.registry import first_problem
 
 ROUNDS: Final = "rounds"
-"""Folder of records in the job's directory."""
 
 
 class WrittenTask(StrictModel):

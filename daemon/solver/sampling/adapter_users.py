@@ -106,7 +106,6 @@ class UserLine:
         self.tokens = 0
         """Tokens written so far, of all candidates."""
         self.tickets: set[int] = set()
-        """Running requests of the engine."""
         self._engine, self._chat, self._policy, self._user = engine, chat, policy, user
         self._steps = writer.write(episode.view(Party.USER))
         self._number = len(episode.messages)

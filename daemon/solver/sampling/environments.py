@@ -1,8 +1,5 @@
 """The environments of a job, and which task is of which.
 
-    environments = JobEnvironments(spec, open_environment)
-    environments.task("shop/cancel/7")
-
 A task's id begins with the name of its environment, whether it is drawn, shown or only known. So
 environments of one job have different names, and a pool has tasks of its own environment alone.
 """
@@ -66,7 +63,7 @@ class JobEnvironments:
         return self._by_name.get(task.partition("/")[0], self.own)
 
     def name_kind(self, task: str) -> str:
-        """Return a task's capability, with a foreign environment's name. Raise UnknownTask."""
+        """Return a task's capability, after a foreign environment's name. Raise UnknownTask."""
         environment, kind = self.find(task), self.task(task).capability
         return kind if environment is self.own else f"{environment.name}/{kind}"
 

@@ -107,7 +107,6 @@ class Seals:
 
 
 NO_SEALS: Final = Seals({}, {})
-"""Seals of a job without persons' tasks."""
 
 
 def _close(trajectory: Trajectory, key: Key) -> Trajectory:

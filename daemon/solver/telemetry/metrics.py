@@ -1,8 +1,7 @@
-"""Figures of a learner's step, and the limits that stop training (KL, ratio, entropy, malformed
-calls).
+"""Figures of a learner's step, and the limits that stop training.
 
 `Tally` counts over micro-batches, `StepMetrics` is the result, and `Guard` raises when a limit is
-broken. A limit of None is off.
+broken (KL, ratio, entropy, malformed calls). A limit of None is off.
 """
 
 import math
@@ -26,7 +25,6 @@ class StepMetrics(StrictModel):
     """Figures of one step. Means over tokens are over trained ones."""
 
     step: int
-    """Number of optimizer steps so far."""
     updated: bool
     """Whether weights changed; False if no group taught anything."""
     rollouts: int

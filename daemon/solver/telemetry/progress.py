@@ -38,7 +38,6 @@ class WarmStartReport(StrictModel):
     """Figures of a warm start."""
 
     pools: tuple[str, ...]
-    """Pools whose reference trajectories were trained on."""
     references: int
     """Number of trajectories of the oracle trained on, those of siblings and replay included."""
     successes: int = 0
