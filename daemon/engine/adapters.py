@@ -70,7 +70,7 @@ class Adapters:
         return entry.policy
 
     def load(self, name: str, folder: Path) -> None:
-        """Serve an adapter under a new name. Raises NameConflict, NoSuchAdapter, BadAdapter."""
+        """Serve an adapter under a new name. Raise NameConflict, NoSuchAdapter, BadAdapter."""
         with self._loading:
             if name in self._loaded or name == self.base.name:
                 raise NameConflict(
@@ -81,7 +81,7 @@ class Adapters:
             self._loaded[name] = AdapterEntry(self._merge(folder, name), folder)
 
     def unload(self, name: str) -> None:
-        """Stop serving the adapter to new requests. Raises UnknownModel."""
+        """Stop serving the adapter to new requests. Raise UnknownModel."""
         if self._loaded.pop(name, None) is None:
             raise UnknownModel(f"The lora adapter '{name}' cannot be found.")
 

@@ -60,7 +60,7 @@ class Chat:
     """A tokenizer with its chat template."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises NoTemplate, NoEndToken, OSError."""
+        """Raise NoTemplate, NoEndToken, OSError."""
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         self.tokenizer = cast(PreTrainedTokenizerFast, loaded)
         if not self.tokenizer.chat_template:
@@ -325,7 +325,6 @@ def _cut(text: str, blocks: Iterable[tuple[int, int]]) -> str:
 
 
 def _call(written: str, name: str) -> ToolCall | None:
-    """Return the call in a text; None for none, or one that cannot be stored."""
     try:
         document = parse_json(written, MAX_DEPTH + 1)  # the call is a level around its arguments
     except UnstorableJson:

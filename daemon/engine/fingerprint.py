@@ -92,8 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def probe_checkpoint(base: Path, adapter: Path, dtype: str = "float32") -> Expectation:
-    """Return the answers of a checkpoint and its adapter. Raise BadAdapter for one that does not
-    fit, KintsugiError without a base."""
+    """Return the answers of a checkpoint and its adapter. Raise BadAdapter, KintsugiError."""
     for folder, named in ((base, "checkpoint"), (adapter, "adapter")):
         if not folder.is_dir():
             raise KintsugiError(f"{folder} is no directory; name the folder of the {named}")

@@ -230,7 +230,6 @@ class Engine:
             )
 
     def _admit(self) -> None:
-        """Put waiting requests into free slots, each where most of its prompt is read already."""
         free = [slot for slot in self._slots if slot.running is None]
         while free and self._waiting:
             begun = self._waiting.popleft()

@@ -106,7 +106,7 @@ class Member:
 
 
 def read_members(folders: Sequence[Path], weights: Sequence[float]) -> list[Member]:
-    """Read adapters. Raises BadAdapter, CannotMerge, WrongBase."""
+    """Read adapters. Raise BadAdapter, CannotMerge, WrongBase."""
     members = [
         _read_member(folder, weight) for folder, weight in zip(folders, weights, strict=True)
     ]

@@ -156,7 +156,6 @@ class Server:
         return self.chat.encode(text)
 
     def _check_length(self, prompt: str | Sequence[int]) -> None:
-        """Raise ApiError for what cannot fit, before it is encoded."""
         length = self.thread.length
         if isinstance(prompt, str):
             most, what = length * self.chat.longest, "characters"

@@ -37,8 +37,8 @@ def byte_tokens(vocabulary: Iterable[tuple[str, int]]) -> frozenset[int]:
 
 
 class Detokenizer:
-    """Ids to text, one at a time. A run of single bytes is decoded at its end, as one wrong byte
-    makes it unreadable."""
+    """Ids to text, one at a time, but runs of bytes whole: one wrong byte makes a run
+    unreadable."""
 
     def __init__(self, decode: Decode, bytes_: frozenset[int] = frozenset()) -> None:
         self._decode = decode

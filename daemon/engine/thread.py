@@ -108,7 +108,7 @@ class EngineThread:
         await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
 
     async def submit(self, policy: Policy, requests: Sequence[Request]) -> Call:
-        """Have requests answered. Raises BadRequest, EngineFailure."""
+        """Have requests answered. Raise BadRequest, EngineFailure."""
         if self.failure is not None:
             raise self.failure
         call = Call(policy, requests)
@@ -141,7 +141,6 @@ class EngineThread:
             self._tell(partial(self._fail, failure))
 
     def _obey(self) -> bool:
-        """Obey the inbox, waiting for a command if there is nothing else to do."""
         waiting = not self._engine.busy
         while True:
             try:

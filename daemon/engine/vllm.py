@@ -106,8 +106,7 @@ class Vllm:
         flags: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Serve `checkpoint` as `name`, with `flags` and `settings` (variables) after the usual
-        ones."""
+        """Serve `checkpoint` as `name`, with `flags` and the variables `settings` last."""
         self.checkpoint = checkpoint
         self.name = name
         self.log = log

@@ -24,7 +24,7 @@ class CannotBegin(KintsugiError):
 
 
 def checkpoint(spec: JobSpec) -> Path:
-    """Return the folder of the base. Raises CannotBegin."""
+    """Return the folder of the base. Raise CannotBegin."""
     folder = Path(spec.checkpoint)
     if not (folder / "config.json").is_file():
         raise CannotBegin(f"{folder} holds no checkpoint (no config.json); correct `checkpoint`")
@@ -71,7 +71,7 @@ def _place(model: Any, device: str) -> None:
 
 
 def new_learner(spec: JobSpec, model: PeftModel, ends: frozenset[int]) -> Learner:
-    """Return a learner with a fresh optimizer. Raises IncompatibleModel."""
+    """Return a learner with a fresh optimizer. Raise IncompatibleModel."""
     return Learner(
         model,
         spec.algorithm,

@@ -142,7 +142,7 @@ class MicroBatch:
 
 
 def pad(batch: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
-    """Return rows as padded tensors. Raises ValueError for no rows."""
+    """Return rows as padded tensors. Raise ValueError for no rows."""
     if not batch:
         raise ValueError("an update needs at least one sequence")
     width = max(row.length for row in batch)

@@ -113,8 +113,7 @@ def run(
 
 
 def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return the job's outcome, or None before its end. Raise BadAdapter for a damaged adapter,
-    CannotBegin for another spec's results."""
+    """Return the job's outcome, or None before its end. Raise BadAdapter, CannotBegin."""
     folder = out / ADAPTER
     if folder.exists():
         provenance = verify(folder)
@@ -141,7 +140,7 @@ def read_gap(spec: JobSpec, out: Path) -> Outcome | None:
 
 
 def write_gap(spec: JobSpec, out: Path, outcome: Outcome) -> None:
-    """Store a competence gap, so that the job ends with it again. Raises OSError."""
+    """Store a competence gap, so that the job ends with it again. Raise OSError."""
     stored = {"spec": spec.model_dump(mode="json"), "outcome": outcome.model_dump()}
     replace_file(out / OUTCOME, json.dumps(stored, indent=1).encode(), is_durable=True)
 
@@ -412,7 +411,6 @@ class Job:
         )
 
     def _select_successes(self, pools: Sequence[str]) -> list[Trajectory]:
-        """Return the recorded successes of these pools, each once; they cost no rollouts."""
         names = (name for pool in self.spec.pools if pool.name in pools for name in pool.successes)
         return [self._successes[name] for name in dict.fromkeys(names)]
 
@@ -548,8 +546,8 @@ class Job:
         return digest(self.requested)
 
     def _check_tasks(self) -> None:
-        """Check early that kinds of task exist, by one task per id prefix, as making thousands is
-        slow; and that pools can reward all theirs. Raise UnknownTask, and what a reward's check
+        """Check early that kinds of task exist (one task per id prefix: making thousands is slow)
+        and that pools can reward all theirs. Raise UnknownTask, and what a reward's check
         raises."""
         siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
         named = (task for pool in self.spec.pools for task in pool.all_tasks)
@@ -592,7 +590,7 @@ class Job:
 
 
 def lock_file(path: Path) -> IO[bytes]:
-    """Return the file, locked until it is closed or the process dies. Raises CannotBegin."""
+    """Return the file, locked until it is closed or the process dies. Raise CannotBegin."""
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

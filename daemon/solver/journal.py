@@ -81,7 +81,7 @@ class Journal:
             self._write(_Head(spec=spec, lost=seals.lost).model_dump_json().encode())
 
     def append(self, batch: tuple[Trajectory, ...]) -> None:
-        """Make a batch durable. Raises JournalWriteError."""
+        """Make a batch durable. Raise JournalWriteError."""
         self._write(_BATCH.dump_json(self._seals.close(batch)))
         self.batches.append(batch)
 

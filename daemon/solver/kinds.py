@@ -30,7 +30,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
 
 
 def find_kind(spec: JobSpec) -> JobKind:
-    """Return the kind of a job. Raises UnknownKind."""
+    """Return the kind of a job. Raise UnknownKind."""
     kind = KINDS.get(spec.teaches)
     if kind is None:
         raise UnknownKind(

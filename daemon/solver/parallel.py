@@ -85,7 +85,7 @@ def broadcast(word: Word) -> None:
 
 
 def receive() -> Word:
-    """Return the first process's next message. Raises ProcessLoss."""
+    """Return the first process's next message. Raise ProcessLoss."""
     heard: list[Any] = [None]
     with _exchange():
         group.broadcast_object_list(heard, src=0, group=_Words.channel)

@@ -114,7 +114,7 @@ class Parity:
 
 
 def read(path: Path) -> Fixture:
-    """Read a fixture from its file. Raises BadFixture, OSError."""
+    """Read a fixture from its file. Raise BadFixture, OSError."""
     try:
         return Fixture.model_validate_json(path.read_bytes())
     except ValidationError as error:

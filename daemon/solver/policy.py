@@ -177,8 +177,7 @@ def _check_dropout(model: nn.Module) -> None:
 
 
 def check_ids(model: nn.Module, highest: int) -> None:
-    """Raise IncompatibleModel for ids beyond the vocabulary: they would index outside the
-    matrix."""
+    """Raise IncompatibleModel for ids beyond the vocabulary: they index outside the matrix."""
     _, head = parts(model)
     if isinstance(head.weight, Tensor) and highest >= head.weight.shape[0]:
         raise IncompatibleModel(

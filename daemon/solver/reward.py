@@ -64,8 +64,7 @@ VERDICT: Final = Reward(lambda verdict, _: verdict)
 def describe_user_fault(
     task: TaskDefinition, termination: Termination | str | None, reason: str
 ) -> str | None:
-    """Return why an episode has no verdict if its user erred, else None. Quote nothing of a task
-    that is made of a person's session."""
+    """Return why a user's fault leaves an episode unjudged, or None, quoting no person's task."""
     if termination != Termination.USER_ERROR:
         return None
     return reason if task.salt is None and reason else "the user erred"

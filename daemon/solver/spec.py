@@ -48,7 +48,7 @@ def read_spec(path: Path) -> JobSpec:
 
 
 def parse_spec(content: bytes) -> JobSpec:
-    """Return the spec in a JSON text. Raises BadSpec, which names the field."""
+    """Return the spec in a JSON text. Raise BadSpec, which names the field."""
     if len(content) > _MOST_BYTES:
         raise BadSpec(f"it is longer than {_MOST_BYTES:,} bytes; name fewer tasks")
     # The model describes every wrong value, which takes a minute for some millions.

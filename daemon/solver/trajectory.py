@@ -76,8 +76,7 @@ class Trajectory:
     user_fault: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
     """Why its user's part is wrong, so that it has no verdict; else None."""
     sealed: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
-    """Encrypted turns of a person's task, with `turns` empty; in a journal alone
-    (sampling/seals.py)."""
+    """Encrypted turns of a person's task; `turns` is empty then. In a journal alone (seals.py)."""
 
     @property
     def is_incomplete(self) -> bool:

@@ -107,8 +107,7 @@ class Learner:
         return choose(trajectories, self.algorithm, self.ends, self.temperature)
 
     def step(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
-        """Train on a batch once; change nothing if no group teaches. Raise UnstableUpdate,
-        IncompatibleModel."""
+        """Train on a batch, unless no group teaches. Raise UnstableUpdate, IncompatibleModel."""
         chosen = self.choose(trajectories)
         groups = self._groups(chosen)
         rollouts = [part for part in rows(chosen, self.algorithm, groups) if part]

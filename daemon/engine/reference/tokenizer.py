@@ -61,8 +61,7 @@ _PIECES: Final = "|".join(
         r"[\s\S]",
     )
 )
-"""Pieces of a text, the first that matches. JSON is cut from the end of one value to the start of
-the next, keys included."""
+"""Pieces of a text, the first that matches. JSON is cut between values, keys included."""
 _REFLECTING: Final = f"{OPENING}|{CLOSING}|{_PIECES}"
 _CHARACTERS: Final = ("\n", *map(chr, range(0x20, 0x7F)))
 _BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))

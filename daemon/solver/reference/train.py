@@ -124,8 +124,7 @@ def train(
     seed: int,
     mix: Mix | None = None,
 ) -> Iterator[Step]:
-    """Train in place, a step per item. Optimizers are new in each phase, to depend on weights
-    alone."""
+    """Train in place, a step per item. Phases begin with new optimizers, so with weights alone."""
     number = seen = 0
     for place, phase in enumerate(recipe.phases):
         optimizers = _optimizers(model, recipe)

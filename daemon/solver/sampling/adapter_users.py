@@ -114,11 +114,11 @@ class UserLine:
         self._cut: set[int] = set()
 
     def begin(self) -> Message | None:
-        """Request the message; return it where no answer is needed. Raises AnswerFailure."""
+        """Request the message; return it where no answer is needed. Raise AnswerFailure."""
         return self._advance(None)
 
     def take(self, emission: Emission) -> Message | None:
-        """Take a token in; return the message once it is whole. Raises AnswerFailure."""
+        """Take a token in; return the message once it is whole. Raise AnswerFailure."""
         self.tokens += 1
         ticket = emission.ticket
         self._written[ticket].append(emission.token)

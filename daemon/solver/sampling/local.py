@@ -70,7 +70,7 @@ class Rollout:
 
     @property
     def grade(self) -> Grade:
-        """Verdict. Raises ValueError where there is none."""
+        """Verdict. Raise ValueError where there is none."""
         if self.verdict is None:
             raise ValueError(f"rollout {self.trajectory.rollout} has a fault of its user")
         return self.verdict

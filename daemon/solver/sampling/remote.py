@@ -94,7 +94,7 @@ class TokenAgent:
         self.turns: list[Turn] = []
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the model's next message or call. Raises AnswerFailure, EndpointRefusal."""
+        """Return the model's next message or call. Raise AnswerFailure, EndpointRefusal."""
         await self._pace.wait()
         try:
             completion = await self._endpoint.complete(

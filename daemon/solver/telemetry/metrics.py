@@ -174,7 +174,7 @@ class Guard(StrictModel):
     malformed_steps: int = 0
 
     def after(self, step: StepMetrics) -> "Guard":
-        """Return the guard after a step. Raises TrainingAbort, which names limit and value."""
+        """Return the guard after a step. Raise TrainingAbort, which names limit and value."""
         if not step.updated:
             return self
         self._check_ratio(step)
