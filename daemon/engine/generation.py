@@ -262,7 +262,7 @@ class Engine:
             return []
 
     def _check_base(self, policy: Policy, slot: _Slot) -> None:
-        """Raise what a plain request to the policy's base raises. What the slot holds is lost."""
+        """Raise the error of a plain request to the policy's base, and lose the slot's content."""
         plain = [Request((0,), max_tokens=1)]
         base = policy.weights.base or policy.weights
         logits = self.cache.extend(base, [slot.number], [0], [plain[0].prompt])

@@ -1,8 +1,4 @@
-"""One policy version as the engine runs it.
-
-    base = Policy.load(directory, "small")          a checkpoint of transformers
-    better = base.with_adapter(folder, "small-7")   the same with a LoRA directory of PEFT
-    current = Policy.of(model, "step 3")            a model in training, as it is now
+"""One policy version as the engine runs it: a checkpoint, with an adapter or a model in training.
 
 A policy never changes: a call ends with the one that it began with. Each copies the matrices that
 its adapter changes, which a small model can afford, so that an adapter costs nothing per token.

@@ -37,8 +37,7 @@ def byte_tokens(vocabulary: Iterable[tuple[str, int]]) -> frozenset[int]:
 
 
 class Detokenizer:
-    """Ids to text, one at a time, but runs of bytes whole: one wrong byte makes a run
-    unreadable."""
+    """Ids to text one by one, but runs of bytes whole: a wrong byte makes a run unreadable."""
 
     def __init__(self, decode: Decode, bytes_: frozenset[int] = frozenset()) -> None:
         self._decode = decode
@@ -74,7 +73,7 @@ class Detokenizer:
         return new
 
     def flush(self) -> str:
-        """Return the rest, whatever it is."""
+        """Return the rest, even if unreadable."""
         text = self._new()
         self._given = len(self._window)
         return text

@@ -1,7 +1,5 @@
 """The processes of a job other than the first, which only take part in its updates.
 
-    torchrun --nproc-per-node 4 -m daemon.solver JOB.json --out DIR
-
 They receive each new learner and each batch (parallel.py), hold the same model and add their share
 of the gradient. Their output goes to stderr.
 """

@@ -13,9 +13,8 @@ for them, and `outcome.json` after a competence gap.
 Guarantees: a batch is on disk before its update. A killed job makes the updates of its journal
 again and goes on; a finished one repeats its outcome and does nothing. On a CPU with a fixed number
 of threads and rollouts of this process the adapter has the same sha256. Tasks by content without a
-body in the directory, or whose prefix does not replay, are left out, and so are pools without
-tasks. One process works in a directory; it may lead others (parallel.py), which only make its
-updates.
+body in the directory, or whose prefix does not replay, are left out, and so are empty pools. One
+process works in a directory; it may lead others (parallel.py), which only update.
 """
 
 import fcntl
@@ -546,9 +545,8 @@ class Job:
         return digest(self.requested)
 
     def _check_tasks(self) -> None:
-        """Check early that kinds of task exist (one task per id prefix: making thousands is slow)
-        and that pools can reward all theirs. Raise UnknownTask, and what a reward's check
-        raises."""
+        """Check early that kinds of task exist (one per id prefix: making thousands is slow), and
+        that pools can reward theirs. Raise UnknownTask, and what a reward's check raises."""
         siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
         named = (task for pool in self.spec.pools for task in pool.all_tasks)
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():

@@ -9,7 +9,7 @@ journal begins anew. Guarantees: `append` returns when the batch is on disk; a b
 written when the process died is no batch; a batch that the disk refused is taken back. Not covered:
 two processes with one journal.
 
-Whoever requests a job puts two files beside it, so that a retry plays and shows the same.
+The requester of a job puts two files beside it, so that a retry plays and shows the same.
 `definitions.jsonl` has the bodies of the spec's tasks by content (envs/task.py), persons' as
 ciphertext. `successes.json` has the recorded successes of a warm start
 (daemon/jobs/own_successes.py); the spec names its sha256.

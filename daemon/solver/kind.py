@@ -34,7 +34,7 @@ ReadShown = Callable[["App", "Connection", Sequence[str]], ShownRollouts]
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """What a job teaches."""
+    """Properties of one kind of job."""
 
     check: Callable[[JobSpec], None]
     """Raises NotSupported where the spec asks for what this kind does not do."""

@@ -1,11 +1,5 @@
 """Users that adapters play in this process, with the engine that the agent's answers come from.
 
-    users = load_users(spec)                            None where no pool has such a user
-    policy = users.adapt(model, "job-3")                the agent's, over the same base
-    line = UserLine(engine, chat, users.policies[user], user, writer, episode)
-    line.begin()
-    message = line.take(emission)                       None until it is whole
-
 Agent and users are adapters of one base, held once beside the weights in training. One forward
 writes the next tokens of both.
 """

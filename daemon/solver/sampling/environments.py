@@ -1,4 +1,4 @@
-"""The environments of a job, and which task is of which.
+"""The environments of a job, and the environment of each task.
 
 A task's id begins with the name of its environment, whether it is drawn, shown or only known. So
 environments of one job have different names, and a pool has tasks of its own environment alone.

@@ -1,14 +1,10 @@
 """Open the bodies of tasks made of persons' sessions in a job, and seal the rollouts on them.
 
-    keys = take_keys(os.environ)             as the role `work` handed them over, in memory alone
-    seals = Seals(read_definitions(out), keys)
-    seals.find_body(task)                    its text, opened; None if unavailable
-    seals.close(trajectories), seals.open(trajectories)     as the journal stores them, and back
-
 Such a task is ciphertext in the job's directory (envs/sealed_body.py), and so are its rollouts'
-tokens, which begin with the person's words. Tasks, policies and verdicts stay in the open.
-Guarantee: nothing of a sealed task is written that is readable without the key; keys are never
-written. Not covered: weights, and the memory of a running job.
+tokens, which begin with the person's words. Tasks, policies and verdicts stay in the open. The role
+`work` hands keys over in memory alone. Guarantee: nothing of a sealed task is written that is
+readable without the key; keys are never written. Not covered: weights, and the memory of a running
+job.
 """
 
 import base64
