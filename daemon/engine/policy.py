@@ -3,9 +3,8 @@
 A policy never changes: a call ends with the one that it began with. Each copies the matrices that
 its adapter changes, which a small model can afford, so that an adapter costs nothing per token.
 Guarantee: the logits of transformers' own forward, to rounding. `load`, and `of` for a plain model,
-check it on a probe and refuse other models; so all decoders of Llama's kind run (Qwen2, Qwen3,
-Llama, Mistral without sliding windows). Not covered: mixtures of experts, quantised weights, models
-over several devices.
+check it on a probe and refuse other models; decoders of Llama's kind run (Qwen2, Qwen3, Llama,
+Mistral without sliding windows). Not covered: mixtures of experts, quantised weights, many devices.
 """
 
 import warnings

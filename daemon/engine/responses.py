@@ -3,8 +3,7 @@
 A `Step` is what one or more tokens did to one answer; all steps joined are the answer. A format
 writes steps, streamed or not, so that both are the same. With `return_token_ids`, a prompt's ids
 are on the response (chat; in a stream, on its opening chunks) or on each choice (completions; in a
-stream, on its first chunk). Each choice has `token_ids`: every token once, the one that stopped the
-answer included.
+stream, on its first chunk). Each choice has `token_ids`: every token once, also the last one.
 """
 
 import json

@@ -7,8 +7,7 @@ Guarantees: one policy answers a request from its beginning to its end; no reque
 generation stops when its client disconnects; every error is in OpenAI's shape, also within a
 stream, which then ends without `[DONE]`; pages of other sites get no answer (guard.py); a prompt
 that cannot fit is refused before it is encoded, and slow requests delay no others. Not covered:
-keys and encryption. It belongs behind a gateway: any client may load any directory of this machine
-as an adapter.
+keys and encryption. It belongs behind a gateway: clients may load any directory of the machine.
 """
 
 import asyncio

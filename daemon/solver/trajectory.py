@@ -7,8 +7,7 @@ before it. Where a chat template breaks that (one that drops earlier reasoning),
 begins; batch.py weighs such parts so that the rollout counts once.
 
 Guarantees: every completion id is in exactly one sequence and marked as written, the end token
-included; every other id is not. What cannot be trained on is refused with a reason, never padded or
-repaired.
+included; every other id is not. What cannot be trained on is refused with a reason, never repaired.
 """
 
 import math

@@ -13,8 +13,7 @@ mark inside began in a text; any other one is the template's own.
 Guarantees: where no text spells a control string, rendering and ids are those of template and
 tokenizer alone. Between two control tokens of the template no text is encoded with one, whether by
 added tokens, normalizer or vocabulary. Agents' own messages may hold the tokens that only agents
-write (`<tool_call>`) and those that the template looks for in them (`</think>`), so that an answer
-keeps its ids.
+write (`<tool_call>`) and those that the template looks for in them (`</think>`), so that ids stay.
 
 Not covered: a template that joins an unfinished control token and a text (`'<|' + message.name +
 '|>'`), and one that cuts texts to a length, which may leave digits of a mark behind.

@@ -3,8 +3,7 @@
 Such a task is ciphertext in the job's directory (envs/sealed_body.py), and so are its rollouts'
 tokens, which begin with the person's words. Tasks, policies and verdicts stay in the open. The role
 `work` hands keys over in memory alone. Guarantee: nothing of a sealed task is written that is
-readable without the key; keys are never written. Not covered: weights, and the memory of a running
-job.
+readable without the key; keys are never written. Not covered: weights, and a running job's memory.
 """
 
 import base64
