@@ -152,9 +152,9 @@ class ToolCallStream:
         self._pieces: list[str] = []
         self._given = 0
         self._space: list[str] = []
-        """White space behind them, dropped if a call follows."""
+        """White space after the words given out, dropped if a call follows."""
         self._held = ""
-        """Text behind that, which may begin a call."""
+        """Text after that, which may begin a call."""
 
     def push(self, piece: str) -> list[Delta]:
         """Return the words that are certainly words."""

@@ -25,7 +25,6 @@ HELD_OUT: Final = range(30_000_000, 31_000_000)
 VOCABULARY_SEEDS: Final = TRAINING[:100]
 """Seeds whose tasks of every kind contain all pieces of JSON and all words of shop."""
 PHASE_SEEDS: Final = 1_000_000
-"""Seeds reserved for one phase of training."""
 
 
 def vocabulary(shop: Shop) -> PreTrainedTokenizerFast:

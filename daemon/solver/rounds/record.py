@@ -42,7 +42,7 @@ class RoundRecord(StrictModel):
     """From 1."""
     rollouts: int
     failures: int
-    """Deduplicated failures among them."""
+    """Deduplicated failures among `rollouts`."""
     unread: int
     """Rollouts whose tokens do not give the conversation back."""
     directive: Directive

@@ -64,7 +64,6 @@ class Rounds:
         self._known = [PriorTask.of(environment.task(task)) for task in (*settings.known, *own)]
         self._tries: list[TaskProposed | TaskRejected] = []
         self.closed = 0
-        """Number of closed rounds."""
 
     def close(self) -> None:
         """Drop the tables."""

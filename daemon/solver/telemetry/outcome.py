@@ -35,7 +35,6 @@ class Outcome(StrictModel):
     steps: int
     """Number of optimizer steps, supervised ones included."""
     rollouts: int
-    """Rollouts used of the budget."""
     reason: str | None = None
 
 
