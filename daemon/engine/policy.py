@@ -1,4 +1,4 @@
-"""One policy version as the engine runs it: a checkpoint, with an adapter or a model in training.
+"""A policy version in the engine: a checkpoint, one with an adapter, or a model in training.
 
 A policy never changes: a call ends with the one that it began with. Each copies the matrices that
 its adapter changes, which a small model can afford, so that an adapter costs nothing per token.
