@@ -1,10 +1,9 @@
 """The embedded engine as a program: `python -m daemon.engine --model DIR`.
 
-Not part of `kintsugi`, which must start without torch. Exit codes are those of `kintsugi`: 0 done
-(also when it was told to stop), 1 failed, 2 wrong usage; errors are one sentence on stderr.
-
-SIGTERM or an interrupt: nothing new is begun, what runs is finished within `--grace` seconds, the
-rest is cut off. An engine that cannot go on fails its requests, and the program ends with 1.
+It is apart from `kintsugi`, which must start without torch. Exit codes are those of `kintsugi`: 0
+done (also when told to stop), 1 failed, 2 wrong usage; errors are one sentence on stderr. On
+SIGTERM or an interrupt it begins nothing new, finishes what runs within `--grace` seconds and cuts
+off the rest. An engine that cannot go on fails its requests, and the program ends with 1.
 """
 
 import asyncio
@@ -25,12 +24,11 @@ if TYPE_CHECKING:
 DONE, FAILED = 0, 1
 
 _LENGTH: Final = 4096
-"""Default length of prompt and answer in tokens: a cache for a large model's whole context takes
-memory that few machines have."""
+"""Default length of prompt and answer in tokens: few machines hold a large model's context."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (default: the process's own); returns its exit code."""
+    """Run a command line; return its exit code."""
     options = _parser().parse_args(arguments)
     try:
         return serve(options)
@@ -43,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(options: Namespace) -> int:
-    """Load, then answer until a signal comes or the engine fails."""
+    """Load the engine, then answer until a signal comes or it fails."""
     # Bound first: a port that is taken should not wait for a model to load.
     with _bound(options.host, options.port) as bound:
         # torch takes seconds to import, and wrong usage should not wait for it.
@@ -62,8 +60,7 @@ def serve(options: Namespace) -> int:
             http.should_exit = True
 
         server.thread.on_failure = stop
-        # One that comes before uvicorn listens counts as well; what uvicorn has heard it raises
-        # again in the end, for the handlers that were set before.
+        # A signal before uvicorn listens counts too; uvicorn raises its own again at its end.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop())
         address = f"http://{options.host}:{bound.getsockname()[1]}/v1"
@@ -100,7 +97,7 @@ def _server(options: Namespace, local: bool) -> "Server":
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens: who comes while the model loads waits."""
+    """Return a listening socket: clients wait while the model loads."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -1,13 +1,10 @@
 """The models that the engine serves by name: a base, and LoRA adapters merged over it.
 
-An adapter is checked before anything is loaded (lora.py; its success proves little: PEFT and vLLM
-take one full of NaN, and one whose targets name nothing), merged into a policy of its own, and
-registered last. Who began a call with a policy keeps it, whatever is unloaded meanwhile.
-
-Guarantees: a name never changes what it means while it is there; a load that fails leaves nothing
-behind; of one that brings a provenance (daemon/solver/lora.py), files and base are the very ones it
-names. Not covered: adapters that are more than A and B of linear layers (DoRA, whole modules, the
-embedding, changed initial weights): refused by name.
+An adapter is checked first (lora.py): PEFT and vLLM load one full of NaN, or whose targets name
+nothing. Guarantees: a name means one model while it is served, and calls keep their policy after an
+unload; a failed load leaves nothing behind; files and base of an adapter with a provenance
+(daemon/solver/lora.py) are those it names. Adapters that are more than A and B of linear layers
+(DoRA, whole modules, the embedding, changed initial weights) are refused by name.
 """
 
 import os
@@ -49,8 +46,7 @@ class Adapters:
     """Policies by name. Any thread may ask; one adapter is loaded at a time."""
 
     def __init__(self, base: Policy, root: str) -> None:
-        """`root` says where the base came from. The base must have been loaded from a checkpoint:
-        what fits it is read off there."""
+        """`root` names the base's origin. A base without a checkpoint is refused."""
         if base.checkpoint is None:
             raise ValueError(f"{base.name} was not loaded from a checkpoint")
         self.base = base
@@ -65,7 +61,7 @@ class Adapters:
         return dict(self._loaded)
 
     def policy(self, name: str | None) -> Policy:
-        """The policy of this name; None means the base. Raises UnknownModel."""
+        """Return the policy of this name; None means the base. Raise UnknownModel."""
         if name is None or name == self.base.name:
             return self.base
         entry = self._loaded.get(name)
@@ -74,7 +70,7 @@ class Adapters:
         return entry.policy
 
     def load(self, name: str, folder: Path) -> None:
-        """Serve an adapter under a new name. Raises NameConflict, NoSuchAdapter, BadAdapter."""
+        """Serve an adapter under a new name. Raise NameConflict, NoSuchAdapter, BadAdapter."""
         with self._loading:
             if name in self._loaded or name == self.base.name:
                 raise NameConflict(
@@ -85,7 +81,7 @@ class Adapters:
             self._loaded[name] = AdapterEntry(self._merge(folder, name), folder)
 
     def unload(self, name: str) -> None:
-        """Stop serving the adapter to new requests. Raises UnknownModel."""
+        """Stop serving the adapter to new requests. Raise UnknownModel."""
         if self._loaded.pop(name, None) is None:
             raise UnknownModel(f"The lora adapter '{name}' cannot be found.")
 
@@ -105,7 +101,7 @@ class Adapters:
             return self.base.with_adapter(folder, name)
         except BadAdapter:
             raise
-        # Whatever PEFT has against it; the adapter is at fault, the engine goes on.
+        # Any error of PEFT is the adapter's fault; the engine goes on.
         except Exception as error:
             raise BadAdapter(
                 f"{folder} cannot be merged: {type(error).__name__}: {error}"

@@ -1,7 +1,4 @@
-"""An agent of this process beside players elsewhere: an engine's thread writes its answers.
-
-agent = EngineAgent(thread, chat, policy, tools, seed, ...)      writes its messages and calls
-"""
+"""An agent of this process beside players elsewhere: an engine's thread writes its answers."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -39,7 +36,7 @@ class EngineAgent:
         self.usage = Usage()
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the policy's next message or call. Raises AnswerFailure, EndpointUnavailable."""
+        """Return the policy's next message or call. Raise AnswerFailure, EndpointUnavailable."""
         chat = self._chat
         prompt = chat.prompt(messages, self._tools(messages) if chat.shows_tools else ())
         request = Request(

@@ -1,14 +1,10 @@
 """The keys and values of many conversations, and a model's forward on them.
 
 A conversation stands in a slot: one row of every layer's tensors. `extend` appends tokens to some
-slots and gives the logits after each one's last token; what a slot held beyond its `start` is
-overwritten, so going back is free.
-
-Where most slots take one token each, which is nearly always, the whole tensor is read in place:
-gathering rows would cost more than the arithmetic of a small model.
-
-Tokens of several adapters may share a forward (`Mixture`): the products with the base's matrices
-are everybody's, and to each the small ones of the adapters are added, in one batch.
+slots and overwrites what they held beyond `start`, so that going back is free. Where most slots
+take one token each, the whole tensor is read in place: gathering rows would cost more than a small
+model's arithmetic. Tokens of several adapters may share a forward (`Mixture`): they share the
+base's products, and the adapters' small ones are added in one batch.
 """
 
 from collections.abc import Sequence
@@ -33,7 +29,7 @@ class Cache:
         self.shape: Shape = shape
         self.slots = slots
         self.length = length
-        # One column more: slots that take no token write there, and it is never read.
+        # One column more, never read: slots that take no token write there.
         size = (slots, shape.key_heads, length + 1, shape.width)
         dtype, device = weights.embedding.dtype, weights.embedding.device
         self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
@@ -48,22 +44,20 @@ class Cache:
         rows: Sequence[Sequence[int]],
         owners: Sequence[int] = (),
     ) -> Tensor:
-        """Append row i to slot i, which holds `starts[i]` tokens; (B, V) logits after its last.
-
-        Of a mixture, `owners[i]` is the place of the member that reads row i."""
+        """Append row i to slot i, which holds `starts[i]` tokens; return (B, V) logits after its
+        last. For a mixture, `owners[i]` is the place of the member that reads row i."""
         if all(len(row) == 1 for row in rows) and max(slots) < 2 * len(slots):
             return self._one_each(weights, slots, starts, [row[0] for row in rows], owners)
         return self._several(weights, slots, starts, rows, owners)
 
     def copy(self, slot: int, length: int) -> None:
-        """Put the first `length` tokens of a slot into all the others."""
+        """Copy the first `length` tokens of a slot into all others."""
         for tensor in (*self.keys, *self.values):
             tensor[:, :, :length] = tensor[slot, :, :length].clone()
 
     @torch.inference_mode()
     def clear(self, slot: int) -> None:
-        """Make a slot's row zeros: what is no number there would spoil whatever is computed beside
-        it, although it is hidden."""
+        """Zero a slot's row: though hidden, a NaN there would spoil what is computed beside it."""
         for tensor in (*self.keys, *self.values):
             tensor[slot] = 0
 
@@ -75,7 +69,7 @@ class Cache:
         tokens: Sequence[int],
         owners: Sequence[int],
     ) -> Tensor:
-        """One token for most slots: every slot up to the highest takes part."""
+        """Take one token for most slots: every slot up to the highest takes part."""
         weights = model.base if isinstance(model, Mixture) else model
         count, device = max(slots) + 1, weights.embedding.device
         where = torch.tensor(slots, device=device)
@@ -94,7 +88,7 @@ class Cache:
         )
         assignment = last = None
         if isinstance(model, Mixture):
-            # Slots that take no token are anybody's.
+            # Slots that take no token may have any owner.
             every = [owners[0]] * count
             for slot, owner in zip(slots, owners, strict=True):
                 every[slot] = owner
@@ -110,7 +104,6 @@ class Cache:
         rows: Sequence[Sequence[int]],
         owners: Sequence[int],
     ) -> Tensor:
-        """Rows of any length for any slots."""
         weights = model.base if isinstance(model, Mixture) else model
         device = weights.embedding.device
         lengths = torch.tensor([len(row) for row in rows], device=device)
@@ -140,7 +133,7 @@ class Cache:
     def _through(
         self, weights: Weights, ids: Tensor, place: "_Place", assignment: Assignment | None
     ) -> Tensor:
-        """(N, D) states of N new tokens after every layer; their keys and values are kept."""
+        """Return (N, D) states of N new tokens after all layers; store their keys and values."""
         hidden = weights.embedding[ids]
         # Slots that take no token stand in the column that is never read.
         positions = place.columns.clamp(max=self.length - 1)
@@ -164,7 +157,7 @@ class Cache:
         hidden: Tensor,
         rotation: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (N, H, W), keys and values (N, K, W), turned to their positions."""
+        """Return queries (N, H, W), keys and values (N, K, W), turned to their positions."""
         shape, layer = self.shape, products.layer
         normed = rms_norm(hidden, layer.attention_norm.shape, layer.attention_norm, weights.eps)
         joint = products.multiply(normed, "qkv")
@@ -181,16 +174,13 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class _Products:
-    """The products with the matrices of one layer."""
-
     layer: Layer
     number: int
-    """The layer's place in the model."""
     assignment: Assignment | None
-    """Whose adapter each token is read with; None: the layer's matrices are everybody's."""
+    """Assignment of tokens to adapters; None for a single policy."""
 
     def multiply(self, states: Tensor, name: str) -> Tensor:
-        """(N, O): (N, I) states times the (O, I) matrix of a name."""
+        """Return (N, O): (N, I) states times the (O, I) matrix of this name."""
         matrix: Tensor = getattr(self.layer, name)
         product = states @ matrix.T
         if self.assignment is not None:
@@ -199,7 +189,6 @@ class _Products:
 
 
 def _feed(products: _Products, hidden: Tensor, eps: float) -> Tensor:
-    """The second half of a layer, residual included."""
     norm = products.layer.feed_norm
     normed = rms_norm(hidden, norm.shape, norm, eps)
     gate, up = products.multiply(normed, "gate_up").chunk(2, -1)
@@ -208,16 +197,15 @@ def _feed(products: _Products, hidden: Tensor, eps: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where N new tokens of B slots go, and what each may look at."""
+    """Places of N new tokens of B slots, and what each may look at."""
 
     rows: Tensor
     """(N,) slot of each."""
     columns: Tensor
     """(N,) position of each."""
     read: Tensor | slice
-    """Slots of the batch."""
     there: Tensor | None
-    """(B, T): where the tokens stand in a padded batch; None for one token each."""
+    """(B, T): places of the tokens in a padded batch; None for one token each."""
     bias: Tensor
     """(B, T, span): 0 for what a token may look at, -inf for the rest."""
 
@@ -229,19 +217,15 @@ def _bias(hidden_from: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary position embedding, of halves as in transformers."""
+    """Embed positions by rotation, of halves as in transformers."""
     cos, sin = rotation
     first, second = states.chunk(2, -1)
     return states * cos + torch.cat((-second, first), -1) * sin
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, place: _Place) -> Tensor:
-    """(N, H W): what each of (N, H, W) queries takes from the positions it may look at.
-
-    Only here are tokens padded to a batch. Two batched products and a softmax: for one token per
-    conversation they are faster on a CPU than the fused kernel, which repeats the keys for every
-    head of a group.
-    """
+    """Return (N, H W): attention of (N, H, W) queries. For one token per conversation, two products
+    and a softmax are faster on a CPU than the fused kernel, which repeats keys for each head."""
     _, heads, width = query.shape
     batch, tokens, span = place.bias.shape
     key_heads = keys.shape[1]
@@ -251,7 +235,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, place: _Place) -> Tenso
         padded = query.new_zeros(batch, tokens, heads, width)
         padded[place.there] = query
         query = padded
-    # (B, K, group * T, W): all queries that look at the same keys in one product.
+    # (B, K, group * T, W): all queries of the same keys in one product.
     asked = query.view(batch, tokens, key_heads, group, width).permute(0, 2, 3, 1, 4)
     scores = asked.reshape(batch, key_heads, group * tokens, width) @ keys.transpose(-1, -2)
     scores = (scores * width**-0.5).view(batch, key_heads, group, tokens, span)

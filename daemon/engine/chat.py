@@ -1,16 +1,14 @@
-"""Messages to token ids and back: the chat template of a checkpoint, and what the model wrote.
+"""Messages to token ids and back: a checkpoint's chat template, and the parsing of answers.
 
-A conversation is rendered whole for every turn, as vLLM does for a chat request, so that a policy
-is trained on the very prompts it is served. Special tokens split a text before anything else looks
-at it; the pieces between them are encoded once and remembered, which makes the next turn of a
-conversation cheap and changes no id (tested against the tokenizer itself). A special token that a
-message's text spells is text (prompts/control_tokens.py); one of `encode`'s texts is a token.
+A conversation is rendered whole for every turn, as in vLLM, so that a policy is trained on the
+prompts it is served. Special tokens split a text first; the pieces between them are encoded once
+and cached, which changes no id (tested against the tokenizer). A special token that a message
+spells is text (prompts/control_tokens.py); in a text for `encode` it is a token.
 
 Tool calls are Hermes': `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, several after
-each other, text before them allowed. If one of them cannot be read, the whole answer is text. What
-an aside quotes (envs/asides.py) is no call. An aside is for the message that it
-begins: prompts leave it out of earlier ones, as clients that never see it do. Reasoning is left to
-the template, in a field of the message or in its content.
+each other, text before them allowed. If one of them cannot be read, the whole answer is text. A
+call that an aside quotes (envs/asides.py) is no call. Prompts leave asides out of earlier messages,
+as clients that never see them do. Reasoning is left to the template.
 """
 
 import re
@@ -41,18 +39,17 @@ _CALL_ENDS: Final = "</tool_call>"
 _BEGINS: Final = re.compile(rf"(?i:{OPENING})|{_CALL_BEGINS}")
 _ASIDE_ENDS: Final = re.compile(CLOSING, re.IGNORECASE)
 _PIECES: Final = 4096
-"""Encoded pieces that are remembered, the last ones: a hundred conversations of forty. Every call
-brings new ones, so that for a server of many calls this is memory that it holds."""
+"""Encoded pieces in the cache: a hundred conversations of forty. A busy server fills it."""
 _LONGEST_PIECE: Final = 32 << 10
-"""Characters of a piece that is remembered."""
+"""Characters of the longest piece that is cached."""
 _WORD: Final = "answer"
-"""Content of an answer after which the template's end of a turn is looked for."""
+"""Content of an answer, to find the template's end of a turn."""
 _COMPOSED: Final = 4
 """Characters that become one at most where a tokenizer composes them (Unicode's NFC)."""
 
 
 class NoTemplate(CheckpointFault):
-    """The checkpoint's tokenizer has no chat template, or one that does not take these messages."""
+    """The checkpoint has no chat template, or one that does not take these messages."""
 
 
 class NoEndToken(CheckpointFault):
@@ -63,7 +60,7 @@ class Chat:
     """A tokenizer with its chat template."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises NoTemplate, NoEndToken, OSError."""
+        """Raise NoTemplate, NoEndToken, OSError."""
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         self.tokenizer = cast(PreTrainedTokenizerFast, loaded)
         if not self.tokenizer.chat_template:
@@ -86,8 +83,7 @@ class Chat:
         self._check_ends(directory)
 
     def _check_ends(self, directory: Path) -> None:
-        """See that an answer ends: that an end token is configured, and that it is among those with
-        which the template ends a turn, where it ends one with special tokens. Raises NoEndToken."""
+        """Raise NoEndToken without an end token, or if the template ends turns with another."""
         known = self.ends & set(self.tokenizer.get_vocab().values())
         written = self._find_turn_end()
         added = self.tokenizer.added_tokens_decoder
@@ -100,8 +96,7 @@ class Chat:
             raise NoEndToken(describe_other(directory, configured, mark))
 
     def _find_turn_end(self) -> tuple[int, ...]:
-        """Return what the template writes after an answer; nothing where it does not take a plain
-        question and answer."""
+        """Return what the template writes after an answer; () if it refuses a plain exchange."""
         asked = {"role": "user", "content": "?"}
         try:
             answered = self._render([asked, {"role": "assistant", "content": _WORD}], (), False, {})
@@ -116,10 +111,7 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] = (),
         **variables: Any,
     ) -> tuple[int, ...]:
-        """The ids of a conversation with the beginning of an answer; `variables` of the template.
-
-        Raises NoTemplate.
-        """
+        """Return a prompt's ids; the template gets `variables`. Raise NoTemplate."""
         return self.encode_rendering(self.render_prompt(messages, tools, variables))
 
     def render_prompt(
@@ -128,8 +120,7 @@ class Chat:
         tools: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any],
     ) -> Rendering:
-        """Return a conversation with the beginning of an answer, not yet encoded. Raises
-        NoTemplate."""
+        """Return a prompt that is not yet encoded. Raise NoTemplate."""
         return self._render(messages, tools, True, variables)
 
     def answer(
@@ -138,12 +129,8 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] = (),
         **variables: Any,
     ) -> tuple[int, ...]:
-        """The ids a model would write for the last message, its end token included, when it is
-        given the prompt of those before it.
-
-        Raises NoTemplate, also for a template that writes an answer otherwise than its prompt
-        begins it.
-        """
+        """Return the ids that a model would write for the last message, end token included. Raise
+        NoTemplate, also for a template that does not begin an answer as its prompt does."""
         before = self._render(messages[:-1], tools, True, variables)
         *_, last = messages
         if isinstance(last, Message) and last.aside:
@@ -174,7 +161,6 @@ class Chat:
         )
 
     def _apply(self, conversation: Conversation, begins_answer: bool = False) -> str:
-        """Return a conversation as the template writes it. Raises NoTemplate."""
         try:
             text = self.tokenizer.apply_chat_template(
                 list(conversation.messages),
@@ -190,13 +176,11 @@ class Chat:
 
     @property
     def _source(self) -> str:
-        """The source of the template; of all of them, where the tokenizer has one for tools."""
         template: Any = self.tokenizer.chat_template
         return "".join(template.values()) if isinstance(template, dict) else template
 
     @property
     def _controls(self) -> ControlTokens:
-        """The control tokens under the template."""
         return self._controls_of(self._source)
 
     def _find_controls(self, source: str) -> ControlTokens:
@@ -208,7 +192,7 @@ class Chat:
         return tuple(self._controls.encode(rendering, self.encode))
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of a text; special tokens in it count as such, none is added."""
+        """Return a text's ids; special tokens in it count as such, none is added."""
         if self._marks is None:
             return tuple(self._encode(text))
         pieces = (piece for piece in self._marks.split(text) if piece)
@@ -223,12 +207,11 @@ class Chat:
         return array("I", encode_alone(self.tokenizer.backend_tokenizer, text))
 
     def text(self, ids: Iterable[int]) -> str:
-        """Ids as text, special tokens included."""
+        """Return ids as text, special tokens included."""
         return cast(str, self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def message(self, ids: Sequence[int], number: int = 0) -> Message:
-        """What a model wrote as a message, its aside apart; `number` makes the ids of its
-        calls unique."""
+        """Return written ids as a message, its aside apart; `number` makes call ids unique."""
         message = parse_answer(self.read_text(ids), number)
         aside, visible = split_aside(message.text)
         if visible == message.text:
@@ -236,14 +219,13 @@ class Chat:
         return message.model_copy(update={"content": visible or None}).with_aside(aside)
 
     def read_text(self, ids: Sequence[int]) -> str:
-        """What a model wrote as text, without its end token."""
+        """Return written ids as text, without the end token."""
         end = len(ids) - 1 if ids and ids[-1] in self.ends else len(ids)
         return self.text(ids[:end])
 
 
 def _ends(directory: Path, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """The tokenizer's end token and those of the checkpoint's generation settings. Raises
-    NoEndToken."""
+    """Return the end tokens of tokenizer and generation settings. Raise NoEndToken."""
     own = tokenizer.eos_token_id
     try:
         ids = read_end_ids(directory)
@@ -253,8 +235,7 @@ def _ends(directory: Path, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]
 
 
 def as_chat(message: Message) -> dict[str, Any]:
-    """Return a message in OpenAI's format, as chat templates read it: arguments are objects. The
-    fields and their order are those of a client's message (wire.py)."""
+    """Return a message in OpenAI's format, arguments as objects, fields in wire.py's order."""
     document: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
         document["tool_calls"] = list(map(_call_as_chat, message.tool_calls))
@@ -281,7 +262,6 @@ def _to_document(message: Message | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_aside(message: Message) -> dict[str, Any]:
-    """Return a message as its model writes it, in OpenAI's format."""
     assert message.aside, "only a message with an aside is written with one"
     written = write_aside(message.aside)
     content = f"{written}\n{message.text}" if message.text else written
@@ -289,10 +269,7 @@ def _with_aside(message: Message) -> dict[str, Any]:
 
 
 def _parse_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of a request, whose arguments are JSON in a string, as chat templates read it.
-
-    A string that holds no object is left as it is: templates print it.
-    """
+    """Return a request's message for templates; arguments that are no object stay as they are."""
     document = {**message, "content": message.get("content") or ""}
     if calls := message.get("tool_calls"):
         document["tool_calls"] = [
@@ -306,7 +283,7 @@ def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_answer(text: str, number: int = 0) -> Message:
-    """An answer as a message: its tool calls, if all of them can be read, else the plain text."""
+    """Return an answer as a message: its tool calls if all can be read, else plain text."""
     blocks = _find_calls(text)
     calls: list[ToolCall] = []
     for begin, end in blocks:
@@ -321,9 +298,8 @@ def parse_answer(text: str, number: int = 0) -> Message:
 
 
 def _find_calls(text: str) -> list[tuple[int, int]]:
-    """Return where the blocks of calls outside of asides begin and end. Of a call and a
-    aside, the one that begins first may quote the other; an aside that is never closed
-    ends where the text does."""
+    """Return where calls outside asides begin and end. Of a call and an aside, the first may quote
+    the other; an aside that is never closed ends with the text."""
     blocks: list[tuple[int, int]] = []
     position = 0
     while opening := _BEGINS.search(text, position):
@@ -341,7 +317,6 @@ def _find_calls(text: str) -> list[tuple[int, int]]:
 
 
 def _cut(text: str, blocks: Iterable[tuple[int, int]]) -> str:
-    """Return a text without some blocks of it."""
     kept, position = [], 0
     for begin, end in blocks:
         kept.append(text[position:begin])
@@ -350,7 +325,6 @@ def _cut(text: str, blocks: Iterable[tuple[int, int]]) -> str:
 
 
 def _call(written: str, name: str) -> ToolCall | None:
-    """Return the call that a text holds; None where it holds none, or one that cannot be stored."""
     try:
         document = parse_json(written, MAX_DEPTH + 1)  # the call is a level around its arguments
     except UnstorableJson:

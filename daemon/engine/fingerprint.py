@@ -1,13 +1,10 @@
-"""What a base and an adapter of it answer to the probes of serving, computed here.
+"""Print what a base and an adapter answer to the probes of serving, as JSON.
 
     python -m daemon.engine.fingerprint BASE ADAPTER [--dtype float32]
 
-prints what `Provenance.fingerprint` holds (daemon/adapters/fingerprint.py) as one JSON document,
-for a directory that comes without one. The learner writes it into its own.
-
-By transformers' own forward, and so independent of both engines that it is compared with. Nothing
-is served and nothing is written. Exit codes are those of `kintsugi`: 0 done, 1 failed (one sentence
-on stderr), 2 wrong usage.
+This is `Provenance.fingerprint` (daemon/adapters/fingerprint.py) for a directory without one; the
+learner writes its own. It comes from transformers' forward, and so is independent of both engines.
+Exit codes are those of `kintsugi`: 0 done, 1 failed (one sentence on stderr), 2 wrong usage.
 """
 
 import sys
@@ -39,15 +36,12 @@ from events.errors import KintsugiError
 DONE, FAILED = 0, 1
 
 _DECIMALS: Final = 6
-"""Decimals of a log-probability: rounding is far below what float32 resolves."""
+"""Decimals of a log-probability, far finer than float32."""
 
 
 def probe_model(model: PeftModel) -> Expectation:
-    """What a model with one active adapter answers, with it and without it.
-
-    The model is left as it was. It must be whole in this process. Raises BadAdapter for one that
-    computes no numbers.
-    """
+    """Return a model's answers with and without its one active adapter; it must be whole in this
+    process, and stays as it was. Raise BadAdapter if it computes no numbers."""
     weights: Any = model.get_input_embeddings()
     asked = prompts(int(model.config.vocab_size))
     with model.disable_adapter():
@@ -61,7 +55,7 @@ def probe_model(model: PeftModel) -> Expectation:
 
 
 def fingerprint(model: Any, asked: Prompts) -> Fingerprint:
-    """What a causal language model answers as it is now. Raises BadAdapter."""
+    """Return a causal language model's answers as it is now. Raise BadAdapter."""
     training = model.training
     model.eval()
     try:
@@ -87,7 +81,7 @@ def _answers(model: Any, asked: Prompts) -> Fingerprint:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (default: the process's own); returns its exit code."""
+    """Run a command line; return its exit code."""
     options = _parser().parse_args(arguments)
     try:
         print(probe_checkpoint(options.base, options.adapter, options.dtype).model_dump_json())
@@ -98,8 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def probe_checkpoint(base: Path, adapter: Path, dtype: str = "float32") -> Expectation:
-    """What a checkpoint and an adapter of it answer. Raises BadAdapter for an adapter that does not
-    fit, KintsugiError where no base is."""
+    """Return the answers of a checkpoint and its adapter. Raise BadAdapter, KintsugiError."""
     for folder, named in ((base, "checkpoint"), (adapter, "adapter")):
         if not folder.is_dir():
             raise KintsugiError(f"{folder} is no directory; name the folder of the {named}")
@@ -114,7 +107,6 @@ def probe_checkpoint(base: Path, adapter: Path, dtype: str = "float32") -> Expec
 
 
 def _hush(quiet: ExitStack) -> None:
-    """Leave stderr to errors."""
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     quiet.enter_context(silence_peft())
 

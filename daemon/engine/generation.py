@@ -6,23 +6,18 @@
         for emission in engine.tick():
             ...
 
-`tick` reads what is new of prompts and writes one token for every request that runs; a request that
-ends leaves its slot to the next one in the middle of everything else. A slot keeps what it has
-read: the next prompt that begins like it, as the next turn of the same conversation does, is read
-from there on. A tick writes the next tokens of all adapters of one base in one forward; prompts are
-read policy by policy.
+A tick reads what is new of prompts and writes one token per running request; a request that ends
+frees its slot at once. A slot keeps what it has read: a prompt that begins like it is read from
+there on. All adapters of one base write in one forward; prompts are read policy by policy.
 
-Tokens are drawn with the request's own random numbers, by inversion: a request with a seed gets the
-same tokens beside any other requests, but for rounding. The log-probability of a token is that of
-the distribution it was drawn from, after temperature, top-k and top-p; at temperature 0, which
-takes the likeliest, that of the plain softmax.
+Tokens are drawn by inversion with the request's own random numbers: a seed gives the same tokens
+beside any other requests, but for rounding. A token's log-probability is that of the distribution
+it was drawn from, after temperature, top-k and top-p; at temperature 0, that of the plain softmax.
 
-One thread; the server (server.py) is what makes it many clients'.
-
-Guarantee: a fault of one request ends that request and no other. A batch that raises is computed
-again in halves, until the request at fault is alone; only if the base cannot answer a plain request
-either, the engine itself is at fault. What a request left in its slot is read by no other unless it
-was numbers.
+The engine is for one thread; server.py shares it among clients. Guarantee: a fault of one request
+ends no other. A batch that raises is computed again in halves, until the request at fault is alone;
+the engine is at fault only if the base cannot answer a plain request either. A slot's content is
+reused only if it was numbers.
 """
 
 from collections import deque
@@ -42,13 +37,11 @@ from daemon.engine.weights import Mixture, Weights
 from events.errors import KintsugiError
 
 PREFILL: Final = 512
-"""Padded prompt tokens that one tick reads: long prompts do not stop everybody's answers, and what
-attention holds meanwhile (a number per head, token and position) stays small. The heap keeps the
-most that it ever held."""
+"""Padded prompt tokens that one tick reads: others' answers go on, and attention's memory (a number
+per head, token and position), which the heap never gives back, stays small."""
 
 _COLDEST: Final = 1e-20
-"""Lowest temperature above 0 that is computed with: lower ones give the same distribution, and
-would make infinities of logits."""
+"""Lowest temperature computed with: lower ones change nothing and would overflow the logits."""
 
 Finish = Literal["stop", "length"]
 
@@ -67,7 +60,7 @@ class RequestFailure(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to write after which tokens."""
+    """A prompt, and how to go on from it."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -81,7 +74,7 @@ class Request:
     stop: frozenset[int] = frozenset()
     """Tokens that end the answer; the one that does is its last."""
     top_logprobs: int = 0
-    """How many of the likeliest tokens to report with each."""
+    """Number of likeliest tokens to report with each."""
     logprob_token_ids: tuple[int, ...] = ()
     """Tokens to report with each in place of the likeliest: itself, then these."""
 
@@ -100,22 +93,19 @@ class Emission:
     logprob: float
     """Nats."""
     top: tuple[tuple[int, float], ...]
-    """The tokens that were asked for with their log-probabilities: the likeliest, best first; or
-    those of `Request.logprob_token_ids`, after the token itself."""
+    """The likeliest (token, log-probability), best first, or `Request.logprob_token_ids`."""
     finish: Finish | None
-    """Why the answer ends with it."""
+    """Why the answer ends with it, or None."""
 
 
 @dataclass(slots=True)
 class _ActiveRequest:
-    """A request in a slot."""
-
     ticket: int
     policy: Policy
     request: Request
     chance: Random
     limit: int
-    """Tokens of prompt and answer together."""
+    """Most tokens of prompt and answer together."""
     number: float
     """Random number in [0, 1) by which its next token is drawn."""
     written: int = 0
@@ -123,21 +113,17 @@ class _ActiveRequest:
 
 @dataclass(slots=True)
 class _Slot:
-    """One row of the cache."""
-
     number: int
     holds: "ref[Policy] | None" = None
-    """Policy whose keys and values these are; they are of no use to another. A weak reference: an
-    idle slot must not keep an unloaded policy's weights in memory."""
+    """Policy of its keys and values; weak, so that an idle slot keeps no unloaded weights alive."""
     ids: list[int] = field(default_factory=list)
-    """Prompt and answer of what runs or ran here."""
     read: int = 0
-    """How many of them are in the cache."""
+    """Number of `ids` that are in the cache."""
     running: _ActiveRequest | None = None
     used: int = 0
     """Tick in which it last ran."""
     is_sound: bool = True
-    """Whether all that was written to its row is numbers, as far as a token drawn there shows."""
+    """Whether its row holds only numbers, as far as a drawn token shows."""
 
 
 class Engine:
@@ -149,7 +135,6 @@ class Engine:
         self._slots = [_Slot(number) for number in range(slots)]
         self._waiting: deque[_ActiveRequest] = deque()
         self._mixture: Mixture | None = None
-        """The policies that last shared a forward."""
         self._tickets = 0
         self._ticks = 0
 
@@ -179,7 +164,7 @@ class Engine:
         return bool(self._waiting) or any(slot.running for slot in self._slots)
 
     def submit(self, policy: Policy, request: Request) -> int:
-        """Queue a request; returns its ticket. Raises BadRequest, PromptTooLong."""
+        """Queue a request and return its ticket. Raise BadRequest, PromptTooLong."""
         self._check(policy, request)
         self._tickets += 1
         limit = min(len(request.prompt) + request.max_tokens, self.length)
@@ -190,7 +175,7 @@ class Engine:
         return self._tickets
 
     def cancel(self, ticket: int) -> bool:
-        """Forget a request; False for one that has ended."""
+        """Forget a request; return False for one that has ended."""
         for waiting in self._waiting:
             if waiting.ticket == ticket:
                 self._waiting.remove(waiting)
@@ -202,11 +187,8 @@ class Engine:
         return False
 
     def tick(self, drop: "Callable[[int, Exception], None] | None" = None) -> list[Emission]:
-        """One token for every request that runs and is read; nothing for what is being read.
-
-        A request that cannot be answered ends: `drop` is told its ticket and why, and without
-        `drop` the reason is raised.
-        """
+        """Return a token for each running request whose prompt is read. A request that cannot be
+        answered ends: `drop` gets its ticket and the reason, which is raised without `drop`."""
         self._ticks += 1
         self._admit()
         ahead = [slot for slot in self._slots if slot.running is not None]
@@ -248,7 +230,6 @@ class Engine:
             )
 
     def _admit(self) -> None:
-        """Waiting requests into free slots, each where most of its prompt is read already."""
         free = [slot for slot in self._slots if slot.running is None]
         while free and self._waiting:
             begun = self._waiting.popleft()
@@ -265,7 +246,7 @@ class Engine:
     def _forward(
         self, batch: Sequence[_Slot], drop: Callable[[int, Exception], None]
     ) -> list[Emission]:
-        """Advance a batch; a request at fault is dropped. Raises a fault of the engine itself."""
+        """Advance a batch; drop a request at fault. Raise a fault of the engine itself."""
         try:
             return self._advance(batch)
         # Whatever it is: which request is at fault shows when it is alone.
@@ -281,16 +262,14 @@ class Engine:
             return []
 
     def _check_base(self, policy: Policy, slot: _Slot) -> None:
-        """Raise what a plain request to the base of a policy raises: then no request is at fault.
-        What the slot holds is lost."""
+        """Raise the error of a plain request to the policy's base, and lose the slot's content."""
         plain = [Request((0,), max_tokens=1)]
         base = policy.weights.base or policy.weights
         logits = self.cache.extend(base, [slot.number], [0], [plain[0].prompt])
         draw(compute_logprobs(logits, plain), plain, [0.5])
 
     def _advance(self, batch: Sequence[_Slot]) -> list[Emission]:
-        """Read and write what is next of a batch. What raises has changed nothing but rows of the
-        cache that are written again."""
+        """Read and write a batch's next tokens; an error spoils only cache rows written again."""
         rows = [slot.ids[slot.read : slot.read + PREFILL] for slot in batch]
         model, owners = self._choose_model(batch)
         for slot in batch:
@@ -310,8 +289,6 @@ class Engine:
         return [self._write(slot, token) for slot, token in zip(writing, drawn, strict=True)]
 
     def _choose_model(self, batch: Sequence[_Slot]) -> tuple[Weights | Mixture, list[int]]:
-        """Return what reads a batch: its policy's weights, or the mixture of its policies, and the
-        place of each slot's policy in it."""
         policies = [slot.running.policy.weights for slot in batch if slot.running is not None]
         if all(weights is policies[0] for weights in policies):
             return policies[0], []
@@ -324,7 +301,6 @@ class Engine:
         return self._mixture, [places[id(weights)] for weights in policies]
 
     def _write(self, slot: _Slot, drawn: "_Draw") -> Emission:
-        """Append a token to what a slot holds."""
         active = slot.running
         assert active is not None, "only running requests are written"
         slot.ids.append(drawn.token)
@@ -339,15 +315,12 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """The next token of a request."""
-
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
 
 
 def _draw_all(active: Sequence[_ActiveRequest], logits: Tensor) -> list[_Draw]:
-    """Draw a token for each request from its row of (B, V) logits."""
     if not active:
         return []
     requests = [own.request for own in active]
@@ -366,8 +339,6 @@ def _draw_all(active: Sequence[_ActiveRequest], logits: Tensor) -> list[_Draw]:
 def _choose_reported(
     request: Request, token: int, logprobs: Tensor, top: tuple[tuple[int, float], ...]
 ) -> tuple[tuple[int, float], ...]:
-    """Return the tokens that a request asked for beside the drawn one, of (V,) log-probabilities
-    and the likeliest tokens."""
     if not request.logprob_token_ids:
         return top[: request.top_logprobs]
     ids = tuple(dict.fromkeys((token, *request.logprob_token_ids)))
@@ -376,14 +347,12 @@ def _choose_reported(
 
 
 def _raise(_: int, error: Exception) -> None:
-    """Raise the reason: the default of `drop`."""
     raise error
 
 
 def _eviction_key(slot: _Slot) -> tuple[int, int]:
-    """Return the key by which idle slots are reused, lowest first: 0 for what an unloaded policy
-    left, else the tick of the last use; then the row. Low rows first keep the batch dense, and rows
-    that were never written to take no memory."""
+    """Return the order in which idle slots are reused: an unloaded policy's, then the oldest, then
+    low rows, which keep the batch dense (unwritten rows take no memory)."""
     is_of_use = slot.holds is not None and slot.holds() is not None
     return slot.used if is_of_use else 0, slot.number
 
@@ -395,7 +364,7 @@ def _finish(active: _ActiveRequest, token: int, length: int) -> Finish | None:
 
 
 def _prefix_overlap(slot: _Slot, begun: _ActiveRequest) -> int:
-    """How many of a prompt's first tokens a slot has read, the last one not counted."""
+    """Return how many of a prompt's first tokens a slot has read, the last one not counted."""
     if not slot.is_sound or slot.holds is None or slot.holds() is not begun.policy:
         return 0
     prompt = begun.request.prompt
@@ -407,7 +376,7 @@ def _prefix_overlap(slot: _Slot, begun: _ActiveRequest) -> int:
 
 
 def _reading(slots: Sequence[_Slot]) -> Iterator[list[_Slot]]:
-    """Slots with more than one token to read, those of similar length together, up to a budget."""
+    """Yield a batch of slots with several tokens to read, shortest first, up to a budget."""
     ahead = sorted(
         (slot for slot in slots if len(slot.ids) - slot.read > 1),
         key=lambda slot: len(slot.ids) - slot.read,
@@ -425,11 +394,8 @@ def _reading(slots: Sequence[_Slot]) -> Iterator[list[_Slot]]:
 
 
 def compute_logprobs(logits: Tensor, requests: Sequence[Request]) -> Tensor:
-    """(B, V) log-probabilities of the distributions that (B, V) logits are drawn from.
-
-    Temperature first, then the k likeliest, then the fewest of these that hold top_p; the order
-    and the rules of vLLM.
-    """
+    """Return (B, V) log-probabilities of the distributions to draw from. Temperature comes first,
+    then the k likeliest, then the fewest of these that hold top_p: vLLM's order and rules."""
     scales = [max(own.temperature, _COLDEST) if own.temperature else 1.0 for own in requests]
     if any(scale != 1.0 for scale in scales):
         logits = logits / torch.tensor(scales, dtype=logits.dtype, device=logits.device)[:, None]
@@ -439,7 +405,6 @@ def compute_logprobs(logits: Tensor, requests: Sequence[Request]) -> Tensor:
 
 
 def _filter_logits(logits: Tensor, requests: Sequence[Request]) -> Tensor:
-    """Logits with -inf for what top-k and top-p leave out."""
     count, device = logits.shape[-1], logits.device
     ordered, order = logits.sort(dim=-1, descending=True)
     ranks = torch.arange(count, device=device)
@@ -454,7 +419,7 @@ def _filter_logits(logits: Tensor, requests: Sequence[Request]) -> Tensor:
 
 
 def draw(logprobs: Tensor, requests: Sequence[Request], chances: Sequence[float]) -> Tensor:
-    """(B,) token ids, by inversion of each row's distribution at its number in [0, 1)."""
+    """Return (B,) token ids, by inversion of each row's distribution at its number in [0, 1)."""
     sums = logprobs.exp().cumsum(-1, dtype=torch.float64)
     at = torch.tensor(chances, dtype=torch.float64, device=sums.device)[:, None] * sums[:, -1:]
     tokens = torch.searchsorted(sums, at, right=True)[:, 0].clamp(max=logprobs.shape[-1] - 1)
@@ -467,7 +432,7 @@ def draw(logprobs: Tensor, requests: Sequence[Request], chances: Sequence[float]
 
 
 def likeliest(logprobs: Tensor, count: int) -> list[tuple[tuple[int, float], ...]]:
-    """The `count` likeliest tokens of each row with their log-probabilities, best first."""
+    """Return each row's `count` likeliest tokens with log-probabilities, best first."""
     if not count:
         return [()] * len(logprobs)
     values, ids = logprobs.topk(min(count, logprobs.shape[-1]))

@@ -1,13 +1,11 @@
 """Check requests to the embedded engine (request -> refusal, or the application).
 
-The engine has no keys, and a browser sends its pages' requests to addresses of its machine as well,
-under any name that an attacker's DNS points there. So it looks at requests as a gateway without
-keys does (producers/gateway/http/request_guard.py): by Host where it listens to its own machine
-alone, by Origin and Sec-Fetch-Site wherever it listens. Commands, which load and unload adapters,
-come as `application/json`, which no page sends to another site without asking first.
-
-Guarantee: decides by the headers alone. Not covered: other programs of this machine, and clients
-of an engine that listens beyond it.
+The engine has no keys, and browsers send pages' requests to their own machine too, under any name
+that an attacker's DNS points there. So it checks Host where it listens to its own machine alone,
+and Origin and Sec-Fetch-Site everywhere, like a gateway without keys
+(producers/gateway/http/request_guard.py). Commands must be `application/json`, which no page sends
+to another site without asking. Guarantee: it decides by headers alone. Not covered: other programs
+of this machine, and clients beyond it.
 """
 
 from collections.abc import Iterable
@@ -29,7 +27,7 @@ Header = tuple[bytes, bytes]
 
 
 class Guard:
-    """An application that answers no page of another site."""
+    """Application that answers no page of another site."""
 
     def __init__(self, app: ASGIApp, local: bool) -> None:
         """`local`: it listens to its own machine alone, so only names of that are answered."""
@@ -37,7 +35,7 @@ class Guard:
         self._local = local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on."""
+        """Refuse a request, or pass it on."""
         refusal = refuse(scope["headers"], self._local) if scope["type"] == "http" else None
         if refusal is None:
             await self._app(scope, receive, send)
@@ -50,7 +48,7 @@ class Guard:
 
 
 def refuse(headers: Iterable[Header], local: bool) -> ApiError | None:
-    """Why a request with these headers is not answered; None when it is."""
+    """Return why a request with these headers is refused, or None."""
     headers = list(headers)
     refused = find_refusal(headers, keyless=local, remedy=_REMEDY)
     if refused is not None:
@@ -78,5 +76,5 @@ def check_command(request: Request) -> None:
 
 
 def forbidden(message: str) -> ApiError:
-    """A request that is understood and not obeyed."""
+    """Return the refusal of a request that is understood."""
     return ApiError(403, "PermissionDeniedError", message)

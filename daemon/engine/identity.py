@@ -7,11 +7,8 @@ from torch import Tensor, nn
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Hash of a model's own weights as they are loaded, adapters left out: its identity.
-
-    Equal with or without adapters around them and whatever files they came from; tied weights count
-    once, and buffers that are computed and not stored count nowhere.
-    """
+    """Return the hash of a model's weights as they are loaded: its identity. It is equal with or
+    without adapters and whatever the files; tied weights count once, computed buffers never."""
     stored = model.state_dict().keys()
     tensors: dict[str, Tensor] = {_plain(name): p for name, p in model.named_parameters()}
     tensors |= {_plain(name): b for name, b in model.named_buffers() if name in stored}
@@ -24,7 +21,6 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def _plain(name: str) -> str:
-    """A parameter's name as it is without PEFT."""
     return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
 
 

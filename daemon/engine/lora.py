@@ -1,11 +1,8 @@
-"""A directory of PEFT -> a LoRA adapter that is known to fit a model, and the model with it.
+"""Read a directory of PEFT as a LoRA adapter that fits a model, and attach it.
 
-    adapter = read_adapter(folder, model)      or BadAdapter, which says what is wrong
-    adapted = attach(model, adapter)           PEFT's model around it
-
-The files are read once: what is attached is what was checked. PEFT gets no setting that it would
-interpret: which layers have which rank and scale is resolved by daemon/adapters/compatibility.py,
-and PEFT is given their names. Not covered: which base an adapter was trained on, beyond its shapes.
+The files are read once: what was checked is attached. PEFT interprets no setting:
+daemon/adapters/compatibility.py resolves ranks and scales, and PEFT gets layers' names. Not
+covered: which base an adapter was trained on, beyond its shapes.
 """
 
 import re
@@ -31,9 +28,8 @@ from daemon.adapters.compatibility import (
 from daemon.adapters.directory import BadAdapter
 
 _NUMBER_BYTES: Final = 8
-"""Bytes of the longest number of a weight."""
 _HEADER_BYTES: Final = 16 << 20
-"""Bytes of a file of weights beside its numbers."""
+"""Bytes of a weights file beside its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +37,10 @@ class LoraAdapter:
     """An adapter that fits the model it was read for."""
 
     ranks: Mapping[str, int]
-    """Layer -> rank."""
     alphas: Mapping[str, float]
-    """Layer -> alpha."""
     is_root_scaled: bool
     """Whether alpha is divided by the root of the rank."""
     weights: Mapping[str, Tensor]
-    """By their names in PEFT's files."""
 
     def build_config(self, *, trainable: bool) -> LoraConfig:
         """Return PEFT's configuration, in which every layer is named."""
@@ -67,16 +60,12 @@ class LoraAdapter:
 
 
 def _name_others(values: Mapping[str, Any], usual: Any) -> dict[str, Any]:
-    """Return the values that are not the usual one, by patterns that match one layer each."""
     return {f"^{re.escape(name)}": value for name, value in values.items() if value != usual}
 
 
 def read_adapter(folder: Path, model: nn.Module) -> LoraAdapter:
-    """Read a directory of PEFT that holds a whole LoRA adapter which fits a model.
-
-    Every layer that its configuration targets is there and has an A and a B of the right shape,
-    all numbers finite, and there is nothing else. Raises BadAdapter.
-    """
+    """Read a directory of PEFT with a LoRA adapter that fits a model: every targeted layer has an A
+    and a B of the right shape, all finite, and there is no more. Raise BadAdapter."""
     settings = plain_settings(folder)
     layers = _list_layers(model)
     content = read_weights_file(folder, count_most_bytes(model))
@@ -102,13 +91,11 @@ def read_adapter(folder: Path, model: nn.Module) -> LoraAdapter:
 
 
 def _list_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the layers of a model that an adapter may be for, by name."""
     return {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
 
 
 def count_most_bytes(model: nn.Module) -> int:
-    """Return the size of the weights of a model's largest adapter: full rank on every layer, the
-    longest numbers."""
+    """Return the bytes of a model's largest adapter: full rank on every layer, longest numbers."""
     numbers = sum(
         (layer.in_features + layer.out_features) * min(layer.in_features, layer.out_features)
         for layer in _list_layers(model).values()
@@ -119,8 +106,7 @@ def count_most_bytes(model: nn.Module) -> int:
 def attach(
     model: PreTrainedModel, adapter: LoraAdapter, name: str = "default", *, trainable: bool = False
 ) -> PeftModel:
-    """Return the model with an adapter that was read for it, active and frozen unless it is to be
-    trained."""
+    """Return the model with its adapter active, and frozen unless `trainable`."""
     adapted = get_peft_model(model, adapter.build_config(trainable=trainable), name)
     assert isinstance(adapted, PeftModel)
     set_weights(adapted, adapter, name)
@@ -128,8 +114,7 @@ def attach(
 
 
 def set_weights(model: PeftModel, adapter: LoraAdapter, name: str) -> None:
-    """Give the layers that PEFT added under a name the weights of an adapter. Raises BadAdapter
-    where they are not the layers of the adapter."""
+    """Give PEFT's layers of this name an adapter's weights. Raise BadAdapter for other layers."""
     outcome: Any = set_peft_model_state_dict(model, dict(adapter.weights), name)
     missing = [key for key in outcome.missing_keys if f".{name}." in key and "lora_" in key]
     if outcome.unexpected_keys or missing:

@@ -67,7 +67,7 @@ from events.jobs import LoraSettings
 from events.serving import MergeMethod
 
 _TINY: Final = 1e-6
-"""Singular value that is 0, as a share of the largest."""
+"""Share of the largest singular value that counts as 0."""
 _ROUGH: Final = 1e-2
 """The same where a member is in half precision: two copies differ by less."""
 MOST_RANK: Final = 512
@@ -79,7 +79,7 @@ class CannotMerge(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The change of one layer: `up` times `down`."""
+    """Change of one layer: `up` times `down`."""
 
     down: Tensor
     """Shape (rank, columns), double precision."""
@@ -94,7 +94,6 @@ class Member:
     folder: Path
     weight: float
     settings: Mapping[str, Any]
-    """Of PEFT."""
     layers: Mapping[str, Factors]
     dtype: torch.dtype
     provenance: Provenance | None
@@ -102,12 +101,12 @@ class Member:
 
     @property
     def rank(self) -> int:
-        """The largest of any layer."""
+        """Largest rank of a layer."""
         return max(len(factors.down) for factors in self.layers.values())
 
 
 def read_members(folders: Sequence[Path], weights: Sequence[float]) -> list[Member]:
-    """Read adapters. Raises BadAdapter, CannotMerge, WrongBase."""
+    """Read adapters. Raise BadAdapter, CannotMerge, WrongBase."""
     members = [
         _read_member(folder, weight) for folder, weight in zip(folders, weights, strict=True)
     ]
@@ -172,13 +171,12 @@ def find_largest_rank(members: Sequence[Member]) -> int:
 
 
 def find_usual_rank(members: Sequence[Member]) -> int:
-    """Return the largest rank of a member: what engines hold, and jobs go on from."""
+    """Return a member's largest rank, which engines hold and jobs go on from."""
     return min(max(member.rank for member in members), find_largest_rank(members))
 
 
 def merge(members: Sequence[Member], rank: int, method: MergeMethod) -> dict[str, Factors]:
-    """Return layer -> factors of this rank, with singular values shared evenly by both. Raises
-    CannotMerge."""
+    """Return layer -> factors of this rank, singular values shared evenly. Raise CannotMerge."""
     largest = find_largest_rank(members)
     least = len(members) if method == "core_tsv" else 1
     if not least <= rank <= largest:
@@ -215,8 +213,6 @@ def _merge_layer(
 
 
 def _decompose(core: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest singular triples: left vectors as columns, values, right vectors as
-    columns."""
     left, values, right = torch.linalg.svd(core, full_matrices=False)
     return left[:, :rank], values[:rank], right[:rank].T
 
@@ -224,9 +220,8 @@ def _decompose(core: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
 def _orthogonalise(
     cores: Sequence[Tensor], rank: int, tiny: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `rank` largest triples of each core with vectors that are orthonormal together,
-    and the mean of all singular values for each. What members have in common counts once; vectors
-    of a singular value of 0 mean nothing and are left out."""
+    """Return the `rank` largest triples of each core, orthonormal together, with the mean singular
+    value. Common directions count once; those of a singular value of 0 are left out."""
     parts = [_drop_tiny(_decompose(core, rank), tiny) for core in cores]
     values = torch.cat([part[1] for part in parts])
     if not len(values):
@@ -246,8 +241,7 @@ def _drop_tiny(
 
 
 def _find_polar(vectors: Tensor, tiny: float) -> Tensor:
-    """Return the partial isometry that is nearest to this matrix: orthonormal columns, where the
-    given ones are independent."""
+    """Return the nearest partial isometry: orthonormal columns if `vectors` are independent."""
     left, values, right = torch.linalg.svd(vectors, full_matrices=False)
     present = values > tiny * values.max()
     nearest: Tensor = left[:, present] @ right[present]
@@ -255,7 +249,6 @@ def _find_polar(vectors: Tensor, tiny: float) -> Tensor:
 
 
 def _pad(factors: Factors, rank: int) -> Factors:
-    """Return factors of this rank: the rest is 0."""
     missing = rank - len(factors.down)
     return Factors(
         torch.nn.functional.pad(factors.down, (0, 0, 0, missing)),
@@ -290,8 +283,7 @@ def build_directory(
 
 
 def _find_scale(members: Sequence[Member]) -> float:
-    """Return alpha over rank as all members have it, so that a job can go on from the merge; 1
-    where they differ."""
+    """Return the members' common alpha over rank, so that jobs can go on from the merge, or 1."""
     scales: set[float] = set()
     for member in members:
         ranks = {name: len(factors.down) for name, factors in member.layers.items()}
@@ -309,7 +301,6 @@ def _check_finite(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _build_config(settings: Mapping[str, Any], rank: int, alpha: float) -> dict[str, Any]:
-    """Return the configuration of a merged adapter."""
     changes = {
         "r": rank, "lora_alpha": alpha, "use_rslora": False, "rank_pattern": {},
         "alpha_pattern": {}, "inference_mode": True,
@@ -362,7 +353,7 @@ That it is better than its base is shown by a gate and not by this card.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command and return its exit code."""
     parser = ArgumentParser(prog="python -m daemon.engine.merging", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("members", nargs="+", type=_parse_member, metavar="ADAPTER=WEIGHT")

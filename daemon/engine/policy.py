@@ -1,17 +1,10 @@
-"""One policy version as the engine runs it.
+"""A policy version in the engine: a checkpoint, one with an adapter, or a model in training.
 
-    base = Policy.load(directory, "small")      a checkpoint that transformers reads
-    better = base.adapted(folder, "small-7")    the same with a LoRA directory of PEFT
-    current = Policy.of(model, "step 3")        a model that is being trained, as it is now
-
-A policy never changes: a call that begins with one ends with it. Each holds its own copy of the
-matrices that its adapter changes, which a small model can afford, and which makes an adapter cost
-nothing per token.
-
-Guarantee: the logits of transformers' own forward, to rounding. `load` and `of` a plain model prove
-it on a probe and refuse a model that is built otherwise; so decoders of Llama's kind run (Qwen2,
-Qwen3, Llama, Mistral without sliding windows), and no list of names says which. Not covered:
-mixtures of experts, quantised weights, models over several devices.
+A policy never changes: a call ends with the one that it began with. Each copies the matrices that
+its adapter changes, which a small model can afford, so that an adapter costs nothing per token.
+Guarantee: the logits of transformers' own forward, to rounding. `load`, and `of` for a plain model,
+check it on a probe and refuse other models; decoders of Llama's kind run (Qwen2, Qwen3, Llama,
+Mistral without sliding windows). Not covered: mixtures of experts, quantised weights, many devices.
 """
 
 import warnings
@@ -30,7 +23,6 @@ from daemon.engine.lora import attach, read_adapter
 from daemon.engine.weights import IncompatibleModel, Weights
 
 _PROBE: Final = 12
-"""Tokens on which a model's own forward is compared with ours."""
 _TOLERANCE: Final = 1e-3
 """Largest difference of a logit, as a share of the largest logit, in float32."""
 
@@ -48,27 +40,21 @@ class Policy:
 
     @classmethod
     def load(cls, directory: Path, name: str, dtype: torch.dtype = torch.float32) -> Self:
-        """A checkpoint. Raises IncompatibleModel, OSError."""
+        """Load a checkpoint. Raise IncompatibleModel, OSError."""
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
         return cls(name, _proven(model), model)
 
     @classmethod
     def of(cls, model: PreTrainedModel | PeftModel, name: str) -> Self:
-        """A model as it is now. Raises IncompatibleModel.
-
-        What is under adapters is taken to be proven: `load` or `of` its base did that.
-        """
+        """Copy a model as it is now, unprobed under adapters. Raise IncompatibleModel."""
         if isinstance(model, PeftModel):
             base: Any = model.get_base_model()
             return cls(name, Weights.of(base))
         return cls(name, _proven(model))
 
     def with_adapter(self, folder: Path, name: str) -> "Policy":
-        """Return this base with an adapter merged in, which is checked first.
-
-        Raises BadAdapter for a directory that holds no adapter of this model, ValueError for a
-        policy that was not loaded from a checkpoint.
-        """
+        """Return this base with an adapter merged in. Raise BadAdapter for another model's adapter
+        or none, ValueError for a policy without a checkpoint."""
         if self._checkpoint is None:
             raise ValueError(f"{self.name} was not loaded from a checkpoint: load its base first")
         adapter = read_adapter(folder, self._checkpoint)
@@ -81,12 +67,12 @@ class Policy:
 
     @property
     def checkpoint(self) -> PreTrainedModel | None:
-        """The model it was loaded from, which tells what adapters fit; None for another policy."""
+        """Model that it was loaded from, for checks of adapters; None for another policy."""
         return self._checkpoint
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """Device of its weights."""
         return self.weights.embedding.device
 
     @property
@@ -102,8 +88,8 @@ class Policy:
 
 @contextmanager
 def silence_peft() -> Iterator[None]:
-    """Suppress what PEFT warns of without need: the name by which it asks transformers, up to 0.21,
-    and merging an adapter of a head that is the embedding, which nothing of ours does."""
+    """Suppress needless warnings of PEFT: of a name that it asks transformers for, up to 0.21, and
+    of merging an adapter of a tied head, which we never do."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
@@ -113,8 +99,7 @@ def silence_peft() -> Iterator[None]:
 def load_policy(
     directory: Path, name: str, dtype: Literal["float32", "bfloat16"], threads: int | None
 ) -> Policy:
-    """A checkpoint for a program that knows no torch; `threads` of the processor, None: as many as
-    torch takes. Raises IncompatibleModel, OSError."""
+    """Load a checkpoint; `threads` None: torch's number. Raise IncompatibleModel, OSError."""
     if threads is not None:
         torch.set_num_threads(threads)
     return Policy.load(directory, name, getattr(torch, dtype))
@@ -130,7 +115,7 @@ def _without_adapters(model: PreTrainedModel) -> None:
 
 
 def _proven(model: Any) -> Weights:
-    """A model's weights, once ours gave its own logits on a probe. Raises IncompatibleModel."""
+    """Return a model's weights, once proven by a probe. Raise IncompatibleModel."""
     weights = Weights.of(model)
     probe = [(7 + 31 * place) % weights.shape.vocabulary for place in range(_PROBE)]
     training = model.training

@@ -1,11 +1,9 @@
-"""What clients get: OpenAI's responses and chunks, with the fields of vLLM that we use.
+"""OpenAI's responses and chunks, with the fields of vLLM that we use.
 
-A `Step` is what one or more tokens did to one answer; all steps of an answer joined are the whole
-of it. A format says how steps look on the wire, streamed or not, so that both say the same.
-
-With `return_token_ids`, the ids of a prompt are on the response (chat; in a stream, on the chunks
-that open it) or on each choice (completions; in a stream, on its first chunk), and `token_ids` on
-each choice: every token once, the one that stopped the answer included.
+A `Step` is what one or more tokens did to one answer; all steps joined are the answer. A format
+writes steps, streamed or not, so that both are the same. With `return_token_ids`, a prompt's ids
+are on the response (chat; in a stream, on its opening chunks) or on each choice (completions; in a
+stream, on its first chunk). Each choice has `token_ids`: every token once, also the last one.
 """
 
 import json
@@ -21,33 +19,31 @@ from daemon.engine.streaming import CallArguments, CallStart, Delta, Reason, Wor
 from daemon.engine.wire import ChatRequest, CompletionRequest, GenerationRequest, Json
 
 _LOWEST: Final = -9999.0
-"""Log-probability sent in place of minus infinity, which JSON cannot hold; the same as in vLLM."""
+"""Log-probability sent for minus infinity, which JSON cannot hold, as in vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token as a client reads it, with its log-probability."""
+    """Text and log-probability of a token."""
 
     token: str
     logprob: float
     """Nats."""
     top: tuple[tuple[str, float], ...] = ()
-    """The tokens that were asked for: the likeliest, best first, or those that were named."""
+    """Tokens that were asked for: the likeliest, best first, or those that were named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What some tokens did to one answer."""
-
     number: int
-    """Number of the answer, counted through all prompts."""
+    """Number of the answer among those to all prompts."""
     deltas: tuple[Delta, ...]
     tokens: tuple[int, ...]
     scores: tuple[TokenScore, ...]
     """Score of each token, where scores were asked for."""
     finish: Reason | None
     stopped_by: str | int | None = None
-    """The stop string or token that the client named."""
+    """Stop string or token of the client that ended the answer."""
 
     def __add__(self, later: "Step") -> "Step":
         return Step(
@@ -61,17 +57,16 @@ class Step:
 
     @property
     def text(self) -> str:
-        """Its words."""
+        """Words of the step."""
         return "".join(delta.text for delta in self.deltas if isinstance(delta, Words))
 
 
 class Format(ABC):
-    """The responses to one request."""
+    """Responses to one request."""
 
     prefix: str
-    """Prefix of the ids of its responses."""
     whole: str
-    """Name of the object of a response, and of a chunk of one."""
+    """Object's name of a response; `part`: of a chunk."""
     part: str
 
     def __init__(
@@ -85,22 +80,22 @@ class Format(ABC):
 
     @abstractmethod
     def first_chunks(self) -> Iterable[Json]:
-        """Chunks before any token."""
+        """Return the chunks before any token."""
 
     @abstractmethod
     def chunks(self, step: Step) -> Iterable[Json]:
-        """A step of an answer as chunks; none where there is nothing to say yet."""
+        """Return a step as chunks; none where there is nothing to send yet."""
 
     @abstractmethod
     def response(self, answers: Sequence[Step]) -> Json:
-        """Whole answers, in the order of their numbers."""
+        """Return the response of whole answers, in the order of their numbers."""
 
     def cost(self, tokens: int) -> Json:
-        """The chunk that ends a stream: `tokens` were written."""
+        """Return the chunk that ends a stream: `tokens` were written."""
         return self.envelope(self.part, [], usage=usage(self.prompts, tokens))
 
     def envelope(self, kind: str, choices: list[Json], **fields: Any) -> Json:
-        """A response or chunk; fields that are None are left out."""
+        """Return a response or chunk, without the fields that are None."""
         extra = {name: value for name, value in fields.items() if value is not None}
         head = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
         return {**head, "choices": choices, **extra}
@@ -125,14 +120,14 @@ class ChatFormat(Format):
         self._prompt_ids = list(prompt) if self._ids else None
 
     def first_chunks(self) -> Iterable[Json]:
-        """One for each choice: who speaks."""
+        """Yield a chunk for each choice, with its role."""
         delta = {"role": "assistant", "content": ""}
         for number in range(self._choices):
             choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
             yield self.envelope(self.part, [choice], prompt_token_ids=self._prompt_ids)
 
     def chunks(self, step: Step) -> Iterable[Json]:
-        """One for each delta; tokens and the finish come with the last."""
+        """Yield a chunk for each delta; tokens and the finish come with the last."""
         deltas = [_chat_delta(delta) for delta in _merge_words(step.deltas)]
         if not (deltas or step.finish or self._ids or self._scored):
             return
@@ -143,7 +138,7 @@ class ChatFormat(Format):
         yield self.envelope(self.part, [{**last, **self._rest(step)}])
 
     def response(self, answers: Sequence[Step]) -> Json:
-        """All choices."""
+        """Return the response with all choices."""
         choices = [
             {"index": step.number, "message": _message(step), **self._rest(step)}
             for step in answers
@@ -170,19 +165,18 @@ class TextFormat(Format):
         self._choices = request.choices
         self._scored = request.logprobs is not None
         self._offsets: dict[int, int] = {}
-        """Characters of each answer's tokens so far."""
 
     def first_chunks(self) -> Iterable[Json]:
-        """Nothing: the first chunk has text."""
+        """Return none: the first chunk has text."""
         return ()
 
     def chunks(self, step: Step) -> Iterable[Json]:
-        """At most one."""
+        """Yield at most one chunk."""
         if step.text or step.finish or self._ids or self._scored:
             yield self.envelope(self.part, [self._choice(step)])
 
     def response(self, answers: Sequence[Step]) -> Json:
-        """All choices of all prompts."""
+        """Return the response with all choices of all prompts."""
         cost = usage(self.prompts, sum(len(step.tokens) for step in answers))
         return self.envelope(self.whole, [self._choice(step) for step in answers], usage=cost)
 
@@ -198,12 +192,12 @@ class TextFormat(Format):
 
 
 def join_steps(steps: Iterable[Step]) -> Step:
-    """All steps of an answer as one; at least one is needed."""
+    """Join all steps of an answer; at least one is needed."""
     return reduce(Step.__add__, steps)
 
 
 def usage(prompts: Sequence[Sequence[int]], written: int) -> Json:
-    """What a response cost, in tokens."""
+    """Return a response's usage in tokens."""
     read = sum(map(len, prompts))
     return {
         "prompt_tokens": read,
@@ -213,17 +207,16 @@ def usage(prompts: Sequence[Sequence[int]], written: int) -> Json:
 
 
 def event(document: Json) -> bytes:
-    """A server-sent event."""
+    """Return a server-sent event."""
     return b"data: " + encode_json(document) + b"\n\n"
 
 
 def encode_json(document: Json) -> bytes:
-    """Compact JSON. Raises ValueError for a number that JSON has not."""
+    """Return compact JSON. Raise ValueError for a number that JSON has not."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _merge_words(deltas: Iterable[Delta]) -> list[Delta]:
-    """The same with neighbouring words as one."""
     result: list[Delta] = []
     for delta in deltas:
         last = result[-1] if result else None
@@ -251,7 +244,6 @@ def _call_id() -> str:
 
 
 def _message(step: Step) -> Json:
-    """A whole answer: what its deltas come to."""
     begun = [delta for delta in step.deltas if isinstance(delta, CallStart)]
     arguments = {d.index: d.text for d in step.deltas if isinstance(d, CallArguments)}
     calls = [
@@ -281,7 +273,6 @@ def _entry(token: str, logprob: float) -> Json:
 
 
 def _text_scores(scores: Sequence[TokenScore], offset: int) -> Json:
-    """`offset` is where the first token's text begins."""
     offsets = []
     for score in scores:
         offsets.append(offset)

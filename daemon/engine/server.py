@@ -3,17 +3,11 @@
     POST /v1/chat/completions   POST /v1/load_lora_adapter     GET /v1/models   GET /health
     POST /v1/completions        POST /v1/unload_lora_adapter   POST /tokenize   GET /version
 
-The same client code drives this and vLLM. A request is checked (wire.py), rendered and encoded
-(chat.py), answered by the engine's thread (thread.py), made into text and tool calls as its tokens
-come (streaming.py) and put on the wire (responses.py).
-
-Guarantees: a request is answered by the one policy that it began with; what one request holds or
-meets ends no other; generation stops when its
-client disconnects; every error is in OpenAI's shape, also in the middle of a stream, which then
-ends without `[DONE]`; no page of another site is answered (guard.py); what cannot fit is refused
-before it is encoded, and what takes long delays no other request. Not covered: keys and
-encryption. It belongs behind a gateway: any client that reaches it may load any directory of this
-machine as an adapter.
+Guarantees: one policy answers a request from its beginning to its end; no request ends another;
+generation stops when its client disconnects; every error is in OpenAI's shape, also within a
+stream, which then ends without `[DONE]`; pages of other sites get no answer (guard.py); a prompt
+that cannot fit is refused before it is encoded, and slow requests delay no others. Not covered:
+keys and encryption. It belongs behind a gateway: clients may load any directory of the machine.
 """
 
 import asyncio
@@ -78,7 +72,7 @@ MAX_ADMIN_BODY: Final = 64 << 10
 """Bytes of a command: a name and a path."""
 
 _SMALL: Final = 32 << 10
-"""Bytes of a request that is read and encoded at once: a few milliseconds."""
+"""Most bytes of a request that is read and encoded at once: a few milliseconds."""
 _LARGE: Final = 256 << 10
 """Bytes above which requests are read and encoded one after the other."""
 
@@ -87,7 +81,6 @@ _logger = logging.getLogger(__name__)
 _GONE: Final = 499
 """Status of a response to a client that has disconnected."""
 _TOKENS: Final = 65_536
-"""Token texts that are remembered."""
 
 T = TypeVar("T")
 
@@ -96,7 +89,7 @@ class Server:
     """A base with its adapters, a tokenizer, an engine, and the application over them."""
 
     def __init__(self, adapters: Adapters, chat: Chat, engine: Engine, local: bool = True) -> None:
-        """`local`: whether only this machine reaches it; then no other name of it is answered."""
+        """`local`: whether only this machine reaches it; then it answers to no other name."""
         self.adapters = adapters
         self.chat = chat
         self.thread = EngineThread(engine)
@@ -162,7 +155,6 @@ class Server:
         return self.chat.encode(text)
 
     def _check_length(self, prompt: str | Sequence[int]) -> None:
-        """Raise ApiError for what cannot fit, before it is encoded."""
         length = self.thread.length
         if isinstance(prompt, str):
             most, what = length * self.chat.longest, "characters"
@@ -172,11 +164,7 @@ class Server:
             raise _too_long(length, f"{len(prompt)} {what}")
 
     async def _apart(self, size: int, work: Callable[[bytes], T], body: bytes) -> T:
-        """Return `work(body)`, where `body` has `size` bytes, without blocking other requests for
-        long.
-
-        Raises what `work` raises.
-        """
+        """Return `work(body)`; a `body` of many bytes (`size`) blocks no other requests."""
         if size <= _SMALL:
             return work(body)
         if size <= _LARGE:
@@ -217,7 +205,6 @@ class Server:
             raise unknown_resource(str(error), "model") from error
 
     def _room(self, prompt: Sequence[int]) -> int:
-        """Tokens that an answer may have. Raises ApiError when there are none."""
         room = self.thread.length - len(prompt)
         if room < 1:
             raise _too_long(self.thread.length, f"{len(prompt)} input tokens")
@@ -275,7 +262,7 @@ class Server:
 
 
 class Texts:
-    """Ids to text as clients read it."""
+    """Turns ids into the text that clients read."""
 
     def __init__(self, chat: Chat) -> None:
         backend = chat.tokenizer.backend_tokenizer
@@ -284,11 +271,10 @@ class Texts:
         )
         self.bytes = byte_tokens(backend.get_vocab().items())
         self.token = lru_cache(_TOKENS)(lambda token: chat.text((token,)))
-        """The text of one token, special or not."""
         self._chat = chat
 
     def answer(self, query: GenerationRequest, tools: bool) -> Answer:
-        """What turns the tokens of one answer into text."""
+        """Return the converter of one answer's tokens into text."""
         # Where calls are read, special tokens are text as in vLLM: some mark calls and thoughts.
         skips_special = query.skips_special and not tools
         # A special token that is skipped ends no run of bytes.
@@ -301,8 +287,6 @@ class Texts:
 
 
 class Answers:
-    """The answers to one request while they are written."""
-
     def __init__(
         self,
         thread: EngineThread,
@@ -320,7 +304,7 @@ class Answers:
         self._answers = [texts.answer(query, tools) for _ in call.requests]
 
     async def steps(self) -> AsyncIterator[Step]:
-        """Each answer's steps, as they come. Raises ApiError, EngineFailure."""
+        """Yield each answer's steps, as they come. Raise ApiError, EngineFailure."""
         try:
             async for parts in self._call:
                 for number, own in groupby(sorted(parts, key=itemgetter(0)), itemgetter(0)):
@@ -330,7 +314,7 @@ class Answers:
             self.close()
 
     def close(self) -> None:
-        """Cancel what is left of the answers; does nothing after the last step."""
+        """Cancel what is left of the answers; do nothing after the last step."""
         self._thread.cancel(self._call)
 
     def _step(self, number: int, emissions: Sequence[Emission]) -> Step:
@@ -371,14 +355,12 @@ class Answers:
 
 
 class _EventStream(StreamingResponse):
-    """Server-sent events; however they end, `done` is called."""
-
     def __init__(self, events: AsyncIterator[bytes], done: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream")
         self._done = done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
+        """Send the events, then call `done`."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -386,13 +368,11 @@ class _EventStream(StreamingResponse):
 
 
 def _by_id(token: int) -> str:
-    """Return the name of a token as vLLM gives it: texts of several tokens may be the same, ids are
-    not."""
+    """Return a token's name as in vLLM; unlike texts of tokens, ids are unique."""
     return f"token_id:{token}"
 
 
 async def _whole(answers: Answers) -> list[Step]:
-    """Every answer as one step."""
     steps: dict[int, list[Step]] = {}
     async for step in answers.steps():
         steps.setdefault(step.number, []).append(step)
@@ -408,8 +388,7 @@ async def _stream(answers: Answers, form: Format, costs: bool) -> AsyncIterator[
             written += len(step.tokens)
             for chunk in form.chunks(step):
                 yield event(chunk)
-    # The status is out already: the error is the last thing that is said.
-    # Whatever it is: a stream that has begun can say it in no other way.
+    # The status is out already: a stream that has begun can report any error only at its end.
     except Exception as error:
         if not isinstance(error, KintsugiError):
             _logger.exception("an answer cannot be written")
@@ -422,7 +401,7 @@ async def _stream(answers: Answers, form: Format, costs: bool) -> AsyncIterator[
 
 
 async def _run_unless_disconnect(request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
-    """What work comes to. Raises ClientDisconnect, and ends the work, when the client goes away."""
+    """Return the result of `work`; cancel it and raise ClientDisconnect if the client leaves."""
     tasks: tuple[asyncio.Task[T], asyncio.Task[None]] = (
         asyncio.create_task(work),
         asyncio.create_task(_wait_for_disconnect(request)),
@@ -462,7 +441,7 @@ def _card(name: str, root: str, parent: str | None, length: int | None) -> Json:
 
 
 def _too_long(length: int, size: str) -> ApiError:
-    """The error for a prompt that is too long, in vLLM's words, which clients look for."""
+    """Return the error for a long prompt, in vLLM's words, which clients look for."""
     return bad_request(
         f"This model's maximum context length is {length} tokens. However, your request has "
         f"{size}. Please reduce the length of the input messages.",
@@ -479,7 +458,6 @@ def _json(document: Json, status: int = 200) -> Response:
 
 
 def _refuse(_: HttpRequest, error: Exception) -> Response:
-    """An error as OpenAI's clients read it."""
     if isinstance(error, HTTPException):
         kind = "NotFoundError" if error.status_code == 404 else "BadRequestError"
         error = ApiError(error.status_code, kind, error.detail)

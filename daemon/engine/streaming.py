@@ -1,18 +1,13 @@
 """Tokens to the pieces of an answer, as they are written.
 
     token -> text -> text before a stop string -> words and tool calls
-             Detokenizer  StopStrings               Spoken
+             Detokenizer  StopStrings             ToolCallStream
 
-`Answer` is the three in a row, for one choice. Pure: no clock, no I/O, and of the model only its
-tokenizer's way from ids to text.
-
-Guarantees, for any tokens and however the text is cut:
-- what is given out is never taken back, and joined together it is the whole text; half a character
-  is held back until the rest of it comes;
-- a text with tool calls gives the message that `chat.parse_answer` makes of the whole text. So
-nothing
-  after a `<tool_call>` is given out before the answer ends: only then is it known whether every
-  call can be read, and whether these are calls or words.
+`Answer` is the three in a row, for one choice; it has no clock and no I/O. Guarantees, for any
+tokens and however the text is cut: pieces are never taken back, and joined they are the whole text;
+half a character is held back until the rest comes. A text with tool calls gives the message that
+`chat.parse_answer` makes of the whole. So nothing after a `<tool_call>` is given out before the
+answer ends: only then it is known whether every call can be read.
 """
 
 import json
@@ -25,40 +20,34 @@ from daemon.engine.chat import parse_answer
 from events.messages import Message
 
 Decode = Callable[[Sequence[int]], str]
-"""Ids to text, as a tokenizer does it."""
 
 Reason = Literal["stop", "length", "tool_calls"]
 
 _OPEN: Final = "<tool_call>"
 _BROKEN: Final = "\ufffd"
-"""What tokenizers write for bytes that are no character (yet)."""
+"""A tokenizer's text for bytes that are no character (yet)."""
 _LONGEST_CHARACTER: Final = 4
 """Bytes of the longest character; a token has one byte or more."""
 _BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 def byte_tokens(vocabulary: Iterable[tuple[str, int]]) -> frozenset[int]:
-    """Ids that stand for one byte where a tokenizer falls back to bytes."""
+    """Return the ids that stand for one byte where a tokenizer falls back to bytes."""
     return frozenset(number for token, number in vocabulary if _BYTE.fullmatch(token))
 
 
 class Detokenizer:
-    """Ids to text, one at a time.
-
-    Where a tokenizer falls back to bytes, one wrong byte makes the whole run of them unreadable, so
-    a run is decoded when it is over.
-    """
+    """Ids to text one by one, but runs of bytes whole: a wrong byte makes a run unreadable."""
 
     def __init__(self, decode: Decode, bytes_: frozenset[int] = frozenset()) -> None:
         self._decode = decode
         self._bytes = bytes_
         self._window: list[int] = []
-        """The last ids: some whose text was given out, as context, then the others."""
+        """The last ids: first some whose text was given out, as context."""
         self._given = 0
-        """How many of them were given out."""
 
     def push(self, token: int) -> str:
-        """The text that is certain now."""
+        """Take a token and return the text that is certain now."""
         self._window.append(token)
         if token in self._bytes:
             return ""
@@ -70,12 +59,10 @@ class Detokenizer:
         return text
 
     def _is_too_long(self) -> bool:
-        """Whether more is held back than one character needs."""
         return len(self._window) - self._given > _LONGEST_CHARACTER
 
     def _release_bytes(self) -> str:
-        """Return the text of all ids but the last ones: bytes that are no character stay so. Empty
-        where both together have another text than apart, for a character is cut then."""
+        """Return the text of all ids but the last ones, or "" where that would cut a character."""
         before, held = self._window[:-_LONGEST_CHARACTER], self._window[-_LONGEST_CHARACTER:]
         text = self._decode(before)
         if text + self._decode(held) != self._decode(self._window):
@@ -86,7 +73,7 @@ class Detokenizer:
         return new
 
     def flush(self) -> str:
-        """The rest, whatever it is."""
+        """Return the rest, even if unreadable."""
         text = self._new()
         self._given = len(self._window)
         return text
@@ -121,27 +108,27 @@ class StopStrings:
         return text[: len(text) - kept]
 
     def flush(self) -> str:
-        """What was held back for a string that did not come."""
+        """Return what was held back for a string that did not come."""
         held, self._held = self._held, ""
         return held
 
 
 def overlap(text: str, string: str) -> int:
-    """How many characters at the end of a text begin a string, the whole string not counted."""
+    """Return how many last characters of a text begin a string, the whole string not counted."""
     most = min(len(text), len(string) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(string[:n])), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """More of the content."""
+    """Next piece of the content."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A tool call, its arguments to follow."""
+    """Start of a tool call, whose arguments follow."""
 
     index: int
     name: str
@@ -149,7 +136,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """The arguments of a tool call, as JSON."""
+    """Arguments of a tool call, as JSON."""
 
     index: int
     text: str
@@ -159,19 +146,18 @@ Delta = Words | CallStart | CallArguments
 
 
 class ToolCallStream:
-    """A text that may hold tool calls, in pieces."""
+    """Passes on a text in pieces that may hold tool calls."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._given = 0
-        """How many characters were given out."""
         self._space: list[str] = []
-        """White space behind them, which is no word if a call follows it."""
+        """White space after the words given out, dropped if a call follows."""
         self._held = ""
-        """What stands behind that and may begin a call."""
+        """Text after that, which may begin a call."""
 
     def push(self, piece: str) -> list[Delta]:
-        """The words that are certainly words."""
+        """Return the words that are certainly words."""
         self._pieces.append(piece)
         if self._held == _OPEN:
             return []
@@ -190,14 +176,14 @@ class ToolCallStream:
         return [Words(words)]
 
     def flush(self) -> list[Delta]:
-        """What is left of the words, then the calls."""
+        """Return the rest of the words, then the calls."""
         message = parse_answer("".join(self._pieces))
         words = message.text[self._given :]
         return [*([Words(words)] if words else []), *calls(message)]
 
 
 def calls(message: Message) -> list[Delta]:
-    """The tool calls of a message as they are streamed."""
+    """Return a message's tool calls as they are streamed."""
     pieces: list[Delta] = []
     for index, call in enumerate(message.tool_calls):
         pieces.append(CallStart(index, call.name))
@@ -206,7 +192,7 @@ def calls(message: Message) -> list[Delta]:
 
 
 class Answer:
-    """One choice while it is written: tokens in, pieces out."""
+    """One choice while it is written: takes tokens, returns pieces."""
 
     def __init__(
         self,
@@ -216,21 +202,20 @@ class Answer:
         stops: Sequence[str] = (),
         tools: bool = False,
     ) -> None:
-        """`tools`: whether tool calls are read; without, they are words."""
+        """`tools`: whether tool calls are read; otherwise they are words."""
         self._detokenizer = Detokenizer(decode, byte_ids)
         self._stops = StopStrings(stops)
         self._spoken = ToolCallStream() if tools else None
         self._called = False
         self.finish: Reason | None = None
-        """Why it ended; None while it goes on."""
 
     @property
     def stop_string(self) -> str | None:
-        """The stop string that ended it."""
+        """Stop string that ended it."""
         return self._stops.found
 
     def take(self, token: int, finish: Literal["stop", "length"] | None) -> list[Delta]:
-        """The next token; `finish` says why it is the last. A token that stops is no text."""
+        """Take the next token; `finish` is set for the last. A token that stops is no text."""
         text = "" if finish == "stop" else self._detokenizer.push(token)
         if finish is not None:
             text += self._detokenizer.flush()

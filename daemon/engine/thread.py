@@ -3,15 +3,13 @@
     thread = EngineThread(engine)
     thread.start()                                  in the event loop
     call = await thread.submit(policy, requests)    raises BadRequest, EngineFailure
-    async for emissions in call: ...                what came since, each with its request's number
+    async for emissions in call: ...                new ones, each with its request's number
     thread.cancel(call)                             harmless when it has ended
 
-The engine belongs to its thread; what the event loop wants is put into its inbox, and what it
-writes is handed to the event loop, once per tick. Everything else here belongs to the event loop.
-
-Guarantee: every call ends, with its answers or an exception. A fault of one request ends its call;
-an engine that cannot answer a plain request either has failed for good, and so has every call that
-is open or comes later.
+Only its thread touches the engine. The event loop puts commands into an inbox, and gets the tokens
+once per tick; everything else here belongs to the event loop. Guarantee: every call ends, with its
+answers or an exception. A fault of one request ends its call; an engine that cannot answer a plain
+request fails for good, with every call that is open or comes later.
 """
 
 import asyncio
@@ -30,7 +28,7 @@ Part = tuple[int, Emission]
 """Number of a request among those of its call, and a token of its answer."""
 
 _STOP_SECONDS: Final = 10.0
-"""A tick takes a fraction of a second."""
+"""Far more than a tick, which takes a fraction of a second."""
 
 _logger = logging.getLogger(__name__)
 
@@ -40,7 +38,7 @@ class EngineFailure(KintsugiError):
 
 
 class Call:
-    """Requests that are answered together, as the event loop sees them."""
+    """Requests that are answered together, for the event loop."""
 
     def __init__(self, policy: Policy, requests: Sequence[Request]) -> None:
         self.policy = policy
@@ -55,23 +53,23 @@ class Call:
         return not self._open
 
     def give(self, parts: list[Part]) -> None:
-        """More of the answers."""
+        """Add tokens of the answers."""
         self._parts.put_nowait(parts)
 
     def fail(self, error: KintsugiError) -> None:
-        """No more answers."""
+        """End the answers with an error."""
         if not self.accepted.done():
             self.accepted.set_exception(error)
         self._parts.put_nowait(error)
 
     def drop(self, numbers: Sequence[int] | None) -> frozenset[int]:
-        """Drop these requests (default: all); return those of them that were still open."""
+        """Drop these requests (default: all); return those that were still open."""
         dropped = self._open.intersection(self._open if numbers is None else numbers)
         self._open -= dropped
         return frozenset(dropped)
 
     async def __aiter__(self) -> AsyncIterator[list[Part]]:
-        """Tokens as they come, until the last; raises what it failed with."""
+        """Yield tokens as they come, until the last; raise what the call failed with."""
         while self._open:
             parts = await self._parts.get()
             if isinstance(parts, KintsugiError):
@@ -90,28 +88,27 @@ class EngineThread:
         """Set once the engine cannot go on; then `on_failure` is called, in the event loop."""
         self.on_failure: Callable[[], None] = _ignore
         self.length = engine.length
-        """Tokens of prompt and answer that fit."""
         self._engine = engine
         self._inbox: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: set[Call] = set()
-        """Open ones, as the event loop knows them."""
+        """Open calls, of the event loop."""
         self._tickets: dict[int, tuple[Call, int]] = {}
-        """Running ones, as the thread knows them."""
+        """Running requests, of the thread."""
 
     def start(self) -> None:
-        """Begin, for the event loop that runs."""
+        """Start the thread, for the event loop that runs."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread after the tick it is in; what still runs is dropped."""
+        """End the thread after its tick; drop what still runs."""
         self._inbox.put(lambda: False)
         await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
 
     async def submit(self, policy: Policy, requests: Sequence[Request]) -> Call:
-        """Have requests answered. Raises BadRequest, EngineFailure."""
+        """Have requests answered. Raise BadRequest, EngineFailure."""
         if self.failure is not None:
             raise self.failure
         call = Call(policy, requests)
@@ -125,14 +122,12 @@ class EngineThread:
         return call
 
     def cancel(self, call: Call, numbers: Sequence[int] | None = None) -> None:
-        """Cancel these requests of a call (default: all of them)."""
+        """Cancel these requests of a call (default: all)."""
         dropped = call.drop(numbers)
         if call.is_over:
             self._calls.discard(call)
         if dropped:
             self._inbox.put(partial(self._forget, call, dropped))
-
-    # In the thread.
 
     def _run(self) -> None:
         try:
@@ -146,7 +141,6 @@ class EngineThread:
             self._tell(partial(self._fail, failure))
 
     def _obey(self) -> bool:
-        """Do what is in the inbox, waiting for something if there is nothing else to do."""
         waiting = not self._engine.busy
         while True:
             try:
@@ -205,11 +199,8 @@ class EngineThread:
             self._tell(partial(_give, parts))
 
     def _tell(self, what: Callable[[], None]) -> None:
-        """Have something done in the event loop."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(what)
-
-    # In the event loop again.
 
     def _fail(self, failure: EngineFailure) -> None:
         self.failure = failure
@@ -220,7 +211,7 @@ class EngineThread:
 
 
 def _as_failure(error: Exception) -> RequestFailure:
-    """Return what a client is told, and log where it came from: it is a defect of ours."""
+    """Return the client's error, and log its cause: it is our defect."""
     failure = RequestFailure(
         f"the engine cannot answer this request: {type(error).__name__}: {error}; other requests "
         "go on: please report it"

@@ -1,19 +1,16 @@
-"""A vLLM server as a child process: over one checkpoint, ready when it answers, gone with us.
+"""A vLLM server as a child process over one checkpoint.
 
     with Vllm(python, checkpoint, "small", log) as server:
         server.url                       http://127.0.0.1:PORT/v1
 
-`python` is the interpreter of an environment that has vLLM; nothing of it is imported here. It
-loads adapters at run time, reports log-probabilities as they were sampled from (temperature
-included), and ignores what the checkpoint says about sampling. The first requests may compile and
-be slow.
+`python` is an interpreter with vLLM; this process imports nothing of it. The server loads adapters
+at run time, reports log-probabilities as sampled (temperature included), and ignores the
+checkpoint's sampling settings. The first requests may compile and be slow.
 
 Guarantee: its processes end when this one does, also after SIGKILL. A shell between the two waits
-for the end of a pipe that only this process holds; then it asks them to stop, and kills what is
-left after STOP_SECONDS. Not covered: the shell itself being killed.
-
-A port that is not given is reserved from the choice until `stop`: a socket bound to it keeps the
-system from giving it to another program or connection, also while vLLM takes a minute to load.
+for the end of a pipe that only this process holds; then it asks them to stop, and kills the rest
+after STOP_SECONDS. Not covered: the shell itself being killed. A port that it chooses itself is
+reserved until `stop`: a bound socket keeps the system from giving it away while vLLM loads.
 """
 
 import os
@@ -34,7 +31,6 @@ READY_SECONDS: Final = 600.0
 """A busy machine compiles for minutes."""
 STOP_SECONDS: Final = 30
 _LOOK_SECONDS: Final = 0.5
-"""Between two questions whether it listens."""
 
 FLAGS: Final = (
     "--enable-lora",
@@ -67,7 +63,7 @@ _OF_OURS: Final = frozenset(
         "MASTER_PORT",
     }
 )
-"""What is about this process and would mislead another: its packages, its place under torchrun."""
+"""Variables of this process that would mislead another: packages, place under torchrun."""
 
 # Background commands read nothing, hence descriptor 3. The group is the shell's own.
 _GUARD: Final = """
@@ -93,7 +89,7 @@ exit $code
 
 
 class VllmFailure(KintsugiError):
-    """The server did not start; the text holds the end of its log."""
+    """The server did not start; the text ends its log."""
 
 
 class Vllm:
@@ -110,8 +106,7 @@ class Vllm:
         flags: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Serves `checkpoint` as `name`; `flags` come after those of `FLAGS`, and `settings` after
-        the environment of this process."""
+        """Serve `checkpoint` as `name`, with `flags` and the variables `settings` last."""
         self.checkpoint = checkpoint
         self.name = name
         self.log = log
@@ -127,12 +122,12 @@ class Vllm:
 
     @property
     def url(self) -> str:
-        """What an OpenAI client takes as its base URL."""
+        """Base URL for an OpenAI client."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property
     def command(self) -> list[str]:
-        """What is run."""
+        """Command line of the server."""
         command = [self._python, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", str(self.checkpoint.resolve()), "--served-model-name", self.name]
         return [*command, f"--port={self.port}", *FLAGS, *self._flags]
@@ -148,10 +143,8 @@ class Vllm:
         return {**kept, **_SETTINGS, **self._settings}
 
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
-        """Return when it answers; `waiting` is called again and again, and may raise.
-
-        Raises VllmFailure, OSError.
-        """
+        """Return when the server answers; call `waiting`, which may raise, again and again. Raise
+        VllmFailure, OSError."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -194,7 +187,7 @@ class Vllm:
         self._process = None
 
     def end_of_log(self) -> str:
-        """What it said last."""
+        """Return the last of its log."""
         return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "(no log)"
 
     def __enter__(self) -> Self:
@@ -219,16 +212,12 @@ class Vllm:
 
 
 def _kill_group(leader: int) -> None:
-    """Kill the processes of the group that outlived its leader."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def _reserve_port() -> socket.socket:
-    """Return a socket that is bound to a free port.
-
-    Only a server that sets SO_REUSEADDR, as vLLM does, can listen on the port beside it.
-    """
+    """Return a socket bound to a free port. vLLM can listen beside it, as it sets SO_REUSEADDR."""
     reservation = socket.socket()
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reservation.bind(("127.0.0.1", 0))

@@ -1,10 +1,8 @@
 """A model's weights laid together for inference, adapters merged in.
 
-Fused from the modules of transformers, so that a layer is four products. What is read from a module
-is copied: later training changes nothing here.
-
-An adapter over a base that is served (`with_adapters`) shares with it whatever it does not change.
-It is kept twice: merged, so that alone it costs nothing per token, and as its factors, so that many
+The modules of transformers are fused, so that a layer is four products, and copied: later training
+changes nothing here. An adapter over a served base (`with_adapters`) shares what it does not
+change. It is kept merged, so that alone it costs nothing per token, and as factors, so that many
 adapters answer in one forward of their base (`Mixture`).
 """
 
@@ -53,7 +51,7 @@ MATRICES: Final = ("qkv", "out", "gate_up", "down")
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What an adapter adds to a matrix: `up @ down`, with its scale in `up`."""
+    """Change of a matrix by an adapter: `up @ down`, with its scale in `up`."""
 
     down: Tensor
     """(R, I)"""
@@ -63,7 +61,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What two policies must have in common to share a cache."""
+    """Dimensions that two policies must share to share a cache."""
 
     layers: int
     heads: int
@@ -76,7 +74,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Weights:
-    """Everything that a forward needs."""
+    """All that a forward needs."""
 
     shape: Shape
     layers: tuple[Layer, ...]
@@ -90,19 +88,17 @@ class Weights:
     """(context, W) of every position's rotation."""
     sin: Tensor
     eps: float
-    """Epsilon of every norm."""
     base: "Weights | None" = None
     """The base that an adapter was merged into; None for a base."""
     factors: tuple[Mapping[str, Factors], ...] = ()
-    """Of an adapter, per layer: matrix -> what it adds to it."""
+    """Per layer of an adapter: matrix -> its change."""
     head_factors: "Factors | None" = None
-    """Factors by which an adapter changes the head. They are never merged into it, for the head is
-    the largest matrix."""
+    """An adapter's change of the head; never merged, as the head is the largest matrix."""
 
     @classmethod
     @torch.no_grad()
     def of(cls, model: PreTrainedModel) -> Self:
-        """Those of a causal language model as it is now. Raises IncompatibleModel."""
+        """Return a causal language model's weights as they are now. Raise IncompatibleModel."""
         causal: Any = model
         body, head = causal.get_decoder(), causal.get_output_embeddings()
         base_head: Any = head.get_base_layer() if isinstance(head, LoraLayer) else head
@@ -125,7 +121,7 @@ class Weights:
 
     @torch.no_grad()
     def with_adapters(self, model: PreTrainedModel) -> "Weights":
-        """These, with the adapters in that the model they were read from carries now."""
+        """Return these weights with the adapters that their model carries now."""
         causal: Any = model
         theirs = causal.get_decoder().layers
         merged = (_merge(own, layer) for own, layer in zip(self.layers, theirs, strict=True))
@@ -139,8 +135,7 @@ class Weights:
         )
 
     def logits(self, hidden: Tensor, assignment: "Assignment | None" = None) -> Tensor:
-        """(N, V) in float32 at least, from (N, D) states after the last layer; of a mixture,
-        `assignment` says whose adapter each state is read with."""
+        """Return (N, V) logits of (N, D) states, float32 or wider; a mixture needs `assignment`."""
         normed = rms_norm(hidden, self.norm.shape, self.norm, self.eps)
         logits = normed @ self.head.T
         if assignment is not None:
@@ -151,8 +146,7 @@ class Weights:
 
 
 class Mixture:
-    """Several adapters of one base, and the base itself, in one forward: the base's products, and
-    what each token's own adapter adds to them."""
+    """Adapters of one base, and the base itself, in one forward that adds each token's changes."""
 
     def __init__(self, members: Sequence[Weights]) -> None:
         """`members` are adapters of one base, or that base."""
@@ -171,17 +165,17 @@ class Mixture:
 
     @property
     def changes_head(self) -> bool:
-        """Whether a member changes the head, so that logits need an assignment too."""
+        """Whether a member changes the head, so that logits need an assignment."""
         return self._head is not None
 
     def is_of(self, members: Sequence[Weights]) -> bool:
-        """Whether it was made of these, in this order."""
+        """Return whether these are its members, in this order."""
         return len(members) == len(self._members) and all(
             own() is member for own, member in zip(self._members, members, strict=True)
         )
 
     def assign(self, owners: Sequence[int]) -> "Assignment":
-        """Say which member each of N tokens is of, by the member's place."""
+        """Return the assignment of N tokens to members, by the members' places."""
         counts = [0] * len(self._members)
         places = []
         for owner in owners:
@@ -201,22 +195,20 @@ class Assignment:
     """The members of a mixture that N tokens are of."""
 
     stacks: Sequence[Mapping[str, tuple[Tensor, Tensor] | None]]
-    """Per layer: matrix -> (P, I, R) and (P, R, O) factors of P members; None where no member
-    changes it."""
+    """Per layer: matrix -> (P, I, R) and (P, R, O) factors of P members; None if unchanged."""
     head: tuple[Tensor, Tensor] | None
     """The same of the head."""
     tokens: Tensor
-    """(P room,): the tokens of each member, one member after the other, filled up to `room`."""
+    """(P room,): tokens member by member, filled up to `room` each."""
     back: Tensor
-    """(N,): where each token stands there."""
+    """(N,): place of each token there."""
 
     def add(self, product: Tensor, states: Tensor, layer: int, name: str) -> None:
-        """Add to the (N, O) product of (N, I) states with a base's matrix what each token's own
-        adapter adds."""
+        """Add each token's adapter to the (N, O) product of (N, I) states with a base's matrix."""
         self._add(product, states, self.stacks[layer][name])
 
     def add_to_head(self, logits: Tensor, states: Tensor) -> None:
-        """Add to the (N, V) logits of (N, D) states what each token's own adapter adds."""
+        """Add each token's adapter to the (N, V) logits of (N, D) states."""
         self._add(logits, states, self.head)
 
     def _add(self, product: Tensor, states: Tensor, stack: tuple[Tensor, Tensor] | None) -> None:
@@ -228,7 +220,6 @@ class Assignment:
 
 
 def _stack_factors(factors: "Sequence[Factors | None]") -> tuple[Tensor, Tensor] | None:
-    """The factors of several adapters of one matrix, filled up with zeros to the largest rank."""
     known = [item for item in factors if item is not None]
     if not known:
         return None
@@ -255,7 +246,7 @@ def _shape(config: Any) -> Shape:
 
 
 def _fuse(layer: Any) -> Layer:
-    """A layer's matrices laid together. Raises IncompatibleModel where it has others."""
+    """Fuse a layer's matrices. Raise IncompatibleModel for another kind of layer."""
     try:
         attention, feed = layer.self_attn, layer.mlp
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
@@ -279,7 +270,6 @@ def _fuse(layer: Any) -> Layer:
 
 
 def _merge(own: Layer, layer: Any) -> Layer:
-    """A base's layer with what adapters change of it."""
     attention, feed = layer.self_attn, layer.mlp
     return replace(
         own,
@@ -291,15 +281,13 @@ def _merge(own: Layer, layer: Any) -> Layer:
 
 
 def _stack_linears(own: Tensor, linears: Sequence[Any]) -> Tensor:
-    """The matrices of linear layers, one below the other, as they apply now: the base's own where
-    no adapter is on them."""
+    """Stack linear layers' matrices as they apply now; return `own` if no adapter is on them."""
     if not any(isinstance(linear, LoraLayer) for linear in linears):
         return own
     return torch.cat([_effective(linear) for linear in linears])
 
 
 def _factor(layer: Any) -> dict[str, Factors]:
-    """Matrix -> what the adapters of a layer add to it."""
     attention, feed = layer.self_attn, layer.mlp
     linears = {
         "qkv": (attention.q_proj, attention.k_proj, attention.v_proj),
@@ -315,7 +303,6 @@ def _factor(layer: Any) -> dict[str, Factors]:
 
 
 def _factor_head(head: Any) -> Factors | None:
-    """What the active adapters of a head add to it."""
     if not isinstance(head, LoraLayer) or head.disable_adapters:
         return None
     has_own = any(adapter in head.lora_A for adapter in head.active_adapters)
@@ -323,8 +310,7 @@ def _factor_head(head: Any) -> Factors | None:
 
 
 def _stack_deltas(linears: Sequence[Any]) -> Factors:
-    """What adapters add to linear layers that stand one below the other, of the layers' type: PEFT
-    keeps adapters of a half-precision base in float32."""
+    """Stack linears' changes in the base's type: PEFT keeps those of half precision in float32."""
     downs, ups, dtype = [], [], linears[0].weight.dtype
     for linear in linears:
         own = [
@@ -348,7 +334,6 @@ def _stack_deltas(linears: Sequence[Any]) -> Factors:
 
 
 def _effective(linear: Any) -> Tensor:
-    """The matrix that a linear layer applies now, adapters included; a copy."""
     if not isinstance(linear, LoraLayer):
         return _snapshot(linear.weight)
     base: Any = linear.get_base_layer()
@@ -359,7 +344,6 @@ def _effective(linear: Any) -> Tensor:
 
 
 def _deltas(linear: Any) -> Iterator[Tensor]:
-    """What the active adapters add to a matrix."""
     if linear.disable_adapters:
         return
     for adapter in linear.active_adapters:
@@ -383,7 +367,7 @@ def _snapshot(parameter: Tensor) -> Tensor:
 
 
 def _rotation(body: Any, context: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """(context, W) cosines and sines of every position, by the model's own rule."""
+    """Return (context, W) cosines and sines of every position, by the model's own rule."""
     positions = torch.arange(context, device=like.device)[None]
     cos, sin = body.rotary_emb(torch.zeros(1, dtype=like.dtype, device=like.device), positions)
     return cos[0], sin[0]

@@ -1,9 +1,8 @@
-"""What clients send: OpenAI's protocol, with the fields of vLLM that we use.
+"""Clients' requests: OpenAI's protocol, with the fields of vLLM that we use.
 
 Guarantee: a request never means something else than it says. A field that would change the answer
 and is not served is an error that names it, unless its value asks for nothing; fields that change
-no answer (`user`, `metadata`) are taken and dropped. Not covered: images, sound, constrained
-output, penalties, beams.
+no answer are dropped. Not covered: images, sound, constrained output, penalties, beams.
 """
 
 from abc import abstractmethod
@@ -40,7 +39,6 @@ _HARMLESS: Final = frozenset(
         "user",
     }
 )
-"""Fields that change no answer."""
 
 _NEUTRAL: Final[Mapping[str, Any]] = {
     "add_generation_prompt": True,
@@ -53,13 +51,12 @@ _NEUTRAL: Final[Mapping[str, Any]] = {
     "response_format": {"type": "text"},
     "spaces_between_special_tokens": True,
 }
-"""Fields that are not served, with the value that asks for nothing. Of any other, that is what is
-empty: null, false, 0, an empty text or list."""
+"""Unserved fields with the value that asks for nothing; of others, null, false, 0 or empty."""
 
 _MEANT_WHEN_EMPTY: Final = frozenset(
     {"do_sample", "thinking_token_budget", "truncate_prompt_tokens"},
 )
-"""Fields that are not served, and whose false or 0 asks for something."""
+"""Unserved fields whose false or 0 asks for something."""
 
 _RESERVED: Final = frozenset(
     {
@@ -80,7 +77,7 @@ _RESERVED: Final = frozenset(
         "truncation",
     }
 )
-"""Names that are no variables of a template."""
+"""Names that no template variable may have."""
 
 MAX_CHOICES: Final = 128
 """Answers to one prompt."""
@@ -90,7 +87,7 @@ MAX_TOP_LOGPROBS: Final = 20
 MAX_LOGPROB_TOKEN_IDS: Final = 64
 """Tokens that a client may name to have their log-probabilities."""
 MAX_MESSAGES: Final = 1 << 16
-"""How many messages a conversation may have: each takes a token at least."""
+"""Messages of a conversation: each takes a token at least."""
 MAX_STOPS: Final = 64
 """Stop strings: each is looked for after each token."""
 MAX_STOP_CHARACTERS: Final = 256
@@ -102,8 +99,7 @@ MAX_PATH: Final = 4096
 
 
 def _check_number(value: Any) -> Any:
-    """Raise PydanticCustomError for true, false and digits in quotes, which pydantic would read as
-    numbers."""
+    """Raise PydanticCustomError for booleans and quoted digits, which pydantic takes as numbers."""
     if isinstance(value, bool | str):
         raise PydanticCustomError("number_type", "Input should be a number")
     return value
@@ -116,7 +112,7 @@ _Likeliest = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), _NUMBER]
 _TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 _ModelName = Annotated[str, Field(max_length=MAX_NAME)]
 MAX_JSON: Final = JsonSize(values=500_000, containers=30_000, keys=100_000)
-"""The most that a request holds. What is refused is copied into complaints several times."""
+"""The most that a request holds. Refused content is copied into complaints several times."""
 
 Json = dict[str, Any]
 
@@ -132,28 +128,28 @@ class ApiError(KintsugiError):
 
     @property
     def body(self) -> Json:
-        """What is sent."""
+        """JSON body of the answer."""
         error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
         return {"error": error}
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
-    """The client's fault."""
+    """Return the error for a client's fault."""
     return ApiError(400, "BadRequestError", message, param)
 
 
 def unknown_resource(message: str, param: str | None = None) -> ApiError:
-    """Nothing of that name."""
+    """Return the error for an unknown name."""
     return ApiError(404, "NotFoundError", message, param)
 
 
 def internal_error(message: str) -> ApiError:
-    """Our fault."""
+    """Return the error for our fault."""
     return ApiError(500, "InternalServerError", message)
 
 
 class Wire(BaseModel):
-    """Base of what is read: numbers are numbers, unknown fields are looked at."""
+    """Base of requests: only finite numbers, and no unknown field that means something."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -167,7 +163,6 @@ class Wire(BaseModel):
 
 
 def _says_nothing(name: str, value: Any) -> bool:
-    """Whether the answer is the same without a field."""
     if value is None or name in _HARMLESS:
         return True
     if name in _NEUTRAL:
@@ -176,7 +171,7 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 
 class _Echo(BaseModel):
-    """A part of what was answered earlier: clients send it back with all that was in it."""
+    """Part of an earlier answer: clients send it back with all its fields."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -204,8 +199,7 @@ class ChatMessage(Wire):
     reasoning_content: str | None = None
 
     def for_template(self) -> Json:
-        """Return the message as chat templates read it. Raises ApiError for content that is no
-        text."""
+        """Return the message for chat templates. Raise ApiError for content that is no text."""
         document: Json = {"role": self.role, "content": self._content()}
         if self.tool_calls:
             document["tool_calls"] = [
@@ -261,7 +255,7 @@ class _StreamOptions(Wire):
 
 
 class GenerationRequest(Wire):
-    """What both endpoints have in common."""
+    """Fields of both endpoints."""
 
     model: _ModelName | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES), _NUMBER] | None = None
@@ -314,14 +308,12 @@ class GenerationRequest(Wire):
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with what it cost."""
+        """Whether a stream ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def requests(self, prompt: tuple[int, ...], room: int, ends: frozenset[int]) -> list[Request]:
-        """One for each choice; a seed counts up from choice to choice, as in vLLM.
-
-        `room` is what the context leaves for an answer. Raises ApiError.
-        """
+        """Return a request for each choice; a seed counts up from choice to choice, as in vLLM.
+        `room`: tokens that the context leaves for an answer. Raise ApiError."""
         stop = frozenset(self.stop_token_ids or ()) | (frozenset() if self.ignore_eos else ends)
         return [
             Request(
@@ -339,10 +331,7 @@ class GenerationRequest(Wire):
         ]
 
     def tokens(self, prompt: int, room: int) -> int:
-        """The most that an answer may have: what was asked for, as far as there is room.
-
-        Raises ApiError for more than any prompt would leave room for: the settings are wrong.
-        """
+        """Return the answer's token limit. Raise ApiError if no prompt would leave room for it."""
         asked, length = self.token_limit, prompt + room
         if asked is not None and asked > length:
             raise bad_request(
@@ -355,12 +344,12 @@ class GenerationRequest(Wire):
     @property
     @abstractmethod
     def token_limit(self) -> int | None:
-        """The most tokens that the client wants; None: as many as fit."""
+        """The most tokens that the client wants; None for as many as fit."""
 
     @property
     @abstractmethod
     def likeliest(self) -> int:
-        """How many of the likeliest tokens to report with each."""
+        """Number of likeliest tokens to report with each."""
 
     @property
     def label_tokens(self) -> tuple[int, ...]:
@@ -381,8 +370,7 @@ class ChatRequest(GenerationRequest):
     logprob_token_ids: (
         Annotated[list[_TokenId], Field(max_length=MAX_LOGPROB_TOKEN_IDS, fail_fast=True)] | None
     ) = None
-    """Tokens whose log-probabilities are reported, as vLLM does: in `top_logprobs` of each token,
-    after the token itself, however many `top_logprobs` were asked for."""
+    """Tokens to report in `top_logprobs` after each token, whatever its number, as in vLLM."""
     tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -416,11 +404,11 @@ class ChatRequest(GenerationRequest):
 
     @property
     def reads_calls(self) -> bool:
-        """Whether tool calls in the answer are calls; the tools are rendered in any case."""
+        """Whether to read tool calls from the answer; the tools are rendered in any case."""
         return bool(self.tools) and self.tool_choice != "none"
 
     def schemas(self) -> list[Json]:
-        """The tools as they were sent."""
+        """Return the tools as they were sent."""
         return [tool.model_dump(exclude_unset=True) for tool in self.tools or ()]
 
 
@@ -448,7 +436,7 @@ class CompletionRequest(GenerationRequest):
         return self.logprobs or 0
 
     def prompts(self) -> list[str | list[int]]:
-        """Each as text or ids. Raises ApiError when there is none or there are too many."""
+        """Return each prompt as text or ids. Raise ApiError for none or too many."""
         prompts: list[Any] = [self.prompt] if isinstance(self.prompt, str) else [*self.prompt]
         if prompts and isinstance(prompts[0], int):
             prompts = [prompts]
@@ -502,7 +490,7 @@ M = TypeVar("M", bound=Wire)
 
 
 def parse_body(model: type[M], body: bytes) -> M:
-    """A request's body. Raises ApiError that names the first thing wrong with it."""
+    """Return a request's body. Raise ApiError that names the first thing wrong with it."""
     if (excess := find_excess(body, most=MAX_JSON)) is not None:
         raise bad_request(f"the body holds {excess}, which is the most that is taken; send less")
     try:

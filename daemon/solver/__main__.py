@@ -5,11 +5,11 @@
     python -m daemon.solver parity FILE             the loss against a file of cases (parity.py)
     python -m daemon.solver reward FILE             rewards of repairs, without torch
 
-Not part of `kintsugi`, which must start without torch. A job's stdout is JSON Lines: heartbeats,
-one line per update, and last its outcome, whatever ends it; everything else goes to stderr. Exit
-codes: 0 done, 1 failed (also when stopped: SIGTERM and SIGINT end it between two rollouts, and the
-same command goes on), 2 wrong usage, a bad spec or a bad line, 3 competence gap. Errors are one
-sentence on stderr, a traceback before it where the error is unexpected.
+It is apart from `kintsugi`, which must start without torch. A job's stdout is JSON Lines alone:
+heartbeats, a line per update, and last its outcome, whatever ends it. Exit codes: 0 done, 1 failed
+(also when stopped: SIGTERM and SIGINT end it between two rollouts, and the same command goes on), 2
+wrong usage, a bad spec or a bad line, 3 competence gap. Errors are one sentence on stderr, after a
+traceback if unexpected.
 """
 
 import json
@@ -42,11 +42,10 @@ HEARTBEAT_SECONDS: Final = 2.0
 
 Say = Callable[[Mapping[str, Any]], None]
 Run = Callable[[Namespace, Say, Activity, Callable[[], bool]], Outcome]
-"""How a job is run: options, what says its lines, its activity, whether it shall stop."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (default: the process's own); returns its exit code."""
+    """Run a command line; return its exit code."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     if argv[:1] == ["parity"]:
         return _run_command(lambda: parity(_parity_parser().parse_args(argv[1:])))
@@ -61,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_command(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code; an error becomes a sentence on stderr."""
     try:
         return command()
     except BadInput as error:
@@ -80,7 +78,7 @@ def _complain(what: object) -> None:
 
 
 def follow() -> int:
-    """Take part in the job of the first process that torchrun started; return its exit code."""
+    """Take part in the job of torchrun's first process; return its exit code."""
     from daemon.solver import follower, parallel
 
     take_keys(os.environ)  # nothing is theirs to open
@@ -90,8 +88,7 @@ def follow() -> int:
 
 
 def job(options: Namespace, run: Run) -> int:
-    """Run a job and return its exit code; its outcome is the last line of stdout, whatever ends
-    it."""
+    """Run a job and return its exit code; its outcome is the last line of stdout in any case."""
     say, activity = _lines(sys.stdout), Activity()
     # Output of libraries must not mix with the job's own lines.
     with redirect_stdout(sys.stderr), _stop_signals() as stopping:
@@ -113,7 +110,6 @@ def job(options: Namespace, run: Run) -> int:
 def _lead(
     options: Namespace, say: Say, activity: Activity, stopping: Callable[[], bool]
 ) -> Outcome:
-    """Run a job as the first of the processes that torchrun started."""
     from daemon.solver import parallel
 
     with parallel.join_group():
@@ -130,7 +126,6 @@ def _lead(
 def _run_job(
     options: Namespace, say: Say, activity: Activity, stopping: Callable[[], bool]
 ) -> Outcome:
-    """Run a job in this process alone, or with those that follow it."""
     spec, keys = read_spec(options.spec), take_keys(os.environ)
     with _heartbeats(say, activity):
         # torch takes seconds to import, and the heartbeat should not wait for it.
@@ -146,7 +141,6 @@ def _line(value: StrictModel) -> dict[str, Any]:
 
 
 def _lines(stream: IO[str]) -> Say:
-    """Return a function that writes one JSON object per line, from any thread."""
     lock = threading.Lock()
 
     def say(value: Mapping[str, Any]) -> None:
@@ -159,8 +153,7 @@ def _lines(stream: IO[str]) -> Say:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Inside the block, SIGTERM and SIGINT only request a stop; yields whether one was
-    requested."""
+    """Turn SIGTERM and SIGINT inside the block into a wish to stop; yield whether there was one."""
     wished = threading.Event()
 
     def wish(_signal: int, _frame: FrameType | None) -> None:
@@ -176,7 +169,6 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _heartbeats(say: Say, activity: Activity) -> Iterator[None]:
-    """Inside the block, a thread reports the activity every few seconds."""
     over, began = threading.Event(), time.monotonic()
 
     def beat() -> None:
@@ -196,7 +188,7 @@ def _heartbeats(say: Say, activity: Activity) -> Iterator[None]:
 
 
 def parity(options: Namespace) -> int:
-    """Print how far the loss is from a fixture; return 1 if an error exceeds the tolerance."""
+    """Print the loss's distance from a fixture; return 1 if it exceeds the tolerance."""
     from daemon.solver.parity import compare, read
 
     report = compare(read(options.file))

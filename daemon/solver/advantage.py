@@ -1,11 +1,9 @@
 """Compute advantages from the rewards of a batch, and select the groups that teach anything.
 
-A group is the rollouts of one task. Whether it is trained on is decided by the unshaped verdict, or
-by the dispersion of its rewards (DAPO's filter as Structured Reflection, arXiv 2509.18847, has it);
-the advantages are computed from the shaped rewards. An unjudged rollout is in neither: its group is
-that much smaller. Sources: GRPO, RLOO (leave one out), Dr. GRPO (no scale), AReaL (batch).
-
-Plain floats, no torch: a batch has hundreds of rewards, and the sums are exact in any order.
+A group is the rollouts of one task. The unshaped verdict selects groups, or the dispersion of
+rewards (DAPO's filter as in Structured Reflection, arXiv 2509.18847); advantages come from shaped
+rewards. An unjudged rollout counts in neither. Sources: GRPO, RLOO (leave one out), Dr. GRPO (no
+scale), AReaL (batch). Plain floats, no torch: the sums are exact in any order.
 """
 
 import math
@@ -21,13 +19,9 @@ def advantages(
     config: AdvantageConfig,
     tokens: Sequence[int] | None = None,
 ) -> list[float]:
-    """Return one advantage per rollout; `groups` names each one's group, `tokens` counts its
-    written tokens.
-
-    Where the group is the baseline, a group of one and a group of equal rewards give exactly 0:
-    there is nothing to compare. Raises ValueError for unequal lengths, a reward that is no finite
-    number, or a weight by tokens without them.
-    """
+    """Return one advantage per rollout; `groups` names its group, `tokens` counts what it wrote. It
+    is exactly 0 for a group of one or of equal rewards as baseline. Raise ValueError for unequal
+    lengths, rewards that are not finite, or a weight by tokens without them."""
     _check(rewards, groups, config, tokens)
     scaled = [(reward - config.reward.offset) * config.reward.factor for reward in rewards]
     weights = [float(count) for count in tokens or ()] if config.weight == "token" else None
@@ -61,8 +55,7 @@ def mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float], weights: Sequence[float], ddof: int) -> float:
-    """Return the weighted standard deviation; 0 for fewer than `ddof` + 1 values, and for equal
-    ones."""
+    """Return the weighted standard deviation; 0 for at most `ddof` or equal values."""
     total = math.fsum(weights)
     if total <= ddof or min(values) == max(values):
         return 0.0
@@ -124,14 +117,13 @@ def _check(
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """Result of filtering the groups of a batch."""
+    """Groups of a batch after the filter."""
 
     groups: tuple[str, ...]
-    """Groups to train on, in the batch's order."""
     mixed: frozenset[str]
-    """Groups of the batch that neither all fail nor all pass."""
+    """Groups with both verdicts."""
     informative: float
-    """Share of all groups that neither all fail nor all pass; 0 for an empty batch."""
+    """Share of groups with both verdicts; 0 for an empty batch."""
     passed: float
     """Mean over the groups of their pass rates; 0 for an empty batch."""
 
@@ -141,11 +133,7 @@ def keep(
     config: FilterConfig,
     rewards: Mapping[str, Sequence[float]] | None = None,
 ) -> FilterResult:
-    """Select the groups that teach something; `successes` are the unshaped verdicts of each,
-    `rewards` its rewards.
-
-    Raises ValueError where the filter is on rewards and there are none.
-    """
+    """Select the groups that teach. Raise ValueError if the filter lacks `rewards`."""
     rates = {group: sum(own) / len(own) for group, own in successes.items() if own}
     informative = {group for group, rate in rates.items() if 0 < rate < 1}
     teaching = informative
@@ -168,7 +156,6 @@ def keep(
 def _find_dispersed(
     groups: Iterable[str], rewards: Mapping[str, Sequence[float]], least: float
 ) -> set[str]:
-    """Return the groups whose largest reward exceeds their smallest by more than `least`."""
     missing = [group for group in groups if not rewards.get(group)]
     if missing:
         raise ValueError(f"a filter on rewards needs those of group {missing[0]}; it has none")

@@ -1,7 +1,4 @@
-"""Load what a job trains, by its spec: base, adapter and learner.
-
-Every process of a job (follower.py) builds the same.
-"""
+"""Load what a job trains, alike in each of its processes: base, adapter and learner."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,7 @@ class CannotBegin(KintsugiError):
 
 
 def checkpoint(spec: JobSpec) -> Path:
-    """Return the folder of the base. Raises CannotBegin."""
+    """Return the folder of the base. Raise CannotBegin."""
     folder = Path(spec.checkpoint)
     if not (folder / "config.json").is_file():
         raise CannotBegin(f"{folder} holds no checkpoint (no config.json); correct `checkpoint`")
@@ -36,10 +33,7 @@ def checkpoint(spec: JobSpec) -> Path:
 
 def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
     """Load the base with the adapter to train; return also the base's identity and the parent's
-    sha256.
-
-    Raises CannotBegin, BadAdapter, WrongBase, OSError.
-    """
+    sha256. Raise CannotBegin, BadAdapter, WrongBase, OSError."""
     loaded, base = load_base(spec)
     if spec.parent is None:
         return attach(loaded, spec.lora, spec.seed), base, None
@@ -52,8 +46,7 @@ def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
 
 
 def load_base(spec: JobSpec) -> tuple[PreTrainedModel, Base]:
-    """Load the base of a job, on its device; return also its identity. Raises CannotBegin,
-    WrongBase, OSError."""
+    """Load a job's base, with its identity. Raise CannotBegin, WrongBase, OSError."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         checkpoint(spec), dtype=getattr(torch, spec.dtype), local_files_only=True
     )
@@ -78,7 +71,7 @@ def _place(model: Any, device: str) -> None:
 
 
 def new_learner(spec: JobSpec, model: PeftModel, ends: frozenset[int]) -> Learner:
-    """Return a learner with a fresh optimizer. Raises IncompatibleModel."""
+    """Return a learner with a fresh optimizer. Raise IncompatibleModel."""
     return Learner(
         model,
         spec.algorithm,

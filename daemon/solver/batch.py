@@ -1,7 +1,7 @@
 """Turn trajectories into the tensors of an update: filter, weigh, cut into micro-batches, pad.
 
-Padding is on the right, so positions are those of the sampler. Log-probabilities belong to
-predictions: column t of a (B, T - 1) tensor is about the token at t + 1.
+Padding is on the right, so positions are those of the sampler. Column t of a (B, T - 1) tensor of
+log-probabilities is about the token at t + 1.
 """
 
 import math
@@ -28,7 +28,7 @@ class Row:
 
     @property
     def length(self) -> int:
-        """Return the number of tokens read and written."""
+        """Number of tokens read and written."""
         return len(self.sequence.ids)
 
 
@@ -48,10 +48,7 @@ def choose(
     ends: frozenset[int],
     temperature: float = 1.0,
 ) -> BatchSelection:
-    """Refuse rollouts that cannot be trained on, then select the groups that teach something.
-
-    A refused rollout makes its group smaller; it is no failure.
-    """
+    """Refuse untrainable rollouts, which count as no failures; select the groups that teach."""
     judged, refused = trainable(trajectories, ends, temperature)
     verdicts: dict[str, list[bool]] = {}
     rewards: dict[str, list[float]] = {}
@@ -65,11 +62,9 @@ def choose(
 
 def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) -> list[list[Row]]:
     """Return the rollouts of these groups as rows, one list per rollout, in the batch's order.
-
-    Advantages are computed from all of a group's rollouts, also from those that were cut off and,
-    with `overlong` = `mask`, are not trained on. With `filter.uniform` = `zero` they are exactly 0
-    in a group of one verdict. Rollouts within `filter.min_advantage` of 0 are left out.
-    """
+    Advantages come from all of a group's rollouts, also those that `overlong` = `mask` leaves out;
+    `filter.uniform` = `zero` makes them 0 in a group of one verdict. Rollouts within
+    `filter.min_advantage` of 0 are left out."""
     wanted = frozenset(groups)
     used = [trajectory for trajectory in chosen.judged if trajectory.group in wanted]
     values = advantages(
@@ -108,10 +103,7 @@ def mini_batches(rollouts: Sequence[list[Row]], count: int) -> Iterator[list[Row
 
 
 def micro_batches(batch: Sequence[Row], budget: int) -> list[list[Row]]:
-    """Group rows of similar length into micro-batches of at most `budget` padded tokens.
-
-    A row longer than that is alone. The order is a function of the rows.
-    """
+    """Group rows of similar length, within `budget` padded tokens unless a row alone exceeds it."""
     batches: list[list[Row]] = []
     for row in sorted(batch, key=lambda row: -row.length):
         longest = batches[-1][0].length if batches else 0
@@ -150,7 +142,7 @@ class MicroBatch:
 
 
 def pad(batch: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
-    """Return rows as padded tensors. Raises ValueError for no rows."""
+    """Return rows as padded tensors. Raise ValueError for no rows."""
     if not batch:
         raise ValueError("an update needs at least one sequence")
     width = max(row.length for row in batch)

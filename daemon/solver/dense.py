@@ -1,15 +1,10 @@
 """The forward pass of a dense Qwen3 under a LoRA adapter, for training on a CPU.
 
-The same function as the model's own forward, laid out for the one thing that is trained: weights of
-the base get no gradient, so nothing is kept for one. Where PEFT runs three products per linear
-layer, this runs one with the adapter added to the weights, and the gradients of both factors come
-exactly out of the backward pass. The last layer's second half runs where a token is scored only.
-
-    compute_states(model, ids, on)  ->  (tokens that are scored, width)
-
-`takes` says whether a model is of this kind; every other one goes through its own forward
-(policy.py). Guarantee: equal to it to rounding, in value and gradient (tests). Rows are padded on
-the right, which a causal model never looks at from the left, so there is no attention mask.
+Guarantee: it equals the model's own forward, to rounding, in value and gradient (tests). It keeps
+nothing for gradients of base weights. A linear layer is one product, with the adapter added to the
+weights. The last layer's second half runs for scored tokens alone. `takes` tells whether a model is
+of this kind; policy.py runs the others. There is no attention mask: rows are padded on the right,
+which a causal model never sees from the left.
 """
 
 from typing import Any, Final, cast
@@ -27,7 +22,7 @@ _INNER: Final = ("gate_proj", "up_proj", "down_proj")
 
 
 def takes(model: nn.Module) -> bool:
-    """Whether this module's forward pass equals the model's own."""
+    """Return whether this module's forward pass equals the model's own."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     if type(base) is not Qwen3ForCausalLM or _has_hooks(base):
         return False
@@ -57,7 +52,6 @@ def _linears(base: Any) -> list[nn.Module]:
 
 
 def _plain(module: nn.Module) -> bool:
-    """Whether a linear layer has no bias, and at most an ordinary LoRA."""
     if not isinstance(module, LoraLinear):
         return type(module) is nn.Linear and module.bias is None
     base = module.get_base_layer()
@@ -68,8 +62,7 @@ def _plain(module: nn.Module) -> bool:
 
 
 def compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
-    """Return the (N, D) normed last hidden states of (B, T) ids where (B, T) `on` is set, row by
-    row."""
+    """Return (N, D) normed last hidden states of (B, T) ids where (B, T) `on` is set, in order."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     body = base.model
     batch, length = ids.shape
@@ -118,7 +111,6 @@ def _feed_forward(layer: Any, x: Tensor) -> Tensor:
 
 
 def _apply_linear(module: Any, x: Tensor) -> Tensor:
-    """Apply a linear layer with the active adapter."""
     if not isinstance(module, LoraLinear):
         return functional.linear(x, module.weight)
     base = cast(nn.Linear, module.get_base_layer()).weight
@@ -136,7 +128,6 @@ def _weight(factor: nn.Module) -> Tensor:
 
 
 def _apply(function: type[Function], *inputs: Any) -> Tensor:
-    """Apply a custom autograd function to tensors."""
     return cast(Tensor, function.apply(*inputs))  # type: ignore[no-untyped-call]
 
 
@@ -163,8 +154,6 @@ def _normalize(norm: Any, x: Tensor) -> Tensor:
 
 
 class _Norm(Function):
-    """RMS norm over the last axis, with a fixed weight."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -185,8 +174,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Rotation(Function):
-    """Rotary position embedding: pairs from the two halves of a head, rotated by their position's
-    angles."""
+    """Rotary position embedding of pairs from the two halves of a head."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

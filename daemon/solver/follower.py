@@ -1,10 +1,7 @@
-"""The processes of a job other than the first: they take part in its updates and do nothing else.
+"""The processes of a job other than the first, which only take part in its updates.
 
-    torchrun --nproc-per-node 4 -m daemon.solver JOB.json --out DIR
-
-The first process draws, plays, writes and reports; the others receive (parallel.py) each new
-learner and each batch, hold the same model and add their share of the gradient. Their output goes
-to stderr.
+They receive each new learner and each batch (parallel.py), hold the same model and add their share
+of the gradient. Their output goes to stderr.
 """
 
 import torch
@@ -18,10 +15,8 @@ from events.jobs import JobSpec
 
 
 def follow() -> int:
-    """Follow until the first process ends; return its exit code.
-
-    Raises ProcessLoss, and what loading and updating raise: the first process then ends too.
-    """
+    """Follow until the first process ends; return its exit code. Raise ProcessLoss, and what
+    loading and updating raise: the first process then ends too."""
     model: PeftModel | None = None
     learner: Learner | None = None
     while True:

@@ -5,19 +5,16 @@
             ...
         job.outcome                 # set once the loop ends by itself
 
-    draw tasks -> play -> journal -> update        again until the budget is spent
-    diagnose -> direct -> propose -> shift pools   after each part of it, where the spec has rounds
+A job draws tasks, plays, journals and updates until the budget is spent. With rounds, it shifts the
+pools after each part of the budget. The directory holds `rollouts.jsonl` (journal.py),
+`rounds/N.json` (rounds/record.py), `adapter/` once trained, `checkpoints/N/` where the spec asks
+for them, and `outcome.json` after a competence gap.
 
-`run` is the whole of it. The directory holds `rollouts.jsonl` (journal.py), `rounds/N.json`
-(rounds/record.py), `adapter/` once it is trained, `checkpoints/N/` where the spec asks for them,
-and `outcome.json` after a competence gap.
-
-Guarantees: a batch is on disk before the update that uses it; a killed job takes its batches from
-the journal, makes the same updates and goes on, and a finished one repeats its outcome and does
-nothing. On a CPU with a fixed number of threads and rollouts of this process the adapter has the
-same sha256. A task by content whose body does not lie in the directory, or whose prefix does not
-replay, is left out, and so is a pool without a task left. One process per directory; it may lead
-others (parallel.py), which take its updates with it and do nothing else.
+Guarantees: a batch is on disk before its update. A killed job makes the updates of its journal
+again and goes on; a finished one repeats its outcome and does nothing. On a CPU with a fixed number
+of threads and rollouts of this process the adapter has the same sha256. Tasks by content without a
+body in the directory, or whose prefix does not replay, are left out, and so are empty pools. One
+process works in a directory; it may lead others (parallel.py), which only update.
 """
 
 import fcntl
@@ -100,8 +97,7 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     keys: Mapping[str, Key] | None = None,
 ) -> Outcome:
-    """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`: those
-    of persons whose tasks it plays, by id."""
+    """Run the job; a KintsugiError or OSError becomes an outcome. `keys`: a person's id -> key."""
     activity = activity or Activity()
     try:
         if finished := outcome_of(spec, out):
@@ -116,10 +112,7 @@ def run(
 
 
 def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return how the job of this spec in this directory ended; None if it has not.
-
-    Raises BadAdapter for a damaged adapter, CannotBegin for the results of another spec.
-    """
+    """Return the job's outcome, or None before its end. Raise BadAdapter, CannotBegin."""
     folder = out / ADAPTER
     if folder.exists():
         provenance = verify(folder)
@@ -131,14 +124,13 @@ def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
 
 
 def check_same_spec(spec: JobSpec, stored: Any, where: Path) -> None:
-    """See that what lies in a directory is of this spec. Raises CannotBegin."""
+    """Raise CannotBegin unless what lies in a directory is of this spec."""
     if stored != spec.model_dump(mode="json"):
         raise CannotBegin(f"{where} is the result of another spec; choose another directory")
 
 
 def read_gap(spec: JobSpec, out: Path) -> Outcome | None:
-    """Return the competence gap that a job ended with; None for another end. Raises
-    CannotBegin."""
+    """Return the competence gap that ended the job, or None. Raise CannotBegin."""
     if not (out / OUTCOME).exists():
         return None
     stored = json.loads((out / OUTCOME).read_bytes())
@@ -147,7 +139,7 @@ def read_gap(spec: JobSpec, out: Path) -> Outcome | None:
 
 
 def write_gap(spec: JobSpec, out: Path, outcome: Outcome) -> None:
-    """Store a competence gap, so that the job ends with it again. Raises OSError."""
+    """Store a competence gap, so that the job ends with it again. Raise OSError."""
     stored = {"spec": spec.model_dump(mode="json"), "outcome": outcome.model_dump()}
     replace_file(out / OUTCOME, json.dumps(stored, indent=1).encode(), is_durable=True)
 
@@ -176,12 +168,10 @@ class Job:
         stopping: Callable[[], bool] = lambda: False,
         keys: Mapping[str, Key] | None = None,
     ) -> None:
-        """Load everything and lock the directory. Nothing is played yet.
-
-        Raises NotSupported, CannotBegin, BadAdapter, WrongBase, BadJournal, BadSeal,
-        NothingPlayable, UnknownTask, UnknownEnvironment, AmbiguousEnvironment, NoTemplate,
-        NoTrackerLibrary, TrackerRefusal, OSError, and what the check of a reward raises.
-        """
+        """Load everything and lock the directory; play nothing. Raise NotSupported, CannotBegin,
+        BadAdapter, WrongBase, BadJournal, BadSeal, NothingPlayable, UnknownTask,
+        UnknownEnvironment, AmbiguousEnvironment, NoTemplate, NoTrackerLibrary, TrackerRefusal,
+        OSError, and what a reward's check raises."""
         check_ranges(spec)
         check_pools(spec)
         if spec.teaches != "agent":
@@ -190,13 +180,12 @@ class Job:
                 "python -m daemon.solver"
             )
         self.requested = spec
-        """What was asked for: its digest names the journal, and provenance tells it."""
+        """Spec as requested: its digest names the journal, and provenance holds it."""
         self.spec = spec
-        """What is played of it: without tasks by content whose bodies are missing."""
+        """Spec as played: without tasks by content whose bodies are missing."""
         self.out = out
         self.activity = activity or Activity()
         self.outcome: Outcome | None = None
-        """Outcome of the job; None while it runs."""
         self._stopping = stopping
         self._keys = keys or {}
         out.mkdir(parents=True, exist_ok=True)
@@ -225,16 +214,12 @@ class Job:
         self._source = held.enter_context(closing(self._new_source()))
         self._journal = held.enter_context(closing(self._open_journal()))
         self._batches = 0
-        """Number of journal entries that have been used."""
         self.steps = 0
-        """Number of optimizer steps so far, supervised ones included."""
         self.rollouts = 0
-        """Rollouts used of the budget."""
         self._trained_on: list[str] = []
         self._refused: list[str] = []
-        """Reason of each rollout that cannot be trained on."""
         self._shortfall: str | None = None
-        """Why it played fewer rollouts than it may; None where it did not."""
+        """Reason why it played fewer rollouts than it may, or None."""
         self._warmed = False
         self._played_with = -1
         """Optimizer steps of the policy that the source has."""
@@ -246,11 +231,9 @@ class Job:
         self._held.close()
 
     def __iter__(self) -> Iterator[Progress]:
-        """Work, one update (or the warm start) per item; the job only advances when it is iterated.
-
-        Raises JobInterrupt, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
-        AdapterWriteError, EnvironmentFailure and what source and tracker raise.
-        """
+        """Make one update (or the warm start) per item; the job advances only when iterated. Raise
+        JobInterrupt, TrainingAbort, UnstableUpdate, NothingLearnt, JournalWriteError,
+        AdapterWriteError, EnvironmentFailure and what source and tracker raise."""
         for progress in self._updates():
             if self._tracker is not None:
                 self._tracker.log(progress.batch, progress.model_dump())
@@ -298,16 +281,11 @@ class Job:
         )
 
     def _can_show(self, pools: Sequence[str]) -> bool:
-        """Return whether one of these pools has anything that a warm start can show."""
         return any(
             pool.references or pool.successes for pool in self.spec.pools if pool.name in pools
         )
 
-    # One round
-
     def _close_round(self) -> float:
-        """Close a round if one is due, and draw from its pools; return the seconds that it took, 0
-        where none is due. Raises what Rounds.close_next does."""
         if self._rounds is None or not self._rounds.is_due(self.rollouts):
             return 0.0
         began = time.monotonic()
@@ -316,10 +294,7 @@ class Job:
         self._choice.shift(self._rounds.close_next().pools)
         return time.monotonic() - began
 
-    # One update
-
     def _step(self) -> Progress:
-        """Sample until enough groups teach something, then update."""
         began = time.monotonic()
         batch: list[Trajectory] = []
         for _ in range(1 + self.spec.algorithm.filter.refill):
@@ -333,7 +308,6 @@ class Job:
         return self._progress(batch, metrics, played - began, time.monotonic() - played)
 
     def _sample(self, *, refill: bool = False) -> Sequence[Trajectory]:
-        """Return the next batch, from the journal, or played and made durable."""
         self._save_due(self.spec.batch)
         number = self._batches
         tasks = self._choice.draw(number, refill=refill)
@@ -350,8 +324,7 @@ class Job:
     def _next(
         self, named: Sequence[tuple[str, str]], make: Callable[[], Sequence[Trajectory]]
     ) -> Sequence[Trajectory]:
-        """Return the journal's next entry; at its end, make and append it. `named`: the rollout and
-        the task of each trajectory. Raises BadJournal."""
+        """Return the journal's next entry, or make it. Raise BadJournal if `named` differs."""
         number = self._batches
         if number == len(self._journal.batches):
             self._journal.append(tuple(make()))
@@ -368,8 +341,6 @@ class Job:
         return trajectories
 
     def _play(self, batch: Batch) -> list[Trajectory]:
-        """Play a batch with the current policy; return the trajectories in the order of its
-        attempts."""
         self._check_stop()
         self.activity.phase = "rollouts"
         if self._played_with != self.steps:
@@ -383,7 +354,6 @@ class Job:
         return [trajectories[attempt.rollout] for attempt in batch.attempts]
 
     def _update(self, batch: Sequence[Trajectory]) -> StepMetrics:
-        """Update the policy with a batch. Raises TrainingAbort, UnstableUpdate."""
         self.activity.phase = "update"
         self._check_numbers(batch)
         self._learner.steps = self.steps
@@ -399,8 +369,7 @@ class Job:
         return metrics
 
     def _check_numbers(self, batch: Sequence[Trajectory]) -> None:
-        """Raise TrainingAbort if no answer has only finite log-probabilities: such a policy would
-        spend the whole budget. Its weights may still be finite."""
+        """Raise TrainingAbort if no answer has finite log-probabilities, to waste no budget."""
         if self.steps and batch and not any(trajectory.finite for trajectory in batch):
             raise TrainingAbort(
                 f"after step {self.steps} no answer of the policy has log-probabilities that are "
@@ -426,17 +395,13 @@ class Job:
             update_seconds=update,
         )
 
-    # The warm start
-
     def _select_references(self, pools: Sequence[str]) -> list[str]:
-        """Return the tasks of a warm start for these pools: theirs, their siblings', and replay."""
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
         wanted = [pool for pool in self.spec.pools if pool.replay or pool.name in pools]
         return [*(task for pool in wanted for task in pool.references), *warm.siblings]
 
     def _show_references(self, tasks: Sequence[str], name: str) -> Sequence[Trajectory]:
-        """Return the oracle's episodes of these tasks, from the journal, or played."""
         if not tasks:
             return ()
         return self._next(
@@ -445,12 +410,11 @@ class Job:
         )
 
     def _select_successes(self, pools: Sequence[str]) -> list[Trajectory]:
-        """Return the recorded successes of these pools, each once; they cost no rollouts."""
         names = (name for pool in self.spec.pools if pool.name in pools for name in pool.successes)
         return [self._successes[name] for name in dict.fromkeys(names)]
 
     def _warm_start(self, pools: Sequence[str]) -> Progress:
-        """Train supervised; later figures and limits are counted anew."""
+        """Train supervised, and count later figures and limits anew."""
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
         began = time.monotonic()
@@ -492,10 +456,7 @@ class Job:
             update_seconds=time.monotonic() - began,
         )
 
-    # The end
-
     def _finish(self) -> None:
-        """Evaluate what was learnt, and save it. Raises NothingLearnt."""
         sampled = bool(self.history.pools) and not self._users_err
         if sampled and probe_pools(self.spec, self.history).hopeless:
             self._give_up()
@@ -513,11 +474,10 @@ class Job:
 
     @property
     def _users_err(self) -> bool:
-        """Whether the users of most rollouts erred, so that these say nothing of the agent."""
+        """Whether most rollouts had a faulty user, and so do not judge the agent."""
         return 2 * self.history.unjudged > self.history.rollouts
 
     def _fruitless(self) -> str:
-        """Return why nothing was learnt, with the remedy."""
         if 2 * len(self._refused) > self.rollouts:
             reason, count = Counter(self._refused).most_common(1)[0]
             return f"{len(self._refused)} cannot be trained on, {count} of them because: {reason}"
@@ -526,7 +486,6 @@ class Job:
         return f"the filter kept no group ({passed}); choose tasks that pass now and then"
 
     def _give_up(self) -> None:
-        """End the job permanently with a competence gap."""
         outcome = Outcome(
             outcome="competence_gap",
             steps=self.steps,
@@ -537,7 +496,6 @@ class Job:
         self.outcome = outcome
 
     def _save_due(self, coming: int) -> None:
-        """Save the checkpoints that `coming` more rollouts would pass."""
         for count in sorted(self.spec.checkpoints):
             folder = self.out / CHECKPOINTS / str(count)
             if self.rollouts + coming > count and not (folder / PROVENANCE).exists():
@@ -545,7 +503,6 @@ class Job:
                 self._save(folder)
 
     def _save(self, folder: Path) -> str:
-        """Save the adapter as it is now with its provenance; return its sha256."""
         changes = {"fingerprint": probe_model(self.model)}
         return save(self.model, folder, self._provenance().model_copy(update=changes))
 
@@ -568,8 +525,6 @@ class Job:
             spec=self.requested.model_dump(mode="json"),
         )
 
-    # What it stands on
-
     def _has_room(self, coming: int) -> bool:
         return self.rollouts + coming <= self.spec.sampler.rollouts
 
@@ -587,16 +542,11 @@ class Job:
 
     @property
     def _digest(self) -> str:
-        """What journal and rounds are named by."""
         return digest(self.requested)
 
     def _check_tasks(self) -> None:
-        """Find a kind of task that does not exist, and a task that its pool cannot reward, at the
-        start and not after an hour. Raises UnknownTask, and what the check of a reward raises.
-
-        Of the other pools, one task for each beginning of an id: making thousands takes as long as
-        some training.
-        """
+        """Check early that kinds of task exist (one per id prefix: making thousands is slow), and
+        that pools can reward theirs. Raise UnknownTask, and what a reward's check raises."""
         siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
         named = (task for pool in self.spec.pools for task in pool.all_tasks)
         for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():
@@ -609,8 +559,7 @@ class Job:
                 check(self.environments.find(task), self.environments.task(task), pool.name)
 
     def _new_learner(self) -> Learner:
-        # The other processes make theirs at the same moment: each begins with the weights of this
-        # one.
+        # The other processes make theirs now: each begins with the weights of this one.
         parallel.broadcast(Anew(self.spec))
         return new_learner(self.spec, self.model, self.chat.ends)
 
@@ -639,7 +588,7 @@ class Job:
 
 
 def lock_file(path: Path) -> IO[bytes]:
-    """Return the file, locked until it is closed or the process dies. Raises CannotBegin."""
+    """Return the file, locked until it is closed or the process dies. Raise CannotBegin."""
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

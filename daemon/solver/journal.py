@@ -1,21 +1,18 @@
 """Store the rollouts of a job on disk, each batch before the update that uses it.
 
-    {"format": 1, "spec": sha256}     the first line: whose rollouts these are; `lost` names sealed
-                                      tasks of persons who were erased before
+    {"format": 1, "spec": sha256}     first line; `lost` names sealed tasks whose keys are gone
     [trajectory, ...]                 then one line per batch, in order
 
-An update is a function of weights and rollouts, and what is sampled next of weights and the number
-of the batch; so a killed job reads its journal, makes the same updates again and goes on where it
-was. The turns of rollouts on a person's task are sealed (sampling/seals.py); where a key is gone
-that an earlier attempt had, the journal begins anew. Guarantees: `append` returns when the batch is
-on disk; a batch that was being written when the process died is no batch; a batch that the disk
-refused is taken back. Not covered: two processes with one journal.
+A killed job reads its journal, makes the same updates again and goes on where it was. Turns on a
+person's task are sealed (sampling/seals.py); where a key is gone that an earlier attempt had, the
+journal begins anew. Guarantees: `append` returns when the batch is on disk; a batch that was being
+written when the process died is no batch; a batch that the disk refused is taken back. Not covered:
+two processes with one journal.
 
-Beside it lie two files that whoever requests a job makes from the log. `definitions.jsonl` has the
-bodies of the spec's tasks by content (envs/task.py), those of persons as ciphertext: the spec names
-such a task by the hash of its body. `successes.json` has the recorded successes that a warm start
-shows (daemon/jobs/own_successes.py): the spec names its sha256. So a retry plays and shows the
-same.
+The requester of a job puts two files beside it, so that a retry plays and shows the same.
+`definitions.jsonl` has the bodies of the spec's tasks by content (envs/task.py), persons' as
+ciphertext. `successes.json` has the recorded successes of a warm start
+(daemon/jobs/own_successes.py); the spec names its sha256.
 """
 
 import json
@@ -37,22 +34,20 @@ from events.messages import StrictModel
 from events.registry import first_problem
 
 SUCCESSES: Final = "successes.json"
-"""The file of successes, in the job's directory."""
 DEFINITIONS: Final = "definitions.jsonl"
-"""The file of bodies of tasks by content, in the directory of a job or a trial."""
 
-# The learner refuses a log-probability of -inf, and must be able to read it here for that.
+# -inf must be readable here, for the learner to refuse it.
 _BATCH: TypeAdapter[Any] = TypeAdapter(
     tuple[Trajectory, ...], config=ConfigDict(ser_json_inf_nan="constants")
 )
 
 
 class BadJournal(KintsugiError):
-    """The file is no journal of this job, or was damaged."""
+    """The file is no journal of this job, or is damaged."""
 
 
 class JournalWriteError(KintsugiError):
-    """The disk did not take a batch; the journal is as before."""
+    """The disk refused a batch; the journal is as before."""
 
 
 class _Head(StrictModel):
@@ -62,8 +57,6 @@ class _Head(StrictModel):
 
 
 class _Definition(StrictModel):
-    """A line of the file of bodies."""
-
     task: str
     body: str
 
@@ -72,19 +65,14 @@ class Journal:
     """The batches of one job, in order."""
 
     def __init__(self, path: Path, spec: str, seals: Seals = NO_SEALS) -> None:
-        """Open or begin the journal of the job whose spec has this sha256. One that was begun while
-        a person's tasks could be opened that cannot be any more is begun anew: its batches were
-        drawn with them.
-
-        Raises BadJournal, BadSeal, JournalWriteError, OSError.
-        """
+        """Open or begin the journal of the spec with this sha256; begin anew if sealed tasks have
+        lost their keys since. Raise BadJournal, BadSeal, JournalWriteError, OSError."""
         self.path = path
         self._seals = seals
         stored, end = read(path, spec)
         if end and _read_head(path).lost != seals.lost:
             stored, end = [], 0
         self.batches = [seals.open(batch) for batch in stored]
-        """Batches that are on disk."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
         self._file.truncate(end)
@@ -93,7 +81,7 @@ class Journal:
             self._write(_Head(spec=spec, lost=seals.lost).model_dump_json().encode())
 
     def append(self, batch: tuple[Trajectory, ...]) -> None:
-        """Make a batch durable. Raises JournalWriteError."""
+        """Make a batch durable. Raise JournalWriteError."""
         self._write(_BATCH.dump_json(self._seals.close(batch)))
         self.batches.append(batch)
 
@@ -122,9 +110,8 @@ class Journal:
 
 
 def read(path: Path, spec: str) -> tuple[list[tuple[Trajectory, ...]], int]:
-    """Return the whole batches of a journal of the job with this spec, and the offset where they
-    end in the file; none and 0 if there is no file. Sealed turns stay so. Changes nothing. Raises
-    BadJournal."""
+    """Return the whole batches of this spec's journal, still sealed, and the offset of their end;
+    none and 0 without a file. Raise BadJournal."""
     content = path.read_bytes() if path.exists() else b""
     end = content.rfind(b"\n") + 1
     lines = content[:end].splitlines()
@@ -134,9 +121,8 @@ def read(path: Path, spec: str) -> tuple[list[tuple[Trajectory, ...]], int]:
 
 
 def rename(path: Path, spec: str, other: str) -> None:
-    """Give a journal of the job with this spec to another one of the same job, which says where
-    endpoints are reached now; twice is as once, and no file stays none. Raises BadJournal,
-    OSError."""
+    """Give a spec's journal to another spec of the same job, with new endpoints. Twice is as once,
+    and no file stays none. Raise BadJournal, OSError."""
     head, end, rest = path.read_bytes().partition(b"\n") if path.exists() else (b"", b"", b"")
     if not end:
         return
@@ -165,7 +151,6 @@ def _parse_head(path: Path, line: bytes) -> _Head:
 
 
 def _read_head(path: Path) -> _Head:
-    """Return the first line of a journal that was checked."""
     with path.open("rb") as file:
         return _Head.model_validate_json(file.readline())
 
@@ -182,8 +167,7 @@ def _batch(path: Path, number: int, line: bytes) -> tuple[Trajectory, ...]:
 
 
 def rollout_id(job: str, rollout: str) -> str:
-    """Return the id under which the log has the rollout that a job calls by this name (batch, group
-    and member)."""
+    """Return the log's id of a rollout that a job calls by this name (batch, group and member)."""
     return derive_id(job, "rollout", rollout)
 
 
@@ -193,10 +177,7 @@ def write_successes(trajectories: Sequence[Trajectory]) -> bytes:
 
 
 def read_successes(folder: Path, spec: JobSpec) -> dict[str, Trajectory]:
-    """Return rollout -> trajectory of the successes that a spec names; empty where it names none.
-
-    Raises BadJournal for a file that is missing, or other than the spec says.
-    """
+    """Return rollout -> trajectory of a spec's successes. Raise BadJournal for a wrong file."""
     wanted = None if spec.warm_start is None else spec.warm_start.successes
     if wanted is None:
         return {}
@@ -220,22 +201,20 @@ def read_successes(folder: Path, spec: JobSpec) -> dict[str, Trajectory]:
 
 
 def write_definitions(bodies: Mapping[str, str]) -> bytes:
-    """Return the content of a file of bodies (id by content -> text of the body): a line each, the
-    same bytes for the same bodies."""
+    """Return the file of bodies (id by content -> body), the same bytes for the same bodies."""
     lines = (json.dumps({"task": task, "body": bodies[task]}) + "\n" for task in sorted(bodies))
     return "".join(lines).encode()
 
 
 def read_definitions(folder: Path) -> dict[str, str]:
-    """Return id by content -> text of the body, of the file in a folder; empty where there is none.
-    Whether a body is the one of its id is for the environment. A line that is none of the file's
-    own is left out: its task is then one without a body. Raises OSError."""
+    """Return id by content -> body from a folder's file, {} without one. Bodies are not checked,
+    and lines that are no definitions are left out. Raise OSError."""
     path = folder / DEFINITIONS
     return parse_definitions(path.read_bytes()) if path.exists() else {}
 
 
 def parse_definitions(content: bytes) -> dict[str, str]:
-    """Return what `read_definitions` does, from the content of the file."""
+    """Return the bodies in the content of a file, as `read_definitions` does."""
     bodies: dict[str, str] = {}
     for line in content.splitlines():
         try:

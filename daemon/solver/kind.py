@@ -1,4 +1,4 @@
-"""What a job teaches: its check, the files that it is given, and how it is run."""
+"""A kind of job: its check, the files that it is given, and how it is run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 RunJob = Callable[..., "Outcome"]
-"""Runs a job: as `run` of daemon/solver/job.py does, with spec, directory, report, activity, what
-tells to stop, and keys."""
+"""Runs a job like `run` of daemon/solver/job.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,12 @@ ReadShown = Callable[["App", "Connection", Sequence[str]], ShownRollouts]
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """What a job teaches."""
+    """Properties of one kind of job."""
 
     check: Callable[[JobSpec], None]
     """Raises NotSupported where the spec asks for what this kind does not do."""
     load_run: Callable[[], RunJob]
     """Imports what runs the job: torch takes seconds."""
     role: Role = "agent"
-    """Role of the adapter that it leaves."""
     read_shown: ReadShown | None = None
     """None: the agent's own successes."""

@@ -1,11 +1,4 @@
-"""What a job can teach: for each kind its check, the files that it is given, and how it is run.
-
-    check_supported(spec)               raises where this learner does not do what the spec says
-    kind = find_kind(spec)
-    kind.load_run()(spec, out, report)  runs the job
-
-The kind `agent` is the core's own; the others are those of methods.
-"""
+"""The kinds of jobs: `agent` is the core's own, the others are those of methods."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,7 +12,7 @@ from events.jobs import JobSpec
 
 
 class UnknownKind(KintsugiError):
-    """A job teaches what no method here teaches."""
+    """No method here teaches what a job asks for."""
 
 
 def _load_agent() -> RunJob:
@@ -33,11 +26,11 @@ KINDS: Final[Mapping[str, JobKind]] = {
     "user": USER,
     "router": ROUTER,
 }
-"""What `teaches` of a spec names -> its kind."""
+"""A spec's `teaches` -> its kind."""
 
 
 def find_kind(spec: JobSpec) -> JobKind:
-    """Return the kind of a job. Raises UnknownKind."""
+    """Return the kind of a job. Raise UnknownKind."""
     kind = KINDS.get(spec.teaches)
     if kind is None:
         raise UnknownKind(
@@ -49,7 +42,7 @@ def find_kind(spec: JobSpec) -> JobKind:
 
 
 def check_supported(spec: JobSpec) -> None:
-    """See that this learner does what a spec asks for. Raises NotSupported, UnknownKind."""
+    """Raise NotSupported or UnknownKind if this learner does not do what a spec asks for."""
     check_ranges(spec)
     find_kind(spec).check(spec)
     check_pools(spec)

@@ -1,8 +1,8 @@
 """LoRA through PEFT: attach an adapter with checks, save it as a directory.
 
-Guarantees: an adapter is trained on and loaded over the very base weights whose hash it names; it
-has no dropout, no bias and no weights of other modules. Its directory is daemon/serving's
-(daemon/adapters/directory.py). Not covered: file permissions, and the adapter's quality (the gate).
+Guarantees: an adapter is trained on and loaded over the base weights whose hash it names; it has no
+dropout, no bias and no weights of other modules. daemon/adapters/directory.py has the format. Not
+covered: file permissions, and the adapter's quality (the gate).
 """
 
 import hashlib
@@ -43,11 +43,8 @@ _REFERENCE: Final = "reference"
 
 
 def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftModel:
-    """Add a fresh adapter to a model, whose own weights are frozen. Raises BadAdapter.
-
-    Its output is that of the model until it is trained: one factor begins at 0. The other is drawn
-    from `seed`; the global generator is left as it was.
-    """
+    """Add a fresh adapter to a model, whose own weights are frozen. One factor begins at 0, so that
+    outputs stay; `seed` draws the other, without the global generator. Raise BadAdapter."""
     _check_targets(model, settings)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -57,9 +54,8 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
 def attach_head(
     model: PreTrainedModel, settings: LoraSettings, rows: Tensor, tokens: Sequence[int]
 ) -> PeftModel:
-    """Add an adapter of a model's head: to the logit of each of K tokens it adds the product of its
-    own row with the last hidden state. `rows` is (K, D); the model's own weights are frozen. Raises
-    BadAdapter for settings that are not those of such an adapter."""
+    """Add an adapter of a frozen model's head: the logit of each of K tokens gains the product of
+    its row of (K, D) `rows` with the last hidden state. Raise BadAdapter for other settings."""
     _, head = parts(model)
     name = next(name for name, module in model.named_modules() if module is head)
     if settings.targets != (name.split(".")[-1],) or settings.rank != len(rows):
@@ -95,8 +91,8 @@ def _add_adapter(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
 
 
 def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
-    """Check that every target names linear layers and that the rank fits. The head is one of them:
-    what is added to it changes no embedding that it shares its weights with."""
+    """Raise BadAdapter unless targets are linear layers and the rank fits. The head may be one: its
+    adapter changes no embedding that shares its weights."""
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     for target in settings.targets:
         layers = [m for name, m in linear.items() if name.split(".")[-1] == target]
@@ -115,10 +111,7 @@ def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
 
 
 def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Provenance]:
-    """Load a saved adapter onto its base for further training; a frozen copy is the reference.
-
-    Raises BadAdapter, WrongBase.
-    """
+    """Load an adapter for training, and a frozen copy as reference. Raise BadAdapter, WrongBase."""
     provenance = verify(folder)
     check_base(provenance, model, folder)
     parent = read_adapter(folder, model)
@@ -132,8 +125,7 @@ def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Prov
 
 @contextmanager
 def reference(model: PeftModel) -> Iterator[None]:
-    """Inside the block, the model is the policy that training began with: the base, or the parent
-    adapter."""
+    """Make the model the policy that training began with (base or parent), inside the block."""
     if _REFERENCE not in model.peft_config:
         with model.disable_adapter():
             yield
@@ -151,11 +143,8 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def save(model: PeftModel, folder: Path, provenance: Provenance) -> str:
-    """Write an adapter into a new directory; returns the sha256 of its weights.
-
-    Raises BadAdapter for weights that are not finite and for a directory that is there already (an
-    adapter is never changed), AdapterWriteError when the disk refuses.
-    """
+    """Write an adapter into a new directory; return its weights' sha256. Raise BadAdapter if the
+    directory exists or a weight is not finite, AdapterWriteError if the disk refuses."""
     if folder.exists():
         raise BadAdapter(f"{folder} exists; an adapter is never overwritten: choose another name")
     tensors = _tensors(model)
@@ -170,7 +159,6 @@ def save(model: PeftModel, folder: Path, provenance: Provenance) -> str:
 
 
 def _tensors(model: PeftModel) -> dict[str, Tensor]:
-    """Return the trained adapter's weights by name, sorted, on the CPU."""
     state = get_peft_model_state_dict(model, adapter_name=_TRAINED, save_embedding_layers=False)
     tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     for name, tensor in tensors.items():
@@ -180,8 +168,7 @@ def _tensors(model: PeftModel) -> dict[str, Tensor]:
 
 
 def _peft_config(model: PeftModel, provenance: Provenance) -> dict[str, Any]:
-    """Return PEFT's own configuration, with the base by its name and not by a local path, and the
-    targets as the settings name them."""
+    """Return PEFT's configuration, with the base's name for its path and the settings' targets."""
     config = model.peft_config[_TRAINED].to_dict()
     config |= {"base_model_name_or_path": provenance.base.name, "inference_mode": True}
     config["target_modules"] = sorted(provenance.lora.targets)
@@ -193,7 +180,7 @@ def _versions() -> dict[str, str]:
 
 
 def check_base(provenance: Provenance, base: nn.Module, folder: Path) -> None:
-    """Check that the adapter in `folder` was trained on this base. Raises WrongBase."""
+    """Raise WrongBase unless the adapter in `folder` was trained on this base."""
     if (actual := weights_sha256(base)) != provenance.base.sha256:
         raise WrongBase(
             f"{folder} is an adapter of {provenance.base.name} with weights "

@@ -2,13 +2,11 @@
 
     L = aggregate( w * surrogate(r, A) + beta * KL(policy || reference) )
 
-with the ratio r of the policy to the one recomputed before the update, the advantage A, and the
-weight w of truncated importance sampling, which corrects for the sampler's own arithmetic. Sources
-of the switches: PPO (clip), dual clip (Ye et al. 2020), GSPO (sequence ratios), DAPO (asymmetric
-clip, token mean), Dr. GRPO (`dr`), TIS and IcePop (`truncate`, `mask`), Schulman's k1, k2, k3.
-
-Shapes: B sequences of T tokens. Tokens outside the mask (what the model did not write) are in no
-ratio, no divergence and no denominator.
+r is the ratio of the policy to the one recomputed before the update, A the advantage, and w the
+weight of truncated importance sampling, which corrects for the sampler's arithmetic. Sources: PPO
+(clip), dual clip (Ye et al. 2020), GSPO (sequence ratios), DAPO (asymmetric clip, token mean), Dr.
+GRPO (`dr`), TIS and IcePop (`truncate`, `mask`), Schulman's k1, k2, k3. Shapes: B sequences of T
+tokens. Tokens outside the mask are in no ratio, divergence or denominator.
 """
 
 from dataclasses import dataclass
@@ -37,18 +35,15 @@ class LossInputs:
     ref_logp: Tensor | None = None
     """(B, T) log-probabilities of the reference; needed by the KL penalty."""
     rollout_tokens: Tensor | None = None
-    """(B,) trainable tokens of the whole rollout, where one rollout became several sequences;
-    None: each sequence is a rollout."""
+    """(B,) trainable tokens of the whole rollout; None: each sequence is a rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denominators:
-    """Divisors of the sums, for the whole step, so that micro-batches and ranks add up."""
+    """Divisors of the sums of a whole step, so that micro-batches and ranks add up."""
 
     tokens: float
-    """Number of trainable tokens."""
     rollouts: float
-    """Number of rollouts with a trainable token."""
     longest: float
     """Tokens of the longest sequence, trainable or not."""
 
@@ -63,12 +58,8 @@ class Denominators:
 
 
 def policy_loss(batch: LossInputs, config: LossConfig, over: Denominators | None = None) -> Tensor:
-    """Return the scalar loss of a batch; `over` are the step's denominators, by default the batch's
-    own.
-
-    A batch without a trainable token has loss 0 and gradient 0. Raises ValueError where a switch
-    needs log-probabilities that the batch has not.
-    """
+    """Return the scalar loss of a batch, 0 without trainable tokens; `over`: the step's
+    denominators (default: the batch's). Raise ValueError for missing log-probabilities."""
     mask = batch.mask.to(batch.logp.dtype)
     change = log_change(batch, config)
     ratio = log_ratio(batch.logp, change, mask, config.level).exp()

@@ -1,18 +1,13 @@
 """Spread one step over processes: each scores its share of the rows, gradients are summed.
 
-Every process is given the same rollouts and computes the same advantages and denominators from
-them, so nothing but gradients and figures has to be exchanged. Without a process group (`torchrun`
-and `torch.distributed.init_process_group` make one) all of this does nothing.
+Every process gets the same rollouts and computes the same advantages and denominators, so only
+gradients and figures are exchanged. Base and adapter are whole in every process: clipping, the
+optimizer and saving are those of one. Without a process group (torchrun) all of this does nothing.
 
-Base and adapter are whole in every process, so that clipping, the optimizer and saving are those
-of one process.
-
-In a job the first process leads: it tells the others (follower.py) of each new learner and each
-update; all of them begin with `join_group`. A process that loses another one exits, so that the
-loss reaches all of them and none waits for ever.
-
-Not covered: a base that is too large for one process. Tested with two processes on a CPU (gloo);
-it has never run on a GPU, nor over more than one machine.
+In a job the first process tells the others (follower.py) of each new learner and each update, after
+`join_group`. A process that loses another one exits, so that none waits for ever. Not covered: a
+base that is too large for one process. Tested with two processes on a CPU (gloo), never on a GPU or
+over several machines.
 """
 
 import os
@@ -65,17 +60,12 @@ Word = Anew | Update | End
 
 
 class _Words:
-    """The group in which the first process sends messages; None outside `join_group`."""
-
     channel: group.ProcessGroup | None = None
 
 
 @contextmanager
 def join_group() -> Iterator[int]:
-    """Inside the block, the processes that torchrun started form a group; yields this one's rank.
-
-    Raises ProcessLoss.
-    """
+    """Group torchrun's processes inside the block; yield this one's rank. Raise ProcessLoss."""
     with _exchange():
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -88,14 +78,14 @@ def join_group() -> Iterator[int]:
 
 
 def broadcast(word: Word) -> None:
-    """Send a message to the other processes, if there are any. Raises ProcessLoss."""
+    """Send a message to the other processes, if any. Raise ProcessLoss."""
     if _Words.channel is not None:
         with _exchange():
             group.broadcast_object_list([word], src=0, group=_Words.channel)
 
 
 def receive() -> Word:
-    """Return the first process's next message. Raises ProcessLoss."""
+    """Return the first process's next message. Raise ProcessLoss."""
     heard: list[Any] = [None]
     with _exchange():
         group.broadcast_object_list(heard, src=0, group=_Words.channel)
@@ -123,7 +113,7 @@ def _leave() -> None:
 
 
 def count() -> int:
-    """Return how many processes work on a step."""
+    """Return the number of processes."""
     return group.get_world_size() if _together() else 1
 
 

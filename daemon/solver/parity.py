@@ -31,7 +31,7 @@ class BadFixture(KintsugiError):
 
 
 class CaseConfig(StrictModel):
-    """A configuration in the words of the fixture, with its defaults."""
+    """Configuration in the fixture's words, with its defaults."""
 
     level: Level = "token"
     lo: float = 0.2
@@ -61,7 +61,7 @@ class CaseConfig(StrictModel):
 
 
 class Case(BaseModel):
-    """One configuration and what must come out."""
+    """One configuration and its expected results."""
 
     config: CaseConfig
     loss: float
@@ -69,7 +69,7 @@ class Case(BaseModel):
 
 
 class Inputs(StrictModel):
-    """What every case reads."""
+    """Inputs of every case."""
 
     logp: Matrix
     old: Matrix
@@ -80,7 +80,7 @@ class Inputs(StrictModel):
 
 
 class Fixture(BaseModel):
-    """The file, as far as it is read here."""
+    """Part of the file that is read here."""
 
     inputs: Inputs
     cases: Annotated[dict[str, Case], Field(min_length=1)]
@@ -114,7 +114,7 @@ class Parity:
 
 
 def read(path: Path) -> Fixture:
-    """Read a fixture from its file. Raises BadFixture, OSError."""
+    """Read a fixture from its file. Raise BadFixture, OSError."""
     try:
         return Fixture.model_validate_json(path.read_bytes())
     except ValidationError as error:

@@ -1,12 +1,9 @@
-"""The model as the learner uses it: log-probabilities of sampled tokens.
+"""Log-probabilities of sampled tokens, of any causal language model of transformers.
 
-Any causal language model of transformers, with or without adapters. Logits are computed only where
-the model wrote something, and normalised in float32 at least: a conversation is mostly prompt, and
-the vocabulary is its largest matrix.
-
-Guarantee: the same numbers as the model's own forward, to rounding; `check` compares the two on a
-probe and refuses a model that does more than its head (soft capping, scaled logits), and one with
-dropout, whose log-probabilities would differ from call to call.
+Logits are computed only where the model wrote something, as a conversation is mostly prompt, and
+normalised in float32 or wider. Guarantee: the numbers of the model's own forward, to rounding.
+`check` compares the two on a probe and refuses a model that does more than its head (soft capping,
+scaled logits), and one with dropout, whose log-probabilities would vary.
 """
 
 from dataclasses import dataclass
@@ -31,7 +28,7 @@ class IncompatibleModel(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A policy's scores of a micro-batch; both are 0 outside the mask."""
+    """Scores of a micro-batch, 0 outside the mask."""
 
     logp: Tensor
     """(B, T - 1) log-probability of each written token, in nats."""
@@ -40,8 +37,7 @@ class Scores:
 
 
 def score(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> Scores:
-    """Return the policy's log-probabilities of a micro-batch, with gradient where that is
-    enabled."""
+    """Return the log-probabilities of a micro-batch, with gradient where that is enabled."""
     on = batch.mask > 0
     head = parts(model)[1]
     hidden, written = _compute_states(model, batch.ids, on), batch.ids[:, 1:][on]
@@ -59,11 +55,8 @@ def score(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> Scor
 
 
 def _compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
-    """Return (N, D) last hidden states where a written token is predicted.
-
-    Rows are padded on the right, which a causal model never sees from the left: without a mask,
-    attention is the plain causal kind, which is the fast one.
-    """
+    """Return (N, D) last hidden states that predict written tokens. Rows are padded on the right,
+    which a causal model never sees from the left, so the fast attention without a mask will do."""
     if dense.takes(model):
         return dense.compute_states(model, ids, nn.functional.pad(on, (0, 1)))
     output: Any = parts(model)[0](input_ids=ids, use_cache=False)
@@ -78,7 +71,7 @@ def _entropy(logits: Tensor) -> Tensor:
 
 
 def _is_constant(head: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether a head is a plain matrix without gradient, and whole on this device."""
+    """Return whether a head is a plain matrix without gradient, and whole on this device."""
     if type(head) is not nn.Linear or head.bias is not None:
         return False
     return type(head.weight) is nn.Parameter and not head.weight.requires_grad
@@ -94,10 +87,7 @@ def _score_tokens(
 
 class _TokenScores(Function):
     """Log-probabilities through a fixed head, tile by tile: no whole (N, V) matrix is ever built.
-
-    The gradient of a token's log-probability with respect to its hidden state is found on the way,
-    d log p(y) / d h = (e_y - p) W / temperature, and kept in place of the logits.
-    """
+    Keeps their gradient by hidden states, d log p(y) / d h = (e_y - p) W / temperature."""
 
     @staticmethod
     def forward(
@@ -129,8 +119,7 @@ class _TokenScores(Function):
 def _tile(
     hidden: Tensor, weight: Tensor, written: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-probability and entropy of each token, and (N, V) the gradient of its logits: e_y
-    - p."""
+    """Return each token's log-probability and entropy, and (N, V) gradients of logits: e_y - p."""
     logits = hidden @ weight.T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
     logits.sub_(logits.amax(-1, keepdim=True))
@@ -159,7 +148,7 @@ def parts(model: nn.Module) -> tuple[nn.Module, nn.Module]:
 
 
 def check(model: nn.Module) -> None:
-    """Refuse a model that the learner would train wrongly. Raises IncompatibleModel."""
+    """Raise IncompatibleModel for a model that the learner would train wrongly."""
     _check_dropout(model)
     body, head = parts(model)
     size = head.weight.shape[0] if isinstance(head.weight, Tensor) else 1
@@ -188,7 +177,7 @@ def _check_dropout(model: nn.Module) -> None:
 
 
 def check_ids(model: nn.Module, highest: int) -> None:
-    """Refuse ids beyond the vocabulary, which would be read from outside the matrix."""
+    """Raise IncompatibleModel for ids beyond the vocabulary: they index outside the matrix."""
     _, head = parts(model)
     if isinstance(head.weight, Tensor) and highest >= head.weight.shape[0]:
         raise IncompatibleModel(

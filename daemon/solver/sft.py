@@ -1,8 +1,7 @@
 """Supervised training on token trajectories: the policy before RL, and warm starts.
 
-Cross-entropy of what was written, the mean over a batch's written tokens; what was read is context.
-Trains whatever parameters require a gradient: a whole model or an adapter. The order of the
-examples is a function of the seed.
+The loss is the cross-entropy of written tokens, its mean over a batch's; it trains all parameters
+that require a gradient. The order of the examples is a function of the seed.
 """
 
 import math
@@ -22,15 +21,13 @@ from events.messages import StrictModel
 
 
 class SftStep(StrictModel):
-    """One optimizer step, in figures."""
+    """Figures of one optimizer step."""
 
     step: int
     of: int
-    """Number of steps in the whole training."""
     loss: float
     """Loss in nats per written token, before the step."""
     tokens: int
-    """Number of written tokens."""
     gradient_norm: float
     learning_rate: float
 
@@ -38,10 +35,8 @@ class SftStep(StrictModel):
 def train(
     model: nn.Module, examples: Sequence[TokenSequence], settings: SftSettings
 ) -> Iterator[SftStep]:
-    """Train, one optimizer step per item; training only advances when it is iterated.
-
-    Raises ValueError when no example has a written token, UnstableUpdate, IncompatibleModel.
-    """
+    """Train, one optimizer step per item; it advances only when iterated. Raise ValueError without
+    a written token, UnstableUpdate, IncompatibleModel."""
     rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
     if not rows:
         raise ValueError(f"none of {len(examples)} examples has a token to learn from")
@@ -67,7 +62,6 @@ def train(
 
 
 def _plan(rows: Sequence[Row], settings: SftSettings) -> Iterator[list[Row]]:
-    """Yield every epoch's rows in a new order, cut where a batch is full."""
     for epoch in range(settings.epochs):
         order = list(rows)
         Random(f"sft {settings.seed} {epoch}").shuffle(order)
@@ -81,7 +75,6 @@ def _plan(rows: Sequence[Row], settings: SftSettings) -> Iterator[list[Row]]:
 
 
 def _pace(number: int, total: int, settings: SftSettings) -> float:
-    """Return the factor of the learning rate at a step."""
     rising = math.ceil(settings.warmup * total)
     if number < rising:
         return (number + 1) / rising
@@ -94,7 +87,6 @@ def _pace(number: int, total: int, settings: SftSettings) -> float:
 def _list_losses(
     model: nn.Module, batch: Sequence[Row], micro_tokens: int, device: torch.device
 ) -> Iterator[Tensor]:
-    """Yield the loss of each micro-batch, weighted for the batch's mean."""
     tokens = sum(row.sequence.tokens for row in batch)
     for micro in micro_batches(batch, micro_tokens):
         yield -score(model, pad(micro, device)).logp.sum() / tokens
@@ -108,8 +100,8 @@ def take_step(
     losses: Iterable[Tensor],
     what: str,
 ) -> tuple[float, float]:
-    """Take one optimizer step at a learning rate, on the sum of some losses; return it and the
-    gradient's norm before it was clipped to `limit`. Raises UnstableUpdate, which names `what`."""
+    """Take one optimizer step on the sum of some losses; return that and the gradient's norm before
+    clipping to `limit`. Raise UnstableUpdate, which names `what`."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)

@@ -1,11 +1,6 @@
-"""Read a job's spec (events/jobs.py) from a file, compute its identity, and what of it can be
-played.
+"""Read a job's spec (events/jobs.py), compute its identity, and select what can be played of it.
 
-    spec = read_spec(path)                 raises where a value is none, or outside its range
-    named = list_tasks(spec)               the tasks that it draws, shows or must not write again
-    playable = drop_tasks(spec, missing)   without those whose body is missing
-
-A dropped task changes what is played and not what was asked for: the digest is the spec's own.
+The digest is that of the spec before tasks are dropped.
 """
 
 from collections.abc import Collection
@@ -25,11 +20,11 @@ from events.streams import MAX_VALUE_BYTES
 
 
 class NothingPlayable(KintsugiError):
-    """No task is left of what a job shall teach."""
+    """A job has no playable task left to teach."""
 
 
 class BadInput(KintsugiError):
-    """A file that the learner was given is not what it should be."""
+    """A file for the learner is malformed."""
 
 
 class BadSpec(BadInput):
@@ -43,7 +38,7 @@ _MOST_VALUES: Final = MAX_VALUE_BYTES // 4
 
 
 def read_spec(path: Path) -> JobSpec:
-    """Read the spec in a JSON file. Raises BadSpec, which names the field, and OSError."""
+    """Read the spec in a JSON file. Raise BadSpec, which names the field, and OSError."""
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     try:
@@ -53,7 +48,7 @@ def read_spec(path: Path) -> JobSpec:
 
 
 def parse_spec(content: bytes) -> JobSpec:
-    """Return the spec in a JSON text. Raises BadSpec, which names the field."""
+    """Return the spec in a JSON text. Raise BadSpec, which names the field."""
     if len(content) > _MOST_BYTES:
         raise BadSpec(f"it is longer than {_MOST_BYTES:,} bytes; name fewer tasks")
     # The model describes every wrong value, which takes a minute for some millions.
@@ -82,13 +77,13 @@ class NotSupported(KintsugiError):
 
 
 def check_ranges(spec: JobSpec) -> None:
-    """See that the values of a spec are in their ranges. Raises NotSupported."""
+    """Raise NotSupported for values of a spec outside their ranges."""
     if problem := find_excess(spec):
         raise NotSupported(problem)
 
 
 def check_pools(spec: JobSpec) -> None:
-    """See that this learner can play the pools of a spec. Raises NotSupported."""
+    """Raise NotSupported if this learner cannot play a pool of the spec."""
     for pool in spec.pools:
         if pool.reward not in REWARDS:
             raise NotSupported(
@@ -110,8 +105,7 @@ def digest(spec: JobSpec) -> str:
 
 
 def list_tasks(spec: JobSpec) -> list[str]:
-    """Return the tasks that a spec names, each once: those of pools, references and siblings, and
-    written ones that its rounds must not write again."""
+    """Return a spec's tasks, each once, and those that its rounds must not write again."""
     pools = (task for pool in spec.pools for task in pool.all_tasks)
     siblings = spec.warm_start.siblings if spec.warm_start else ()
     known = spec.rounds.known if spec.rounds else ()
@@ -119,9 +113,8 @@ def list_tasks(spec: JobSpec) -> list[str]:
 
 
 def drop_tasks(spec: JobSpec, missing: Collection[str]) -> JobSpec:
-    """Return the spec without the tasks that cannot be played; itself where there are none. A pool
-    without a task left is left out, and so is a warm start without anything to show. Raises
-    NothingPlayable where nothing is left to learn."""
+    """Return the spec without these tasks (itself without any), and without pools and a warm start
+    that become empty. Raise NothingPlayable if nothing is left to learn."""
     if not missing:
         return spec
     dropped = frozenset(missing)

@@ -1,11 +1,10 @@
-"""The shell of a job that is supervised: its directory, its lock, its tracker, its outcome.
+"""The shell of a supervised job: its directory, its lock, its tracker, its outcome.
 
     job = SupervisedJob("router.json", RouterResult, teach)
     outcome = job.run(spec, out, report)
 
-`teach` opens the run's tasks, trains and ends with `save_result`, which leaves the adapter and the
-figures, or returns another outcome. A job that was killed begins anew, and a finished one repeats
-its outcome.
+`teach` opens the run's tasks, trains and returns `save_result`'s outcome or another. A killed job
+begins anew, and a finished one repeats its outcome.
 """
 
 from abc import ABC, abstractmethod
@@ -55,7 +54,7 @@ _LOCK: Final = "lock"
 
 @dataclass(frozen=True, slots=True)
 class SupervisedRun:
-    """A job, where it is run, and who is told."""
+    """A job with its directory and callbacks."""
 
     spec: JobSpec
     out: Path
@@ -63,11 +62,11 @@ class SupervisedRun:
     activity: Activity = field(default_factory=Activity)
     stopping: Callable[[], bool] = lambda: False
     keys: Mapping[str, Key] = field(default_factory=dict)
-    """Keys of persons whose tasks it shows, by id."""
+    """Id -> key of a person whose tasks it shows."""
 
     def open(self, phase: str) -> "OpenRun":
-        """Set the number of threads, and open the tasks that the job shows. Raises NothingPlayable,
-        UnknownEnvironment, EnvironmentBroken, BadJournal, BadSeal, NoTemplate."""
+        """Set the number of threads, and open the tasks. Raise NothingPlayable, UnknownEnvironment,
+        EnvironmentBroken, BadJournal, BadSeal, NoTemplate."""
         if self.spec.threads is not None:
             torch.set_num_threads(self.spec.threads)
         self.activity.phase = phase
@@ -77,17 +76,17 @@ class SupervisedRun:
         return OpenRun(drop_unplayable(self.spec, environments), environments, chat)
 
     def check_stop(self, steps: int) -> None:
-        """Raise JobInterrupt where the job was told to stop; `steps` were taken."""
+        """Raise JobInterrupt if the job shall stop; `steps` were taken."""
         if self.stopping():
             raise JobInterrupt(f"stopped after {steps} steps; run the same command to begin again")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """What a run shows."""
+    """Opened tasks of a run."""
 
     spec: JobSpec
-    """Without the tasks that cannot be played."""
+    """Spec without the tasks that cannot be played."""
     environments: JobEnvironments
     chat: Chat
 
@@ -100,18 +99,18 @@ class BestWeights:
         self._best: dict[str, Tensor] = {}
 
     def remember(self) -> None:
-        """Keep the weights as they are now."""
+        """Remember the weights as they are now."""
         self._best = {name: weight.detach().clone() for name, weight in self._parameters.items()}
 
     def restore(self) -> None:
-        """Put the weights that were kept into the model."""
+        """Put the remembered weights into the model."""
         with torch.no_grad():
             for name, weight in self._best.items():
                 self._parameters[name].copy_(weight)
 
 
 class JobResult(StrictModel, ABC):
-    """The result of a finished job that its adapter does not hold."""
+    """Result of a finished job, beside its adapter."""
 
     @property
     @abstractmethod
@@ -131,10 +130,9 @@ class JobResult(StrictModel, ABC):
 
 @dataclass(frozen=True, slots=True)
 class SupervisedJob:
-    """A kind of job that is supervised."""
+    """A kind of supervised job."""
 
     figures: str
-    """Name of the file with its result."""
     result: type[JobResult]
     teach: Callable[[SupervisedRun], Outcome]
 
@@ -148,8 +146,7 @@ class SupervisedJob:
         stopping: Callable[[], bool] = lambda: False,
         keys: Mapping[str, Key] | None = None,
     ) -> Outcome:
-        """Run the whole job; every failure that can be said in a sentence is an outcome. `keys`:
-        those of persons whose tasks it shows, by id."""
+        """Run the job; KintsugiError and OSError become outcomes. `keys`: a person's id -> key."""
         run = SupervisedRun(spec, out, report, activity or Activity(), stopping, keys or {})
         try:
             check_supported(spec)
@@ -166,10 +163,7 @@ class SupervisedJob:
             return make_failure(error, run.activity)
 
     def read_outcome(self, spec: JobSpec, out: Path) -> Outcome | None:
-        """Return how the job of this spec in this directory ended; None if it has not.
-
-        Raises BadAdapter for a damaged adapter, CannotBegin for the results of another spec.
-        """
+        """Return the job's outcome, or None before its end. Raise BadAdapter, CannotBegin."""
         return _read_outcome(spec, out, self.figures, self.result)
 
 
@@ -205,8 +199,7 @@ def save_result(
     figures: str,
     result: JobResult,
 ) -> Outcome:
-    """Leave the result and the adapter of a model, and return the outcome. `parent` is the sha256
-    of the adapter that training went on from."""
+    """Save result and adapter, and return the outcome. `parent`: sha256 of the adapter before."""
     run.activity.phase = "saving"
     spec, out = run.spec, run.out
     provenance = Provenance(

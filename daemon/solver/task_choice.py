@@ -4,12 +4,10 @@ Replay pools keep their share. Among the others a share falls as its pool is pas
 
     weight = share × (1 − EMA of its groups' pass rates), at least .05 of the share
 
-which is the rule that worked in the feasibility study. Groups are spread over the pools by
-systematic sampling: each pool gets its expected number of groups, rounded up or down by chance.
-Where environments are kept apart, a batch is of one of them: the one that is furthest behind the
-sum of its shares so far, so that a share that changes moves the batches to come alone.
-What is drawn depends on spec, number of the batch, the verdicts so far and the pools that rounds
-of the job left, and on nothing else.
+Systematic sampling spreads the groups: each pool gets its expected number, rounded up or down by
+chance. With environments apart, a batch is of the one that is furthest behind the sum of its shares
+so far. The draw depends only on the spec, the batch's number, the verdicts so far and the pools
+that rounds left.
 """
 
 from bisect import bisect_right
@@ -34,19 +32,14 @@ class Choice:
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
         self.pools = spec.pools
-        """The pools that tasks are drawn from now."""
         self.passed: dict[str, float] = {}
-        """Pool -> moving average of its groups' pass rates."""
         self._drawn: Counter[str] = Counter()
         self._pools = {task: pool for pool in spec.pools for task in pool.tasks}
         self._order = lru_cache(2 * len(spec.pools))(self._shuffle)
         self._owed: defaultdict[str | None, float] = defaultdict(float)
-        """Environment -> groups that it is behind the sum of its shares, where they are kept
-        apart."""
+        """Environment -> groups that it is behind the sum of its shares, if kept apart."""
         self._due: str | None = None
-        """Environment of the present batch, where they are kept apart."""
         self._shifts = 0
-        """How often the pools were replaced."""
 
     def find_pool(self, task: str) -> TaskPool:
         """Return the pool of a task."""
@@ -57,8 +50,7 @@ class Choice:
         return self._pools[task].name
 
     def shift(self, pools: Sequence[TaskPool]) -> None:
-        """Draw from other pools from now on, in an order drawn anew; tasks that no pool has any
-        more stay in the figures of their last pool."""
+        """Draw from these pools now; dropped tasks stay in the figures of their last pool."""
         self.pools = tuple(pools)
         self._pools.update({task: pool for pool in pools for task in pool.tasks})
         self._drawn.clear()
@@ -66,8 +58,7 @@ class Choice:
         self._shifts += 1
 
     def draw(self, batch: int, *, refill: bool = False) -> list[str]:
-        """Draw the tasks of a batch; they count as drawn. `refill`: whether they join those of the
-        batch before in one update, so that environments kept apart stay so."""
+        """Draw and count a batch's tasks; a `refill` keeps the environment of the last batch."""
         if self.spec.sampler.environments == "apart":
             self._take_turn(refill=refill)
         names = self._spread(Random(f"pools {self.spec.seed} {batch}").random())
@@ -99,14 +90,12 @@ class Choice:
         return pool.share * max(1 - self.passed.get(pool.name, 0.0), _LEAST)
 
     def _spread(self, offset: float) -> list[str]:
-        """Return the pools of a batch's groups."""
         shares, count = self._choose_shares(), self.spec.sampler.groups
         names, ends = list(shares), list(accumulate(shares.values()))
         places = (bisect_right(ends, (group + offset) / count) for group in range(count))
         return [names[min(place, len(names) - 1)] for place in places]
 
     def _choose_shares(self) -> dict[str, float]:
-        """Return the shares of the pools of the next batch."""
         shares = self.shares()
         if self.spec.sampler.environments == "mixed":
             return shares
@@ -114,7 +103,7 @@ class Choice:
         return {name: part / sum(own.values()) for name, part in own.items()}
 
     def _take_turn(self, *, refill: bool) -> None:
-        """Choose the environment of a batch; of a refill it stays, and is charged all the same."""
+        """Choose the environment of a batch; a refill keeps it, and is charged all the same."""
         groups = self.spec.sampler.groups
         places = dict.fromkeys(self._environment(pool.name) for pool in self.pools)
         for name, share in self.shares().items():
@@ -125,7 +114,6 @@ class Choice:
         self._owed[self._due] -= groups
 
     def _environment(self, name: str) -> str | None:
-        """Return the environment of a pool; None for the job's own."""
         place = next(pool.environment for pool in self.pools if pool.name == name)
         return None if place == self.spec.environment else place
 

@@ -1,16 +1,13 @@
 """Sampled tokens of a rollout, and whether they may be trained on.
 
-A trajectory is a rollout's turns; a turn is one call of the model: the prompt's token ids as the
-sampler read them and the completion's ids and log-probabilities as it drew them. Nothing here is
-ever made from text: decoding and encoding again gives other ids.
+A trajectory is a rollout's turns; a turn is one call of the model: the token ids that the sampler
+read, and the ids and log-probabilities that it drew. Nothing is ever made from text: decoding and
+encoding again gives other ids. `sequences` joins turns as far as each prompt begins with everything
+before it. Where a chat template breaks that (one that drops earlier reasoning), a new sequence
+begins; batch.py weighs such parts so that the rollout counts once.
 
-`sequences` lays turns together as far as each prompt begins with everything before it. Where a chat
-template breaks that (one that drops earlier reasoning), a new sequence begins, with the prompt that
-the model really saw; batch.py weighs such parts so that the rollout counts once.
-
-Guarantees: every completion id of a trajectory is in exactly one sequence and marked as written,
-the end token included; every other id is not. What cannot be trained on is refused with a reason,
-never padded or repaired.
+Guarantees: every completion id is in exactly one sequence and marked as written, the end token
+included; every other id is not. What cannot be trained on is refused with a reason, never repaired.
 """
 
 import math
@@ -27,11 +24,10 @@ ORACLE: Final = "oracle"
 """Name of the policy in reference trajectories."""
 
 _MOST_IDS: Final = 2**31
-"""Exclusive upper bound of a token id: 31 bits."""
 
 
 class Sampling(StrictModel):
-    """How tokens were drawn."""
+    """Settings of the sampler."""
 
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -51,7 +47,7 @@ class Turn:
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
-    """Completion ids, with the end token if the model wrote one."""
+    """Ids with the end token if the model wrote one."""
     logprobs: tuple[float, ...]
     """Log-probability of each completion id, in nats, under the distribution it was drawn from."""
     truncated: bool = False
@@ -64,27 +60,22 @@ class Trajectory:
 
     rollout: str
     group: str
-    """Id of the group; its rollouts attempt one task and are compared with each other."""
+    """Id of the group, whose rollouts attempt one task and are compared."""
     task: str
     policy: str
-    """Policy version that wrote the trajectory."""
     turns: tuple[Turn, ...]
     success: bool | None
-    """Unshaped verdict, or whether the call that went wrong was repaired where only that counts;
-    None if the rollout was not judged."""
+    """Unshaped verdict, or that on the repair where it alone counts; None if unjudged."""
     reward: float | None
-    """Shaped reward."""
     sampling: Sampling = field(default_factory=Sampling)
     malformed: int = 0
-    """Number of malformed calls."""
     # Left out where there is none: stored files of successes keep their sha256.
     repair: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
-    """Part of the reward that the repair of the first message is; None where it does not count."""
+    """Reward of the first message's repair, within `reward`; None where it does not count."""
     user_fault: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
-    """Why its user's part counts as wrong, so that it has no verdict; None where it does not."""
+    """Why its user's part is wrong, so that it has no verdict; else None."""
     sealed: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
-    """In a journal, the turns of a rollout on a person's task, encrypted (sampling/seals.py);
-    `turns` has none then. None everywhere else."""
+    """Encrypted turns of a person's task; `turns` is empty then. In a journal alone (seals.py)."""
 
     @property
     def is_incomplete(self) -> bool:
@@ -98,7 +89,7 @@ class Trajectory:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that the model wrote."""
+        """Number of tokens that the model wrote."""
         return sum(len(turn.completion_ids) for turn in self.turns)
 
 
@@ -114,7 +105,7 @@ class TokenSequence:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that the model wrote."""
+        """Number of tokens that the model wrote."""
         return sum(self.written)
 
 
@@ -129,8 +120,7 @@ class Refusal:
 def trainable(
     trajectories: Iterable[Trajectory], ends: frozenset[int], temperature: float = 1.0
 ) -> tuple[list[Trajectory], list[Refusal]]:
-    """Return the trainable trajectories, and the others with reasons; `ends` are the end-of-turn
-    tokens."""
+    """Return trainable trajectories, and the others with reasons; `ends` are end-of-turn tokens."""
     kept: list[Trajectory] = []
     refused: list[Refusal] = []
     for trajectory in trajectories:
@@ -193,10 +183,7 @@ def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
 def sequences(
     trajectory: Trajectory, unit: Literal["rollout", "turn"] = "rollout"
 ) -> list[TokenSequence]:
-    """Return its turns as sequences: one if every prompt extends what was before it, else several.
-
-    With unit `turn`, one per turn.
-    """
+    """Return its turns as sequences: one while prompts extend what was before, or one per turn."""
     return [_join_turns(turns) for turns in _runs(trajectory.turns, unit)]
 
 
@@ -215,7 +202,6 @@ def _runs(turns: Sequence[Turn], unit: Literal["rollout", "turn"]) -> Iterator[l
 
 
 def _join_turns(turns: Sequence[Turn]) -> TokenSequence:
-    """Return a run as one sequence."""
     ids: list[int] = []
     written: list[bool] = []
     logprobs: list[float] = []

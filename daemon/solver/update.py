@@ -2,12 +2,10 @@
 
     choose -> advantages -> mini-batches -> [old, reference] -> loss -> gradient -> step
 
-Sums are divided by the denominators of the whole mini-batch, known before the first backward pass,
-so how it is cut into micro-batches, or spread over processes, changes nothing but rounding. A step
-is a function of weights, optimizer state and rollouts: nothing here draws a random number.
-
-A loss or gradient that is not finite raises `UnstableUpdate` before the optimizer sees it, and so
-does a figure that is not.
+Sums are divided by the denominators of the whole mini-batch, so that its cut into micro-batches or
+over processes changes nothing but rounding. A step is a function of weights, optimizer state and
+rollouts, without random numbers. A loss or gradient that is not finite raises `UnstableUpdate`
+before the optimizer sees it; so does a figure.
 """
 
 import math
@@ -64,12 +62,9 @@ _CACHED: Final = 2048
 
 @dataclass(slots=True)
 class _Micro:
-    """A micro-batch during the update."""
-
     padded: MicroBatch
     old_logp: Tensor | None = None
-    """Log-probabilities recomputed before the update; None: the first pass is the updating one, and
-    its own values are the old ones, by the same arithmetic."""
+    """Log-probabilities before the update; None: those of the first, updating pass itself."""
     ref_logp: Tensor | None = None
 
 
@@ -91,10 +86,9 @@ class Learner:
         self.model = model
         self.algorithm = algorithm
         self.ends = ends
-        """Tokens that end a turn."""
         self.settings = settings or OptimizerSettings()
         self.temperature = temperature
-        """Temperature of the sampler; logits are divided by it before they are normalised."""
+        """Temperature of the sampler, which divides logits before they are normalised."""
         self.micro_tokens = micro_tokens
         """Padded tokens per micro-batch: bounds memory and changes no result."""
         self.needs_reference = watch_reference or algorithm.loss.kl.beta > 0
@@ -102,22 +96,18 @@ class Learner:
         parallel.begin_alike(self.parameters.values())
         self.optimizer = adamw(self.settings, self.parameters.values())
         self.steps = 0
-        """Optimizer steps so far."""
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the model."""
+        """Device of the model."""
         return next(iter(self.parameters.values())).device
 
     def choose(self, trajectories: Sequence[Trajectory]) -> BatchSelection:
-        """Return which of these rollouts could be trained on, before an update decides to."""
+        """Return which of these rollouts could be trained on."""
         return choose(trajectories, self.algorithm, self.ends, self.temperature)
 
     def step(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
-        """Train on a batch of rollouts once; change nothing if no group teaches.
-
-        Raises UnstableUpdate, IncompatibleModel.
-        """
+        """Train on a batch, unless no group teaches. Raise UnstableUpdate, IncompatibleModel."""
         chosen = self.choose(trajectories)
         groups = self._groups(chosen)
         rollouts = [part for part in rows(chosen, self.algorithm, groups) if part]
@@ -153,7 +143,6 @@ class Learner:
     def _update(
         self, rollouts: Sequence[list[Row]], tally: Tally
     ) -> tuple[list[float], list[float]]:
-        """Take all optimizer steps of a batch; return their losses and gradient norms."""
         parts = list(mini_batches(rollouts, self.algorithm.mini_batches))
         prepared = [(self._prepare(part, len(parts)), denominators(part)) for part in parts]
         losses, norms = [], []
@@ -165,8 +154,6 @@ class Learner:
         return losses, norms
 
     def _prepare(self, part: Sequence[Row], parts: int) -> list[_Micro]:
-        """Return a mini-batch's micro-batches, with everything that must be known before the
-        update."""
         own = parallel.share(sorted(part, key=lambda row: -row.length))
         micros = micro_batches(own, self._micro_tokens())
         batches = [_Micro(pad(micro, self.device)) for micro in micros]
@@ -205,7 +192,6 @@ class Learner:
     def _backward(
         self, micros: Sequence[_Micro], over: Denominators, tally: Tally
     ) -> Iterator[float]:
-        """Yield each micro-batch's part of the loss, after its gradient was added."""
         for micro in micros:
             scores = self._score(micro.padded)
             batch = self._batch(micro, scores)
@@ -264,7 +250,6 @@ def _is_not_finite(gradient: Tensor | None) -> bool:
 
 
 def _about(trajectories: Sequence[Trajectory], chosen: BatchSelection, step: int) -> StepMetrics:
-    """Return the metrics that the rollouts give before any update."""
     judged = chosen.judged
     count = max(len(judged), 1)
     repairs = [trajectory.repair for trajectory in judged if trajectory.repair is not None]

@@ -1,11 +1,9 @@
 """Reference trajectories: the environment's oracle, as tokens that the policy could have written.
 
-The oracle's message is rendered in the chat template and parsed as any answer of the policy; the
-episode gets the parsed message. So a reference that passes proves that its very tokens do. In a
-task that expects an aside the first message has it.
-
-Guarantee: prompts are those the policy would be given. Not covered: environments whose oracle does
-not solve a task (its trajectories fail, and are left out).
+The oracle's message is rendered in the chat template and parsed like the policy's; the episode gets
+the parsed message, so a reference that passes proves its tokens. The first message has the aside
+that a task expects. Guarantee: prompts are those of the policy. An oracle that does not solve a
+task gives a failed trajectory, which is left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,11 +18,8 @@ from envs.task import TaskDefinition
 
 
 def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: str) -> Trajectory:
-    """Play the oracle's episode of a task, as rollout `name`. Raises EnvironmentFailure,
-    NoTemplate.
-
-    Its log-probabilities are 0: the oracle is deterministic.
-    """
+    """Play the oracle's episode of a task as rollout `name`, with log-probabilities of 0: the
+    oracle is deterministic. Raise EnvironmentFailure, NoTemplate."""
     with environment_code(environment, f"the oracle on task {task.id}", task):
         episode = Episode(environment, task)
         oracle, user = environment.oracle(task), environment.user(task)
@@ -58,13 +53,12 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
 def references(
     find: Callable[[str], Environment], chat: Chat, tasks: Iterable[str], name: str
 ) -> Iterator[Trajectory]:
-    """Yield one reference per task, passed or not, as rollouts `name`/0, `name`/1 and so on; `find`
-    returns the environment of a task."""
+    """Yield each task's reference, passed or not, as rollouts `name`/0, `name`/1 and so on."""
     for number, task in enumerate(tasks):
         environment = find(task)
         yield reference(environment, chat, environment.task(task), f"{name}/{number}")
 
 
 def examples(shown: Sequence[Trajectory]) -> list[TokenSequence]:
-    """Return the training data: the trajectories that passed, as sequences."""
+    """Return the passed trajectories as sequences, for training."""
     return [part for trajectory in shown if trajectory.success for part in sequences(trajectory)]

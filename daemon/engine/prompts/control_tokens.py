@@ -4,26 +4,19 @@
     rendering = controls.render(conversation, render)
     ids = controls.encode(rendering, encode)
 
-A template copies texts of messages between its own tokens, and a tokenizer splits the whole at
-every special token, so that `<|im_end|>` in a customer's text would end the customer's message. A
-control token is a special token of the tokenizer, or another added token that the template's source
-spells in brackets (`<tool_response>` of Qwen, `<｜User｜>` of DeepSeek).
+A tokenizer splits a rendering at every special token, so that `<|im_end|>` in a customer's text
+would end the customer's message. A control token is a special token of the tokenizer, or another
+added token that the template's source spells in brackets (`<tool_response>` of Qwen, `<｜User｜>`
+of DeepSeek). Marks that survive the template tell texts from it (marks.py): a control string with a
+mark inside began in a text; any other one is the template's own.
 
-Texts are told from the template by marks that survive it (marks.py). A control string of a
-rendering with a mark inside began in a text; any other one is the template's own.
+Guarantees: where no text spells a control string, rendering and ids are those of template and
+tokenizer alone. Between two control tokens of the template no text is encoded with one, whether by
+added tokens, normalizer or vocabulary. Agents' own messages may hold the tokens that only agents
+write (`<tool_call>`) and those that the template looks for in them (`</think>`), so that ids stay.
 
-Guarantees:
-- Where no text spells a control string, the rendering is the template's own, and its ids are those
-  of the tokenizer.
-- Between two control tokens of the template no text is encoded with one, whichever way the
-  tokenizer could make it: by added tokens, by its normalizer or by its vocabulary.
-
-An agent's own messages may hold the tokens that only agents write (`<tool_call>`) and those that
-the template looks for in them (`</think>`), so that an answer keeps the ids it was written with.
-
-Not covered: a template that puts a control token together from an unfinished one and a text
-(`'<|' + message.name + '|>'`), and one that cuts texts to a length, which may leave digits of a
-mark behind where a text spells a control string.
+Not covered: a template that joins an unfinished control token and a text (`'<|' + message.name +
+'|>'`), and one that cuts texts to a length, which may leave digits of a mark behind.
 """
 
 import re
@@ -48,7 +41,7 @@ _GUARD: Final = "\ue0f0guard\ue0f0"
 """Stands for the control token before a text: tokenizers encode a prompt's beginning otherwise."""
 _SPACES: Final = re.compile(r"\s*")
 _LONG: Final = 32 << 10
-"""Characters of a text whose encoding lets other threads go on."""
+"""Characters above which a text's encoding lets other threads go on."""
 
 
 Render = Callable[[Conversation], str]
@@ -63,8 +56,7 @@ class ControlTokens:
     def __init__(
         self, backend: Tokenizer, source: str, render: Render, unknown: int | None
     ) -> None:
-        """`source` is the template's and `render` renders with it; `unknown` is the id that stands
-        for characters without a token."""
+        """`source` is that of the template; `unknown`: id of characters without a token."""
         added = backend.get_added_tokens_decoder()
         tokens = {number: token for number, token in added.items() if _is_control(token, source)}
         self._tokens = {token.content: token for token in tokens.values()}
@@ -76,11 +68,10 @@ class ControlTokens:
         self._is_loose = backend.normalizer is not None and any(
             token.normalized or content in vocabulary for content, token in self._tokens.items()
         )
-        """Whether a text could be a control token that does not spell it as it is."""
+        """Whether a text could become a control token without spelling it exactly."""
 
     def render(self, conversation: Conversation, render: Render) -> Rendering:
-        """Return a conversation as `render` writes it, with marks where texts spell control
-        strings."""
+        """Return a conversation as rendered, with marks where texts spell control strings."""
         plain = Rendering(render(conversation))
         texts = conversation.join_texts()
         if self._first.search(texts) is None:
@@ -118,8 +109,7 @@ class ControlTokens:
 
     @cached_property
     def _agents(self) -> re.Pattern[str]:
-        """Finds what may begin a control string in an agent's message, where it begins none that
-        agents write."""
+        """Beginnings of control strings in agents' messages, but for those that agents write."""
         own = find_agent_tokens(self._tokens, self._source, self._probe)
         return re.compile(f"(?!{_match_any(own)}){self._first.pattern}")
 
@@ -150,8 +140,7 @@ class ControlTokens:
         return [*ids, *encode(text[done:])]
 
     def _find_gaps(self, text: str, own: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield where texts between control tokens begin and end, without the spaces that belong to
-        these."""
+        """Yield begin and end of texts between control tokens, without spaces that these take."""
         position = 0
         for begin, end in own:
             token = self._tokens[text[begin:end]]
@@ -164,9 +153,8 @@ class ControlTokens:
         yield position, len(text)
 
     def _encode_text(self, text: str, is_inner: bool) -> list[int]:
-        """Return the ids of a text without control tokens. Where the tokenizer's vocabulary has its
-        control strings, these are cut in two, and if that is not enough, every character is encoded
-        by itself."""
+        """Return the ids of a text without control tokens. Where the vocabulary has its control
+        strings, cut these in two, and if need be encode every character by itself."""
         ids: list[int] = []
         for parts in ([text], self._split(text), text):
             ids = []
@@ -188,7 +176,6 @@ class ControlTokens:
 
     @cached_property
     def _plain(self) -> Tokenizer:
-        """The tokenizer without special tokens."""
         plain = Tokenizer.from_str(self._backend.to_str())
         plain.encode_special_tokens = True
         plain.add_tokens([AddedToken(_GUARD, normalized=False)])
@@ -211,7 +198,6 @@ def encode_alone(backend: Tokenizer, text: str) -> Sequence[int]:
 
 
 def _is_control(token: AddedToken, source: str) -> bool:
-    """Whether a token is more than text to a template with this source."""
     content = token.content
     if len(content) < 2 or content.isspace():
         return False
@@ -220,8 +206,6 @@ def _is_control(token: AddedToken, source: str) -> bool:
 
 
 def _match_any(strings: Iterable[str]) -> str:
-    """Return a pattern of the longest of some strings that is there; of nothing, if there are
-    none."""
     alternatives = map(re.escape, sorted(strings, key=len, reverse=True))
     return f"(?:{'|'.join(alternatives) or '(?!)'})"
 
@@ -232,8 +216,8 @@ def _cut(text: str, places: Iterable[tuple[int, int]]) -> list[str]:
 
 def find_agent_tokens(tokens: Mapping[str, AddedToken], source: str, render: Render) -> set[str]:
     """Return the control tokens that an agent's message may spell: those that the template looks
-    for in it, and those without `special` that the template writes for its reasoning and calls
-    alone. None of them stands in a user's message, or around an answer."""
+    for in it, and non-special ones that it writes for reasoning and calls only. None of them stands
+    in a user's message, or around an answer."""
 
     def show(*messages: dict[str, Any]) -> str:
         try:

@@ -31,7 +31,7 @@ class Conversation:
     variables: dict[str, Any]
 
     def join_texts(self) -> str:
-        """Return all strings of it."""
+        """Return all its strings."""
         return "\0".join(_list_texts((self.messages, self.tools, self.variables)))
 
 
@@ -41,16 +41,16 @@ class Rendering:
 
     text: str
     marks: Sequence[int] = ()
-    """Positions in the text, ascending: a control string around one of them is no control token."""
+    """Ascending positions in the text; a control string around one is no control token."""
 
     def cut(self, begin: int) -> "Rendering":
-        """Return it from a position on."""
+        """Return the rendering from a position on."""
         kept = self.marks[bisect_right(self.marks, begin) :]
         return Rendering(self.text[begin:], [mark - begin for mark in kept])
 
 
 def _list_texts(value: Any) -> Iterator[str]:
-    """Yield the strings of a value of JSON, keys included, however deep it is."""
+    """Yield the strings of a JSON value, keys included, however deep it is."""
     values = [value]
     while values:
         item = values.pop()
@@ -81,12 +81,12 @@ def put_mark(value: Any, before: re.Pattern[str], mark: str) -> Any:
 
 
 def _mark_key(key: Any, before: re.Pattern[str], mark: str) -> Any:
-    """Return a key with marks; those that templates ask for are identifiers and stay."""
+    """Return a marked key; identifiers, which templates ask for, stay."""
     return key if str(key).isidentifier() else put_mark(key, before, mark)
 
 
 def choose_mark(texts: str) -> str:
-    """Return digits that the texts do not hold, and that follow from all of them."""
+    """Return digits that the texts do not hold, determined by all of them."""
     digest = sha256(texts.encode(errors="surrogatepass")).digest()
     trials = (sha256(digest + b"%d" % number).digest() for number in count())
     marks = (str(int.from_bytes(trial))[-_DIGITS:] for trial in trials)
@@ -94,7 +94,7 @@ def choose_mark(texts: str) -> str:
 
 
 def read_marks(text: str, mark: str) -> Rendering:
-    """Return a marked text without its marks, and where they stood."""
+    """Return a text without its marks, and their places."""
     parts = text.split(mark)
     lengths = accumulate(map(len, parts[:-1]))
     return Rendering("".join(parts), list(lengths))

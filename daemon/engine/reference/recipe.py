@@ -1,7 +1,6 @@
-"""How the reference policy is trained, as data: what it is shown, how long, and how fast.
+"""The reference policy's training as data: what it is shown, how long, and how fast.
 
-Its weakness is made here, and in no other way: some kinds of task are shown rarely and then
-withheld until the end, others not at all.
+Its weakness is made only here: some kinds of task are shown rarely and then withheld, others never.
 """
 
 from collections.abc import Mapping
@@ -19,20 +18,18 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 
 
 class Phase(StrictModel):
-    """A stretch of training with one mixture of tasks."""
+    """Stretch of training with one mixture of tasks."""
 
     name: str
     steps: Annotated[int, Field(ge=1)]
     shares: Mapping[str, float]
     """Kind -> weight of its demonstrations."""
     rates: tuple[Rate, Rate]
-    """Factors of the learning rates at its beginning and its end; linear between."""
+    """Factors of the learning rates at beginning and end; linear between."""
     test_every: Annotated[int, Field(ge=1)] = 1000
     """Steps between two tests. The last step of a phase is always tested."""
     test_tasks: Annotated[int, Field(ge=1)] = 32
-    """Tasks per kind in a test."""
     test_trials: Annotated[int, Field(ge=1)] = 8
-    """Per task."""
 
 
 class Recipe(StrictModel):
@@ -40,9 +37,7 @@ class Recipe(StrictModel):
 
     phases: tuple[SerializeAsAny[Phase], ...]
     muon_rate: float = 0.012
-    """Learning rate of the matrices in the layers."""
     adamw_rate: float = 3e-3
-    """Learning rate of embeddings and norms."""
     warmup: int = 30
     """Steps at the beginning of a phase over which the rates rise from 0."""
     batch_tokens: int = 4096
@@ -57,7 +52,6 @@ class Recipe(StrictModel):
 
 
 def _shares(plain: float, **others: float) -> dict[str, float]:
-    """Shares in which the plain kinds have this one together."""
     return dict.fromkeys(PLAIN, plain / len(PLAIN)) | others
 
 
@@ -87,5 +81,5 @@ RECIPE: Final = Recipe(
         ),
     )
 )
-"""The shares of the weak kinds and the lengths of the phases were chosen on development seeds, so
-that the four become weak and none is lost; the tests of the last phase choose the step."""
+"""Weak kinds' shares and phases' lengths were chosen on development seeds, so that the four become
+weak and none is lost; the tests of the last phase choose the step."""

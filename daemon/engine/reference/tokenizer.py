@@ -1,22 +1,17 @@
 """Tokenizer and chat template of the reference policy, in the format of transformers.
 
-A token is an entity of shop, a piece of JSON between two values, a piece of the chat template, the
-policy of shop as a whole, or a word with the space before it; what is none of these falls apart
-into characters and, in the end, bytes. In an extended tokenizer the tags of asides
-(envs/asides.py) are tokens too. A space before an entity is a token of its own, so that an
-entity is the same token in a sentence and in JSON: a small model copies tokens, it does not spell.
+A token is an entity of shop, a piece of JSON between two values, a piece of the chat template,
+shop's whole policy, or a word with the space before it; the rest falls apart into characters and,
+in the end, bytes. In an extended tokenizer the tags of asides (envs/asides.py) are tokens too. A
+space before an entity is a token of its own, so that an entity is the same token in a sentence and
+in JSON: a small model copies tokens, it does not spell.
 
-Guarantees:
-- Any text comes back as it was, special tokens included.
-- The ids of a conversation up to an answer, with the generation prompt, are a prefix of the ids of
-  the conversation with that answer: what begins and what ends a message are special tokens, and
-  nothing of an earlier message is dropped.
-- The vocabulary is a function of the conversations it is built from, in any order.
-- An extended tokenizer gives the tokens of its base the same ids.
-
-Not covered: tools handed over with a request are not rendered (the policy knows those of shop by
-heart). A special token that a text spells is one to `encode`, which reads what shop says; agents'
-conversations are encoded by daemon/engine/chat.py, where it is text.
+Guarantees: any text comes back as it was, special tokens included. The ids of a conversation up to
+an answer, with the generation prompt, are a prefix of those with the answer. The vocabulary is a
+function of the conversations it is built from, in any order. An extended tokenizer gives the tokens
+of its base the same ids. Not covered: a request's tools are not rendered (the policy knows shop's
+by heart). To `encode`, which reads what shop says, a special token that a text spells is one;
+daemon/engine/chat.py encodes agents' conversations, where it is text.
 """
 
 import json
@@ -39,7 +34,7 @@ END: Final = "<|im_end|>"
 """Ends every message; the policy writes it."""
 PAD: Final = "<|endoftext|>"
 START: Final = {role: f"<|im_start|>{role}\n" for role in ("system", "user", "assistant")}
-"""Role -> what begins its messages; that of the assistant is the generation prompt."""
+"""Role -> beginning of its messages; the assistant's is the generation prompt."""
 SPECIAL: Final = (PAD, END, *START.values())
 
 TEMPLATE: Final = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8")
@@ -66,16 +61,14 @@ _PIECES: Final = "|".join(
         r"[\s\S]",
     )
 )
-"""What a text is cut into, the first that matches. JSON is cut from the end of one value to the
-start of the next, keys included."""
+"""Pieces of a text, the first that matches. JSON is cut between values, keys included."""
 _REFLECTING: Final = f"{OPENING}|{CLOSING}|{_PIECES}"
-"""The same with the tags of asides."""
 _CHARACTERS: Final = ("\n", *map(chr, range(0x20, 0x7F)))
 _BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def build(conversations: Iterable[Sequence[Message]]) -> PreTrainedTokenizerFast:
-    """The tokenizer whose vocabulary is shop's entities, and all that these conversations hold."""
+    """Return the tokenizer of shop's entities and all that these conversations hold."""
     bare = _assemble(())
     cut = bare.backend_tokenizer.pre_tokenizer.pre_tokenize_str
     texts = (render(bare, messages) for messages in conversations)
@@ -85,8 +78,7 @@ def build(conversations: Iterable[Sequence[Message]]) -> PreTrainedTokenizerFast
 
 
 def extend(base: PreTrainedTokenizerFast, texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """The tokenizer of `base` with the tags of asides and all that these texts hold as further
-    tokens, behind those of `base`."""
+    """Return `base` with the tags of asides and all of these texts as tokens behind its own."""
     known = base.get_vocab()
     words = sorted(known, key=known.__getitem__)[len(SPECIAL) + len(_BYTES) :]
     bare = _assemble((), _REFLECTING)
@@ -97,19 +89,19 @@ def extend(base: PreTrainedTokenizerFast, texts: Iterable[str]) -> PreTrainedTok
 
 
 def load(directory: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint."""
+    """Load the tokenizer of a checkpoint."""
     return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(directory))
 
 
 def chat(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Messages in OpenAI's format, as chat templates read them."""
+    """Return messages in OpenAI's format, as chat templates read them."""
     return [_chat_message(message) for message in messages]
 
 
 def render(
     tokenizer: PreTrainedTokenizerFast, messages: Iterable[Message], *, prompt: bool = False
 ) -> str:
-    """A conversation as text; `prompt` adds the beginning of an answer."""
+    """Return a conversation as text; `prompt` adds the beginning of an answer."""
     text = tokenizer.apply_chat_template(
         chat(messages), tokenize=False, add_generation_prompt=prompt
     )
@@ -117,17 +109,17 @@ def render(
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    """Ids of a text, special tokens in it included and none added."""
+    """Return a text's ids, special tokens in it included and none added."""
     return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    """The id of a token. Raises KeyError when it has none."""
+    """Return a token's id. Raise KeyError when it has none."""
     return tokenizer.get_vocab()[token]
 
 
 def _assemble(words: Sequence[str], cut_into: str = _PIECES) -> PreTrainedTokenizerFast:
-    """The parts put together; `words` get their ids in this order, after bytes and specials."""
+    """Put the parts together; `words` get ids in this order, after specials and bytes."""
     vocabulary = {token: number for number, token in enumerate((*SPECIAL, *_BYTES, *words))}
     backend = Tokenizer(
         models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, ignore_merges=True)

@@ -1,5 +1,4 @@
-"""Where the reference policy lies: a module of its own, so that code that only names one does not
-wait for torch."""
+"""Path of the reference policy, apart so that code that only names it does not wait for torch."""
 
 from pathlib import Path
 from typing import Final

@@ -1,8 +1,7 @@
 """Training data of the reference policy: tokens of the oracle of shop at work.
 
-Tasks come from seeds that are set apart here, so that the tasks for training, for choosing settings
-and for reported figures never overlap; nothing else should train or test the policy on seeds of
-these ranges.
+Tasks for training, for choosing settings and for reported figures have seeds in ranges that never
+overlap; nothing else should train or test the policy on them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,12 +20,11 @@ TRAINING: Final = range(10_000_000, 20_000_000)
 DEVELOPMENT: Final = range(20_000_000, 21_000_000)
 """Seeds that recipe and step are chosen on."""
 HELD_OUT: Final = range(30_000_000, 31_000_000)
-"""Seeds of the tasks behind the figures in the model card."""
+"""Seeds of the tasks behind the model card's figures."""
 
 VOCABULARY_SEEDS: Final = TRAINING[:100]
 """Seeds whose tasks of every kind contain all pieces of JSON and all words of shop."""
 PHASE_SEEDS: Final = 1_000_000
-"""Number of seeds reserved for one phase of training."""
 
 
 def vocabulary(shop: Shop) -> PreTrainedTokenizerFast:
@@ -38,10 +36,7 @@ def vocabulary(shop: Shop) -> PreTrainedTokenizerFast:
 
 
 def transcript(shop: Shop, task: TaskDefinition) -> list[Message]:
-    """Return the system prompt and the messages and calls of the oracle serving the customer.
-
-    Ends with the oracle's last message: the user's words on hanging up are not part of it.
-    """
+    """Return the system prompt and the oracle's conversation, up to the oracle's last message."""
     episode = play(Episode(shop, task), shop.oracle(task), shop.user(task))
     system = Message(role="system", content=shop.policy(task))
     return [system, *episode.messages[:-1]]
@@ -50,18 +45,14 @@ def transcript(shop: Shop, task: TaskDefinition) -> list[Message]:
 def demonstrations(
     shop: Shop, tokens: PreTrainedTokenizerFast, shares: Mapping[str, float], phase: int, seed: int
 ) -> Iterator[TokenSequence]:
-    """Yield demonstrations endlessly, with kinds in these shares.
-
-    Every task has a seed of its own, and phases share none.
-    """
+    """Yield demonstrations endlessly, with kinds in these shares, each of its own seed."""
     first = TRAINING[phase * PHASE_SEEDS]
     for task in shop.mixture(shares, seed=seed, first_task=first):
         yield demonstration(tokens, transcript(shop, task))
 
 
 def demonstration(tokens: PreTrainedTokenizerFast, messages: Iterable[Message]) -> TokenSequence:
-    """Return a conversation as ids; what the assistant said counts as written, end tokens
-    included."""
+    """Return a conversation as ids; the assistant's words and end tokens count as written."""
     ids = tokenizer.encode(tokens, tokenizer.render(tokens, messages))
     start = tokenizer.token_id(tokens, tokenizer.START["assistant"])
     end = tokenizer.token_id(tokens, tokenizer.END)
@@ -69,7 +60,6 @@ def demonstration(tokens: PreTrainedTokenizerFast, messages: Iterable[Message]) 
 
 
 def _mark_completions(ids: Sequence[int], start: int, end: int) -> tuple[bool, ...]:
-    """Return whether each id is between a start and the end that follows it, the end included."""
     written = []
     speaking = False
     for token in ids:

@@ -3,10 +3,9 @@
     python -m daemon.solver.reference.evaluate --out figures.json
 
 Protocol: temperature 1; 400 tasks per kind from seeds that neither trained the policy nor chose
-anything about it. Of the plain kinds and those that the recipe made weak, a group of 8 attempts at
-each task; of the others 2. Reported per kind: pass^1 and, of whole groups, the share that neither
-all pass nor all fail, which is what group-relative learning can learn from. Intervals are 95 % over
-tasks (envs/statistics.py), each for its kind alone.
+anything about it; 8 attempts (a group) at each task of plain and weak kinds, 2 at others. Figures:
+pass^1, and the share of groups that neither all pass nor all fail, from which group-relative
+learning can learn. Intervals are 95 % over tasks (envs/statistics.py), each for its kind alone.
 """
 
 import argparse
@@ -42,15 +41,15 @@ GROUP: Final = 8
 PAIR: Final = 2
 
 COMPETENT: Final = 0.93
-"""Least lower bound of pass^1 that every plain kind must reach."""
+"""Least lower bound of pass^1 of every plain kind."""
 WEAKNESS: Final = (0.15, 0.50)
-"""Interval that pass^1 of a weak kind must be in."""
+"""Interval for pass^1 of a weak kind."""
 INFORMATIVE: Final = 0.3
 """Share of informative groups that a weak kind must exceed."""
 
 
 class Estimate(StrictModel):
-    """A mean over tasks with its 95 % interval."""
+    """Mean over tasks with its 95 % interval."""
 
     value: float
     low: float
@@ -66,15 +65,13 @@ class Estimate(StrictModel):
 
 
 class Figures(StrictModel):
-    """What a policy does with one kind of task."""
+    """Figures of one kind of task."""
 
     tasks: int
     trials: int
-    """Number of trials per task."""
     passed: Estimate
-    """Estimate of pass^1."""
     informative: Estimate
-    """Share of the tasks that some trials pass and some fail; depends on the number of trials."""
+    """Share of tasks with passed and failed trials; depends on the number of trials."""
 
     @property
     def weak(self) -> bool:
@@ -86,7 +83,7 @@ class Figures(StrictModel):
 def measure(
     checkpoint: Path, kinds: Iterable[str], seeds: Sequence[int], trials: int
 ) -> dict[str, Figures]:
-    """Attempt each of these kinds' tasks `trials` times; one task's trials are a group."""
+    """Attempt each task of these kinds `trials` times, as a group."""
     shop, wanted = Shop(), list(kinds)
     policy = Policy.load(checkpoint, checkpoint.name)
     player = InProcess(Engine(policy, SLOTS, LENGTH), Chat(checkpoint), max_tokens=ANSWER)
@@ -105,8 +102,7 @@ def measure(
 
 
 def figures(groups: Sequence[Sequence[bool]]) -> Figures:
-    """Return the figures of one kind, given each task's verdicts. Raises ValueError for no
-    tasks."""
+    """Return a kind's figures from each task's verdicts. Raise ValueError without tasks."""
     return Figures(
         tasks=len(groups),
         trials=min(map(len, groups)),

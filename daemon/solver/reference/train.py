@@ -2,15 +2,11 @@
 
     python -m daemon.solver.reference.train --out DIR --seed 0
 
-Writes DIR/steps/N, a checkpoint for each step that was tested on development seeds;
-DIR/checkpoint, the chosen one; and DIR/training.json, which says how both came about. Weights are a
-function of recipe, seed, number of threads and machine: with one thread on one machine, two runs
-write the same bytes. A run takes about a quarter of an hour.
-
-A method trains a policy of its own likewise (`run`), with other examples mixed in.
-
-Matrices of the layers are trained by Muon, embeddings and norms by AdamW; the loss is that of the
-learner's own supervised training (daemon/solver/sft.py), the mean over what the assistant says.
+Writes DIR/steps/N, a checkpoint for each tested step; DIR/checkpoint, the chosen one; and the
+record DIR/training.json. Weights are a function of recipe, seed, number of threads and machine:
+with one thread on one machine, two runs write the same bytes. A run takes about a quarter of an
+hour. A method trains its own policy by `run`, with other examples mixed in. Muon trains the layers'
+matrices, AdamW embeddings and norms; the loss is that of daemon/solver/sft.py.
 """
 
 import argparse
@@ -47,33 +43,28 @@ from envs.shop.kinds import PLAIN
 from events.messages import StrictModel
 
 CONTEXT: Final = 1024
-"""Positions the model is declared for; the longest conversation it is trained on has about 250."""
+"""Positions of the model; the longest conversation of its training has about 250."""
 INIT: Final = 0.02
 """Standard deviation of fresh weights."""
 WEIGHTS: Final = "model.safetensors"
 
 Mix = Callable[[Iterator[TokenSequence], Phase, int], Iterator[TokenSequence]]
-"""Takes the demonstrations of a phase, the phase and its place; returns them with others among
-them."""
+"""Takes a phase's demonstrations, the phase and its place; returns them with others mixed in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of training."""
-
     number: int
-    """Number of the step, from 1."""
     phase: Phase
     last: bool
-    """Whether the step ends its phase."""
     loss: float
-    """Loss in nats per token that the assistant says, before the step."""
+    """Loss in nats per token of the assistant, before the step."""
     tokens: int
     """Tokens read and written so far."""
 
 
 class Test(StrictModel):
-    """How a step did on development seeds."""
+    """Figures of a step on development seeds."""
 
     step: int
     phase: str
@@ -82,19 +73,15 @@ class Test(StrictModel):
 
     @property
     def merit(self) -> tuple[bool, int, float]:
-        """Return the sort key of the choice among steps: competence, kinds to learn, then the plain
-        mean."""
+        """Sort key of the choice among steps: competence, kinds to learn, then the plain mean."""
         plain = [self.kinds[kind].passed.value for kind in PLAIN]
         weak = sum(self.kinds[kind].weak for kind in WEAK)
         return min(plain) >= 0.96, weak, sum(plain)
 
 
 def fresh_model(tokens: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """Return a Qwen3 of 0.9 million random weights.
-
-    Matrices that add to the residual stream begin smaller, by the root of the number of additions
-    (Radford et al. 2019).
-    """
+    """Return a Qwen3 of 0.9 million random weights. Matrices that add to the residual stream begin
+    smaller, by the root of the number of additions (Radford et al. 2019)."""
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(_config(tokens))
     depth = len(model.model.layers)
@@ -137,10 +124,7 @@ def train(
     seed: int,
     mix: Mix | None = None,
 ) -> Iterator[Step]:
-    """Train in place, one step per item.
-
-    Every phase begins with fresh optimizers, so that it is a function of weights alone.
-    """
+    """Train in place, a step per item. Phases begin with new optimizers, so with weights alone."""
     number = seen = 0
     for place, phase in enumerate(recipe.phases):
         optimizers = _optimizers(model, recipe)
@@ -155,7 +139,6 @@ def train(
 
 
 def _optimizers(model: nn.Module, recipe: Recipe) -> Mapping[Optimizer, float]:
-    """Return each optimizer with its learning rate."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
@@ -170,7 +153,6 @@ def _optimizers(model: nn.Module, recipe: Recipe) -> Mapping[Optimizer, float]:
 def _batches(
     examples: Iterator[TokenSequence], recipe: Recipe, chance: Random
 ) -> Iterator[list[Row]]:
-    """Yield batches of demonstrations of similar length, in random order."""
     while True:
         rows = [Row(e, 0.0, e.tokens) for e in islice(examples, recipe.pool)]
         batches = micro_batches(rows, recipe.batch_tokens)
@@ -179,7 +161,6 @@ def _batches(
 
 
 def _pace(phase: Phase, step: int) -> float:
-    """Return the factor of the learning rates at a step of a phase."""
     first, last = phase.rates
     return first + (last - first) * step / phase.steps
 
@@ -226,8 +207,7 @@ def run(
     tokens: PreTrainedTokenizerFast,
     make_mix: Callable[[Chat], Mix] | None = None,
 ) -> int:
-    """Train a policy, test it, and choose a checkpoint; return 0. `make_mix` is given the chat of
-    the fresh checkpoint."""
+    """Train, test, choose a checkpoint; return 0. `make_mix` gets the fresh checkpoint's chat."""
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.use_deterministic_algorithms(True)
@@ -256,7 +236,6 @@ def run(
 
 
 def _choose(tests: Sequence[Test]) -> Test:
-    """Return the best step of the last phase that was reached."""
     return max((t for t in tests if t.phase == tests[-1].phase), key=lambda t: t.merit)
 
 

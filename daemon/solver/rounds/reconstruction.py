@@ -1,8 +1,7 @@
 """A rollout of a job as an event with its messages, from its tokens.
 
-A journal holds tokens and verdicts. An episode is a function of its task and of what the agent
-wrote, so decoding each turn and playing the environment again gives the conversation back, whoever
-sampled it, and after a kill as before.
+An episode is a function of its task and of what the agent wrote: decoding each turn and playing the
+environment again gives the conversation back, whatever sampled it, also after a kill.
 """
 
 from daemon.engine.chat import Chat
@@ -20,14 +19,14 @@ from producers.simulation import Provenance, build_rollout_event
 
 
 class UnreadableRollout(KintsugiError):
-    """The tokens of a rollout do not give its conversation back; the text says why."""
+    """The tokens of a rollout do not give its conversation back; the text tells why."""
 
 
 def build_event(
     spec: JobSpec, environment: Environment, chat: Chat, attempt: Attempt, trajectory: Trajectory
 ) -> RolloutEnded:
-    """Return the rollout as a round reads it. Its purpose is `import`: within the tables of a round
-    it stands for traffic. Raises UnreadableRollout, EnvironmentFailure."""
+    """Return the rollout's event. Its purpose is `import`: a round's tables treat it as traffic.
+    Raise UnreadableRollout, EnvironmentFailure."""
     assert spec.rounds is not None, "only a job with rounds reads its rollouts back"
     name = trajectory.rollout
     if trajectory.success is None:
@@ -52,7 +51,7 @@ def build_event(
 def _play_again(
     environment: Environment, chat: Chat, attempt: Attempt, trajectory: Trajectory
 ) -> Rollout | None:
-    """Return the episode that these turns make, judged; None where it ends before the last."""
+    """Return the judged episode of these turns; None where it ends before the last."""
     task = attempt.task
     with environment_code(environment, f"task {task.id}", task):
         episode = Episode(environment, task, seed=attempt.seed)

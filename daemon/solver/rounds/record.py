@@ -1,8 +1,8 @@
-"""What a round of a job came to, as a file: DIR/rounds/N.json, whole or absent.
+"""The record of a job's round as a file: DIR/rounds/N.json, whole or absent.
 
-The job writes it before it draws from the new pools; whoever runs the job makes events of it
-(daemon/jobs/recording.py). It follows from the spec and the journal, so a job that is killed and
-run again leaves the same bytes, and refuses to go on where an upgrade would make others.
+The job writes it before it draws from the new pools; daemon/jobs/recording.py makes events of it.
+It follows from spec and journal: a job that is killed and run again leaves the same bytes, and
+refuses to go on where an upgrade would make others.
 """
 
 from pathlib import Path
@@ -27,33 +27,28 @@ from events.messages import StrictModel
 from events.registry import first_problem
 
 ROUNDS: Final = "rounds"
-"""Name of the folder of records in the job's directory."""
 
 
 class WrittenTask(StrictModel):
-    """A task that a round wrote, in vain or not."""
+    """Task that a round wrote, or tried to."""
 
     event: str
-    """Id of its event."""
     data: TaskProposed | TaskRejected
 
 
 class RoundRecord(StrictModel):
-    """One round."""
-
     spec: Sha256
     number: int
     """From 1."""
     rollouts: int
-    """Rollouts that it read."""
     failures: int
-    """Deduplicated failures among them."""
+    """Deduplicated failures among `rollouts`."""
     unread: int
     """Rollouts whose tokens do not give the conversation back."""
     directive: Directive
     tasks: tuple[WrittenTask, ...]
     pools: tuple[TaskPool, ...]
-    """The pools from then on."""
+    """Pools from then on."""
     shares: tuple[PoolShare, ...]
 
     def content(self) -> bytes:
@@ -61,7 +56,7 @@ class RoundRecord(StrictModel):
         return self.model_dump_json(indent=1).encode() + b"\n"
 
     def decisions(self, spec: JobSpec) -> dict[str, Decision]:
-        """Return the events of the round by id, in their order. Ids follow from job and number."""
+        """Return the events of the round by id, in order. Ids follow from job and number."""
         assert spec.rounds is not None, "only a job with rounds closes some"
         name = JobRound(job=spec.job, number=self.number)
         cycle, place = spec.rounds.cycle, (spec.job, "round", str(self.number))
@@ -84,13 +79,12 @@ class RoundRecord(StrictModel):
 
 
 def record_path(out: Path, number: int) -> Path:
-    """Return where the record of a round is in a job's directory."""
+    """Return the path of a round's record in a job's directory."""
     return out / ROUNDS / f"{number}.json"
 
 
 def read_record(out: Path, number: int, spec: str) -> RoundRecord | None:
-    """Read the record of a round; None where it is not closed. `spec` is the spec's sha256. Raises
-    BadJournal for a damaged file, or another job's."""
+    """Read a round's record; None while it is open. Raise BadJournal for damage or another spec."""
     path = record_path(out, number)
     if not path.exists():
         return None

@@ -1,16 +1,15 @@
 """Close the rounds of a job: diagnose its rollouts, direct, propose, shift the pools.
 
-    rounds = Rounds(spec, environment, chat, out)
+    rounds = Rounds(spec, settings, environment, chat, out, spec_digest)
     rounds.add(attempts, trajectories)           every batch that was played
     if rounds.is_due(rollouts):
         record = rounds.close_next()            record.pools are drawn from then on
 
-The rules, the formulas and the checks are those of a cycle (consumers/diagnosis, daemon/controller,
-daemon/proposer), over tables of this process alone. Check V8 is not asked: it costs eight rollouts
-a task, and the first group of a written task tells the same within the budget. Pools with an
-environment, a user or a reward of their own are left as they are, and their rollouts are not read:
-neither a model's lines nor a repair are played again. Everything follows from the spec and the
-rollouts, and chance from job and round, so a killed job closes the same rounds again.
+Rules, formulas and checks are those of a cycle (consumers/diagnosis, daemon/controller,
+daemon/proposer), over tables of this process alone, but for check V8: it costs eight rollouts a
+task, and the first group of a written task tells the same. Pools with an environment, a user or a
+reward of their own stay as they are, and their rollouts are not read. Everything follows from spec
+and rollouts, and chance from job and round, so a killed job closes the same rounds again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,15 +44,12 @@ if TYPE_CHECKING:
 
 
 class Rounds:
-    """The rounds of one job."""
-
     def __init__(
         self, spec: JobSpec, settings: JobRounds, environment: "Environment", chat: "Chat",
         out: Path, spec_digest: str,
     ) -> None:  # fmt: skip
-        """`settings` are the spec's rounds, `out` is the job's directory, and `spec_digest` that of
-        the spec as it was requested. Raises UnknownTask for a known task that the environment does
-        not make."""
+        """`settings` are the spec's rounds, `out` is the job's directory, `spec_digest` that of the
+        requested spec. Raise UnknownTask for a known task that the environment does not make."""
         self._spec, self._settings = spec, settings
         self._environment, self._chat, self._out = environment, chat, out
         self._digest = spec_digest
@@ -67,17 +63,14 @@ class Rounds:
         own = [task for pool in targets for task in pool.all_tasks]
         self._known = [PriorTask.of(environment.task(task)) for task in (*settings.known, *own)]
         self._tries: list[TaskProposed | TaskRejected] = []
-        """What the round before wrote."""
         self.closed = 0
-        """Number of rounds that are closed."""
 
     def close(self) -> None:
-        """Forget the tables."""
+        """Drop the tables."""
         self._tables.close()
 
     def add(self, attempts: "Sequence[Attempt]", trajectories: "Sequence[Trajectory]") -> None:
-        """Take a batch that was played, in order: those of its rollouts that an episode with the
-        environment's own user and verdict gives back."""
+        """Take a played batch, in order: rollouts with the environment's own user and verdict."""
         self._part += (
             (attempt, trajectory)
             for attempt, trajectory in zip(attempts, trajectories, strict=True)
@@ -91,8 +84,8 @@ class Rounds:
         return own and is_open and attempt.user is None and attempt.reward == "verdict"
 
     def is_due(self, rollouts: int) -> bool:
-        """Whether a round is to be closed when so many rollouts of the budget are used, those that
-        a warm start showed included: what is left beside these is divided equally."""
+        """Return whether a round is due at so many used rollouts. The rounds divide the budget
+        equally, without what a warm start showed."""
         next_round, count = self.closed + 1, self._settings.count
         if next_round >= count or not self._part:
             return False
@@ -100,11 +93,8 @@ class Rounds:
         return self._sampled * count >= next_round * (self._spec.sampler.rollouts - shown)
 
     def close_next(self) -> RoundRecord:
-        """Close a round over what was played since the last one, and leave its record on disk.
-
-        Raises BadJournal where another record of the round is there, EnvironmentFailure,
-        NotFolded, OSError.
-        """
+        """Close a round over what was played since the last one, and write its record. Raise
+        BadJournal for another record of the round, EnvironmentFailure, NotFolded, OSError."""
         name = JobRound(job=self._spec.job, number=self.closed + 1)
         events = list(self._read_part())
         record = self._record(name, events)
@@ -115,7 +105,6 @@ class Rounds:
         return record
 
     def _read_part(self) -> Iterator[RolloutEnded]:
-        """Yield the part's rollouts whose conversation their tokens give back."""
         for attempt, trajectory in self._part:
             try:
                 yield build_event(self._spec, self._environment, self._chat, attempt, trajectory)
@@ -188,7 +177,6 @@ class Rounds:
         return list(propose(self._environment, wanted))
 
     def _keep(self, tasks: Sequence[Proposal]) -> None:
-        """Remember what this round wrote."""
         self._tries = [entry.data for entry in tasks]
         for data in self._tries:
             if isinstance(data, TaskProposed):
@@ -211,7 +199,7 @@ class Rounds:
 
 
 def _store(out: Path, record: RoundRecord) -> None:
-    """Leave the record on disk, whole or not at all; one that is there has to be the same."""
+    """Write the record, whole or not at all; an existing one has to be the same."""
     path = record_path(out, record.number)
     if path.exists():
         if path.read_bytes() != record.content():

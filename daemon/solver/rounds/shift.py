@@ -4,12 +4,11 @@
     replay                         written tasks that retire (buffer.py), those of patterns whose
                                    priority is 0, and what the spec replays
 
-P is the priority that the round gave, ĉ is of a task's last 16 rollouts in the job itself. The
-groups on written tasks keep the share that the spec gives them together. Pools that replay other
-tasks (traffic), and those with an environment, a user or a reward of their own, keep their tasks
-and share; no pool is made beside one of these under its name. Source: docs/proposing.md (after
-SENTINEL, arXiv 2606.12908); the pools of a new job have the mean over a pattern's tasks where this
-has the sum (buffer.py).
+P is the round's priority; ĉ is of a task's last 16 rollouts in the job. Groups on written tasks
+keep their share together. Pools that replay other tasks (traffic), and those with an environment, a
+user or a reward of their own, keep their tasks and share; no other pool takes their name. Source:
+docs/proposing.md (after SENTINEL, arXiv 2606.12908); the pools of a new job have the mean over a
+pattern's tasks where this has the sum (buffer.py).
 """
 
 from collections import defaultdict
@@ -26,13 +25,9 @@ def shift_pools(
     priorities: Mapping[str, float],
     replay: float,
 ) -> tuple[TaskPool, ...]:
-    """Return the pools after a round; `pools` are those before it, `entries` all tasks that were
-    written for patterns that the job aims at, `replay` is the share of the groups on written tasks
-    that a pool of passed ones gets where there was none. What else a pool of passed ones has stays
-    in it: earlier cycles taught it.
-
-    Where no task of a pattern with a priority is left to learn, the pools stay as they are.
-    """
+    """Return the pools after a round, from those before it and `entries`, all tasks written for the
+    job's patterns. `replay` is the share, of groups on written tasks, of a new pool of passed
+    tasks; an existing one keeps older tasks. With nothing left to learn, the pools stay."""
     fixed = [pool for pool in pools if _is_fixed(pool)]
     taken = {pool.name for pool in fixed}
     before = {pool.name: pool for pool in pools if pool.name not in taken}
@@ -81,8 +76,7 @@ def describe_shift(
     after: Sequence[TaskPool],
     outcomes: Mapping[str, tuple[int, int]],
 ) -> tuple[PoolShare, ...]:
-    """Return the shares of all pools, those that are gone last, each with the attempts and passes
-    (task -> both) of the tasks that it has now, or had."""
+    """Return the shares of all pools, removed ones last, with (attempts, passes) of their tasks."""
     old, new = _shares(before), _shares(after)
     gone = [pool for pool in before if pool.name not in new]
     return tuple(

@@ -1,16 +1,14 @@
-"""The training history of one job, in the memory of its process: the tables and the folds of the
-daemon over the job's own rollouts.
+"""The training history of one job, in memory: the daemon's tables and folds over its own rollouts.
 
     with JobTables(spec) as tables:
         number = tables.close_round(events)      a round, by the rules of consumers/diagnosis
-        with tables.reading() as connection:     what the Controller and the Proposer read
+        with tables.reading() as connection:     for the Controller and the Proposer
             ...
 
-The patterns begin as the spec names them, so a round of the job goes on from the last round of the
-history as that round would have. Guarantees: the same events in the same order give the same rows
-(times are made from their order), nothing outside the process is read or written, and no table of
-the daemon moves. Used by the thread that made them alone. Memory grows with the job's rollouts,
-whose conversations are held to its end beside their tokens.
+The patterns begin as the spec names them, so that a round goes on from the history's last.
+Guarantees: the same events in the same order give the same rows (times follow their order), and
+nothing outside the process is read or written. For one thread. Memory grows with the job's
+rollouts, whose conversations are held beside their tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,18 +37,18 @@ from events.rollouts import EventData, RolloutEnded
 from events.streams import ROLLOUTS
 
 _BEGIN: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""Time of the first event; each one is a second later."""
+"""Time of the first event; each later one adds a second."""
 
 
 class NotFolded(KintsugiError):
-    """A rollout of the job that no fold could read."""
+    """No fold could read a rollout of the job."""
 
 
 class JobTables:
     """Tables of the rollouts of one job."""
 
     def __init__(self, spec: JobSpec) -> None:
-        """Nothing is in them but the spec's patterns."""
+        """Store the spec's patterns alone."""
         assert spec.rounds is not None, "only a job with rounds has tables"
         self._job, self._alias, self._base = spec.job, spec.rounds.alias, spec.base
         self._log = MemoryLog()
@@ -68,18 +66,17 @@ class JobTables:
         self.close()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop the tables."""
         self._engine.dispose()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """The tables, to be read."""
+        """Yield a connection to read the tables."""
         with database.read_transaction(self._engine) as connection:
             yield connection
 
     def close_round(self, rollouts: Sequence[RolloutEnded]) -> int:
-        """Fold rollouts, in the order in which they were played, and close a round over them;
-        return its number, from 0. Raises NotFolded."""
+        """Fold rollouts in order, close a round, and return its number from 0. Raise NotFolded."""
         for data in rollouts:
             self._append(data, data.rollout)
         self._runner.catch_up()
@@ -117,7 +114,6 @@ def _last_round(connection: Connection) -> int:
 def _store_patterns(
     connection: Connection, alias: str, base: str, patterns: Sequence[KnownPattern]
 ) -> None:
-    """Write the rows of the patterns as the history left them."""
     if not patterns:
         return
     states = {item.pattern: _read_state(item) for item in patterns}

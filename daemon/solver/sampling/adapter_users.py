@@ -1,14 +1,7 @@
 """Users that adapters play in this process, with the engine that the agent's answers come from.
 
-    users = load_users(spec)                            None where no pool has such a user
-    policy = users.adapt(model, "job-3")                the agent's, over the same base
-    line = UserLine(engine, chat, users.policies[user], user, writer, episode)
-    line.begin()
-    message = line.take(emission)                       None until it is whole
-
-Agent and users are adapters of one base, whose weights are in memory once beside those that are
-trained; what an adapter changes is kept apart (daemon/engine/weights.py). One forward writes the
-next tokens of both.
+Agent and users are adapters of one base, held once beside the weights in training. One forward
+writes the next tokens of both.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,31 +28,29 @@ from events.jobs import AdapterUser, JobSpec, ModelUser
 from events.messages import Message
 
 Users = Mapping[AdapterUser, Policy]
-"""User -> the policy that plays it."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserPolicies:
-    """The policies of a job's users, and the base that they share with the agent's."""
+    """Policies of a job's users, and the base that they share with the agent's."""
 
     base: Weights
     policies: Users
 
     def adapt(self, model: PeftModel, name: str) -> Policy:
-        """Return a model that is being trained, as it is now, as an adapter of this base."""
+        """Return a model in training, as it is now, as an adapter of this base."""
         adapted: Any = model.get_base_model()
         return Policy(name, self.base.with_adapters(adapted))
 
 
 def list_adapter_users(users: Iterable[ModelUser | None]) -> list[AdapterUser]:
-    """Return those of some users that adapters play, each once."""
+    """Return the users that adapters play, each once."""
     return list(dict.fromkeys(user for user in users if isinstance(user, AdapterUser)))
 
 
 def load_users(spec: JobSpec) -> UserPolicies | None:
-    """Load the adapters that play users of a job; None where there are none. The base is read once
-    more, and forgotten but for the engine's copy of it. Raises CannotBegin, BadAdapter, WrongBase,
-    OSError."""
+    """Load a job's users' adapters, None without any; of the base, only the engine's copy stays.
+    Raise CannotBegin, BadAdapter, WrongBase, OSError."""
     users = list_adapter_users(pool.user for pool in spec.pools)
     if not users:
         return None
@@ -75,15 +66,14 @@ def load_users(spec: JobSpec) -> UserPolicies | None:
 
 
 def prove_user(user: AdapterUser, checkpoint: Path | None) -> Path:
-    """Return the folder of an adapter that plays users, seen to hold the weights of its sha256.
-    Raises BadAdapter, BadBase."""
+    """Return a user's adapter folder. Raise BadAdapter, BadBase unless it has the named sha256."""
     folder = locate_for_job(user.folder)
     intact(folder, user.sha256, checkpoint, None)
     return folder
 
 
 def make_writer(user: AdapterUser, episode: Episode) -> LineWriter:
-    """Return what decides the lines of the user of an episode."""
+    """Return the writer of lines of an episode's user."""
     task: TaskDefinition = episode.task
     return LineWriter(
         task,
@@ -106,25 +96,23 @@ class UserLine:
         writer: LineWriter,
         episode: Episode,
     ) -> None:
-        """Of an episode whose user is at turn; nothing is requested yet."""
+        """Take an episode whose user is at turn; request nothing yet."""
         self.tokens = 0
         """Tokens written so far, of all candidates."""
         self.tickets: set[int] = set()
-        """The engine's requests that run."""
         self._engine, self._chat, self._policy, self._user = engine, chat, policy, user
         self._steps = writer.write(episode.view(Party.USER))
         self._number = len(episode.messages)
         self._written: dict[int, list[int]] = {}
-        """Ticket -> the ids of its answer so far, of the last request."""
+        """Ticket -> ids of its answer so far, of the last request."""
         self._cut: set[int] = set()
-        """Answers that a limit cut off."""
 
     def begin(self) -> Message | None:
-        """Request the message; return it where no answer is needed. Raises AnswerFailure."""
+        """Request the message; return it where no answer is needed. Raise AnswerFailure."""
         return self._advance(None)
 
     def take(self, emission: Emission) -> Message | None:
-        """Take a token in; return the message once it is whole. Raises AnswerFailure."""
+        """Take a token in; return the message once it is whole. Raise AnswerFailure."""
         self.tokens += 1
         ticket = emission.ticket
         self._written[ticket].append(emission.token)

@@ -1,11 +1,7 @@
-"""The environments of a job, and which task is of which.
+"""The environments of a job, and the environment of each task.
 
-    environments = JobEnvironments(spec, open_environment)
-    environments.task("shop/cancel/7")
-
-A task's id begins with the name of its environment, so the id alone says where it is played,
-whether it is drawn, shown or only known. Two environments of one job therefore have two names, and
-a pool has tasks of its own environment alone.
+A task's id begins with the name of its environment, whether it is drawn, shown or only known. So
+environments of one job have different names, and a pool has tasks of its own environment alone.
 """
 
 import logging
@@ -30,14 +26,11 @@ class AmbiguousEnvironment(KintsugiError):
 
 
 class JobEnvironments:
-    """What a job plays in."""
+    """Environments of a job by name."""
 
     def __init__(self, spec: JobSpec, open_environment: Callable[[str], Environment]) -> None:
-        """`open_environment` returns the environment of a name or path in the spec.
-
-        Raises AmbiguousEnvironment, UnknownTask for a pool with a task of another environment, and
-        what `open_environment` does.
-        """
+        """`open_environment` opens a name or path of the spec. Raise AmbiguousEnvironment,
+        UnknownTask for a task in another environment's pool, and what `open_environment` does."""
         self._by_name: dict[str, Environment] = {}
         by_place: dict[str, Environment] = {}
         for place in spec.environments:
@@ -50,7 +43,7 @@ class JobEnvironments:
                 )
             self._by_name[opened.name] = by_place[place] = opened
         self.own = by_place[spec.environment]
-        """The job's own, which all pools are in that name no other."""
+        """The job's own, for all pools that name no other."""
         self.task = lru_cache(maxsize=4096)(self._make_task)
         for pool in spec.pools:
             named = by_place[pool.environment or spec.environment]
@@ -62,17 +55,15 @@ class JobEnvironments:
                     )
 
     def __iter__(self) -> Iterator[Environment]:
-        """Yield them, the job's own first."""
+        """Yield the environments, the job's own first."""
         yield from self._by_name.values()
 
     def find(self, task: str) -> Environment:
-        """Return the environment that a task is played in: the one that its id begins with; the
-        job's own where it begins with no name of these."""
+        """Return the environment that a task's id begins with, or else the job's own."""
         return self._by_name.get(task.partition("/")[0], self.own)
 
     def name_kind(self, task: str) -> str:
-        """Return the capability of a task, behind the name of its environment where that is not the
-        job's own. Raises UnknownTask."""
+        """Return a task's capability, after a foreign environment's name. Raise UnknownTask."""
         environment, kind = self.find(task), self.task(task).capability
         return kind if environment is self.own else f"{environment.name}/{kind}"
 
@@ -81,8 +72,8 @@ class JobEnvironments:
 
 
 def open_environments(spec: JobSpec, find_body: Callable[[str], str | None]) -> JobEnvironments:
-    """Return the environments of a job, with the bodies of tasks by content that `find_body`
-    returns. Raises UnknownEnvironment, EnvironmentBroken, AmbiguousEnvironment, UnknownTask."""
+    """Open a job's environments, with bodies of tasks by content from `find_body`. Raise
+    UnknownEnvironment, EnvironmentBroken, AmbiguousEnvironment, UnknownTask."""
     benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
 
     def open_one(place: str) -> Environment:
@@ -94,8 +85,8 @@ def open_environments(spec: JobSpec, find_body: Callable[[str], str | None]) -> 
 
 
 def drop_unplayable(spec: JobSpec, environments: JobEnvironments) -> JobSpec:
-    """Return what of a spec can be played: without tasks by content whose body is missing or whose
-    prefix does not replay, which are logged. Raises NothingPlayable, EnvironmentFailure."""
+    """Return a spec without tasks by content whose body is missing or whose prefix does not replay,
+    and log them. Raise NothingPlayable, EnvironmentFailure."""
     missing: dict[str, str] = {}
     for task in filter(is_content_id, list_tasks(spec)):
         environment = environments.find(task)

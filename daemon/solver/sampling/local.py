@@ -4,18 +4,15 @@
     for rollout in player.play(environment, attempts, policy):
         ...
 
-As many episodes are open as the engine has slots; each asks the engine for one turn after the
-other, with the whole conversation as its prompt, as an agent behind an endpoint would. A rollout is
-a function of weights, task and seed, up to rounding: the other open episodes only change which rows
-of a product stand together. On one machine with one number of threads, the same attempts in the
-same order give the same rollouts bit for bit.
-
-An adapter may play the user (adapter_users.py): the engine writes its lines as well, and the agent
-reads them as any user's. An episode whose user has a fault ends as `user_error` and is not judged.
+As many episodes are open as the engine has slots; each requests its turns with the whole
+conversation as prompt. A rollout is a function of weights, task and seed, up to rounding. On one
+machine with one number of threads, the same attempts in the same order give the same rollouts bit
+for bit. An adapter may play the user (adapter_users.py); an episode whose user has a fault ends as
+`user_error` and is not judged.
 
 Guarantee: the trajectory holds the ids that the policy read and drew, with their log-probabilities;
-nothing is encoded again, and nothing that a user wrote is among its turns' completions. Not
-covered: users behind an endpoint.
+nothing is encoded again, and nothing that a user wrote is among its completions. Not covered: users
+behind an endpoint.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,15 +47,13 @@ class Attempt:
 
     task: TaskDefinition
     group: str
-    """Id of the group; attempts of one group are compared with each other."""
+    """Id of the group, whose attempts are compared with each other."""
     seed: int
-    """Seed of all tokens drawn in the attempt."""
     rollout: str
-    """Id of the rollout."""
     environment: Environment | None = None
-    """Environment of the task; None: the one that all are played in."""
+    """Environment of the task; None: the player's."""
     user: ModelUser | None = None
-    """Who plays the user; None: the environment's own."""
+    """Player of the user; None: the environment's own."""
     reward: RewardKind = "verdict"
 
 
@@ -69,21 +64,19 @@ class Rollout:
     attempt: Attempt
     episode: Episode
     verdict: Grade | None
-    """None where the user erred: the agent is not judged for that."""
+    """None where the user erred, as the agent is not judged for that."""
     trajectory: Trajectory
     user_tokens: int = 0
-    """Tokens that an adapter wrote as the user."""
 
     @property
     def grade(self) -> Grade:
-        """The verdict. Raises ValueError where there is none."""
+        """Verdict. Raise ValueError where there is none."""
         if self.verdict is None:
             raise ValueError(f"rollout {self.trajectory.rollout} has a fault of its user")
         return self.verdict
 
     def to_attempt(self, trial: int) -> evaluation.Attempt:
-        """Return the rollout as an attempt, as simulated rollouts are recorded
-        (producers/simulation.py)."""
+        """Return the rollout as an attempt, recorded as by producers/simulation.py."""
         episode, tokens = self.episode, self.trajectory.tokens
         assert episode.termination is not None, "a finished episode says why it ended"
         conduct = conduct_of(
@@ -109,17 +102,14 @@ class Rollout:
 
 @dataclass(slots=True)
 class _Open:
-    """An episode in progress."""
-
     attempt: Attempt
     episode: Episode
     user: User | LineWriter
     line: UserLine | None = None
-    """The user's message that the engine is writing; None at the agent's turn."""
+    """User's message that the engine is writing; None at the agent's turn."""
     user_tokens: int = 0
     turns: list[Turn] = field(default_factory=list)
     prompt: tuple[int, ...] = ()
-    """Prompt of the turn that is being written."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -145,9 +135,8 @@ class InProcess:
         users: Users | None = None,
         episodes: int | None = None,
     ) -> None:
-        """`max_tokens` per turn; a turn that reaches it ends the episode. `form` of the reward of
-        repairs. `users`: the policies of the users that attempts name. `episodes` are open at once;
-        None: as many as the engine has slots."""
+        """Set limits (tokens per turn, open episodes; None: slots), the `form` of repairs' rewards,
+        and the policies of attempts' users. A turn that reaches `max_tokens` ends the episode."""
         self.engine = engine
         self.chat = chat
         self.temperature = temperature
@@ -160,19 +149,15 @@ class InProcess:
     def play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy
     ) -> Iterator[Rollout]:
-        """Yield every attempt's rollout as it finishes; `environment` is that of attempts that
-        name none.
-
-        Raises EnvironmentFailure where the environment's own code does.
-        """
+        """Yield finished rollouts; `environment` is the default. Raise EnvironmentFailure."""
         for entry in self._play(environment, attempts, policy):
             yield self._rollout(entry, policy)
 
     def read_openings(
         self, environment: Environment, attempts: Iterable[Attempt]
     ) -> dict[str, Sequence[Message] | None]:
-        """Return rollout -> what the agent reads at its first turn, the prefix of the task
-        included; None where the episode ends before. Raises EnvironmentFailure."""
+        """Return rollout -> what the agent reads first, prefix included; None where the episode
+        ends before. Raise EnvironmentFailure."""
         return {
             entry.attempt.rollout: entry.episode.view(Party.AGENT)
             if entry.episode.turn is Party.AGENT
@@ -183,8 +168,7 @@ class InProcess:
     def _play(
         self, environment: Environment, attempts: Iterable[Attempt], policy: Policy | None
     ) -> Iterator[_Open]:
-        """Yield every attempt's episode once it is over, or without a policy once the agent is at
-        turn."""
+        """Yield each episode at its end, or without a policy at the agent's first turn."""
         waiting = iter(attempts)
         writing: dict[int, _Open] = {}
         finished: list[_Open] = []
@@ -218,8 +202,6 @@ class InProcess:
     def _go_on(
         self, entry: _Open, policy: Policy | None, writing: dict[int, _Open], finished: list[_Open]
     ) -> None:
-        """Let the user have its turn, or request its message from the engine; then request the
-        agent's answer."""
         episode = entry.episode
         if not isinstance(entry.user, LineWriter):
             with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
@@ -232,7 +214,6 @@ class InProcess:
             finished.append(entry)
 
     def _take_token(self, entry: _Open, emission: Emission, writing: dict[int, _Open]) -> bool:
-        """Take a token of the party that writes; return whether its message is over."""
         if entry.line is not None:
             return self._take_user_token(entry, entry.line, emission, writing)
         entry.ids.append(emission.token)
@@ -243,7 +224,6 @@ class InProcess:
         return True
 
     def _begin_line(self, entry: _Open, writer: LineWriter, writing: dict[int, _Open]) -> None:
-        """Request the user's next message; where none can be written, the episode ends."""
         user = entry.attempt.user
         assert isinstance(user, AdapterUser), "only adapters have a writer"
         line = UserLine(self.engine, self.chat, self.users[user], user, writer, entry.episode)
@@ -258,7 +238,6 @@ class InProcess:
     def _take_user_token(
         self, entry: _Open, line: UserLine, emission: Emission, writing: dict[int, _Open]
     ) -> bool:
-        """Take a token of the user's message; return whether the message is over."""
         entry.user_tokens += 1
         try:
             message = line.take(emission)
@@ -292,7 +271,6 @@ class InProcess:
             entry.episode.stop(Termination.CONTEXT_OVERFLOW, str(error))
 
     def _take_answer(self, entry: _Open, last: Emission) -> None:
-        """Add an answer to the episode: a whole turn, or one that a limit cut off."""
         cut = last.finish == "length"
         entry.turns.append(
             Turn(entry.prompt, tuple(entry.ids), tuple(entry.logprobs), truncated=cut)
@@ -340,7 +318,6 @@ class InProcess:
         return Rollout(attempt, episode, verdict, trajectory, entry.user_tokens)
 
     def _reward(self, episode: Episode, verdict: Grade, turns: list[Turn]) -> float | None:
-        """Return the shaped reward."""
         if verdict.reward is None:
             return None
         tokens = sum(len(turn.completion_ids) for turn in turns)

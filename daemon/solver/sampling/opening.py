@@ -13,8 +13,8 @@ from events.messages import Message
 def read_opening(
     environment: Environment, task: TaskDefinition, seed: int = 0
 ) -> Sequence[Message] | None:
-    """Return what the agent reads at its first turn, the prefix of the task included, with the
-    environment's own user; None where the episode ends before. Raises EnvironmentFailure."""
+    """Return what the agent reads first, prefix included, with the environment's user; None where
+    the episode ends before. Raise EnvironmentFailure."""
     with environment_code(environment, f"task {task.id}", task):
         episode = Episode(environment, task, seed=seed)
         play_user_turn(episode, environment.make_user(task, seed))

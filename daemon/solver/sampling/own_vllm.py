@@ -1,10 +1,9 @@
 """Play rollouts on the job's own vLLM, started when the first batch has to be played.
 
-What daemon/engine/vllm.py starts, remote.py plays on: the same guarantees. A job that finds all its
-batches in the journal starts none. Its log is `vllm.log` in the job's directory.
-
-Not covered: sharing the job's GPU. vLLM takes nine tenths of its memory unless `arguments` of the
-source say less (`--gpu-memory-utilization=0.5`).
+daemon/engine/vllm.py starts it, remote.py plays on it. A job whose batches are all in the journal
+starts none. Its log is `vllm.log` in the job's directory. Not covered: sharing the job's GPU. vLLM
+takes nine tenths of its memory unless the source's `arguments` say less
+(`--gpu-memory-utilization=0.5`).
 """
 
 import os
@@ -30,15 +29,14 @@ PYTHON_VARIABLE: Final = "KINTSUGI_VLLM_PYTHON"
 LOG: Final = "vllm.log"
 
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Upper bounds of an adapter's rank that vLLM accepts."""
 
 
 class NoVllm(KintsugiError):
-    """There is no interpreter that could start vLLM."""
+    """No interpreter could start vLLM."""
 
 
 class OwnVllm:
-    """Source that samples on a server which lives as long as the job."""
+    """Samples on a server that lives as long as the job."""
 
     def __init__(
         self,
@@ -49,9 +47,8 @@ class OwnVllm:
         out: Path,
         waiting: Callable[[], None],
     ) -> None:
-        """Start nothing yet; `waiting` is called while the server starts, and may raise. Raises
-        NoVllm, EndpointRefusal for a user's key that is not there, and BadAdapter for an adapter
-        that plays users and is not there."""
+        """Start nothing yet; call `waiting`, which may raise, at the server's start. Raise NoVllm,
+        EndpointRefusal for a user's missing key, BadAdapter for a user's missing adapter."""
         read_user_keys(spec)
         self._spec = spec
         self._place = place
@@ -69,10 +66,7 @@ class OwnVllm:
         self._remote: RemoteSource | None = None
 
     def adopt(self, version: Version) -> None:
-        """Start the server if there is none, and load the adapter.
-
-        Raises VllmFailure and what RemoteSource does.
-        """
+        """Start the server once, load the adapter. Raise VllmFailure and RemoteSource's errors."""
         if self._remote is None:
             self._server.start(self._waiting)
             self._remote = RemoteSource(
@@ -81,8 +75,7 @@ class OwnVllm:
         self._remote.adopt(version)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Yield trajectories as they finish. Raises EnvironmentFailure, EndpointRefusal,
-        VllmFailure."""
+        """Yield finished trajectories. Raise EnvironmentFailure, EndpointRefusal, VllmFailure."""
         assert self._remote is not None, "a source adopts a policy before it plays"
         try:
             yield from self._remote.play(batch)

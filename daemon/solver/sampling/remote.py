@@ -1,16 +1,14 @@
 """Play rollouts on an OpenAI-compatible server that loads adapters: vLLM, or the embedded engine.
 
-Each policy version is saved, loaded under a name that was never used before, and unloaded once the
-next one is there; the base answers until the first update. The server reads adapters from a folder
-that it shares with the job. Where a pool names a model that plays its users, that model's endpoint
-is looked at before each batch; an adapter that plays them is proven and loaded beside the agent's,
-under a name of the job's own, and unloaded at the end.
+Each policy version is saved in a folder that server and job share, loaded under a new name, and
+unloaded once the next one is there; the base answers until the first update. The endpoints of
+models that play users are checked before each batch; an adapter that plays users is proven and
+loaded beside the agent's, under a name of the job's own, and unloaded at the end.
 
-Guarantee: ids and log-probabilities are the server's own. A turn for which it does not report all
-of them makes its rollout untrainable; nothing is encoded again. Not covered: the same rollouts
-twice (a server batches as it likes, and a model that plays users says what it likes), and starting
-the server (own_vllm.py starts one; any other vLLM at another temperature than 1 needs
-`--logprobs-mode processed_logprobs`).
+Guarantee: ids and log-probabilities are the server's own. A turn without all of them makes its
+rollout untrainable; nothing is encoded again. Not covered: the same rollouts twice (servers batch
+as they like, and users' models vary), and starting the server (own_vllm.py; any other vLLM needs
+`--logprobs-mode processed_logprobs` at another temperature than 1).
 """
 
 import asyncio
@@ -54,12 +52,12 @@ from events.jobs import AdapterUser, EndpointSource, EndpointUser, JobSpec, Mode
 from events.messages import Message
 
 USER_TOKENS: Final = "user_tokens"
-"""Name of the file that counts tokens of the models that play users, in the job's directory."""
+"""File that counts tokens of the models that play users, in the job's directory."""
 VERSIONS: Final = "versions"
-"""Name of the folder of policy versions in the job's directory."""
+"""Folder of policy versions in the job's directory."""
 
 _LOAD_SECONDS: Final = 300.0
-"""Seconds for a load: the server may read an adapter of a large model from a slow disk."""
+"""Seconds for a load: an adapter of a large model may lie on a slow disk."""
 
 
 class Pace:
@@ -68,7 +66,6 @@ class Pace:
     def __init__(self, per_second: float | None) -> None:
         self._interval = 0.0 if per_second is None else 1 / per_second
         self._free = 0.0
-        """When the next request may go, by the loop's clock."""
 
     async def wait(self) -> None:
         """Wait until the caller's turn."""
@@ -97,7 +94,7 @@ class TokenAgent:
         self.turns: list[Turn] = []
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the model's next message or call. Raises AnswerFailure, EndpointRefusal."""
+        """Return the model's next message or call. Raise AnswerFailure, EndpointRefusal."""
         await self._pace.wait()
         try:
             completion = await self._endpoint.complete(
@@ -139,8 +136,8 @@ class RemoteSource:
         chat: Chat,
         out: Path,
     ) -> None:
-        """Raise EndpointRefusal for an invalid URL, or a key that is not there, and BadAdapter for
-        an adapter that plays users and is not the one of the spec."""
+        """Raise EndpointRefusal for an invalid URL or a missing key, BadAdapter for a user's
+        adapter that is not the spec's."""
         self._spec = spec
         self._place = place
         self._environments = environments
@@ -155,21 +152,17 @@ class RemoteSource:
             for user in list_adapter_users(pool.user for pool in spec.pools)
         }
         self._served = place.model
-        """Name of the newest version on the server."""
         self._policy = spec.job
         self._loop = asyncio.new_event_loop()
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx2.Client(headers=headers, timeout=_LOAD_SECONDS)
         self._unload_leftovers()
         self._players: dict[AdapterUser, str] = {}
-        """Adapter that plays users -> its name on the server, of those that are loaded."""
+        """Adapter that plays users -> its name on the server, once loaded."""
 
     def adopt(self, version: Version) -> None:
-        """Save the adapter, load it on the server, then unload the previous one. The adapters of
-        users are loaded once.
-
-        Raises AdapterWriteError, EndpointRefusal, EndpointUnavailable.
-        """
+        """Load users' adapters once; save and load the adapter, then unload the previous one. Raise
+        AdapterWriteError, EndpointRefusal, EndpointUnavailable."""
         self._load_players()
         self._policy = version.name
         if version.untrained:
@@ -182,7 +175,7 @@ class RemoteSource:
         self._let_go(before)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Yield trajectories as they finish. Raises EnvironmentFailure, EndpointRefusal,
+        """Yield finished trajectories. Raise EnvironmentFailure, EndpointRefusal,
         EndpointUnavailable, and UserBudgetSpent before anything is played."""
         with self._meter.measure("a batch"):
             finished = self._play_batch(batch)
@@ -195,7 +188,7 @@ class RemoteSource:
                 self._loop.run_until_complete(finished.aclose())
 
     def close(self) -> None:
-        """Unload the adapters that are loaded."""
+        """Unload the adapters and close the connections."""
         with suppress(EndpointRefusal, EndpointUnavailable):
             self._let_go(self._served)
             for name in self._players.values():
@@ -221,7 +214,6 @@ class RemoteSource:
     async def _prepare_agent(
         self, stack: AsyncExitStack, agents: dict[int, TokenAgent]
     ) -> Callable[[Environment, TaskDefinition, int], TokenAgent]:
-        """Return what makes the agent of an episode and keeps it in `agents` by its seed."""
         pace = Pace(self._place.max_requests_per_second)
         place = await stack.enter_async_context(self._make_endpoint(self._served))
 
@@ -233,8 +225,7 @@ class RemoteSource:
         return make
 
     async def _prepare_users(self, stack: AsyncExitStack) -> dict[ModelUser, Endpoint]:
-        """Return the endpoints of the models that play users, those of others than this server seen
-        to be there. Raises EndpointRefusal, EndpointUnavailable."""
+        """Return checked endpoints of users' models. Raise EndpointRefusal, EndpointUnavailable."""
         endpoints: dict[ModelUser, Endpoint] = {}
         for player, name in self._players.items():
             endpoints[player] = await stack.enter_async_context(self._make_endpoint(name))
@@ -243,7 +234,6 @@ class RemoteSource:
         return endpoints
 
     def _make_endpoint(self, model: str) -> Endpoint:
-        """Return the endpoint of a model on this server."""
         return Endpoint(
             self._place.url,
             model,
@@ -259,7 +249,6 @@ class RemoteSource:
         make_agent: Callable[[Environment, TaskDefinition, int], TokenAgent],
         users: Mapping[ModelUser, Endpoint],
     ) -> Setup:
-        """Return who plays what in an attempt, and how far."""
         environment = attempt.environment or self._environments.own
         user = make_environment_user(environment)
         if attempt.user is not None:
@@ -305,11 +294,10 @@ class RemoteSource:
         )
 
     def _load_players(self) -> None:
-        """Load the adapters that play users on the server."""
         for user in [user for user in self._folders if user not in self._players]:
             name = f"{self._spec.job}-plays-{user.adapter}"
             with suppress(EndpointRefusal):
-                # That of a killed job, which may have been another adapter's.
+                # Unload that of a killed job, which may have been another adapter's.
                 self._ask("unload_lora_adapter", {"lora_name": name})
             path = str(self._folders[user].absolute())
             self._ask("load_lora_adapter", {"lora_name": name, "lora_path": path})
@@ -321,14 +309,12 @@ class RemoteSource:
             shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _unload_leftovers(self) -> None:
-        """Unload adapters that a killed job left on the server."""
         for folder in self._folder.glob(f"{self._spec.job}-*"):
             with suppress(EndpointRefusal, EndpointUnavailable):
                 self._ask("unload_lora_adapter", {"lora_name": folder.name})
             shutil.rmtree(folder, ignore_errors=True)
 
     def _ask(self, what: str, body: Mapping[str, Any]) -> None:
-        """Send a request. Raises EndpointRefusal, EndpointUnavailable."""
         url = f"{self._place.url.rstrip('/')}/{what}"
         try:
             answer = self._client.post(url, json=dict(body))
@@ -346,8 +332,7 @@ class RemoteSource:
 
 
 def read_user_keys(spec: JobSpec) -> dict[EndpointUser, str | None]:
-    """Return model that plays the users of a pool -> its key. Raises EndpointRefusal for a key that
-    is not there."""
+    """Return users' model -> its key. Raise EndpointRefusal for a missing key."""
     users = (pool.user for pool in spec.pools)
     return {
         user: read_key(user.url, user.api_key_variable)

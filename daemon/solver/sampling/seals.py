@@ -1,15 +1,9 @@
 """Open the bodies of tasks made of persons' sessions in a job, and seal the rollouts on them.
 
-    keys = take_keys(os.environ)             as the role `work` handed them over, in memory alone
-    seals = Seals(read_definitions(out), keys)
-    seals.find_body(task)                    its text, opened; None for what is not there
-    seals.close(trajectories), seals.open(trajectories)     as the journal stores them, and back
-
-A task that is made of a person's session lies in the job's directory as ciphertext
-(envs/sealed_body.py), and so do the tokens of its rollouts: they begin with what the person
-said. What was played, by whom and with which verdict stays in the open. Guarantee: nothing of a
-sealed task is written that is readable without the key; keys are never written. Not covered:
-weights, and the memory of a job that runs.
+Such a task is ciphertext in the job's directory (envs/sealed_body.py), and so are its rollouts'
+tokens, which begin with the person's words. Tasks, policies and verdicts stay in the open. The role
+`work` hands keys over in memory alone. Guarantee: nothing of a sealed task is written that is
+readable without the key; keys are never written. Not covered: weights, and a running job's memory.
 """
 
 import base64
@@ -31,26 +25,24 @@ from events.privacy.sealing import Key, seal, unseal
 KEYS: Final = "KINTSUGI_JOB_KEYS"
 """Variable of a job's process: JSON, id of a key -> the secret as base64."""
 
-# A log-probability of -inf is refused by the learner, which has to read it for that.
+# -inf must be readable here, for the learner to refuse it.
 _TURNS: TypeAdapter[tuple[Turn, ...]] = TypeAdapter(
     tuple[Turn, ...], config=ConfigDict(ser_json_inf_nan="constants")
 )
 
 
 class BadSeal(KintsugiError):
-    """A sealed rollout is not what was stored, or keys were not handed over as they have to be."""
+    """A sealed rollout was changed, or keys were not handed over properly."""
 
 
 def write_keys(keys: Iterable[Key]) -> dict[str, str]:
-    """Return the variables that hand keys to a job's process; none for no keys. Persons are not
-    named."""
+    """Return the variables that hand keys to a job's process, if any; persons are not named."""
     secrets = {key.id: base64.b64encode(key.secret).decode() for key in keys}
     return {KEYS: json.dumps(secrets, sort_keys=True)} if secrets else {}
 
 
 def take_keys(variables: MutableMapping[str, str]) -> dict[str, Key]:
-    """Return id -> key of those that were handed over, and take them out of the variables: no
-    process that the job starts has them. Raises BadSeal."""
+    """Take the keys out of the variables, so that no child process has them. Raise BadSeal."""
     text = variables.pop(KEYS, "")
     try:
         secrets = json.loads(text) if text else {}
@@ -63,7 +55,7 @@ def take_keys(variables: MutableMapping[str, str]) -> dict[str, Key]:
 
 
 class Seals:
-    """The bodies of a job's tasks, and the keys of those that are sealed."""
+    """Bodies of a job's tasks, and keys of sealed ones."""
 
     def __init__(self, bodies: Mapping[str, str], keys: Mapping[str, Key]) -> None:
         """`bodies`: task by content -> text of its body, or what stands for a sealed one."""
@@ -71,17 +63,14 @@ class Seals:
         self._keys = keys
         seals = {task: find_seal(text) for task, text in bodies.items()}
         self._keyids = {task: keyid for task, keyid in seals.items() if keyid is not None}
-        """Sealed task -> id of its key."""
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Sealed tasks whose key was not handed over: their person was erased, or the key store
-        lacks it."""
+        """Sealed tasks without a key: their person was erased, or the key store lacks it."""
         return tuple(sorted(t for t, keyid in self._keyids.items() if keyid not in self._keys))
 
     def find_body(self, task: str) -> str | None:
-        """Return the text of the body of a task; None for one that is not there, or cannot be
-        opened."""
+        """Return the text of a task's body; None if it is missing or cannot be opened."""
         text = self._bodies.get(task)
         try:
             return None if text is None else open_body(task, text, self._keys.get)
@@ -89,22 +78,21 @@ class Seals:
             return None
 
     def close(self, trajectories: Iterable[Trajectory]) -> tuple[Trajectory, ...]:
-        """Return trajectories as they are stored: of sealed tasks with their turns sealed."""
+        """Return trajectories as they are stored, those of sealed tasks with sealed turns."""
         return tuple(
             item if (key := self._find_key(item.task)) is None else _close(item, key)
             for item in trajectories
         )
 
     def open(self, trajectories: Iterable[Trajectory]) -> tuple[Trajectory, ...]:
-        """The inverse of `close`. Raises BadSeal for what cannot be opened."""
+        """Return stored trajectories with open turns. Raise BadSeal if one cannot be opened."""
         return tuple(
             item if item.sealed is None else _open(item, self._find_key(item.task))
             for item in trajectories
         )
 
     def _find_key(self, task: str) -> Key | None:
-        """Return the key of a sealed task; None for a task that is not sealed. Raises BadSeal where
-        the key was not handed over."""
+        """Return a sealed task's key; None for another task. Raise BadSeal for a missing key."""
         keyid = self._keyids.get(task)
         if keyid is None:
             return None
@@ -114,7 +102,6 @@ class Seals:
 
 
 NO_SEALS: Final = Seals({}, {})
-"""Those of a job without a person's tasks."""
 
 
 def _close(trajectory: Trajectory, key: Key) -> Trajectory:
@@ -139,5 +126,4 @@ def _open(trajectory: Trajectory, key: Key | None) -> Trajectory:
 
 
 def _context(trajectory: Trajectory) -> str:
-    """Return the context that sealed turns are authenticated with."""
     return f"rollout {trajectory.rollout} of task {trajectory.task}"

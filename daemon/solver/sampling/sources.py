@@ -1,10 +1,8 @@
-"""Sources of a job's rollouts: this process (here), an endpoint (remote.py), or a vLLM of the job's
-own (own_vllm.py).
+"""Sources of rollouts: this process, an endpoint (remote.py), or the job's vLLM (own_vllm.py).
 
-A source is given the policy by `adopt` and plays whole batches with it. Guarantee: the trajectories
-of a batch are a function of policy and batch (in this process: bit for bit, on one machine with one
-number of threads), whatever was played before; so a resumed job samples what the killed one would
-have.
+A source gets the policy by `adopt` and plays whole batches with it. Guarantee: the trajectories of
+a batch are a function of policy and batch alone (in this process bit for bit, on one machine with
+one number of threads); so a resumed job samples what the killed one would have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +30,7 @@ class Batch:
     """Attempts that are played together."""
 
     seed: int
-    """Seed of the whole batch: attempt i has `episode_seed(seed, its task, i)`."""
+    """Seed of the batch: attempt i has `episode_seed(seed, its task, i)`."""
     attempts: tuple[Attempt, ...]
 
 
@@ -42,8 +40,7 @@ def batch_of(
     number: int,
     drawn: Sequence[tuple[str, TaskPool]],
 ) -> Batch:
-    """Return a group of attempts at each task that was drawn from a pool, as the batch of this
-    number. Raises UnknownTask."""
+    """Return the batch of this number, a group per drawn task. Raise UnknownTask."""
     seed = Random(f"batch {spec.seed} {number}").getrandbits(48)
     attempts: list[Attempt] = []
     for place, (task_id, pool) in enumerate(drawn):
@@ -70,7 +67,7 @@ class Version:
 
     name: str
     model: PeftModel
-    """The live model, which is trained further once the source has adopted the version."""
+    """Live model, trained further once the source has adopted the version."""
     provenance: Provenance
     untrained: bool
     """Whether the policy still answers as the base does."""
@@ -83,20 +80,19 @@ class Source(Protocol):
         """Play with this policy from now on."""
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Yield each attempt's trajectory as it finishes. Raises EnvironmentFailure and what else
-        the source names."""
+        """Yield finished trajectories. Raise EnvironmentFailure and the source's own errors."""
 
     def close(self) -> None:
         """Release what the source holds."""
 
 
 class HereSource:
-    """Source that samples in this process."""
+    """Samples in this process."""
 
     def __init__(
         self, spec: JobSpec, place: InProcessSource, environments: JobEnvironments, chat: Chat
     ) -> None:
-        """Load the adapters that play users. Raises what `load_users` does."""
+        """Load the adapters that play users. Raise what `load_users` does."""
         self._spec = spec
         self._place = place
         self._environments = environments
@@ -105,7 +101,7 @@ class HereSource:
         self._policy: Policy | None = None
 
     def adopt(self, version: Version) -> None:
-        """Merge the adapter into a copy of the weights. Raises IncompatibleModel, CannotBegin."""
+        """Merge the adapter into a copy of the weights. Raise IncompatibleModel, CannotBegin."""
         if self._users is None:
             self._policy = Policy.of(version.model, version.name)
         else:
@@ -118,7 +114,7 @@ class HereSource:
             )
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
-        """Yield trajectories in the order in which they end. Raises EnvironmentFailure."""
+        """Yield trajectories in the order in which they end. Raise EnvironmentFailure."""
         assert self._policy is not None, "a source adopts a policy before it plays"
         sampler, place = self._spec.sampler, self._place
         # A user that an adapter plays reads and writes in a slot of its own.

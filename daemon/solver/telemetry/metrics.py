@@ -1,8 +1,7 @@
 """Figures of a learner's step, and the limits that stop training.
 
-`Tally` counts over micro-batches, `StepMetrics` is the result, `Guard` reads one after the other
-and raises when a limit is broken. Which limits there are follows the design notes (KL, ratio,
-entropy, malformed calls); their values are settings, and None switches one off.
+`Tally` counts over micro-batches, `StepMetrics` is the result, and `Guard` raises when a limit is
+broken (KL, ratio, entropy, malformed calls). A limit of None is off.
 """
 
 import math
@@ -23,16 +22,13 @@ class TrainingAbort(KintsugiError):
 
 
 class StepMetrics(StrictModel):
-    """One step, in figures. Means over tokens are over trained ones."""
+    """Figures of one step. Means over tokens are over trained ones."""
 
     step: int
-    """Number of optimizer steps so far."""
     updated: bool
     """Whether weights changed; False if no group taught anything."""
     rollouts: int
-    """Number of rollouts sampled for this step."""
     refused: int
-    """Number of sampled rollouts that are not trainable."""
     groups: int
     informative: float
     """Share of groups with both verdicts."""
@@ -41,13 +37,12 @@ class StepMetrics(StrictModel):
     reward: float
     """Mean shaped reward of trainable rollouts."""
     repair: float | None = None
-    """Mean reward of the repairs among them; None where no pool is rewarded for any."""
+    """Mean reward of repairs among them; None without any."""
     malformed: float
     """Share of trainable rollouts with a malformed call."""
     trained_rollouts: int = 0
     sequences: int = 0
-    """Number of sequences of the trained rollouts; more than rollouts where a template breaks
-    prefixes."""
+    """Sequences of the trained rollouts; more than rollouts where a template breaks prefixes."""
     tokens: int = 0
     zero_advantage: float = 0.0
     """Share of trained sequences whose advantage is exactly 0."""
@@ -61,7 +56,7 @@ class StepMetrics(StrictModel):
     """Share of tokens whose loss the lower bound cut off."""
     clipped_high: float = 0.0
     mismatch_mean: float = 0.0
-    """Mean |old - roll|: how far the sampler's arithmetic is from the learner's, in nats."""
+    """Mean |old - roll|: distance of the sampler's arithmetic from the learner's, in nats."""
     mismatch_max: float = 0.0
     tis_clipped: float = 0.0
     """Share of tokens whose weight was cut or dropped."""
@@ -167,7 +162,7 @@ class Tally:
 
 
 class Guard(StrictModel):
-    """The limits, and what they are compared with. A value: a resumed job stores and reads it."""
+    """The limits and their state, as a value that a resumed job stores and reads."""
 
     limits: Limits = Limits()
     first_entropy: float | None = None
@@ -179,7 +174,7 @@ class Guard(StrictModel):
     malformed_steps: int = 0
 
     def after(self, step: StepMetrics) -> "Guard":
-        """Return the guard after a step. Raises TrainingAbort, which names limit and value."""
+        """Return the guard after a step. Raise TrainingAbort, which names limit and value."""
         if not step.updated:
             return self
         self._check_ratio(step)

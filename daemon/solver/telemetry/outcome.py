@@ -1,7 +1,4 @@
-"""The outcome of a job, and its activity while it runs.
-
-Free of torch, so that a job that cannot import torch has an outcome too.
-"""
+"""The outcome of a job, and its activity while it runs; free of torch, which may be missing."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -30,26 +27,20 @@ class Activity:
 
 
 class Outcome(StrictModel):
-    """How a job ended; the last line of its output."""
+    """End of a job; the last line of its output."""
 
     outcome: Literal["trained", "competence_gap", "failed"]
     adapter: str | None = None
-    """Directory of the adapter."""
     sha256: str | None = None
-    """sha256 of the adapter's weights."""
     steps: int
     """Number of optimizer steps, supervised ones included."""
     rollouts: int
-    """Rollouts used of the budget."""
     reason: str | None = None
 
 
 def make_failure(error: BaseException, activity: Activity) -> Outcome:
-    """Return the outcome of a job that an error ended, with the error as one line.
-
-    An error that is no sentence of ours (a bug, memory that ran out) is named by its type, and the
-    job may be tried again.
-    """
+    """Return the outcome of a job that an error ended, with the error as one line. Any but ours (a
+    bug, memory that ran out) is named by its type, and the job may be tried again."""
     reason = " ".join(str(error).split())
     if not isinstance(error, KintsugiError | OSError):
         name = type(error).__name__

@@ -1,7 +1,7 @@
-"""What a job tells while it works: figures per pool and capability, one `Progress` per update.
+"""Reports of a job at work: figures per pool and capability, one `Progress` per update.
 
-Counted from trajectories alone, so a resumed job has the same figures as one that ran through.
-Unjudged rollouts are in no figure; reference trajectories are the oracle's and in none either.
+Counts come from trajectories alone, so a resumed job has the figures of one that ran through.
+Unjudged rollouts and reference trajectories are in none.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +14,10 @@ from events.messages import StrictModel
 
 
 class Figures(StrictModel):
-    """How rollouts of one kind went."""
+    """Figures of the rollouts of one kind."""
 
     attempts: int
     passed: float
-    """Share of rollouts that passed."""
     groups: int
     informative: float
     """Share of the groups that neither all pass nor all fail."""
@@ -36,16 +35,14 @@ class Both(StrictModel):
 
 
 class WarmStartReport(StrictModel):
-    """A warm start."""
+    """Figures of a warm start."""
 
     pools: tuple[str, ...]
-    """Pools whose reference trajectories were trained on."""
     references: int
     """Number of trajectories of the oracle trained on, those of siblings and replay included."""
     successes: int = 0
     """Number of the agent's own recorded successes trained on."""
     left_out: tuple[str, ...]
-    """Tasks that the oracle did not pass."""
     steps: int
     tokens: int
     """Number of written tokens, over all epochs."""
@@ -55,10 +52,9 @@ class WarmStartReport(StrictModel):
 
 
 class Progress(StrictModel):
-    """One update, one warm start, or one assessment of a job that is supervised."""
+    """Report on an update, a warm start, or an assessment of a supervised job."""
 
     batch: int
-    """Number of journal entries so far."""
     steps: int
     """Number of optimizer steps so far, supervised ones included."""
     rollouts: int
@@ -113,9 +109,9 @@ class History:
     capabilities: dict[str, Count] = field(default_factory=dict)
     rollouts: int = 0
     cut_off: int = 0
-    """Number of rollouts that end in the middle of an answer."""
+    """Rollouts that end in the middle of an answer."""
     unjudged: int = 0
-    """Number of rollouts without a verdict, because their user erred."""
+    """Rollouts without a verdict, because their user erred."""
 
     def add(
         self, batch: Iterable[Trajectory], pool: Callable[[str], str], kind: Callable[[str], str]
@@ -150,8 +146,7 @@ def compare_figures(
     so_far: Mapping[str, Count],
     rewards: Mapping[str, RewardKind] | None = None,
 ) -> dict[str, Both]:
-    """Return the figures of a batch beside those so far, by name; `rewards` are those of pools that
-    are rewarded by more or other than the verdict."""
+    """Return figures of a batch and so far, by name; `rewards`: of pools beyond the verdict."""
     return {
         name: Both(
             batch=batch[name].figures() if name in batch else None,
@@ -163,7 +158,7 @@ def compare_figures(
 
 
 class ProbeResult(StrictModel):
-    """What the first groups of a policy say about the pools that are no replay."""
+    """Judgement of the pools without replay by the first groups of a policy."""
 
     weak: tuple[str, ...]
     """Pools that mostly fail, with too few informative groups."""
@@ -186,7 +181,7 @@ def _mostly_fails(count: Count) -> bool:
 
 
 def complete(spec: JobSpec, history: History) -> bool:
-    """Whether every pool that is no replay has had the groups of a probe."""
+    """Return whether every pool without replay has had the groups of a probe."""
     return all(history.pool(pool.name).groups >= spec.probe.groups for pool in spec.target_pools)
 
 

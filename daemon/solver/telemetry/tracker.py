@@ -4,14 +4,10 @@
         tracker.log(progress.batch, progress.model_dump())
 
 The setting is LIBRARY:PROJECT, the library `trackio` (local files where `trackio show` looks, or in
-TRACKIO_DIR) or `wandb` (offline, in `folder`; `wandb sync` uploads it). Neither is a requirement of
-ours; the named one is imported on use.
-
-A resumed job repeats its steps. In trackio its run goes on, and no step is there twice; wandb
-begins a folder at each start, and the newest one has the whole run.
-
-The event log is the record of a job; this is a copy for viewing, and nothing reads it back. Not
-covered: what a library does when its disk is full.
+TRACKIO_DIR) or `wandb` (offline, in `folder`; `wandb sync` uploads it), imported on use. A resumed
+job repeats its steps: in trackio no step is there twice; wandb begins a folder at each start, and
+the newest has the whole run. This is a copy for viewing; the event log is the record. Not covered:
+a library's full disk.
 """
 
 import importlib
@@ -48,10 +44,7 @@ class Tracker:
         """Newest step that the run had when it was opened."""
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Log every number in a document at this step; texts, lists and None are left out.
-
-        Does nothing for a step that the run already has.
-        """
+        """Log every number in a document, and nothing else, at this step unless the run has it."""
         if self._last is None or step > self._last:
             self._run.log(flat(figures), step=step)
 
@@ -75,10 +68,8 @@ def _numbers(figures: Mapping[str, Any], before: str) -> Iterator[tuple[str, flo
 
 @contextmanager
 def open_tracker(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
-    """Open a run of this name; it is finished at the end of the block in any case.
-
-    Raises UnknownTracker, NoTrackerLibrary, TrackerRefusal, and what the library raises later.
-    """
+    """Open a run, and finish it in any case. Raise UnknownTracker, NoTrackerLibrary,
+    TrackerRefusal, and what the library raises later."""
     library, _, project = setting.partition(":")
     if library not in _OPENING or not project:
         raise UnknownTracker(
@@ -110,7 +101,7 @@ def _open(library: str, project: str, run: str, folder: Path) -> Tracker:
 def join_reports(
     report: "Callable[[Progress], None]", tracker: Tracker
 ) -> "Callable[[Progress], None]":
-    """Return a function that also writes the figures to a tracker."""
+    """Return a report that also writes the figures to a tracker."""
 
     def report_both(progress: "Progress") -> None:
         tracker.log(progress.batch, progress.model_dump())
