@@ -1,11 +1,5 @@
-"""Agents that need no model: the ones an environment is checked with.
-
-    GoldAgent      plays a task's gold actions, asks before each write, says the outputs
-    NullAgent      talks and does nothing
-    RandomAgent    calls tools at random, with values it has seen and with nonsense
-
-Each is a function of the transcript (and its seed), so an episode with it can be played again.
-"""
+"""Agents that need no model, with which environments are checked. Each is a function of the
+transcript and its seed, so an episode with it can be played again."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,8 +36,8 @@ def count_done(messages: Sequence[Message], actions: Sequence[Action]) -> int:
 
 
 def is_done(action: Action, item: ExecutedCall) -> bool:
-    """Return whether a call of an oracle's episode was its next gold action: each call of its own
-    is, and of the task's prefix the same call, if it succeeded."""
+    """Whether a call in an oracle's episode was its next gold action: each of its own calls is; in
+    the task's prefix the same call is, if it succeeded."""
     call = item.call
     same = (call.name, call.arguments) == (action.name, action.arguments)
     return item.sampled or (same and not item.failed)
@@ -130,8 +124,7 @@ _SENTENCES: Final = ("Yes.", "No.", "Done.", "Please confirm.", "I cannot do tha
 
 
 def _has_question(messages: Sequence[Message]) -> bool:
-    """Whether the last thing before the user's answer was a question, with no call since. A
-    greeting is none: it comes before the user's first word."""
+    """Whether the user answered a question, with no call since. A greeting is no question."""
     return (
         len(messages) >= 2
         and messages[-1].role == "user"
@@ -145,7 +138,6 @@ def _plain(value: Any) -> str:
 
 
 def _values(messages: Sequence[Message]) -> list[str]:
-    """Every word of the conversation that might be a value."""
     words: set[str] = set()
     for message in messages[-40:]:
         if message.role != "system":

@@ -1,15 +1,14 @@
-"""Check that an environment is right: determinism, and agents that must win or must not.
+"""Check that an environment is deterministic and that agents win and lose as they must.
 
     found = check(Sample(environment="./library.py"))
     found.problems      one sentence each: which task, what is wrong, what to do
 
-Checked on the tasks that an environment generates: a task is a function of its capability and seed,
-here and in a process with another order of sets; the same messages of the agent give the same
-episode, in another order of tasks too; an episode leaves no trace; the oracle gets 1, an agent that
-does nothing at most .2 and one that does anything at most .3 (static checks of TRACE, arXiv
-2604.05336), and no cheater more than a twentieth of a kind (cheating/); gold actions repeat, and
-change the state if they write; no tool raises; ids, schemas and scenarios are fit for use. Loaded
-tasks come from other authors: their figures are reported and not judged.
+The checks of generated tasks: a task is a function of capability and seed, in a process with
+another order of sets too. The same agent messages give the same episode, in another order of tasks
+too, and an episode leaves no trace. The oracle gets 1, an idle agent at most .2, a random one at
+most .3 (static checks of TRACE, arXiv 2604.05336), and no cheater wins more than a twentieth of a
+kind (cheating/). Gold actions repeat, and writes among them change the state. No tool raises. Ids,
+schemas and scenarios are fit for use. Figures of loaded tasks are reported and not judged.
 
 Not covered: what changes once a day or from machine to machine, and whether a task makes sense.
 """
@@ -98,8 +97,7 @@ class Rates:
     null: float | None
     random: float | None
     unjudged: int
-    """Tasks with a part that needs a judge. The means leave them out: of such a task only failures
-    are known."""
+    """Tasks with a part that needs a judge: only their failures are known, and no mean has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +126,9 @@ class Check:
 
 
 def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> Check:
-    """Check a sample of tasks; `progress` is told of each task twice.
-
-    Raises UnknownEnvironment, EnvironmentBroken, UnknownTask; what the environment raises while it
-    works is a problem.
-    """
+    """Check a sample of tasks, and call `progress` twice for each. An exception from the
+    environment's work becomes a problem. Raise UnknownEnvironment, EnvironmentBroken,
+    UnknownTask."""
     environment = sample.open()
     judged = sample.split == GENERATED
     with SecondProcess(sample) as second:
@@ -215,7 +211,6 @@ def _check_repetition(environment: Environment, trial: Trial, name: str) -> Iter
 
 
 def _difference(first: EpisodeResult, second: EpisodeResult) -> str:
-    """The first thing in which two episodes differ."""
     for place, (message, other) in enumerate(zip(first.messages, second.messages, strict=False)):
         if message != other:
             return f"message {place} was {message.text[:80]!r}, then {other.text[:80]!r}"
@@ -409,7 +404,6 @@ def _check_episodes(trial: Trial) -> Iterator[Problem]:
 
 
 def _why(played: EpisodeResult) -> str:
-    """Why an episode was worth nothing."""
     grade = played.grade
     if grade.irregular is not None:
         return f"the episode ended with {grade.irregular}"
@@ -496,11 +490,9 @@ def _by_capability(trials: Sequence[Trial]) -> dict[str, Rates]:
 
 
 def _sentences(problems: Sequence[Problem]) -> Iterator[str]:
-    """One sentence for each kind of problem, about the first such task.
-
-    What makes an environment differ from run to run lies in its code, not in a kind of task; of
-    all else each capability has a sentence of its own.
-    """
+    """Yield one sentence for each kind of problem, about the first such task. A run-to-run
+    difference lies in the environment's code, so it is told once; others are told once per
+    capability."""
     groups: dict[tuple[str, str], list[Problem]] = defaultdict(list)
     for problem in problems:
         capability = "" if problem.determinism else problem.subject.rpartition("/")[0]

@@ -4,11 +4,9 @@
     fresh = pristine.fork() a state of its own, in constant time
     fresh.edit("orders", k) a private copy of one record, to be changed in place
 
-Tools read tables as plain dicts and change a record only through `edit`, `put` and `remove`: that
-is what makes a reset free (nothing is copied before it is touched) and a comparison exact (only
-what was touched can differ).
-
-The digest is tau2-bench's database hash: sha256 over `json.dumps(tables, sort_keys=True)`.
+Tools read tables as plain dicts and change a record only through `edit`, `put` and `remove`. So a
+reset copies nothing, and a comparison looks only at touched records. The digest is tau2-bench's
+database hash: sha256 over `json.dumps(tables, sort_keys=True)`.
 """
 
 import hashlib

@@ -3,25 +3,21 @@
     async with Endpoint("http://127.0.0.1:8000/v1", "small", concurrency=64) as endpoint:
         completion = await endpoint.complete(messages, tools=tools, seed=7)
 
-Whatever an endpoint does ends in one of four ways:
-
     Completion           an answer, each choice in our form
-    AnswerFailure         this episode is over, with a termination and a reason that quotes:
+    AnswerFailure        the episode ends, with a termination and a reason that quotes:
                            infrastructure_error     no connection, 429 or 5xx, after retries
                            timeout                  no whole answer in time; asked once
                            context_window_exceeded  the conversation no longer fits
                            agent_error              no message: no JSON, no choices, wrong types,
                                                     empty, too large
-    EndpointRefusal      it will not serve: wrong key, model, URL or parameters; the run is over
+    EndpointRefusal      wrong key, model, URL or parameters; the run is over
     EndpointUnavailable  the endpoint cannot be reached; only `check` raises it
 
-Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers like any other: the tools
-themselves answer them. The body of an answer is read up to a limit and no further. The API key is
-in no message, error or log. Where a request asks for them (`return_token_ids`, `logprobs`), exact
-tokens come with the answer, or not at all. The reasoning of an answer is sent back with it, in the
-fields in which it came, as agents do that keep the messages of an endpoint: its chat template
-decides what of it the model reads. Not covered: streaming, and reasoning that came in parts of the
-content, which is not sent back.
+Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers like any other. The body
+of an answer is read up to a limit. The API key is in no message, error or log. Exact tokens
+(`return_token_ids`, `logprobs`) come whole with the answer or not at all. Reasoning is sent back in
+the fields in which it came. Not covered: streaming, and reasoning in parts of the content, which is
+not sent back.
 """
 
 import asyncio
@@ -45,8 +41,7 @@ from events.messages import Message, ToolCall
 from events.registry import first_problem
 
 MAX_ANSWER_BYTES: Final = 4 << 20
-"""Largest size of one answer: room for a call with a megabyte of arguments, which the tools then
-refuse."""
+"""Largest size of one answer: room for a megabyte of arguments, which the tools then refuse."""
 
 _MAX_ERROR_BYTES: Final = 16_384
 """Read of an error's body."""
@@ -179,9 +174,8 @@ class Endpoint:
         max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         """`base_url` is what stands before `/chat/completions`. `timeout` bounds one whole answer
-        in seconds, `attempts` counts the first try, `wait_seconds` is the first pause between two,
-        doubled each time up to 20. Raises EndpointRefusal for what is no URL, and for a key that no
-        header can hold."""
+        in seconds, `attempts` counts the first try. `wait_seconds` is the first pause, doubled each
+        time up to 20. Raise EndpointRefusal for a bad URL and for a key that no header can hold."""
         self.base_url = _check_url(base_url)
         self.model = model
         self.timeout = timeout
@@ -208,12 +202,8 @@ class Endpoint:
         await self._client.aclose()
 
     async def check(self) -> None:
-        """Check that the endpoint can be reached and serves. Raises EndpointUnavailable,
-        EndpointRefusal.
-
-        Asks for the list of models; an endpoint that has none, or writes it otherwise, is there all
-        the same.
-        """
+        """Check that the endpoint can be reached and serves, by asking for its list of models; a
+        missing or strange list passes. Raise EndpointUnavailable, EndpointRefusal."""
         await self._request_models()
 
     async def list_models(self) -> tuple[str, ...] | None:
@@ -223,8 +213,7 @@ class Endpoint:
         return None if answer is None else _read_models(f"{self.base_url}/models", answer)
 
     async def _request_models(self) -> bytes | None:
-        """Return what the endpoint answers when it is asked for its models; None where it has no
-        such list. Raises EndpointUnavailable, EndpointRefusal."""
+        """Return the answer to a request for the models; None where there is no such list."""
         url = f"{self.base_url}/models"
         try:
             async with asyncio.timeout(self.timeout), self._client.stream("GET", url) as response:
@@ -260,11 +249,9 @@ class Endpoint:
         seed: int | None = None,
         choices: int = 1,
     ) -> Completion:
-        """Ask for the next message. Raises AnswerFailure, EndpointRefusal.
-
-        An endpoint may ignore `choices` and give one; a choice that is no usable message is left
-        out, and only where all are is that an error.
-        """
+        """Ask for the next message. Raise AnswerFailure, EndpointRefusal. An endpoint may ignore
+        `choices` and give one. Unusable choices are left out; without a usable one it is an
+        error."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [wire(message, self._reasoning_fields) for message in messages],
@@ -283,8 +270,8 @@ class Endpoint:
         return completion
 
     async def ask(self, body: Mapping[str, Any]) -> Any:
-        """Return the JSON of the answer to a body that asks for more than a message. Raises
-        AnswerFailure, EndpointRefusal."""
+        """Return the answer's JSON, which may be no message. Raise AnswerFailure,
+        EndpointRefusal."""
         status, answer = await self._ask(body)
         if not 200 <= status < 300:
             self._raise_refusal(status, answer)
@@ -404,12 +391,9 @@ def request_seed(*parts: object) -> int:
 def wire(
     message: Message, reasoning_fields: Sequence[str] = _REASONING_FIELDS[:1]
 ) -> dict[str, Any]:
-    """Return a message as the endpoint gets it, its reasoning in these fields.
-
-    Arguments that were no JSON object go out as an object that quotes them: servers parse the
-    history again (vLLM answers 400 to anything else), and one bad call would end the episode.
-    An aside is not sent back.
-    """
+    """Return a message as the endpoint gets it, its reasoning in these fields, without asides.
+    Malformed arguments go out as an object that quotes them: vLLM answers 400 to anything else,
+    which would end the episode."""
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         sent["tool_calls"] = [_wire_call(call) for call in message.tool_calls]
@@ -461,8 +445,6 @@ class _Scores(_Wire):
 
 
 class _ChoiceTokens(_Wire):
-    """The exact tokens of a choice."""
-
     token_ids: tuple[int, ...] = Field(strict=False)
     logprobs: _Scores
 
@@ -472,7 +454,6 @@ class _PromptTokens(_Wire):
 
 
 def _read_models(url: str, answer: bytes) -> tuple[str, ...]:
-    """Return the names in a list of models, in OpenAI's form or without its frame."""
     try:
         value = parse_json(answer.decode("utf-8", "replace"))
         models = _ModelList.model_validate({"data": value} if isinstance(value, list) else value)
@@ -528,8 +509,6 @@ def _tokens(answer: _Answer) -> Tokens | None:
 
 @dataclass(frozen=True, slots=True)
 class _Usable:
-    """A choice that is a usable message."""
-
     message: Message
     finish_reason: str | None
     written: str
@@ -570,7 +549,6 @@ def _doubt(why: str, value: Any) -> None:
 
 
 def _with_ids(message: Message, turn: int) -> Message:
-    """Return the message with an id for each call."""
     calls = tuple(
         call if call.id else call.model_copy(update={"id": f"call_{turn}_{place}"})
         for place, call in enumerate(message.tool_calls)
@@ -620,7 +598,6 @@ def _read_error(answer: bytes) -> str:
 
 
 def _quoted(raw: bytes | bytearray) -> str:
-    """The beginning of a piece on one line."""
     text = " ".join(bytes(raw[: 4 * _QUOTED]).decode("utf-8", "replace").split())
     return f"{text[:_QUOTED]}..." if len(text) > _QUOTED else text or "(nothing)"
 

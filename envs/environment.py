@@ -7,13 +7,13 @@ Subclass `Environment`, give it a name, tools, a policy and capabilities, and wr
     oracle     plays the gold actions, asks before each write, says the outputs (agents.py)
     evaluator  replays the agent's calls and the gold ones and compares the states (grading.py)
 
-Guarantee: an episode is a function of (task, seed, agent outputs). Therefore `generate` and
-`pristine` may use no clock, no global randomness and nothing outside their arguments;
-`kintsugi env check` proves it as far as it can be proved from outside.
+Guarantee: an episode is a function of (task, seed, agent outputs). So `generate` and `pristine` may
+use no clock, no global randomness and nothing outside their arguments. `kintsugi env check` tests
+this from outside.
 
-A task may also be data, with an id by content (task.py). Every environment finds such a task by its
-id, whatever its `task` does, once it is told where bodies are kept (`use_definitions`). Its first
-state is what `pristine` makes of its body, so a `pristine` that reads the id knows no such task.
+A task may also be data with an id by content (task.py). Every environment finds such a task by its
+id once it has a place for bodies (`use_definitions`), whatever its `task` does. `pristine` makes
+its first state from its body, so a `pristine` that reads the id does not know such a task.
 """
 
 from abc import ABC, abstractmethod
@@ -48,8 +48,7 @@ _DEFINITIONS: Final = 4096
 """Tasks by content that are kept at once, read from their bodies."""
 
 FindBody = Callable[[str], str | None]
-"""Function that returns the text of the body (task.py) of a task by content; None where it is not
-kept."""
+"""Function that returns the body (task.py) of a task by content; None where it is not kept."""
 
 
 class UnknownTask(KintsugiError):
@@ -75,7 +74,7 @@ _Rephrase = Callable[["Environment", TaskDefinition, int], TaskDefinition | None
 
 
 def _find_by_content(make: _MakeTask) -> _MakeTask:
-    """Have a `task` of a subclass be asked for no id by content."""
+    """Keep ids by content from a subclass's `task`."""
 
     @wraps(make)
     def task(self: "Environment", task_id: str) -> TaskDefinition:
@@ -85,8 +84,7 @@ def _find_by_content(make: _MakeTask) -> _MakeTask:
 
 
 def _keep_words(rephrase: _Rephrase) -> _Rephrase:
-    """Have a `rephrase` of a subclass be asked for no task by content: its words are no
-    generator's."""
+    """Keep tasks by content from a subclass's `rephrase`: its generator did not word them."""
 
     @wraps(rephrase)
     def find_other(self: "Environment", task: TaskDefinition, seed: int) -> TaskDefinition | None:
@@ -105,8 +103,7 @@ class Environment(ABC):
     capabilities: ClassVar[Mapping[str, str]]
     """Kind of task that it can generate -> what it demands of the agent, in one line."""
     constant: ClassVar[frozenset[str]] = frozenset()
-    """Kinds whose right outcome is the same whatever the state is. They are evaluated and never
-    trained on."""
+    """Kinds with one right outcome whatever the state is. They are evaluated, never trained on."""
     internal: ClassVar[frozenset[str]] = frozenset()
     """Arguments of tools whose values no user knows: the shop's own ids of things."""
     greeting: ClassVar[str | None] = None
@@ -142,7 +139,6 @@ class Environment(ABC):
         self._find_body = find
 
     def _find_definition(self, task_id: str) -> TaskDefinition:
-        """Return the task with this id by content. Raises UnknownTask."""
         if task_id in self._definitions:
             return self._definitions[task_id]
         if task_id.partition("/")[0] != self.name:
@@ -246,8 +242,8 @@ class Environment(ABC):
 
     @property
     def recorded_tool_roles(self) -> ToolRoles | None:
-        """What the events of this environment's rollouts carry of its catalog: no fold opens an
-        environment. None where diagnosis has the same catalog by name or by rule."""
+        """Return the catalog's part for events, as no fold opens an environment; None where
+        diagnosis has the same catalog by name or by rule."""
         roles = self.catalog.roles
         return None if roles == self._default_catalog.roles else roles
 
@@ -350,20 +346,18 @@ class Environment(ABC):
         return self.generate(task.capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """The same task in other words: with its first state, gold actions and criteria. Its id
-        must give it again (`task`). None where there are no other words, as here. An override is
-        asked for no task by content."""
+        """Return the same task in other words, with its first state, gold actions and criteria;
+        None where there are none. Its id must give it again (`task`). An override gets no task by
+        content."""
         return None
 
     def mixture(
         self, shares: Mapping[str, float], seed: int = 0, first_task: int = 0
     ) -> Iterator[TaskDefinition]:
-        """An endless stream of generated tasks in which capabilities have these shares.
-
-        Shares are weights, scaled to sum to 1; `first_task` is the seed of the first task, and
-        each task has the next one, so that two streams that do not overlap share no task.
-        Raises UnknownTask for a capability that does not exist, ValueError for bad shares.
-        """
+        """Yield generated tasks without end, in which capabilities have these shares (weights). The
+        first task has the seed `first_task`, each next task the next seed, so streams that do not
+        overlap share no task. Raise UnknownTask for an unknown capability, ValueError for bad
+        shares."""
         unknown = sorted(set(shares) - set(self.capabilities))
         if unknown:
             raise UnknownTask(

@@ -5,14 +5,10 @@
         async for attempts in finished:
             ...
 
-Guarantees: tasks are made when their turn comes and attempts are forgotten when they were handed
-on, so memory follows the concurrency and not the number of tasks; an attempt is a function of task,
-run seed, trial and the players' outputs. A fault of the environment's own code names the task and
-stops everything: it is no failure of the agent. A fault of the players' machines leaves the attempt
-unjudged, and too many in a row stop everything too.
-
-Not covered: recording (producers/simulation.py), and what of a run was played before
-(daemon/evaluation/run.py).
+Guarantees: memory follows the concurrency, not the number of tasks. An attempt is a function of
+task, run seed, trial and the players' outputs. A fault of the environment's own code names the task
+and stops everything: it is no failure of the agent. A fault of the players' machines leaves the
+attempt unjudged, and too many in a row stop everything too.
 """
 
 import asyncio
@@ -63,8 +59,8 @@ class Setup:
     """None: the environment's."""
     shaping: Shaping = DEFAULT
     user_may_err: bool = False
-    """Whether the user is another than the environment's: its faults are looked for, and an attempt
-    with one is not judged (attribution/user_faults.py)."""
+    """Whether another user than the environment's plays; an attempt with its faults is not judged
+    (attribution/user_faults.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +143,6 @@ async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
 
 
 async def _converse(episode: Episode, agent: Player, user: Player) -> None:
-    """Both parties in turn until the episode is over. Raises AnswerFailure."""
     written = 0
     while episode.turn is not None:
         party = episode.turn
@@ -164,8 +159,7 @@ async def _converse(episode: Episode, agent: Player, user: Player) -> None:
 async def play_all(
     setup: Setup, plan: Iterable[tuple[TaskDefinition, int]], *, concurrency: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Play (task, trial) after (task, trial); yields what has finished since the last time. Raises
-    what `play_mixed` does."""
+    """Play (task, trial) pairs; yield and raise as `play_mixed` does."""
     mixed = ((setup, task, trial) for task, trial in plan)
     async with aclosing(play_mixed(mixed, concurrency=concurrency)) as finished:
         async for attempts in finished:
@@ -175,11 +169,9 @@ async def play_all(
 async def play_mixed(
     plan: Iterable[tuple[Setup, TaskDefinition, int]], *, concurrency: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Play task after task, each as its setup says; yields what has finished since the last time.
-
-    Raises EnvironmentFailure, EndpointRefusal, and EndpointUnavailable after `FAILURES_IN_A_ROW`;
-    everything that was finished before is yielded first.
-    """
+    """Play task after task, each as its setup says; yield the attempts finished since the last
+    time. Raise EnvironmentFailure, EndpointRefusal, and EndpointUnavailable after
+    `FAILURES_IN_A_ROW`; everything that was finished before is yielded first."""
     finished: asyncio.Queue[Attempt | Exception | None] = asyncio.Queue(maxsize=concurrency)
     coming = iter(plan)
 
@@ -204,8 +196,7 @@ async def play_mixed(
 async def _collect_attempts(
     finished: "asyncio.Queue[Attempt | Exception | None]", working: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Yield the queue's attempts in batches until all workers have ended; raise its first
-    exception."""
+    """Yield attempts in batches until all workers have ended; raise their first exception."""
     spoilt = 0
     while working:
         batch: list[Attempt] = []
@@ -351,13 +342,9 @@ def assess_recorded(
     messages: Sequence[Message],
     tokens: int | None,
 ) -> Assessment:
-    """Assess a transcript that another program recorded, as if it had been played here.
-
-    Its end counts as regular. Which calls were malformed, and which failed where the transcript
-    has no flag, is what the environment's tools answer when the calls are made again on a fresh
-    state. `tokens` are those that the model wrote; None: unknown, then the penalty for length is
-    unknown and not applied.
-    """
+    """Assess a transcript of another program as if it had been played here and ended regularly. The
+    environment's tools tell on a fresh state which calls were malformed, and which failed where a
+    flag is missing. `tokens` are the model's; where None, no length penalty applies."""
     flagged, malformed = flag_errors(environment, task, messages)
     conduct = conduct_of(flagged, environment.catalog, malformed, tokens)
     shaping = choose_shaping(task, DEFAULT)

@@ -1,11 +1,6 @@
-"""What an environment does, as hashes: what a check (checking.py) compares between processes.
+"""What an environment does, as hashes that a check (checking.py) compares between processes.
 
-    Sample               an environment and some of its tasks
-    Trial                one of them, generated and played by agents that need no model
-    trial.footprint      its definition, first state and episodes as hashes
-    SecondProcess        the same sample in another process, with another order of sets
-
-Guarantee: whatever an environment raises becomes a failure with the stage it came from. Not
+Guarantee: an exception of an environment becomes a failure with the stage it came from. Not
 covered: an environment that never returns.
 """
 
@@ -204,8 +199,7 @@ class Repeats:
 
 
 def hash_state(database: Database) -> str:
-    """sha256 of the state as it is now. `Database.digest` remembers untouched records, so a
-    record that was changed behind its back shows here alone."""
+    """Return the sha256 of the state. Unlike `Database.digest` it shows changes behind its back."""
     tables = {name: database[name] for name in database.names}
     return sha256(json.dumps(tables, sort_keys=True, default=str))
 

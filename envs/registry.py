@@ -1,23 +1,21 @@
-"""Find environments by name or by path (what makes tasks executable).
+"""Find environments by name or by path.
 
     built-in       shop, retail, airline, telecom, bfcl, toolsandbox
     entry points   a distribution that declares `kintsugi.environments`
     paths          Python files, and folders of them, that the settings or a command name
 
 An environment of a file is every concrete subclass of `Environment` that the file itself defines.
-Finding the files' names means importing them, and a file is code that runs with our rights: name
-only files you would run.
-
+Finding names means importing the files, which run with our rights: name only files you would run.
 The source of the name decides how it is opened:
 
     open_environment   a name from any source: no path is ever followed
-    open_from_event      what an event of ours says: a name, or a file that the settings name
+    open_from_event    what an event of ours says: a name, or a file that the settings name
     open_place         what the operator says, in a setting or a command: a name or any path
 
-Guarantee: a name means one environment, or an error names both. What came with a request, an
-imported file or an event runs no file that the settings do not name. Each time a file is opened it
-is read anew, and nothing is written beside it. Not covered: a file that imports its neighbours;
-make such an environment a distribution with an entry point.
+Guarantee: a name means one environment, or an error names both. A request, an imported file or an
+event runs no file that the settings do not name. Each opening reads a file anew and writes nothing
+beside it. Not covered: a file that imports its neighbours; make it a distribution with an entry
+point.
 """
 
 import inspect
@@ -101,11 +99,9 @@ class EntryFault:
 def open_environment(
     name: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
-    """The environment of this name. What looks like a path is no name, and is not looked at.
-
-    `benchmarks` is the operator's folder of real tasks, `paths` the files and folders of the
-    settings. Raises UnknownEnvironment, EnvironmentBroken.
-    """
+    """Return the environment of this name; a path is no name and is not looked at. `benchmarks` is
+    the operator's folder of real tasks, `paths` the files and folders of the settings. Raise
+    UnknownEnvironment, EnvironmentBroken."""
     if NAME.fullmatch(name) is None:
         raise UnknownEnvironment(
             f"{name[:_SHOWN]!r} is no environment's name: one is small letters, digits, _ and -, a "
@@ -117,11 +113,8 @@ def open_environment(
 def open_place(
     name_or_path: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
-    """The environment of this name, or the one that this file defines; of several, FILE:NAME.
-
-    Runs the file, so only for what an operator wrote: a setting, an argument of a command, the spec
-    of a process that was started by hand or by us. Raises UnknownEnvironment, EnvironmentBroken.
-    """
+    """Return the environment of this name, or of this file; of several, FILE:NAME. It runs the
+    file, so `text` must come from an operator. Raise UnknownEnvironment, EnvironmentBroken."""
     entry = (
         _find_by_path(name_or_path)
         if _is_path(name_or_path)
@@ -137,18 +130,15 @@ def open_from_event(
     paths: Sequence[Path] = (),
     places: Sequence[str] = (),
 ) -> Environment:
-    """The environment that an event names: by its name, or as `locate` wrote it.
-
-    `places` are those that the settings name otherwise than by `paths`, by name or path. Raises
-    UnknownEnvironment, also for a file that neither names, and EnvironmentBroken.
-    """
+    """Return the environment that an event names, by name or as `locate` wrote it. `places` are the
+    names and paths in settings other than `paths`. Raise UnknownEnvironment, also for a file that
+    no setting names, and EnvironmentBroken."""
     check_place(place, paths=paths, places=places)
     return open_place(place, benchmarks=benchmarks, paths=paths)
 
 
 def check_place(place: str, *, paths: Sequence[Path] = (), places: Sequence[str] = ()) -> None:
-    """Refuse the path of a file that the settings do not name; nothing is run. Raises
-    UnknownEnvironment."""
+    """Raise UnknownEnvironment for a file that the settings do not name; nothing is run."""
     if not _is_path(place):
         return
     file = _file_of(place)
@@ -161,8 +151,7 @@ def check_place(place: str, *, paths: Sequence[Path] = (), places: Sequence[str]
 
 
 def _holds(path: Path, file: Path) -> bool:
-    """Whether a file is what a setting names, or one of those that are looked at in the folder that
-    it names."""
+    """Whether a setting's path is the file, or a folder in which the file is looked for."""
     if file.resolve() == path.resolve():
         return True
     return file.resolve().parent == path.resolve() and _is_candidate(file.resolve())
@@ -182,7 +171,6 @@ def is_away(path: Path) -> bool:
 
 
 def _file_of(text: str) -> Path:
-    """The file or folder of FILE or FILE:NAME."""
     place, colon, _ = text.rpartition(":")
     return Path(place if colon else text).expanduser().absolute()
 
@@ -199,10 +187,8 @@ def locate(name_or_path: str, paths: Sequence[Path] = ()) -> str:
 
 
 def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
-    """Every environment there is: built-in ones, then those of distributions, then of files.
-
-    Raises EnvironmentBroken where two have one name or a file cannot be imported.
-    """
+    """Return the environments: built-in, of distributions, of files. Raise EnvironmentBroken where
+    two have one name or a file cannot be imported."""
     entries, broken = survey(paths)
     if broken:
         raise broken[0].error
@@ -212,8 +198,7 @@ def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
 def survey(
     paths: Sequence[Path] = (),
 ) -> tuple[list[EnvironmentEntry], list[EntryFault]]:
-    """Return the environments there are, in the order of `environments`, and what is in the way of
-    others."""
+    """Return the environments in the order of `environments`, and the faults of others."""
     known: dict[str, EnvironmentEntry] = {}
     broken: list[EntryFault] = []
     for entry in chain(_builtin_entries(), _plugin_entries(), *map(_survey_path, paths)):
@@ -312,13 +297,11 @@ def _from_entry_point(point: EntryPoint, owner: str) -> type[Environment]:
 
 
 def _in_path(path: Path) -> Iterator[EnvironmentEntry]:
-    """The environments of a file, or of the files of a folder."""
     return chain.from_iterable(map(_in_file, _list_files(path)))
 
 
 def _list_files(path: Path) -> list[Path]:
-    """The file, or the files of the folder, that may define environments. Raises
-    UnknownEnvironment."""
+    """Return the files that may define environments. Raise UnknownEnvironment."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if _is_candidate(file))
         if not files:
@@ -343,7 +326,6 @@ def _already(cls: type[Environment]) -> type[Environment]:
 
 
 def _find_classes(file: Path) -> list[type[Environment]]:
-    """The environments that a file defines. Raises EnvironmentBroken."""
     module = _import_file(file)
     classes = [value for value in vars(module).values() if inspect.isclass(value)]
     own = [

@@ -1,12 +1,12 @@
-"""The shaped reward: the task's reward less capped penalties that never reorder two rollouts of
-different success.
+"""The shaped reward: the task's reward less capped penalties. Guarantee: they never reorder two
+rollouts of different success.
 
     R = R_task - p_auth [a write before authentication] - min(p_fmt N_fmt, cap_fmt)
                - min(p_rep N_rep, cap_rep) - min(p_len max(0, L - L_0), cap_len),   R >= floor
 
-after SENTINEL (arXiv 2606.12908), whose constants were not published: the defaults are ours. The
-penalties of a success sum to less than 1, so any success is above any failure, whose reward is at
-most 0; a success without authentication falls below the failure threshold and reaches diagnosis.
+Source: SENTINEL (arXiv 2606.12908), whose constants were not published; the defaults are ours. The
+penalties of a success sum to less than 1, so it stays above any failure, which is at most 0. A
+success without authentication falls below the failure threshold and reaches diagnosis.
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,8 +79,7 @@ class Reward:
 
 
 def shape(task_reward: float, conduct: Conduct, shaping: Shaping = DEFAULT) -> Reward:
-    """The shaped reward of a rollout whose unshaped one is 0 or 1; between them with `UNSHAPED`
-    alone."""
+    """Return a rollout's shaped reward; an unshaped one between 0 and 1 needs `UNSHAPED`."""
     excess = max(0, (conduct.tokens or 0) - shaping.length_budget)
     components = {
         "task": task_reward,
@@ -124,9 +123,8 @@ def _has_early_write(messages: Sequence[Message], catalog: ToolCatalog) -> bool:
 
 
 def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[bool]:
-    """Yield, for each call of the agent, whether it repeats the one before it, with no user message
-    between. The call after a write that took effect is no repetition: it reads, or changes, another
-    state."""
+    """Yield for each call of the agent whether it repeats the call before, with no user message
+    between. A call after an effective write is no repetition: the state is another one."""
     last: tuple[str, str] | None = None
     turn = 0
     for item in executed_calls(messages):

@@ -1,17 +1,15 @@
 """A user played by a model: the scenario in its system prompt, the roles turned around.
 
-The model sees what was said and no call of the agent; for it the agent is the `user`. Where the
-task gives the user tools it may call them, and sees its own calls and results. One of the stop
-tokens (users.py) in its text hangs up. It can give several candidates for a line: what breaks a
-rule is dropped (`find_breach`), and of the rest the same model is asked for the number of the best.
-Where that choice fails the first counts, and `remarks` says so; of a model that was trained to play
-users it is the most likely one. A line that names an id or a long number which the user cannot know
-counts only where no other does without: others are asked for before.
+The model sees what was said and no call of the agent, which is its `user`. It may call the tools
+that the task gives the user and sees their results. A stop token (users.py) in its text hangs up.
+Of several candidates for a line, those that break a rule (`find_breach`) are dropped, and the same
+model chooses the best. Where that fails the first counts (for a model trained to play users, the
+likeliest), and `remarks` says so. A line with an id or a long number that the user cannot know
+counts only where no other line comes.
 
-Guarantee: its failure is not the agent's: the episode ends as `user_error` or
-`infrastructure_error`, and is not judged. One exception: where the agent wrote so much that the
-model cannot read it, the episode ends as `context_window_exceeded`, which is judged. Else writing
-would be a way out of every failure.
+Guarantee: the model's failure is not the agent's: the episode ends unjudged, as `user_error` or
+`infrastructure_error`. The exception is an agent that writes more than the model can read: the
+episode ends as `context_window_exceeded`, which is judged. Else writing would avoid every failure.
 """
 
 import re
@@ -187,8 +185,7 @@ LineSteps = Generator[LineRequest, Sequence[Candidate], Message]
 
 
 class LineWriter:
-    """Decides what a model that plays a user is asked, and which of its answers counts; asking is
-    the caller's.
+    """Decides what a model that plays a user is asked and which answer counts; the caller asks.
 
         steps = writer.write(messages)
         request = next(steps)
@@ -295,8 +292,7 @@ class LineWriter:
         )
 
     def _find_unknown(self, line: str, messages: Sequence[Message]) -> str | None:
-        """Return an id or a long number in a line that neither the situation nor what was said has;
-        None where there is none."""
+        """Return an id or long number of a line that the user cannot know; else None."""
         values = [word for word in split_words(line) if is_value(word)]
         if not values:
             return None
@@ -429,8 +425,7 @@ def make_user(
     *,
     meter: TokenMeter | None = None,
 ) -> ModelUser:
-    """Return the player of a user that a model behind an endpoint plays; `meter` counts its
-    tokens."""
+    """Return a model behind an endpoint as a user's player; `meter` counts its tokens."""
     is_adapter = isinstance(user, AdapterUser)
     # States explicitly what a checkpoint's generation settings would change of our own adapter.
     neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -453,7 +448,6 @@ def _estimate_tokens(request: LineRequest) -> int:
 
 
 def _count_characters(message: Message) -> int:
-    """Return the length of a message: of its text and of its calls' names and arguments."""
     calls = sum(len(call.name) + len(str(call.arguments)) for call in message.tool_calls)
     return len(message.text) + calls
 
@@ -461,9 +455,9 @@ def _count_characters(message: Message) -> int:
 def build_user_view(
     scenario: str, messages: Sequence[Message], *, acts: bool, trained: bool = False
 ) -> list[Message]:
-    """Return what a model that plays a user reads: the rules, its situation, and what was said with
-    the roles turned around. `acts`: whether the user has tools; `trained`: whether the model was
-    trained to play users, and so is shown its situation alone."""
+    """Return a user's view for a model: the rules, its situation, and the conversation with the
+    roles turned around. `acts`: it has tools; `trained`: a trained model sees its situation
+    alone."""
     if trained:
         return _build_short_view(scenario, messages)
     rules = _TOOL_RULES + _RULES if acts else _RULES
@@ -471,9 +465,9 @@ def build_user_view(
 
 
 def _build_short_view(scenario: str, messages: Sequence[Message]) -> list[Message]:
-    """Return the situation as the first message of the other side, and what was said. What the
-    agent said before the user opens follows it in the same message: chat templates want turns. Each
-    prompt so begins with the one before it, and is read from there on."""
+    """Return the situation as the other side's first message, then the conversation. The agent's
+    words before the user opens join that message, because chat templates want turns. Each prompt
+    begins with the one before it, so caches can be used."""
     lines = swap_roles(messages) if messages else []
     if lines and lines[0].role == "user":
         return [Message(role="user", content=f"{scenario}\n\n{lines[0].text}"), *lines[1:]]
@@ -498,8 +492,7 @@ def _swap_role(message: Message) -> Message:
 
 
 def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str | None:
-    """Return which rule a candidate breaks, in words; None for a usable one. `acts`: whether the
-    user has tools."""
+    """Return which rule a candidate breaks; None for a usable one. `acts`: the user has tools."""
     text = message.text.strip()
     if message.tool_calls:
         return None if acts else "it calls a tool"

@@ -11,14 +11,12 @@ all succeed; Repair@m is that of pass@k (Chen et al. 2021), the chance that one 
 without a verdict (None) are left out.
 
 Intervals are Gaffke's (2005; Learned-Miller and Thomas 2020): a Bayesian bootstrap over the tasks
-and one more, imagined task, worth 0 for the lower bound and 1 for the upper. A plain percentile
-bootstrap sees only the spread it was shown: of 16 tasks that all pass it says [1, 1], and where
-most values are equal its "95 %" held the truth in 53 % of our simulated suites of 16 tasks. The
-imagined task stands for what was not seen. For one trial per task the bounds are those of Clopper
-and Pearson (16 of 16: [.79, 1]); no distribution is known for which they hold less often than they
-say. The price: with 50 tasks they are 5 to 40 % wider than the percentile's, most for nearly
-perfect agents. All tasks must be drawn from one population: a bound says nothing about a capability
-that no task was drawn from.
+and one imagined task, worth 0 for the lower bound and 1 for the upper. A plain percentile bootstrap
+says [1, 1] of 16 tasks that all pass, and its "95 %" held the truth in 53 % of our simulated suites
+of 16 tasks. For one trial per task the bounds are those of Clopper and Pearson (16 of 16: [.79,
+1]); no distribution is known for which they hold less often than they say. With 50 tasks they are 5
+to 40 % wider than the percentile's. All tasks must be drawn from one population: a bound says
+nothing about a capability that no task was drawn from.
 """
 
 from collections import Counter
@@ -60,10 +58,8 @@ def pass_hat(
     seed: int = 0,
     level: float = LEVEL,
 ) -> Interval:
-    """pass^k with its interval over tasks.
-
-    Raises ValueError where a task has fewer than k judged trials: to leave it out would select.
-    """
+    """Return pass^k with its interval over tasks. Raise ValueError where a task has fewer than k
+    judged trials: to leave it out would select."""
     values = [_all_of(c, n, k) for c, n in _counts(outcomes, k)]
     return mean(values, resamples=resamples, seed=seed, level=level)
 
@@ -88,11 +84,9 @@ def mean(
     seed: int = 0,
     level: float = LEVEL,
 ) -> Interval:
-    """The mean of one value per task, each in [0, 1], with its interval.
-
-    Raises ValueError for no values. A task's weight in a draw is exponential, so tasks of one value
-    weigh a gamma together: a draw costs as many numbers as there are distinct values.
-    """
+    """Return the mean of one value per task, each in [0, 1], with its interval. Raise ValueError
+    for no values. A draw costs one number per distinct value: the exponential weights of equal
+    values sum to a gamma."""
     if not values:
         raise ValueError("no task has a judged trial; there is nothing to estimate")
     return _estimate(tuple(sorted(Counter(values).items())), resamples, seed, level)
@@ -143,5 +137,4 @@ def _count_verdicts(verdicts: Sequence[bool | None]) -> tuple[int, int]:
 
 
 def _all_of(c: int, n: int, k: int) -> float:
-    """The chance that k of n trials, drawn without replacement, are among c."""
     return comb(c, k) / comb(n, k)

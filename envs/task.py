@@ -1,12 +1,10 @@
 """A task as an environment can execute it: who calls, what a perfect agent does, how it is judged.
 
-The log's `Task` (events/rollouts.py) is what a rollout says about its task; a `TaskDefinition` is
-all of it, and `record()` makes the former of the latter. It is plain data: it can be stored, sent
-and compared by its digest.
+A `TaskDefinition` is plain data: it can be stored, sent and compared by its digest. The log's
+`Task` (events/rollouts.py) is a part of it, which `record()` makes.
 
 A definition that no generator makes is named by its content: ENVIRONMENT/=SHA256. The sha256 is of
-the body, which is the definition without its id, for the id follows from the body. So whoever has
-an id and a body can tell whether they belong together.
+the body, the definition without its id, so it shows whether an id and a body belong together.
 """
 
 import json
@@ -315,9 +313,8 @@ class TaskDefinition(_Sparse):
     """The request in writing, for an agent that works alone: it has the tools of both parties and
     no user answers. None: there is a user."""
     prefix: tuple[Message, ...] = ()
-    """The conversation that an episode goes on from, without system prompt and greeting: what both
-    parties said, their calls, and what the tools answered. The calls are made again at the start of
-    every episode (episode.py)."""
+    """The conversation before the episode, without system prompt and greeting: messages, calls and
+    results. The calls are made again at the start of every episode (episode.py)."""
     lesson: Lesson | None = None
     """What follows the prefix, where it ends with a call that went wrong."""
     salt: str | None = None
@@ -341,8 +338,7 @@ class TaskDefinition(_Sparse):
 
     @property
     def first_aside(self) -> str | None:
-        """What a right agent says apart from its first answer; None where the task expects
-        nothing."""
+        """What a right agent says apart from its first answer; None where nothing is expected."""
         return None if self.lesson is None else self.lesson.reflection
 
     @property
@@ -373,14 +369,13 @@ class TaskDefinition(_Sparse):
 
     @property
     def signature(self) -> str | None:
-        """Digest that is equal for tasks that ask for the same calls; None where the calls are
-        unknown."""
+        """Digest that is equal for tasks with the same calls; None where the calls are unknown."""
         gold = self.criteria.gold_actions
         return None if gold is None else signature(gold)
 
     def record(self) -> Task:
-        """The task as rollouts name it; of one that is made of a person's session nothing but the
-        name and the kind."""
+        """Return the task as rollouts name it; name and kind alone if it is of a person's
+        session."""
         if self.salt is not None:
             return Task(id=self.id, environment=self.environment, capability=self.capability)
         return Task(
@@ -396,15 +391,13 @@ class TaskDefinition(_Sparse):
 
 
 def write_body(body: Mapping[str, Any]) -> str:
-    """Return a body as the text that is stored: ASCII, keys in their order, since a policy is shown
-    the arguments of calls in that order. Its hash is not of this text (compute_content_id), but the
-    text gives back a body with the same hash."""
+    """Return a body as stored text: ASCII, keys in their order, because a policy sees the arguments
+    of calls in that order. It reads back as a body with the same hash (compute_content_id)."""
     return json.dumps(body, separators=(",", ":"), allow_nan=False)
 
 
 def has_nul(body: Mapping[str, Any]) -> bool:
-    """Whether a text of a body has the character NUL, which no table holds: it would come back as
-    another body."""
+    """Whether a body has the character NUL, which no table holds."""
     # Without escaped backslashes, each such escape that is left is one of NUL.
     return "\\u0000" in write_body(body).replace("\\\\", "")
 

@@ -39,8 +39,7 @@ MAX_ARGUMENT_CHARACTERS: Final = 65_536
 """Longest arguments of one call, roughly as JSON: ten times what any task needs."""
 
 MAX_ARGUMENT_DEPTH: Final = 16
-"""Deepest nesting of arguments: no tool needs half of it, and nothing that copies or prints them
-can run out of stack."""
+"""Deepest nesting of arguments: tools need less than half, and no stack can run out."""
 
 _SHORT: Final = 10_000
 _FEW: Final = 100
@@ -111,8 +110,7 @@ class Toolset:
         self.database = database
 
     def fork(self, database: Database) -> Self:
-        """Return the same tools over `database`, a copy of theirs, with copies of all else that
-        they hold."""
+        """Return the same tools over `database`, with copies of all else that they hold."""
         other = object.__new__(type(self))
         if len(vars(self)) > 1:
             held = {name: value for name, value in vars(self).items() if name != "database"}
@@ -121,8 +119,8 @@ class Toolset:
         return other
 
     def has_same_state(self, other: Self) -> bool:
-        """Whether calls would work on the same state as `other`'s. A toolset whose state is not in
-        the database alone overrides it."""
+        """Whether calls work on the same state. A toolset with more state than the database
+        overrides it."""
         return self.database.same(other.database)
 
     @classmethod
@@ -172,15 +170,15 @@ class Toolset:
 
 
 class ToolAccess:
-    """The tools of both parties over one state: who may call what.
+    """The tools of both parties over one state.
 
         access = ToolAccess(AgentTools(database), UserTools(database))
         access.call("get_line", {...})                      the agent
         access.call("toggle_data", {}, requestor="user")    the user
 
-    Where the user has tools (dual control), each party reaches its own alone: for the other's it is
-    told that there is no such tool. In a solo task the agent has both. As with `Toolset.call`,
-    whatever is called returns a result and raises nothing.
+    In dual control each party reaches its own tools alone: the other's do not exist for it. In a
+    solo task the agent has both. As with `Toolset.call`, a call returns a result and raises
+    nothing.
     """
 
     __slots__ = ("_agent", "_solo", "_user", "database")
@@ -275,10 +273,8 @@ def _without_titles(schema: Any) -> Any:
 
 
 def _validate(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as the tool's types; strictly, so that "3" is no number. Raises.
-
-    As JSON, in which a date or a member of an enum is a string, as the schema says.
-    """
+    """Return the arguments as the tool's types, strictly: "3" is no number. They are read as JSON,
+    in which a date or a member of an enum is a string. Raises pydantic's ValidationError."""
     checked = tool.arguments.model_validate_json(to_json(dict(arguments)), strict=True)
     return {name: getattr(checked, _field(name)) for name in tool.parameters}
 
@@ -298,10 +294,8 @@ def _reject_call(message: str) -> ToolResult:
 
 
 def unusable(arguments: Mapping[str, Any]) -> str | None:
-    """Why no tool looks at these arguments, as a verb with its object; None where tools may.
-
-    Whatever passes can be copied, printed, hashed and stored without an exception.
-    """
+    """Return why no tool looks at these arguments, as a verb with its object; else None. Arguments
+    that pass can be copied, printed, hashed and stored without an exception."""
     if len(arguments) <= _FEW and _are_plain(arguments):
         return None
     length, level = 0, [dict(arguments)]

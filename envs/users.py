@@ -1,10 +1,8 @@
 """Scripted users: deterministic, and a function of the conversation alone.
 
-A script (task.py) says what the user opens with, what it answers to which question, and when it
-hangs up: conditional instructions are answers that match what the agent offers. A task without a
-script gets one that tells everything it knows at once and agrees to every question; that is enough
-for a scripted agent, and no person: let a model play the user (simulator.py) to measure an
-agent on such a task.
+A script (task.py) has the user's opening, its answers to what the agent says, and when it hangs up.
+A task without a script gets one that tells everything at once and agrees to every question. That
+suits scripted agents; to measure other agents, let a model play the user (simulator.py).
 """
 
 from collections.abc import Sequence

@@ -239,7 +239,6 @@ def second_choice(case: Case) -> Plan | None:
 
 
 def _draw_itinerary(case: Case, paid_bags: int) -> Itinerary:
-    """A flight there with everything that goes with it."""
     cabin, people = case.chance.choice(CABINS), case.party()
     offers = next(case.trips(cabin, len(people)))
     free = case.free_bags(cabin, len(people))

@@ -252,7 +252,6 @@ def move_flight(case: Case, reservation: Record, place: int) -> Action | None:
 
 
 def _plan_cancellation(case: Case, reservation: Record) -> Plan:
-    """A cancellation for the reason that the rules allow."""
     reason = PLANS if case.can_cancel(reservation) else ILLNESS
     if CANCELLED in case.statuses(reservation):
         reason = BY_AIRLINE

@@ -157,8 +157,6 @@ class _Card:
 
 
 class _Generator:
-    """One database in the making."""
-
     def __init__(self, seed: int) -> None:
         self.chance = Random(f"airline database {seed}")
         self.taken: set[str] = set()

@@ -260,6 +260,5 @@ def _certificate(case: Case, reservation: Record, each: int) -> Action:
 
 
 def _number(change: Action) -> str:
-    """The first flight of a change, by its number."""
     flight = change.arguments["flights"][0]
     return f"flight {flight['flight_number']} of {flight['date']}"

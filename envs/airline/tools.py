@@ -353,7 +353,6 @@ class AirlineTools(Tau2Toolset):
         ]
 
     def _seats(self, info: FlightInfo, cabin: str, count: int) -> ReservationFlight:
-        """The flight at today's price, if so many seats can be had."""
         number, day = info.flight_number, self._on_day(info.flight_number, info.date)
         if day["status"] != AVAILABLE:
             raise ValueError(f"Flight {number} not available on date {info.date}")

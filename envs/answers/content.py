@@ -52,7 +52,6 @@ def is_monologue(part: Any) -> bool:
 
 
 def _read_part(part: Any) -> str | None:
-    """Return the text of a part; None for a part that has none."""
     if isinstance(part, dict):
         name = "refusal" if part.get("type") == "refusal" else "text"
         part = (part[name] or "") if name in part else None

@@ -291,7 +291,6 @@ class MessageReader:
         self.add_reasoning(read.reasoning)
 
     def _read_call(self, piece: Mapping[str, Any]) -> _Fields:
-        """Return the fields of a call in OpenAI's envelope, of a custom tool, or without one."""
         for kind, field_name in (("function", "arguments"), ("custom", "input")):
             inner = piece.get(kind)
             if isinstance(inner, dict):
@@ -363,7 +362,6 @@ class MessageReader:
             pieces.append(text)
 
     def _read_objects(self, listed: Any, what: str) -> Iterable[Mapping[str, Any]]:
-        """Return the objects of a list."""
         objects = list_objects(listed)
         if not isinstance(listed, list) or len(objects) < len(listed):
             self._doubt(f"{what} is no list of objects", listed)

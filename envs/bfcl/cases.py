@@ -200,7 +200,6 @@ def parse(text: str, parameters: Mapping[str, Sequence[str]]) -> Action:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """The objects of a file of JSON Lines, each with its line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -210,7 +210,6 @@ def _is_native(task_id: str) -> bool:
 
 
 def _definition(case: Case, native: bool) -> TaskDefinition:
-    """Return the task of a case, in FC mode or with our prompt."""
     requests = [turn.says for turn in case.turns]
     if native and MORE_TOOLS in requests:
         sentence = read_official_sentence()

@@ -103,7 +103,6 @@ def _run(method: Callable[..., Any], arguments: dict[str, Any]) -> ToolResult:
 
 
 def _format_answer(value: Any) -> str:
-    """The answer as BFCL writes it."""
     if isinstance(value, dict):
         try:
             return json.dumps(value)

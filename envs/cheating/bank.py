@@ -229,7 +229,6 @@ def _repeat_results(attempt: Attempt) -> Iterator[Message]:
 
 
 def _list_values(text: str) -> list[str]:
-    """Return the single values of a result, and the result itself where it is no JSON."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -264,7 +263,6 @@ def _pair_writes(attempt: Attempt, known: Mapping[str, Any]) -> Iterator[tuple[A
 
 
 def _list_opposites(tool: str) -> Iterator[str]:
-    """Yield the names that a tool which undoes this one may have."""
     for pair in _OPPOSITES:
         for verb, opposite in (pair, pair[::-1]):
             if verb in tool.split("_"):
@@ -358,7 +356,6 @@ def _split(texts: Sequence[str], parts: int) -> Iterator[Message]:
 
 
 def _acts(knowledge: Knowledge) -> bool:
-    """Whether users act."""
     return knowledge.environment.user_toolset is not None
 
 

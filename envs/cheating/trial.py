@@ -129,7 +129,6 @@ def run_bank(
 def _measure(
     environment: Environment, capability: str, tasks: int, seed: int
 ) -> Generator[None, None, KindTrial]:
-    """Measure one kind. Yields after each task."""
     knowledge = yield from learn(environment, capability, first_seed=seed + tasks)
     applying = [name for name, cheater in CHEATERS.items() if cheater.applies(knowledge)]
     seeds = range(seed, seed + tasks)

@@ -159,19 +159,16 @@ def _read_numbers(text: str) -> frozenset[Decimal]:
 
 
 def _read_result(item: ExecutedCall | None, stateless: Collection[str]) -> set[Decimal]:
-    """Return the numbers that a result shows; none where the call failed or touched no state."""
     if item is None or item.result is None or item.failed or item.call.name in stateless:
         return set()
     return _collect_numbers(_parse(item.result.text))
 
 
 def _find_arguments(message: Message) -> set[Decimal]:
-    """Return the numbers in the arguments of a message's calls."""
     return _collect_numbers([call.arguments for call in message.tool_calls])
 
 
 def _parse(text: str) -> Any:
-    """Return a text as JSON, or as it is where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -192,7 +189,6 @@ def _collect_numbers(value: Any) -> set[Decimal]:
 
 
 def _walk(value: Any) -> Iterator[Any]:
-    """Yield a JSON value and all that it holds, keys of objects included."""
     waiting = [value]
     while waiting:
         item = waiting.pop()

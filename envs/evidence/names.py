@@ -108,8 +108,6 @@ def _find_tables(environment: Environment, task: TaskDefinition) -> "_Tables":
 
 @dataclass(frozen=True, slots=True)
 class _FirstState:
-    """A first state, by its environment and key."""
-
     environment: Environment
     key: str
     task: TaskDefinition = field(compare=False)
@@ -118,8 +116,6 @@ class _FirstState:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """The texts of a first state."""
-
     values: Mapping[str, _ValuesByWord]
     """Of each field, those that a user may name."""
     fields: Mapping[str, frozenset[str]]
@@ -160,7 +156,6 @@ def _read_tables(state: _FirstState) -> _Tables:
 
 
 def _list_keys(record: Any) -> Iterator[str]:
-    """Yield the names of all fields in a record."""
     if isinstance(record, dict):
         yield from record
         for value in record.values():
@@ -182,7 +177,6 @@ def _has_whole(text: str, value: str) -> bool:
 
 
 def _list_arguments(environment: Environment, task: TaskDefinition) -> Iterator[set[str]]:
-    """Yield the names of the arguments of each of the agent's tools."""
     for schema in environment.schemas(task):
         yield set(schema["function"].get("parameters", {}).get("properties", {}))
 

@@ -49,7 +49,6 @@ class Proposals:
 
     @cached_property
     def _verbs(self) -> set[str]:
-        """The verbs of the agent's writing tools."""
         return {_find_verb(name) for name in self._environment.writes}
 
     @cached_property

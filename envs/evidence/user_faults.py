@@ -142,8 +142,6 @@ def _find_first_fault(
 
 
 class _Observer:
-    """Follows one transcript."""
-
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self._environment, self._task = environment, task
         self._exact: User = environment.user(task)
@@ -284,7 +282,6 @@ class _Observer:
     def _check_end(
         self, place: int, asked: str, message: Message, expected: Message
     ) -> UserFault | None:
-        """Return whether the user hangs up too early."""
         script = self._task.script
         if expected.text and any(token in expected.text for token in STOP_TOKENS):
             return None
@@ -460,7 +457,6 @@ def is_lost(environment: Environment, task: TaskDefinition, messages: Sequence[M
 def _has_violation(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> bool:
-    """Whether the agent broke the policy; what is missing from the first message on is none yet."""
     open_from_start = set(environment.violations(task, messages[:1]))
     return any(item not in open_from_start for item in environment.violations(task, messages))
 
@@ -481,7 +477,6 @@ def _has_wrong_write(
 
 
 def _writes(environment: Environment, item: ExecutedCall) -> bool:
-    """Whether a call is one of the agent's in this episode, and its tool changes the state."""
     return item.sampled and item.requestor == "assistant" and item.call.name in environment.writes
 
 

@@ -206,7 +206,6 @@ class _Maker:
         wanted: Mapping[Operator, int],
         made: Counter[Operator],
     ) -> None:
-        """Make lessons of each operator and count them in `made`. Raises NoTrajectory."""
         task = source.task if isinstance(source, Trajectory) else source
         grader = Grader(self._environment, task)
         trajectory, places = self._find_places(source, grader)

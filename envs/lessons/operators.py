@@ -127,7 +127,6 @@ def _change_type(arguments: Arguments, name: str, *_: Any) -> Arguments | None:
 def _rename(
     arguments: Arguments, name: str, properties: Mapping[str, Any], _: SeenValues, chance: Random
 ) -> Arguments | None:
-    """Give an argument under another name, in its place."""
     aliases = [
         _CAPITAL.sub(lambda match: match[1].upper(), name),
         name.removesuffix("_id").removesuffix("_ids"),
@@ -143,7 +142,6 @@ def _rename(
 def _shift(
     arguments: Arguments, name: str, _: Mapping[str, Any], __: SeenValues, chance: Random
 ) -> Arguments | None:
-    """Make a number one larger or one smaller."""
     value = arguments[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

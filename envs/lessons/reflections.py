@@ -114,7 +114,6 @@ def find_cause(error: str) -> str:
 
 
 def _read_error(text: str) -> str:
-    """Return the text of an error that is an object."""
     if not text.startswith("{"):
         return text
     try:

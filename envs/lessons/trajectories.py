@@ -162,7 +162,6 @@ def follow(environment: Environment, trajectory: Trajectory) -> Iterator[Turn]:
 
 
 def _group(messages: Sequence[Message]) -> Iterator[tuple[Message, list[Message]]]:
-    """Yield each message of a party with the results that follow it."""
     place = 0
     while place < len(messages):
         end = place + 1

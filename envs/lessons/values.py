@@ -127,7 +127,6 @@ def find_texts(value: Any) -> Iterator[str]:
 
 
 def _list_names(name: str) -> Iterable[str]:
-    """The names under which a value of an argument may be seen."""
     stem = name.removesuffix("_ids").removesuffix("_id")
     return (name, f"{name}s", f"{stem}s", stem, f"{stem}_id")
 

@@ -67,7 +67,6 @@ def _measure_node(kind: Any, value: Any) -> int | None:
 
 
 def _has_choice(tree: Iterable[Any]) -> bool:
-    """Whether one text can be read as a tree in several ways."""
     return any(
         kind is op.BRANCH or (kind in _REPEATS and value[0] < value[1])
         for kind, value in _walk(tree)

@@ -77,7 +77,6 @@ _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
 def _encode(text: str) -> str:
-    """Return a text as translated patterns read it."""
     if text.isascii():
         return text.replace("_", f"_{_MARK}_")
     text = _HALF_PAIR.sub("\ufffd", text.translate(_FOLDED))

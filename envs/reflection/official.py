@@ -151,7 +151,6 @@ def _has_bare_call(text: str) -> bool:
 
 
 def _read_lists(text: str, strict: bool) -> list[dict[str, Any]]:
-    """Return the objects of all lists of calls."""
     calls: list[dict[str, Any]] = []
     names = [match.start() for match in re.finditer('"name"', text)]
     fields = [match.start() for match in re.finditer('"parameters"', text)]

@@ -110,5 +110,4 @@ def _read(name: str, arguments: Mapping[str, Any] | str) -> ParsedCall | None:
 
 
 def _unreadable(call: ToolCall) -> ParsedCall:
-    """Return a call that equals none of a lesson."""
     return ParsedCall(call.name.strip(), {}, "")

@@ -63,7 +63,6 @@ def combine_with_verdict(repair: float, verdict: float) -> float:
 
 
 def _score(completion: Parts, gold: Parts, equal: bool) -> float:
-    """Return S, the weighted mean over the parts that gold has."""
     total = weight = 0.0
     if gold.reflection:
         weight += REFLECTION
@@ -78,7 +77,6 @@ def _score(completion: Parts, gold: Parts, equal: bool) -> float:
 
 
 def _penalty(completion: Parts, gold: Parts) -> float:
-    """Return P."""
     penalty = 0.0
     for importance, present, expected in (
         (REFLECTION, bool(completion.reflection), bool(gold.reflection)),
@@ -96,6 +94,5 @@ def _penalty(completion: Parts, gold: Parts) -> float:
 
 
 def _line_up(parts: Parts) -> str:
-    """Return all parts as one text."""
     calls = [{"name": call.name, "arguments": call.arguments} for call in parts.calls]
     return f"{parts.reflection} {json.dumps(calls)} {parts.final}"

@@ -156,8 +156,6 @@ def build_database(seed: int) -> Database:
 
 
 class _Generator:
-    """One database in the making."""
-
     def __init__(self, seed: int) -> None:
         self.chance = Random(f"retail database {seed}")
         self.taken: set[int] = set()

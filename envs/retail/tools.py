@@ -381,7 +381,6 @@ class RetailTools(Tau2Toolset):
 
 
 def _item(order: Record, item_id: str) -> Record:
-    """The first item of the order with this id."""
     return next(item for item in order["items"] if item["item_id"] == item_id)
 
 

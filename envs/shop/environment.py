@@ -95,7 +95,6 @@ class Shop(Environment):
 
 
 def _case(capability: str, database: int, chance: Random, phrasing: int | None) -> Case:
-    """A customer with three orders; for `one_order`, the one with a single order."""
     tables = make_tables(database)
     single = capability == "one_order"
     users = [user for user in tables["users"].values() if (len(user["orders"]) == 1) == single]

@@ -72,7 +72,6 @@ def _parse(expression: str) -> ast.expr:
 
 
 def _evaluate(root: ast.expr) -> Any:
-    """The value of the tree: operands first, then what is done with them."""
     waiting: list[ast.expr] = [root]
     ordered: list[ast.expr] = []
     while waiting:

@@ -122,8 +122,6 @@ _AREAS: Final = ("217", "319", "423", "541", "715", "828")
 
 
 class _Generator:
-    """Draws one state."""
-
     def __init__(self, chance: Random) -> None:
         self.chance = chance
         self.taken: set[str] = set()

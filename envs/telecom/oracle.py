@@ -75,7 +75,6 @@ class TelecomOracle(GoldAgent):
         return all(str(value) in text for value in self.actions[0].arguments.values())
 
     def _count_done(self, messages: Sequence[Message]) -> int:
-        """How many gold actions were made or asked for."""
         done = 0
         calls: dict[int, list[ExecutedCall]] = {}
         for item in executed_calls(messages):
@@ -91,7 +90,6 @@ class TelecomOracle(GoldAgent):
         return done
 
     def _has_consent(self, action: Action, messages: Sequence[Message]) -> bool:
-        """Whether it has just asked for leave, and was answered."""
         return len(messages) >= 2 and messages[-2].text == self.question(action)
 
 

@@ -168,7 +168,6 @@ def _check_transfer(task: TaskDefinition, messages: Sequence[Message]) -> Iterat
 
 
 def _find_customers(answer: str) -> set[str]:
-    """The ids of the customers that a lookup found."""
     try:
         records = json.loads(answer)
     except (ValueError, RecursionError):

@@ -333,7 +333,6 @@ def _explain_missed(graph: MilestoneGraph, match: Match) -> Iterator[str]:
 
 
 def _describe(graph: MilestoneGraph, place: int) -> str:
-    """What a milestone asks for, in short."""
     constraints = [c for c in graph.milestones[place].constraints if c.relation != "guardrail"]
     texts = (f"{c.table} {c.relation} {list(c.rows)}" for c in constraints)
     return "; ".join(texts)[:_SHOWN]

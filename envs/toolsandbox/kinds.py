@@ -61,7 +61,6 @@ class Kind(NamedTuple):
 
 
 def _on(*switches: str) -> tuple[Action, ...]:
-    """Switching these on, low battery mode off."""
     return tuple(action(_SWITCH[name][1], on=name != "low_battery_mode") for name in switches)
 
 
@@ -433,7 +432,6 @@ def _current_city(case: Case) -> Plan:
 
 
 def _city(place: Place) -> str:
-    """The city as the address has it."""
     return place.address.split(", ")[-3]
 
 

@@ -155,7 +155,6 @@ def _assign(costs: Sequence[Sequence[float]]) -> float:
 
 
 def _cost(constraint: Constraint, row: Row, target: Row) -> float:
-    """The mean of the columns' -log similarities."""
     total = 0.0
     for column, value in target.items():
         measure = constraint.columns.get(column, _EXACT)
@@ -262,7 +261,6 @@ def _split(text: str) -> list[str]:
 
 
 def _count_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest common subsequence."""
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0
