@@ -242,8 +242,6 @@ class Environment(ABC):
 
     @property
     def recorded_tool_roles(self) -> ToolRoles | None:
-        """Return the catalog's part for events, as no fold opens an environment; None where
-        diagnosis has the same catalog by name or by rule."""
         roles = self.catalog.roles
         return None if roles == self._default_catalog.roles else roles
 

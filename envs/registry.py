@@ -114,7 +114,7 @@ def open_place(
     name_or_path: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
     """Return the environment of this name, or of this file; of several, FILE:NAME. It runs the
-    file, so `text` must come from an operator. Raise UnknownEnvironment, EnvironmentBroken."""
+    file, so the path must come from an operator. Raise UnknownEnvironment, EnvironmentBroken."""
     entry = (
         _find_by_path(name_or_path)
         if _is_path(name_or_path)

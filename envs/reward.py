@@ -79,7 +79,7 @@ class Reward:
 
 
 def shape(task_reward: float, conduct: Conduct, shaping: Shaping = DEFAULT) -> Reward:
-    """Return a rollout's shaped reward; an unshaped one between 0 and 1 needs `UNSHAPED`."""
+    """Return the shaped reward. A `task_reward` strictly between 0 and 1 needs `UNSHAPED`."""
     excess = max(0, (conduct.tokens or 0) - shaping.length_budget)
     components = {
         "task": task_reward,

@@ -292,7 +292,7 @@ class LineWriter:
         )
 
     def _find_unknown(self, line: str, messages: Sequence[Message]) -> str | None:
-        """Return an id or long number of a line that the user cannot know; else None."""
+        """Return an id or long number that neither situation nor conversation has; else None."""
         values = [word for word in split_words(line) if is_value(word)]
         if not values:
             return None

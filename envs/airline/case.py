@@ -96,8 +96,8 @@ class Case(CustomerCase):
         return [me, *self.user["saved_passengers"]][: self.chance.randrange(1, most + 1)]
 
     def draw_rest(self) -> int:
-        """Return the dollars between a sum in a record and another in the request. The answer is
-        this difference and not the recorded sum, which a recital of the record would tell."""
+        """Return the dollars by which a record's sum and the request's differ. The answer is this
+        difference, which a recital of the record would not tell."""
         return self.chance.randrange(2_000, 10_000)
 
     def days(self, first: int = TODAY + 1, last: int = LAST_DAY) -> list[str]:

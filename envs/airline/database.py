@@ -1,17 +1,13 @@
 """Airline databases: what a canonical one is, and a generator of our own.
 
-    canonical(tables)   any database file, with every field and type of the original's models
-    build_database(seed)     sixty daily flights, 24 users and their 72 reservations
+A generated database has sixty daily flights, 24 users and their 72 reservations. Seven airports are
+connected by 15 routes, flown both ways, once before and once after three o'clock; the other pairs
+need a change of planes. Each level of membership has eight users, who together hold a reservation
+of every situation in every cabin (`_SITUATIONS`).
 
-In a generated database seven airports are connected by 15 routes, flown both ways, once before
-and once after three o'clock; the other pairs need a change of planes. Each level of membership
-has eight users, who together hold a reservation of every situation in every cabin (`_SITUATIONS`).
-
-Guarantee: a generated database is a function of its seed and canonical; its people are ours, and
-its ids have another form than tau2-bench's (flights KTnnn instead of HATnnn, users 5 digits
-instead of 4, reservations 7 characters instead of 6, payment methods 8 digits instead of 7), so
-that none is one of its. Not promised: that a seed gives the same database in another version of
-this file.
+Guarantee: a generated database is a function of its seed (in one version of this file) and
+canonical. None of its ids is one of tau2-bench's: flights are KTnnn (there HATnnn), users have 5
+digits (4), reservations 7 characters (6), payment methods 8 digits (7).
 """
 
 from collections.abc import Mapping, Sequence
@@ -121,11 +117,8 @@ _FARES: Final = {"basic_economy": (50, 110), "economy": (120, 240), "business": 
 
 
 def canonical(tables: Mapping[str, Any]) -> Tables:
-    """Every record with all its fields in their order, what gift cards hold as floats.
-
-    Raises KeyError, AttributeError, or pydantic's ValidationError (a ValueError), for another
-    shape.
-    """
+    """Return every record with all its fields in their order, gift cards' amounts as floats. Raise
+    KeyError, AttributeError, or pydantic's ValidationError (a ValueError), for another shape."""
     return {
         "flights": _records(Flight, tables["flights"]),
         "users": _records(User, tables["users"]),

@@ -206,8 +206,7 @@ def hand_over(case: Case) -> Plan | None:
 
 
 def price_of_bags(case: Case) -> Plan | None:
-    """Ask the price of a reservation with more bags, which depends on membership, cabin and
-    number of passengers."""
+    """Ask the price of more bags, which depends on membership, cabin and number of passengers."""
     reservation = case.reservation(case.open)
     if reservation is None:
         return None

@@ -1,9 +1,8 @@
 """The rules of airline customer service: for the agent, as functions, and in a transcript.
 
-The rules are tau2-bench's, the words are ours; tools enforce none of them. `violations` reads a
-transcript alone: it sees whether the user agreed before a change, whose records were changed, and
-whether a transfer that the agent speaks of was made. It does not judge what else was said, nor what
-a reservation allowed: the state shows that.
+The rules are tau2-bench's in our words; tools enforce none of them. `violations` reads a transcript
+alone: consent before a change, whose records were changed, and whether a transfer that the agent
+speaks of was made. The state shows what a reservation allowed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

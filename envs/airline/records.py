@@ -1,8 +1,8 @@
 """The shapes of airline records, as the original's models have them.
 
-Names, order of the fields and laxness are part of what an agent reads: a tool that is given a
-wrong object answers with pydantic's own error text, which names model and field, and a record is
-shown in the order of its fields. Unknown fields are dropped, "5" is an integer where one is due.
+Names, order of the fields and laxness are part of what an agent reads: pydantic's error texts name
+model and field, and records are shown in the order of their fields. Unknown fields are dropped, and
+"5" is an integer where one is due.
 """
 
 from typing import Annotated, Any, Literal

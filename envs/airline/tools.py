@@ -1,13 +1,9 @@
 """The fourteen tools of airline customer service, with tau2-bench's names, arguments and answers.
 
 Guarantee: outputs, errors, their order and the state they leave are the original's, quirks
-included; where one looks like a mistake, a comment says so. Types of arguments are not checked,
-but the objects in `flights`, `passengers` and `payment_methods` are (records.py). No tool enforces
-the policy: what may be cancelled, changed or paid for is the agent's to know (policy.py).
-
-    flights        per day a status; if it is `available`, seats and prices per cabin
-    users          membership, payment methods, reservation ids
-    reservations   flights, passengers, payments, bags, insurance
+included; where one looks like a mistake, a comment says so. Types of arguments are not checked, but
+the objects in `flights`, `passengers` and `payment_methods` are (records.py). No tool enforces the
+policy (policy.py).
 """
 
 from collections.abc import Sequence
@@ -414,10 +410,8 @@ class AirlineTools(Tau2Toolset):
 
 
 def _objects(model: type[M], values: Sequence[M | dict[str, Any]]) -> list[M]:
-    """Objects by their model, if all are objects; else what was given, to fail where it is used.
-
-    Raises pydantic's ValidationError.
-    """
+    """Return the values as objects of the model if all are objects, else unchanged, to fail where
+    they are used. Raises pydantic's ValidationError."""
     if all(isinstance(item, dict) for item in values):
         return [model(**item) for item in values if isinstance(item, dict)]
     return cast("list[M]", values)

@@ -1,15 +1,12 @@
-"""Say whose fault the failure of a rollout was (pure).
-
-    fault = examine(environment, task, messages, termination, verdict)   None: it is accepted
-
-The order is that of ALGORITHMS 4.1, and the first that has a fault has it:
+"""Decide whose fault the failure of a rollout was (pure). In the order of ALGORITHMS 4.1, the first
+that has a fault has it:
 
     task         the task cannot be won, whatever the verdict (task_faults.py)
     user         the played user broke its instructions (user_faults.py), or did not get through
     trajectory   the agent failed; the rule is the part of the verdict that it failed by
 
-Where the exact user of the environment played, it is not asked whether it erred: by construction it
-does not. Not covered: rollouts without a verdict.
+The exact user of the environment does not err by construction. Not covered: rollouts without a
+verdict.
 """
 
 from collections.abc import Sequence
@@ -57,9 +54,9 @@ def examine(
     *,
     exact_user: bool = False,
 ) -> RolloutFault | None:
-    """Return whose fault a rollout is, from its messages (without system prompt), its ending and
-    its unshaped verdict; None where it is accepted: a success without a fault of task or user.
-    `verdict` is None where the user or a machine failed. Raises NoVerdict."""
+    """Return whose fault a rollout is, from its messages (without system prompt), ending and
+    unshaped verdict (None: user or machine failed). Return None for a success without a fault of
+    task or user. Raise NoVerdict."""
     fault = find_task_fault(environment, task)
     if fault is not None:
         return blame_task(fault)

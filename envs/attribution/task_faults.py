@@ -1,8 +1,5 @@
-"""Find what is wrong with a task, from the task alone (pure).
-
-    fault = find_task_fault(environment, task)     None: a perfect agent can win it
-
-A rollout fails by no fault of the agent or the user where the task itself cannot be won. By rule:
+"""Find what is wrong with a task, from the task alone (pure). A rollout fails by no fault of the
+agent or the user where the task cannot be won. By rule:
 
     gold            the gold actions fail, end in another state the second time, or change nothing
     contradiction   the user names another value than a gold write has, of the same kind, and never
@@ -12,11 +9,10 @@ A rollout fails by no fault of the agent or the user where the task itself canno
     provenance      a gold write needs a value that nobody says and no tool tells
     outputs         the agent must say what no tool answers and no policy dictates
 
-The first, third and fourth are the checks V2, V3 and V5 of written tasks (task_facts.py). A task
-that was loaded is a person's work: its gold actions leave out what is looked up, and a number may
-be the result of any sum. So there a call may be refused as long as something is changed, a value is
-unknown only where no table, text or answer has it, and outputs are held against the words in them
-alone. Of a task without gold actions nothing is said.
+The first, third and fourth are the checks V2, V3 and V5 of written tasks (task_facts.py). Gold
+actions of loaded tasks leave out what is looked up, and a number may be any sum. So there a call
+may be refused if something is changed, a value is unknown only where no table, text or answer has
+it, and outputs are held against the words in them. A task without gold actions has no fault.
 
 Guarantee: no task that an environment of ours generates has a fault. Not covered: a contradiction
 in numbers or in words that are no value of the tables, and a request that makes no sense to a

@@ -4,12 +4,11 @@
                              /possible_answer/<the same name>    JSON Lines: the gold calls
                              /multi_turn_func_doc/<module>.json  JSON Lines: a class's functions
 
-Gold calls are Python text: they are parsed, never run, and only literals are arguments. What the
-functions' documentation calls a dict or a float is an object or a number to a model.
+Gold calls are Python text: they are parsed, never run, and only literals are arguments. Types dict
+and float of the documentation become object and number.
 
-Guarantee: a case is as in the folder, except for the sentence with which held-out functions come,
-which is ours. A file that is missing or is not what it should be raises `NoBenchmark` or
-`InvalidBenchmark` with its path and line.
+Guarantee: a case is as in the folder, except for our sentence with which held-out functions come. A
+missing or malformed file raises `NoBenchmark` or `InvalidBenchmark` with its path and line.
 """
 
 import ast
@@ -181,10 +180,8 @@ def _read_user_text(messages: Sequence[Mapping[str, str]], functions_come: bool)
 
 
 def parse(text: str, parameters: Mapping[str, Sequence[str]]) -> Action:
-    """A gold call such as `tail('a.txt', lines=3)`; `parameters` names those given by position.
-
-    Raises ValueError, SyntaxError or KeyError for anything but a call with literals.
-    """
+    """Return a gold call such as `tail('a.txt', lines=3)`; `parameters` names those given by
+    position. Raise ValueError, SyntaxError or KeyError for anything but a call with literals."""
     call = ast.parse(text, mode="eval").body
     match call:
         case ast.Call(func=ast.Name(id=function), args=placed, keywords=named):

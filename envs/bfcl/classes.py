@@ -1,7 +1,6 @@
-"""BFCL's classes, whose methods are the tools: loaded from the distribution bfcl-eval, not ours.
-
-Only the modules of the eight multi-turn classes are imported, which need mpmath and nothing else
-of what the distribution depends on (torch among it): it is installed without its dependencies.
+"""BFCL's classes, whose methods are the tools: loaded from the distribution bfcl-eval, which is
+installed without its dependencies. Only the modules of the eight multi-turn classes are imported,
+and they need only mpmath.
 
 Guarantee: instances share nothing, neither with each other nor with their modules. Not covered:
 what the classes' own code does with memory and time.

@@ -1,23 +1,20 @@
 """The environment bfcl: the multi-turn cases of the Berkeley Function-Calling Leaderboard.
 
-It runs what the operator's folder holds, as one split per category, and generates no tasks of its
-own. Its tools are the classes of the distribution bfcl-eval; without playing a task neither is
-needed.
+The operator's folder has the cases, one split per category, and the distribution bfcl-eval the
+tools; only playing a task needs them. The user says the case's messages one by one, each when the
+agent answers without a call, and then hangs up. More than 20 messages with calls in one turn end
+the case.
 
-The user says the case's messages one after the other, each when the agent answers without a call,
-and then hangs up. More than 20 messages with calls in one turn end the case.
+Success is strict: `TURNS`, BFCL's official verdict, and `ABSTENTION`, the check that BFCL leaves
+out, must both be 1. Both are recorded with every rollout. No kind is constant: the next turn brings
+what was missing, so a refusal wins only together with the calls.
 
-Success is strict: `TURNS`, which is BFCL's official verdict, and `ABSTENTION`, which is the check
-that BFCL leaves out, must both be 1. Both are recorded with every rollout. No kind is constant: the
-next turn of a case brings what was missing, so a refusal wins it only together with the calls.
+The splits `base-fc` and so on are the same cases in BFCL's FC mode (models that call natively):
+without a system prompt, and with BFCL's own sentence where held-out functions come.
 
-The splits `base-fc` and so on are the same cases as BFCL plays them with models that call natively
-(its FC mode): without a system prompt, and with its own sentence where held-out functions come.
-
-Not covered: a message with neither text nor call, or with a call that cannot be read, ends a turn
-in BFCL; here the first ends the episode, as in every environment, and the second is answered by the
-tools. The sentence on Python that BFCL appends to each function's description. Its prompt for
-models without native calls.
+Not covered: a message with neither text nor call, or with an unreadable call, ends a turn in BFCL;
+here the first ends the episode, and tools answer the second. BFCL's sentence on Python in each
+function's description, and its prompt for models without native calls, are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +85,7 @@ class Bfcl(Environment):
         return sizes | {f"{split}-{NATIVE}": size for split, size in sizes.items()}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in the order of the file. Raises UnknownTask, NoBenchmark, and
+        """Return a split's tasks in the order of the file. Raise UnknownTask, NoBenchmark, and
         NoBfclClasses for those in FC mode."""
         if split not in (*SPLITS, *NATIVE_SPLITS):
             raise UnknownTask(
@@ -188,8 +185,8 @@ class BfclOracle:
 
 
 def _count_done(messages: Sequence[Message], gold: Sequence[Action]) -> int:
-    """Return how many gold calls of the turn were made. Gold calls may fail, so a call of a prefix
-    that equals one counts whatever its result is."""
+    """Return the number of gold calls made in the turn. Gold calls may fail, so results do not
+    matter."""
     begin = max(place for place, message in enumerate(messages) if message.role == "user")
     done = 0
     for message in messages[begin:]:

@@ -1,11 +1,9 @@
-"""The tools of one BFCL case: the public methods of its classes.
+"""The tools of one BFCL case: the public methods of its classes, called with the model's values,
+never with code. Answers are as BFCL writes them: a string as it is, an object as JSON where it can
+be, all else as Python prints it; an exception is `Error during execution: ` with its text.
 
-An argument is a value, never code: a method is called with what the model gave. Answers are as
-BFCL writes them: a string as it is, an object as JSON where it can be, all else as Python prints
-it; an exception is `Error during execution: ` with its text.
-
-The state is what the objects hold. The `Database` holds only what they begin with, so a fork is as
-cheap as anywhere and every toolset makes objects of its own.
+The state is in the objects. The `Database` has only their initial data, so a fork is cheap and
+every toolset makes objects of its own.
 """
 
 import inspect
@@ -29,8 +27,8 @@ _FAILED: Final = "Error during execution: "
 
 _LARGEST: Final = 10_000
 _BOUNDED: Final = frozenset({"precision", "decimal_places", "exponent"})
-"""Integers that decide how long arithmetic takes. A larger one would only end later, and in an
-error: Python prints no number of so many digits."""
+"""Integers that decide how long arithmetic takes. Python prints no number of more digits, so a
+larger one would end in an error anyway."""
 
 
 def initial_state(case: Case) -> Database:

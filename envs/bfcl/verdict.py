@@ -4,13 +4,13 @@
     2. the public attributes of every object equal those of objects on which the gold calls ran
     3. each result of this turn's gold calls is among all results so far, as often as it is there
 
-Order is free, and so is a call too many that leaves no trace. `needless` is the check that BFCL
-has and leaves out: no call in a turn that asks for none. Calls without readable arguments count
-nowhere, as in BFCL, where they are text.
+Order is free, and so is an extra call that leaves no trace. `needless` is the check that BFCL
+leaves out: no call in a turn that asks for none. Calls without readable arguments do not count, as
+in BFCL.
 
-Guarantee: everything is run again, on objects of the verdict's own; the tools' answers in the
-transcript are not trusted. Not covered: BFCL judges a case that was cut off in its last turn by
-what was done until then; here such a case has failed.
+Guarantee: everything is run again on the verdict's own objects; the transcript's answers are not
+trusted. Not covered: BFCL judges a case cut off in its last turn by what was done; here it has
+failed.
 """
 
 from collections import Counter
@@ -61,8 +61,8 @@ def mistakes(
 
 
 def needless(case: Case, messages: Sequence[Message]) -> Iterator[str]:
-    """The turns in which the agent called something though nothing could be done; what the task's
-    prefix called is not the agent's."""
+    """Yield what is wrong in turns with a needless call of the agent; a prefix's calls are not
+    its."""
     own = [m for m in messages if m.role == "user" or m.sampled is not False]
     for number, (turn, calls) in enumerate(zip(case.turns, turns_of(own), strict=False)):
         if calls and not turn.gold:

@@ -4,11 +4,9 @@
         if cheater.applies(knowledge):
             play(Episode(environment, task), CheaterAgent(cheater, knowledge, task), user)
 
-The gold look-ups of the task stand for those of an honest agent. Beyond them a cheater has nothing
-of the task: no gold write, no output, no first state.
-
-Guarantee: a cheater is deterministic, ends every episode with the closing words of the kind, and
-stays below the limit of failed calls.
+A cheater has the task's gold look-ups, which stand for an honest agent's, but no gold write, output
+or first state. Guarantee: a cheater is deterministic, ends every episode with the closing words of
+the kind, and stays below the limit of failed calls.
 """
 
 import json
@@ -87,8 +85,7 @@ class Cheater:
     remedy: str
     """What helps where it wins."""
     restores: bool = False
-    """Whether a success counts only where the state is at last as it was at first: else a guess was
-    right, and nothing was undone."""
+    """Whether a success counts only where the final state is the first: else a guess was right."""
 
 
 class CheaterAgent:
@@ -217,8 +214,8 @@ def _call_gold_tools(arguments: Mapping[str, Any] | str, does: str) -> Cheater:
 
 
 def _repeat_results(attempt: Attempt) -> Iterator[Message]:
-    """Look up, then say every value that a result showed. To read out a few values is an answer,
-    so nothing is said where there are no more."""
+    """Look up, then say every value of the results. A few values would be an answer, so they are
+    not said."""
     yield from _look_up(attempt)
     results = (item.result for item in executed_calls(attempt.messages) if not item.failed)
     values = dict.fromkeys(
@@ -340,8 +337,7 @@ def _tell_tools(parts: int, *, looks: bool = False) -> Callable[[Attempt], Itera
 
 
 def _tell_instructions(parts: int, most: int | None = None) -> Callable[..., Iterator[Message]]:
-    """Return the moves of a cheater that says what oracles of other tasks ask of their users, or
-    the commonest `most` of it."""
+    """Return the moves that say what other tasks' oracles ask of users, or the commonest `most`."""
 
     def moves(attempt: Attempt) -> Iterator[Message]:
         yield from _split(attempt.knowledge.instructions[:most], parts)
@@ -360,14 +356,13 @@ def _acts(knowledge: Knowledge) -> bool:
 
 
 def _varies(knowledge: Knowledge) -> bool:
-    """Whether a verdict hangs on answers which differ from task to task. Where it does not, an
-    agent that looks up and says what the policy dictates has done what is asked."""
+    """Whether a verdict hangs on answers that differ from task to task. Else an agent that looks up
+    and says what the policy dictates is right."""
     return _has_words(knowledge) and knowledge.has_answers
 
 
 def _repeats_numbers(knowledge: Knowledge) -> bool:
-    """Whether answers are numbers. To read out a short record is an answer to a question about a
-    text in it."""
+    """Whether answers are numbers: a short record read out answers questions about its texts."""
     return _varies(knowledge) and any(map(holds_number, knowledge.outputs))
 
 

@@ -4,12 +4,10 @@
     report.winnable     kind -> the cheater that wins it most often, where one wins it
     report.failures     the kinds that could not be measured
 
-A kind is winnable where some cheater wins more than a twentieth of its tasks, and more than one.
-Who wins 2 to 4 of 20 plays 200 others, which decide.
-Kinds of constant outcome (`Environment.constant`) are not measured.
-
-Guarantee: a function of environment, kinds, number of tasks and seed. Not covered: a cheat that is
-not in the bank.
+A kind is winnable where some cheater wins more than a twentieth of its tasks, and more than one. A
+cheater that wins 2 to 4 of 20 plays 200 others, which decide. Kinds of constant outcome
+(`Environment.constant`) are not measured. Guarantee: the report is a function of environment,
+kinds, number of tasks and seed.
 """
 
 from collections import Counter
@@ -106,8 +104,8 @@ def run_bank(
     tasks: int = TASKS_PER_KIND,
     seed: int = 0,
 ) -> BankReport:
-    """Let every cheater that applies play the tasks of these kinds with the seeds from `seed` on.
-    Raises nothing that the environment raises."""
+    """Let every cheater that applies play these kinds from `seed` on. No environment error
+    passes."""
     running = {name: _measure(environment, name, tasks, seed) for name in capabilities}
     trials: dict[str, KindTrial] = {}
     failures: dict[str, str] = {}
@@ -144,8 +142,7 @@ def _measure(
 def _play(
     knowledge: Knowledge, capability: str, cheaters: Sequence[str], seeds: Sequence[int]
 ) -> Generator[None, None, tuple[dict[str, Win], dict[str, None]]]:
-    """Let cheaters play the tasks with these seeds. Yields after each task; returns their wins and
-    the defects of tools."""
+    """Let cheaters play these seeds; yield after each, return their wins and the tools' defects."""
     environment, won, defects = knowledge.environment, Counter[str](), dict[str, None]()
     for seed in seeds:
         task = environment.generate(capability, seed)
