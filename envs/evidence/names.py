@@ -2,9 +2,6 @@
 
     names = list_names(environment, task)
     names.find("send it to aldgate")        the values of the tables that a text has as whole words
-    list_names_like(environment, task, "street", "Aldgate", common)     of one kind alone: what
-                                            stands in the tables where this value does, or under
-                                            this name
 
 The tables of a first state are read once for all tasks that begin in it, since those of a real
 benchmark have a hundred thousand texts. What a task adds, which fields count, is looked up.
@@ -75,9 +72,8 @@ def list_names_like(
     value: str,
     common: frozenset[str],
 ) -> Names:
-    """Return the names of the kind of an argument's value: what stands in the tables in which a
-    task begins under the names under which the value does, or under the argument's. `common`:
-    list_common_words."""
+    """Return the names of an argument's kind: what the tables of the first state have under the
+    argument's name and under the names that `value` has there. `common`: list_common_words."""
     tables = _find_tables(environment, task)
     return tables.select(common, {argument, *tables.fields.get(value, ())})
 

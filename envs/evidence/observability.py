@@ -1,7 +1,5 @@
-"""What an agent can know: what the user says, and what reading tools return for it.
-
-Guarantee: pure; the tools run on a fresh state of the task, and only the gold actions change it.
-"""
+"""What an agent can know: what the user says, and what reading tools return for it. Pure: the tools
+run on a fresh state of the task, and only the gold actions change it."""
 
 from collections.abc import Iterable, Mapping, Set
 from itertools import combinations
@@ -26,19 +24,17 @@ Missing = tuple[str, str, Any]
 
 
 def is_computable(value: float, numbers: Iterable[float]) -> bool:
-    """Whether `value` is the sum of up to three of `numbers`, times up to nine: a price for a
-    party."""
+    """Return whether `value` is a sum of up to three `numbers`, times up to nine (a group's
+    price)."""
     terms = sorted(set(numbers))[-_NUMBERS:]
     sums = {round(sum(parts), 2) for count in (1, 2, 3) for parts in combinations(terms, count)}
     return any(round(value / times, 2) in sums for times in range(1, 10))
 
 
 class Knowledge:
-    """What an agent can know after the gold actions of a task.
-
-    The answer to a gold call is known from then on if the call's own arguments are. Only where that
-    is not enough, reading tools with one argument are tried on all known words.
-    """
+    """What an agent can know after the gold actions of a task. The answer to a gold call is known
+    if the call's arguments are; if that is not enough, reading tools with one argument are tried on
+    all known words."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.missing: list[Missing] = []
@@ -89,8 +85,8 @@ class Knowledge:
             self._hear(result.content)
 
     def _unknown(self, tool: str, arguments: Mapping[str, Any]) -> list[Missing]:
-        """Return the text arguments that are not known. Numbers are exempt, as they can be counted
-        or computed, and so are values that the tool's own description names."""
+        """Return the text arguments that are not known. Exempt are numbers, which can be computed,
+        and values in the tool's own description."""
         return [
             (tool, name, value)
             for name, argument in arguments.items()
@@ -117,8 +113,7 @@ class Knowledge:
             self._words.setdefault(word.lower(), word)
 
     def _can_know(self, value: str, choices: str) -> bool:
-        """Whether a value is known: a single word as a word, any other text as a part of a known
-        text."""
+        """Return whether a value is known: a word as a word, another text as a part of a text."""
         if WORD.fullmatch(value):
             return value in self._words or value in words(choices)
         return any(value in text for text in (*self._texts, choices))

@@ -1,10 +1,6 @@
-"""Find what the user of an episode did wrong, from the transcript alone (pure).
-
-    fault = find_user_fault(environment, task, messages)     None: the user kept to its situation
-
-Where a model plays the user it may err, and the agent must not pay for it. The exact user of the
-environment (users.py) hears the same texts of the agent, and what the played user says is held
-against it, by rule:
+"""Find what the user of an episode did wrong, from the transcript alone (pure), because a model
+that plays the user may err and the agent must not pay for it. The exact user of the environment
+(users.py) hears the same texts, and the played user's words are compared with its own, by rule:
 
     secret       the user tells a value of the gold actions or outputs that it cannot know
     instruction  it tells another value than its situation has, refuses what it was to confirm, or
@@ -14,16 +10,16 @@ against it, by rule:
     tool         it calls a tool wrongly, one that nobody asked for, or the same over and over
 
 Values are ids, numbers of four digits and more, and what the tables hold under the name of an
-argument of a writing tool. A value counts as known where the scenario, the script, the agent or a
-tool of the user named it, whatever the spelling (spelling.py). A user is free in its words, may
-correct an agent that asks about something else, may go on waiting for one that has not done its
-part once it has told it what it wants, and may hang up where the task is a success or the agent
-turns the request down. An agent that had failed before the fault (`is_lost`) is not excused by it.
+argument of a writing tool. A value is known where the scenario, the script, the agent or a tool of
+the user named it, in any spelling (spelling.py). A user is free in its words, may correct an agent
+that asks about something else, and may wait for one that has not done its part after it told what
+it wants. It may hang up where the task is a success or the agent turns the request down. An agent
+that failed before the fault (`is_lost`) is not excused.
 
 Guarantee: the exact user has no fault in any task of its environment. Not covered: manners, wrong
-words without a value in them, and, where the agent speaks another language than English, an end in
-answer to a question that the situation has no answer to. Source: AReaL-SEA, arXiv 2601.22607,
-which tells faults of the task from faults of the trajectory; the user's are ours.
+words without a value, and, in other languages than English, an end in answer to a question that the
+situation has no answer to. Source: AReaL-SEA, arXiv 2601.22607, for faults of the task and of the
+trajectory; the user's are ours.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -104,8 +100,8 @@ _WORDS_OF_ANY_TOOL: Final = frozenset(
 )
 """Words of tools' names and descriptions that say nothing of what they act on."""
 _REPEATS: Final = 4
-"""How often in a row a user may not make one call or say one line, where the exact user would do
-otherwise; and how often it may speak on where the exact user hangs up."""
+"""Number of equal calls or lines in a row that are a fault where the exact user acts otherwise, and
+of lines that are one where the exact user hangs up."""
 _OPENING_LINES: Final = 5
 """Lines of a user by which it has told something of what it wants."""
 _STEM: Final = 5
@@ -117,9 +113,8 @@ _SHORT_WORD: Final = 3
 def find_user_fault(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> UserFault | None:
-    """Return the first fault of the user in a transcript (without system prompt); None where it has
-    none, or where the agent had failed before. What was not written in the episode, its prefix, is
-    nobody's fault."""
+    """Return the first fault of the user in a transcript (without system prompt); None where there
+    is none, or where the agent had failed before. The prefix has no faults."""
     if task.solo:
         return None
     fault = _find_first_fault(environment, task, messages)
@@ -243,9 +238,9 @@ class _Observer:
         return None
 
     def _has_answer(self, value: str) -> bool:
-        """Whether the user told a value, or the agent got it elsewhere: from a tool that it did not
-        ask with it. One of the gold actions counts only where the agent then named it to the user,
-        for what is looked up may be one of many."""
+        """Return whether the user told a value, or a tool that was not asked with it told the
+        agent. A value of the gold actions also needs the agent to name it to the user, because what
+        is looked up may be one of many."""
         if has_value(self._told, value) or (self._has_number_words and value.isdigit()):
             return True
         text = squeeze(value)
@@ -307,9 +302,9 @@ class _Observer:
         return script is not None and script.otherwise in self._expected[:-1]
 
     def _check_opening(self, asked: str) -> UserFault | None:
-        """Return whether the user goes without ever telling a value of a gold action that the exact
-        user begins with, though the agent called a tool and neither turned it down nor transferred
-        it. The fault lies where the user began."""
+        """Return whether the user goes without a value of a gold action that the exact user begins
+        with, though the agent called a tool and neither turned it down nor transferred it. The
+        fault lies where the user began."""
         script = self._task.script
         if script is None or self._transferred or not self._lookups or turns_down(asked):
             return None
@@ -322,8 +317,7 @@ class _Observer:
     def _check_repeated_call(
         self, place: int, before: Sequence[Message], message: Message, expected: Message
     ) -> UserFault | None:
-        """Return whether the user makes the same calls over and over, and the agent says nothing
-        meanwhile."""
+        """Return whether the user makes the same calls over and over while the agent is silent."""
         calls = _describe_calls(message)
         recent = [item for item in before if item.role != "tool"][-(_REPEATS - 1) :]
         if len(recent) < _REPEATS - 1 or calls == _describe_calls(expected):
@@ -336,9 +330,8 @@ class _Observer:
     def _check_repeated_line(
         self, before: Sequence[Message], texts: Sequence[str], message: Message, expected: Message
     ) -> str | None:
-        """Return whether the user speaks on and on where the exact user hangs up, or says one line
-        over and over where the exact user has an answer to each of the agent's texts, and not the
-        same to all."""
+        """Return whether the user speaks on where the exact user hangs up, or repeats a line where
+        the exact user has several answers to the agent's texts."""
         script = self._task.script
         if script is None:
             return None
@@ -361,9 +354,8 @@ class _Observer:
         return f"it says the same for the {_REPEATS}th time in a row: {lines[0][:80]!r}"
 
     def _check_idle_line(self, text: str) -> str | None:
-        """Return whether the user has told nothing of what it wants in its first lines, though the
-        exact user has. A line in another language than English may tell it; the same line again
-        does not tell more."""
+        """Return whether the user, unlike the exact user, tells nothing of its wish in its first
+        lines. A line in another language may tell it; a repeated line tells no more."""
         if self._has_opened or self._opens(text):
             return None
         self._idle_lines.append(text)
@@ -377,24 +369,21 @@ class _Observer:
         return f"it never says what it wants, in {len(self._idle_lines)} lines: {text[:80]!r}"
 
     def _opens(self, text: str) -> bool:
-        """Whether a text tells something of what the user wants: a value of its situation, or a
-        word of its request."""
+        """Return whether a text has a value of the user's situation or a word of its request."""
         return has_request(text, self._roots) or any(
             has_value(self._situation, value) for value in self._list_values(text)
         )
 
     def _list_untold(self, text: str, message: Message | None = None) -> Iterator[str]:
-        """Yield the values of the user's situation in a text that the user has not told yet; what
-        `message` tells is told."""
+        """Yield a text's values of the situation that neither the user nor `message` has told."""
         told = self._told + ("" if message is None else squeeze(message.text))
         for value in self._list_values(text):
             if has_value(self._situation, value) and not has_value(told, value):
                 yield value
 
     def _is_contrary(self, asked: str, expected: str, text: str) -> bool:
-        """Whether the user refuses what it was to agree to, or agrees to what it was to refuse.
-        What the agent asks about must be of the user's situation, and what is refused must be a
-        gold write: else a correction is right."""
+        """Return whether the user wrongly refuses or agrees. The question must be about its
+        situation, and a refusal must be of a gold write: else a correction is right."""
         if self._task.script is None or is_farewell(asked):
             return False
         if any(token in expected for token in STOP_TOKENS):
@@ -442,9 +431,8 @@ def _list_secrets(task: TaskDefinition) -> frozenset[str]:
 
 
 def is_lost(environment: Environment, task: TaskDefinition, messages: Sequence[Message]) -> bool:
-    """Whether no success can follow a transcript (without system prompt), by what the agent did: a
-    violation of the policy, or a write that is none of the gold actions and leaves a value that is
-    neither the first state's nor the gold one's. A user that errs afterwards does not excuse it.
+    """Return whether no success can follow a transcript (without system prompt): the agent broke
+    the policy, or wrote no gold action and left a value of neither the first nor the gold state.
     Not covered: a wrong write that the agent takes back, and what is only told wrong."""
     if not any(message.role == "assistant" for message in messages):
         return False

@@ -1,11 +1,6 @@
-"""What an utterance does, by its words alone (pure): it agrees, refuses, asks, takes leave.
-
-Of other languages than English they know nothing (is_readable).
-
-agrees("Yes, please.")            True
-turns_down("I cannot do that.")   True
-wants_answer("I cannot do that.") False: nothing is asked
-"""
+"""What an utterance does, by its English words alone (pure): it agrees, refuses, asks, takes leave.
+`turns_down("I cannot do that.")` is True; `wants_answer` of it is False. `is_readable` tells other
+languages apart."""
 
 import re
 from typing import Final

@@ -1,9 +1,6 @@
-"""The words and the values that a text names (pure).
-
-words("Order O85, please.")     {"order", "o85", "please"}
-squeeze("Order O-85!")          "ordero85"
-leaves({"a": [1, {"b": 2}]})    1, 2
-"""
+"""The words and values of a text (pure). `words("Order O85, please.")` is {"order", "o85",
+"please"}, `squeeze("Order O-85!")` is "ordero85", and `leaves({"a": [1, {"b": 2}]})` yields 1 and
+2."""
 
 import re
 from collections.abc import Iterator, Mapping

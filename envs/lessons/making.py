@@ -4,9 +4,9 @@
     report.lessons        tasks by content, each with a prefix and a lesson
     report.discarded      operator -> reason -> number
 
-Each perturbation makes an equal part of what the recordings leave; what one cannot make is made
-by no other, so a report may have fewer lessons than were wanted. The result is a function of the
-arguments. Not covered: which recordings and tasks may be trained on.
+Each perturbation makes an equal part of what the recordings leave, and no other replaces it, so
+there may be fewer lessons than wanted. The result is a function of the arguments. Not covered:
+which recordings and tasks may be trained on.
 """
 
 from collections import Counter
@@ -38,8 +38,7 @@ from events.messages import executed_calls
 PER_TRAJECTORY: Final = 4
 """Most lessons of one operator from one trajectory."""
 SPREAD: Final = 256
-"""Lessons that have to be wanted for each further one of an operator from one trajectory: a few
-shall not all be of the same."""
+"""Lessons wanted for each further one of an operator from one trajectory, so that few differ."""
 _TRIES: Final = 24
 """Most wrong calls of one operator that are made in one trajectory."""
 _BARREN: Final = 3
@@ -80,9 +79,9 @@ def make_lessons(
     recordings: Iterable[Trajectory] = (),
     operators: Sequence[Operator] = PERTURBATIONS,
 ) -> LessonReport:
-    """Return at most `wanted` lessons. `sources` are tasks that the oracle plays, or recorded
-    conversations that were a success; they are read as far as they are needed. `recordings` are
-    those in which calls failed; `operators` are the perturbations that shall be made."""
+    """Return at most `wanted` lessons. `sources` are tasks for the oracle, or recorded successes;
+    they are read as far as needed. `recordings` have failed calls; `operators` are the
+    perturbations."""
     maker = _Maker(environment, wanted, seed)
     for recording in recordings:
         if not maker.left:

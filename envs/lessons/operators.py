@@ -1,4 +1,5 @@
-"""Wrong calls in place of a right one: the perturbations of Structured Reflection.
+"""Wrong calls in place of a right one: the perturbations of Structured Reflection (arXiv
+2509.18847).
 
     swap        the next call before the one that it depends on
     redundant   the same call twice in one message
@@ -6,9 +7,8 @@
     argument    a required argument left out, null, -1, of another type, under another name, off by
                 one, or another entity that was seen
 
-Each function yields wrong calls in an order that the seed draws. What an agent cannot know at that
-place is not in them: a value that only a later answer has is replaced by one of its kind that was
-seen. Whether a tool refuses a call is found by making it (repairs.py). Source: arXiv 2509.18847.
+Each function yields wrong calls in an order that the seed draws. A value that only a later answer
+has is replaced by a seen one of its kind.
 """
 
 import re
@@ -55,8 +55,7 @@ class WrongCall:
 
 
 def read_schemas(schemas: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return tool -> parameters, of schemas in OpenAI's format; a tool without parameters has
-    none."""
+    """Return tool -> parameters of OpenAI schemas; a tool without parameters has none."""
     functions = [schema.get("function", schema) for schema in schemas]
     return {
         str(function["name"]): function.get("parameters") or {}
@@ -211,8 +210,8 @@ def _call_other_tool(place: Place, schemas: Schemas, chance: Random) -> Iterator
 def _take_later(
     operator: Operator, places: Sequence[Place], step: int, later: int, chance: Random
 ) -> Iterator[WrongCall]:
-    """Make a later call now, as it can be made with what was seen: a value that was not is another
-    one of its kind, or any that has a digit, or is left out."""
+    """Make a later call now: unseen values become others of their kind, or with a digit, or
+    nothing."""
     place, call = places[step], places[later].call
     if call.name == place.call.name or isinstance(call.arguments, str):
         return
@@ -231,8 +230,8 @@ def _take_later(
 
 
 def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> Iterator[Arguments]:
-    """Yield values in place of those that were not seen; an argument for which there is none is
-    left out. In the last ones all are left out."""
+    """Yield values for unseen ones, and leave out arguments without any; the last ones leave out
+    all."""
     candidates: dict[str, list[str]] = {}
     for name, value in unseen.items():
         others = seen.find_others(name, value) or seen.list_texts()
@@ -248,8 +247,8 @@ def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> I
 
 
 def _fill(place: Place, schema: Mapping[str, Any]) -> Arguments | None:
-    """Return the required arguments of a tool, from values that were seen or that the right call
-    has; None where one has none."""
+    """Return a tool's required arguments from seen values or the right call; None where one has
+    none."""
     own = place.call.arguments
     if isinstance(own, str):
         return None

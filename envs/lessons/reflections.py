@@ -1,14 +1,6 @@
-"""What was wrong with a call, in two sentences.
-
-    changes = find_changes(wrong, right)           keys in which two calls differ
-    write_aside(mistake, changes, ...)        "The call of get_order failed: no such order.
-                                                    order_id was O7 and must be O12."
-    find_unnamed(reflection, changes)              keys that a reflection does not name
-    find_fault(reflection)                         why it is none: a tag, the JSON of a call
-
-The words follow from the tool's error and from the difference of the two calls, so a small model
-can learn them.
-"""
+"""What was wrong with a call, in two sentences that follow from the tool's error and the difference
+of the two calls, so that a small model can learn them ("The call of get_order failed: no such
+order. order_id was O7 and must be O12.")."""
 
 import json
 import re
@@ -97,8 +89,8 @@ def _describe_change(change: Change) -> str:
 
 
 def write_value(value: Any) -> str:
-    """Return a value as a reflection has it: a plain text as it is, all else as JSON, so that a
-    text of digits is told apart from a number."""
+    """Return a value as a reflection has it: a plain text as it is, all else, digits too, as
+    JSON."""
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return _ENCODER.encode(value)

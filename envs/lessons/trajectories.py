@@ -1,12 +1,7 @@
 """Trajectories: conversations in which a task was done right, and the places of the agent's calls.
 
-    trajectory, places = play_trajectory(Grader(environment, task))      or NoTrajectory
-    places = walk(environment, trajectory)                               of a recorded one
-
-
-A place is before one of the agent's calls. It has the episode as it stands there, so that any
-number of other calls can be made from it: the state is forked and the conversation is not played
-again.
+A place is before one of the agent's calls. It has the episode as it stands there, so that other
+calls can be made from it on a fork, without playing the conversation again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,12 +46,12 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of a party, with the episode before and behind it. Either must be forked, not
-    played on."""
+    """A message of a party, with the episode before and behind it; fork either, do not play it
+    on."""
 
     message: Message
     before: Episode | None
-    """Everything in it is a prefix: nobody wrote it here. None where no tool of the agent is
+    """The episode, all a prefix, as nobody wrote it here; None where no tool of the agent is
     called."""
     after: Episode
 
@@ -90,8 +85,8 @@ class Place:
 
 
 def play_trajectory(grader: Grader) -> tuple[Trajectory, list[Place]]:
-    """Return the conversation of the oracle and the scripted user about a task, and the place of
-    each of the agent's calls. Raises NoTrajectory where it is no success, or begins midway."""
+    """Return the oracle's conversation with the scripted user, and the place of each agent call.
+    Raise NoTrajectory where it is no success, or begins midway."""
     task = grader.task
     if task.prefix:
         raise NoTrajectory(BEGINS_MIDWAY)
@@ -104,8 +99,8 @@ def play_trajectory(grader: Grader) -> tuple[Trajectory, list[Place]]:
 
 
 def walk(environment: Environment, trajectory: Trajectory) -> list[Place]:
-    """Return the place of each of the agent's calls, in order. Raises NoTrajectory where the tools
-    answer otherwise now."""
+    """Return the places of the agent's calls. Raise NoTrajectory where tools now answer
+    otherwise."""
     return _collect_places(follow(environment, trajectory))
 
 
@@ -142,8 +137,8 @@ def _play(environment: Environment, task: TaskDefinition) -> Iterator[Turn]:
 
 
 def follow(environment: Environment, trajectory: Trajectory) -> Iterator[Turn]:
-    """Yield the messages of a conversation as its episode takes them. Raises NoTrajectory at the
-    first that a party cannot write there, or that the tools answer otherwise now."""
+    """Yield a conversation's messages as its episode takes them. Raise NoTrajectory at the first
+    that a party cannot write there, or that the tools answer otherwise now."""
     episode = open_whole(environment, trajectory.task)
     for message, results in _group(trajectory.messages):
         if episode.turn is None or episode.turn is not _WRITERS.get(message.role):

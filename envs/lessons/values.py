@@ -1,12 +1,11 @@
 """What an agent has seen at a place: words, and the values of arguments and results by name and
 kind.
 
-    seen = SeenValues(episode.view(Party.AGENT))
     seen.has("O12")                     whether it was said, called with, or answered
     seen.find_others("order_id", "O12") other values of its kind, such as O7
 
-A kind is the name under which a value was seen, or what it looks like: `#W12` and `#W7` are equal
-but for their digits.
+A kind is the name under which a value was seen, or its form: `#W12` and `#W7` differ in digits
+alone.
 """
 
 import json
@@ -34,13 +33,13 @@ class SeenValues:
                 self._see(message)
 
     def has(self, value: Any) -> bool:
-        """Whether a text value was seen, or each that a list or object holds. Other values, such as
-        numbers, can be computed, so they count as seen."""
+        """Return whether a text, or each in a list or object, was seen. Numbers and the like count
+        as seen."""
         return all(self._has_text(text) for text in find_texts(value))
 
     def find_others(self, name: str, value: Any) -> list[str]:
-        """Return the other values of the same kind, in the order in which they were seen; `name` is
-        the argument that `value` belongs to."""
+        """Return the other values of the kind in the order seen; `name` is the argument of
+        `value`."""
         others: dict[str, None] = {}
         for key in _list_names(name):
             others |= self._by_name.get(key, {})
@@ -86,8 +85,8 @@ class SeenValues:
 def _read_text(
     text: str, is_result: bool
 ) -> tuple[str, frozenset[str], tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """Return a text in lower case, its words in lower case, those with a digit as (kind, word), and
-    the values of a result as (name, value)."""
+    """Return a lower-case text, its words, (kind, word) of those with a digit, and (name, value)
+    pairs of a result."""
     words = [word.rstrip(".:-+") for word in _WORD.findall(text)]
     kinds = tuple((kind, word) for word in words if (kind := _get_kind(word)) is not None)
     values: tuple[tuple[str, str], ...] = ()
@@ -100,8 +99,7 @@ def _read_text(
 
 
 def _list_values(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the texts that a value holds with their names; the keys of an object whose own name is
-    a plural are values too."""
+    """Yield (name, text) of a value's texts; the keys of an object with a plural name count too."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if name.endswith("s"):

@@ -1,7 +1,4 @@
-"""Write the lesson of a mistake: its prefix, its reflection and what is expected, as a task.
-
-    writer = LessonWriter(environment, trajectory)
-    writer.write("argument", mistake, repair, place).task        or NoLesson
+"""Write the lesson of a mistake as a task: its prefix, its reflection and what is expected.
 
 A lesson is kept only if its reflection names every key in which the wrong call differs from the
 right one, with values that the agent has seen, and if the gold text is read back (gold.py).
@@ -69,14 +66,14 @@ class LessonWriter:
         self._read_back: dict[str, bool] = {}
         """Text and calls that are expected -> whether they are read back."""
         self._clean: dict[int, tuple[Message, Message, str]] = {}
-        """Identity of a message -> the message, which keeps the identity its own; the same as a
-        prefix has it; and that as JSON."""
+        """id of a message -> the message (kept alive for its id), its form in a prefix, and that as
+        JSON."""
 
     def write(
         self, operator: Operator, mistake: Mistake, repair: Repair, place: Place | None
     ) -> WrittenLesson:
-        """Return the lesson; `place` is that of the wrong call in its trajectory, where it has one.
-        Raises NoLesson."""
+        """Return the lesson; `place` is the wrong call's in its trajectory, if any. Raise
+        NoLesson."""
         right = _find_right(mistake, repair, place)
         changes = () if right is None else find_changes(mistake.wrong.call, right)
         self._check_seen(mistake, repair, place, changes)
@@ -106,8 +103,8 @@ class LessonWriter:
         return self._read_back[expected]
 
     def _name(self, messages: Sequence[Message], lesson: Lesson) -> WrittenLesson:
-        """Return the task with this prefix and lesson. Its id is that of `name_by_content`, put
-        together from parts that were written before. Raises NoLesson."""
+        """Return the task with this prefix and lesson. Its id equals `name_by_content`'s, made of
+        parts written before. Raise NoLesson."""
         parts = [self._clean_message(message) for message in messages]
         prefix = f"[{','.join(text for _, _, text in parts)}]"
         written = (
@@ -160,9 +157,8 @@ def _write_members(body: Mapping[str, Any], above: str, below: str) -> Iterator[
 
 
 def _find_right(mistake: Mistake, repair: Repair, place: Place | None) -> ToolCall | None:
-    """Return the call that is right in place of the wrong one; None where it is that of none: a
-    repetition, or a call where none was due. Raises NoLesson where the oracle makes another call
-    than the trajectory has."""
+    """Return the right call in place of the wrong one; None for a repetition or a needless call.
+    Raise NoLesson where the oracle makes another call than the trajectory has."""
     if mistake.is_repeated:
         return None
     call = repair.next_call

@@ -38,8 +38,8 @@ def bound_text(tree: Iterable[Any]) -> int:
 
 
 def _measure_degree(tree: Iterable[Any]) -> int | None:
-    """Return how many repeats `re` may try in combination: the exponent of its time, without the
-    place where it begins. None where a repeat repeats choices, so that the time is exponential."""
+    """Return the exponent of `re`'s time: how many repeats it combines, the search's beginning not
+    counted. None where a repeat repeats choices: exponential time."""
     degree = most = 0
     for kind, value in tree:
         inner = _measure_node(kind, value)

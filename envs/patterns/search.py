@@ -1,17 +1,12 @@
 """Search text with the patterns of tasks, in time that grows with the length of the text.
 
-    matches(r"\\bconfirm\\b", "Please confirm.")     whether a pattern occurs in a text
-    find_fault(r"order(?! now)")                   why RE2 does not take a pattern; None: it does
-
-A pattern is written as Python's `re` reads it and is matched without regard to case. `re` takes
-quadratic time and worse for common patterns, and the agent writes the text. So a pattern is
-translated and searched by RE2 (docs/adr/0023), with the meaning that it has in `re`: `\\w`, `\\b`
-and the other classes know every language.
+Patterns are Python's `re` without regard to case. `re` takes quadratic time and worse for common
+patterns, and the agent writes the text. So patterns are translated for RE2 (docs/adr/0023) with the
+meaning that they have in `re`: `\\w`, `\\b` and the other classes know every language.
 
 Guarantee: the same answer as `re.search(pattern, text, re.IGNORECASE)`, in linear time. RE2 has no
-look-around but where the text begins, no back-reference and no atomic group. A pattern with one of
-them is searched by `re` in the last `MOST_CHARACTERS` characters of the text, and in fewer where
-its repeats multiply.
+look-around but where the text begins, no back-reference and no atomic group. `re` searches such a
+pattern in the last `MOST_CHARACTERS` characters, and in fewer where its repeats multiply.
 """
 
 import re
@@ -84,8 +79,7 @@ def _encode(text: str) -> str:
 
 
 def _translate(pattern: str) -> list[tuple[Any, bool]]:
-    """Return RE2's expressions for a pattern, each with whether it must match. Raises
-    _Untranslatable."""
+    """Return (RE2 expression, whether it must match) of each part. Raise _Untranslatable."""
     tree = parser.parse(pattern, re.IGNORECASE)
     options = re2.Options()
     options.log_errors = False  # raised instead
@@ -116,8 +110,7 @@ def _is_ahead(kind: Any, value: Any) -> bool:
 
 
 def _write(tree: Iterable[Any], flags: int, is_last: bool) -> str:
-    """Return the nodes of a tree in RE2's syntax; `is_last`: nothing that reads a character follows
-    them. Raises _Untranslatable."""
+    """Return a tree in RE2's syntax; `is_last`: nothing behind it reads. Raise _Untranslatable."""
     if flags & ~_FLAGS:
         raise _Untranslatable("the flag `a`, `L` or `x`")
     nodes = list(tree)

@@ -12,9 +12,9 @@ the calls 1 where they are equal as multisets (parse.py), else 0. n* and n count
 and completion.
 
 Sources: Structured Reflection, arXiv 2509.18847, equations 11 to 25; the constants are those of its
-released program (MeiGen-AI/Tool-Reflection-Bench@291bb3e, train/swift/plugin/orm.py), whose own
-form is `release`: 0 where gold has calls and the completion others, so that neither the formula nor
-the last resort counts there. Otherwise than in that program, r is .3 too where neither has a call.
+released program (MeiGen-AI/Tool-Reflection-Bench@291bb3e, train/swift/plugin/orm.py). Its own form
+is `release`: 0 where gold has calls and the completion others, without the last resort. Otherwise
+than there, r is .3 too where neither has a call.
 """
 
 import json
@@ -57,8 +57,7 @@ def compute_reward(completion: Parts, gold: Parts, form: RepairForm = "paper") -
 
 
 def combine_with_verdict(repair: float, verdict: float) -> float:
-    """Return the reward where both count: a good repair in an episode that fails is worth half of
-    its own, an episode that passes all of its own."""
+    """Return the larger of half the repair's reward and the episode's verdict."""
     return max(REPAIR_SHARE * repair, verdict)
 
 
