@@ -147,8 +147,6 @@ def _values(messages: Sequence[Message]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Random values that fit schemas as far as they can be read."""
-
     definitions: Mapping[str, Any]
     seen: Sequence[str]
     """Words for strings."""

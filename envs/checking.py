@@ -362,7 +362,6 @@ def _too_easy(
 
 
 def _cheats(environment: Environment, bank: BankReport) -> Iterator[Problem]:
-    """Kinds that a cheater wins, and those that cheaters could not play."""
     for kind, win in bank.winnable.items():
         cheater = CHEATERS[win.cheater]
         yield Problem(
@@ -435,7 +434,6 @@ def _gold(environment: Environment, trial: Trial) -> Iterator[Problem]:
 
 
 def _schemas(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
-    """The tools of one task of each capability."""
     seen = {trial.task.capability: trial for trial in trials}
     for trial in seen.values():
         with trial.stage("schemas"):

@@ -162,7 +162,6 @@ class Episode:
         return hide_calls(map(self._hear, self.messages), of="assistant")
 
     def _hear(self, message: Message) -> Message:
-        """Return a message as the user hears it."""
         return message if self.task.criteria.rules is None else remove_thought(message)
 
     def _replay(self, prefix: Sequence[Message]) -> None:

@@ -263,7 +263,6 @@ def _plan_cancellation(case: Case, reservation: Record) -> Plan:
 
 
 def _plan_more_bags(case: Case, reservation: Record) -> Plan:
-    """Plan 1 to 3 more bags, paid with a method that can pay them."""
     bags = case.chance.randrange(1, 4)
     method = case.payer(BAG_PRICE * bags)
     return Plan(

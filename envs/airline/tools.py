@@ -427,7 +427,6 @@ def _plain(people: Any) -> Any:
 
 
 def _find_same_flight(reservation: Record, info: FlightInfo, cabin: str) -> Record | None:
-    """The reservation's own flight, if number, day and cabin stay."""
     for flight in reservation["flights"]:
         same = flight["flight_number"] == info.flight_number and flight["date"] == info.date
         if same and cabin == reservation["cabin"]:

@@ -313,7 +313,6 @@ class MessageReader:
         return None if call.is_over(sent.name, sent.arguments) else call
 
     def _note(self, call: CallPieces, index: int | None, id: str | None, place: int | str) -> None:
-        """Remember by what a call is known."""
         known = self._known
         if ("place", place) in known:  # else there would be more places than calls
             known["place", place] = call

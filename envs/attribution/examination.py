@@ -95,7 +95,6 @@ def find_fault_beside_task(
 
 
 def _blame_agent(verdict: Grade) -> RolloutFault:
-    """Return the part of a verdict that the agent failed by."""
     if verdict.irregular is not None:
         return RolloutFault("trajectory", "ending", f"it ended as {verdict.irregular}")
     if verdict.violations:

@@ -178,7 +178,6 @@ def _collect_wants(task: TaskDefinition) -> str:
 
 
 def _list_write_values(facts: TaskFacts) -> Iterator[Missing]:
-    """Yield the values of the gold writes."""
     for action in facts.task.criteria.gold_actions or ():
         if action.name in facts.environment.changes:
             for name, argument in action.arguments.items():

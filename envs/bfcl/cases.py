@@ -107,7 +107,6 @@ def _locate_cases(place: Path, split: str) -> Path:
 
 
 def _functions(place: Path, module: str) -> list[Row]:
-    """A class's functions in OpenAI's format."""
     return [_function(row) for _, row in _rows(place / "multi_turn_func_doc" / f"{module}.json")]
 
 

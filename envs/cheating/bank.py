@@ -169,8 +169,6 @@ def _recite(write: Callable[[Knowledge], str]) -> Callable[[Attempt], Iterator[M
 def _after_lookups(
     moves: Callable[[Attempt], Iterator[Message]],
 ) -> Callable[[Attempt], Iterator[Message]]:
-    """Return the moves of a cheater that looks everything up before."""
-
     def after(attempt: Attempt) -> Iterator[Message]:
         yield from _look_up(attempt)
         yield from moves(attempt)
@@ -234,7 +232,6 @@ def _list_values(text: str) -> list[str]:
 
 
 def _write_and_undo(attempt: Attempt) -> Iterator[Message]:
-    """Look up, then make writes, each with the one that takes it back."""
     yield from _look_up(attempt)
     known = _find_values(attempt.messages)
     for there, back in islice(_pair_writes(attempt, known), _UNDONE):

@@ -79,7 +79,6 @@ class Knowledge:
         return self._words.keys()
 
     def _call(self, action: Action) -> None:
-        """Make a call and add its answer to what is known."""
         result = self._tools.call(action.name, dict(action.arguments), action.requestor)
         if not result.error:
             self._hear(result.content)

@@ -64,5 +64,4 @@ class Proposals:
 
 
 def _find_verb(tool: str) -> str:
-    """Return the stem of the first word of a tool's name."""
     return tool.lower().partition("_")[0][:_STEM]

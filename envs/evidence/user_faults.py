@@ -254,7 +254,6 @@ class _Observer:
         return verdict.success is not False
 
     def _check_call(self, call: ToolCall, expected: Message) -> str | None:
-        """Return what is wrong with a call of the user."""
         own = self._environment.user_toolset
         if own is None or call.name not in own.tools():
             return f"it calls {call.name}, which is no tool of the user"

@@ -239,7 +239,6 @@ class _Maker:
         place: Place | None,
         proofs: Proofs,
     ) -> bool:
-        """Add the lesson of a mistake; return whether there is one."""
         try:
             repair = find_repair(self._environment, mistake, place, proofs)
             written = writer.write(operator, mistake, repair, place)

@@ -74,7 +74,6 @@ def _has_choice(tree: Iterable[Any]) -> bool:
 
 
 def _list_parts(kind: Any, value: Any) -> list[Any]:
-    """Return the trees in a node that is no repeat."""
     if kind is op.BRANCH:
         return list(value[1])
     if kind is op.SUBPATTERN:

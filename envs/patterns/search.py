@@ -203,7 +203,6 @@ def _negate(characters: str) -> str:
 
 
 def _write_ranges(first: int, last: int) -> Iterator[str]:
-    """Yield a range without the low line."""
     yield _write_range(first, min(last, ord("_") - 1))
     yield _write_range(max(first, ord("_") + 1), last)
 

@@ -35,5 +35,4 @@ def _parse(text: str, dialect: Dialect) -> Parts:
 
 
 def _select(parts: Parts, dialect: Dialect) -> tuple[ParsedCall, ...]:
-    """Return the calls in a dialect."""
     return parts.calls[: parts.tagged] if dialect == "qwen" else parts.calls[parts.tagged :]

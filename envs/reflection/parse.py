@@ -154,7 +154,6 @@ def _load(text: str) -> Any:
 
 
 def _measure_depth(text: str) -> int:
-    """Return how deep the brackets of a JSON text are nested."""
     deepest = depth = 0
     for match in _BRACKET.finditer(text):
         mark = match[0]

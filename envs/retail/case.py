@@ -29,8 +29,8 @@ class Case(CustomerCase):
         return self.orders(status)[0]
 
     def draw_rest(self) -> float:
-        """Return the dollars between a sum in a record and another in the request. The answer is
-        this difference and not the recorded sum, which a recital of the record would tell."""
+        """Return the dollars by which a record's sum and the request's differ. The answer is this
+        difference, which a recital of the record would not tell."""
         return (self.chance.randrange(200, 2_000) * 10 + self.chance.randrange(1, 10)) / 100
 
     def variants(self, item: Record, available: bool = True) -> list[Record]:

@@ -1,12 +1,9 @@
-"""Retail databases: what a canonical one is, and a generator of our own.
+"""Retail databases: what a canonical one is, and a generator of our own. A generated database has
+thirty users, each with at least one pending and one delivered order.
 
-    canonical(tables)   any database file, with every field and type of the original's models
-    build_database(seed)     thirty users, each with a pending and a delivered order at least
-
-Guarantee: a generated database is a function of its seed and canonical; its words are ours and its
-ids have other lengths than tau2-bench's (users 5 digits instead of 4, orders 6 instead of 7, items
-and products 8 instead of 10, payment methods 8 instead of 7), so that none is one of its. Not
-promised: that a seed gives the same database in another version of this file.
+Guarantee: a generated database is a function of its seed (in one version of this file) and
+canonical. None of its ids is one of tau2-bench's: users have 5 digits (there 4), orders 6 (7),
+items and products 8 (10), payment methods 8 (7).
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,10 +108,8 @@ _STATUSES: Final = (PENDING, DELIVERED, PROCESSED, CANCELLED)
 
 
 def canonical(tables: Mapping[str, Any]) -> Tables:
-    """Every order with all its fields, all money as floats.
-
-    Raises KeyError, TypeError, ValueError or AttributeError for another shape.
-    """
+    """Return every order with all its fields, all money as floats. Raise KeyError, TypeError,
+    ValueError or AttributeError for another shape."""
     return {
         "products": {key: _product(record) for key, record in tables["products"].items()},
         "users": {key: _user(record) for key, record in tables["users"].items()},

@@ -1,8 +1,5 @@
 """Retail customer service: tasks of our own over generated databases, and tau2-bench's real ones.
 
-    Retail().tasks()                    our tasks, every kind in turn
-    Retail(benchmarks).tasks("test")    the real ones of a split
-
 Guarantee: a generated task is a function of capability and seed, its customer fits its kind, and
 tasks with equal seeds share a database. Not promised: that a scripted customer understands every
 way in which an agent may ask; a model plays one better.

@@ -1,12 +1,8 @@
 """The sixteen tools of retail customer service, with tau2-bench's names, arguments and answers.
 
 Guarantee: outputs, errors, their order and the state they leave are the original's, quirks
-included; where one looks like a mistake, a comment says so. No tool enforces the policy beyond an
-order's status: who asks, and whether they agreed, is the agent's to know (policy.py).
-
-    orders     items, status, payments, and what was cancelled, returned or exchanged
-    users      address, payment methods, order ids
-    products   variants with options, price and availability
+included; where one looks like a mistake, a comment says so. No tool enforces the policy (policy.py)
+beyond an order's status.
 """
 
 import json

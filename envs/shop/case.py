@@ -61,8 +61,7 @@ class Case:
     def __init__(
         self, tables: Tables, user: Mapping[str, Any], chance: Random, words: Random | None = None
     ) -> None:
-        """Make a case. With `words` of its own, the same chance draws the same case in other
-        words."""
+        """Make a case. With its own `words`, the same chance draws the same case in other words."""
         self.tables = tables
         self.user = user
         self.chance = chance
@@ -118,10 +117,8 @@ class Case:
     def wish(
         self, verb: str, order: Any, which: Phrases = phrases.NUMBERED, **overrides: str
     ) -> Wish:
-        """A wish about an order; `given` are values that are not left to chance.
-
-        Raises KeyError for a verb that is none of `STATUS`.
-        """
+        """Return a wish about an order; `given` are values not left to chance. Raise KeyError for a
+        verb that is none of `STATUS`."""
         item = overrides.get("item") or self.item(order)
         values = {"order": order["order_id"], "item": item}
         values |= self._new(verb, item, order) | overrides
@@ -137,7 +134,6 @@ class Case:
         )
 
     def _new(self, verb: str, item: str, order: Any) -> dict[str, str]:
-        """The value that a wish brings in."""
         match verb:
             case "return":
                 return {"payment": order["payment_id"]}

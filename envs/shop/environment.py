@@ -1,11 +1,10 @@
 """The environment shop: a small retail domain that a model of a million parameters can learn.
 
-Ten tools, databases drawn from a seed, 22 kinds of task that can be mixed in any share, episodes
-of 80 to 200 tokens with a tokenizer that holds each entity and each piece of JSON as one token
-(tests/envs/shop/tokens.py). Success is the database by replay, the right closing sentence and
-answers, and the rules whose breach the state does not show (policy.py).
-
-Not covered: prices, quantities, a customer who refuses to confirm, one who gives a wrong zip code.
+It has ten tools, databases drawn from a seed, 22 kinds of task that can be mixed in any share, and
+episodes of 80 to 200 tokens with a tokenizer that holds each entity and each piece of JSON as one
+token (tests/envs/shop/tokens.py). Success is the database by replay, the right closing sentence and
+answers, and the rules that the state does not show (policy.py). Not covered: prices, quantities, a
+customer who refuses to confirm or gives a wrong zip code.
 """
 
 import re
@@ -49,8 +48,8 @@ class Shop(Environment):
         return super().task(task_id) if phrased is None else self._build_task(*phrased)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """The same customer with the same wish, by other phrases; None where these phrases put two
-        wishes in another order, which asks for other calls."""
+        """Return the task by other phrases; None where they order two wishes otherwise: other
+        calls."""
         original = "/".join(task.id.split("/")[:3])
         rephrased = self.task(f"{original}/{seed}")
         return rephrased if rephrased.criteria == task.criteria else None

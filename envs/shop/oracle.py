@@ -46,5 +46,4 @@ class ShopOracle(GoldAgent):
         return next(_CLOSINGS[sentence] for sentence in self.outputs if sentence in _CLOSINGS)
 
     def _unsaid(self, texts: Sequence[str]) -> str | None:
-        """The first answer that is still owed."""
         return next((o for o in self.outputs if o not in _CLOSINGS and o not in texts), None)

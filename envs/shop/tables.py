@@ -1,9 +1,9 @@
 """The database of one task, drawn from a seed: three customers, seven orders, eight products.
 
-Two customers have three orders each, at least one of them pending and one delivered; the third has
-one order. A customer pays with one of two cards and has a gift card besides. No product is in two
-orders of one customer, so an item tells the order. Of a product's three colours at least two are in
-stock, so there is always another colour to change to.
+Two customers have three orders, at least one pending and one delivered; the third has one. A
+customer pays with one of two cards and has a gift card. No product is in two orders of one
+customer, so an item tells the order. At least two of a product's three colours are in stock, so one
+can change.
 """
 
 from collections.abc import Iterator, Sequence

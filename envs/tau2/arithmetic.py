@@ -1,8 +1,8 @@
 """The calculator of tau2-bench's tools: arithmetic on text, with its results and error texts.
 
-The original hands the text to the interpreter. Here it is parsed and walked, without recursion,
-and every intermediate integer is bounded, so that no expression takes long. Texts that differ
-between versions of Python are written out, as Python 3.12 words them, which made the recordings.
+The original hands the text to the interpreter. Here it is parsed and walked without recursion, and
+every intermediate integer is bounded, so no expression takes long. Error texts are Python 3.12's,
+which made the recordings.
 
 Guarantee: for any text of up to `MAX_CHARACTERS` the result, or an exception whose text is the
 answer. Not covered: expressions beyond the limits, which the original may compute.
@@ -50,10 +50,8 @@ _ZEROS: Final = (
 
 
 def calculate(expression: str) -> str:
-    """The value, rounded to two digits, as a float's text: "2+2" is "4.0".
-
-    Raises ValueError, TypeError, ArithmeticError or SyntaxError, whose text is the answer.
-    """
+    """Return the value, rounded to two digits, as a float's text: "2+2" is "4.0". Raise ValueError,
+    TypeError, ArithmeticError or SyntaxError, whose text is the answer."""
     if not all(character in ALLOWED for character in expression):
         raise ValueError("Invalid characters in expression")
     if not isinstance(expression, str):

@@ -6,11 +6,11 @@
                                       /policy.md          the system prompt
                                       /tools.json         {"assistant": [OpenAI schemas], ...}
 
-Guarantee: the tables are canonical, so that their digest is the original's database hash; policy
-and schemas are as in the folder. A folder or file that is missing or is not what it should be
-raises `NoBenchmark` or `InvalidBenchmark` with its path. Telecom's folder has more and other files
-(envs/telecom/benchmark.py). Not covered: tasks that begin with data or messages of their own
-(`initialization_data`, `message_history`), which no domain here has.
+Guarantee: the tables are canonical, so their digest is the original's database hash; policy and
+schemas are as in the folder. A missing or malformed folder or file raises `NoBenchmark` or
+`InvalidBenchmark` with its path. Telecom's folder has more and other files
+(envs/telecom/benchmark.py). Not covered: tasks with `initialization_data` or `message_history`,
+which no domain here has.
 """
 
 import json
@@ -36,8 +36,8 @@ BASE: Final = "base"
 NO_CHANGE: Final = "benchmark_no_change"
 ONE_CHANGE: Final = "benchmark_one_change"
 SEVERAL_CHANGES: Final = "benchmark_several_changes"
-"""Capabilities of real tasks, by the writes of a perfect agent: an agent that becomes passive
-gains on the first and loses on the others, so the three are reported apart."""
+"""Capabilities of real tasks, by the writes of a perfect agent: a passive agent gains on the first
+and loses on the others, so the three are reported apart."""
 
 
 class NoBenchmark(UnknownTask):
@@ -192,11 +192,9 @@ def _read_tickets(records: _Records, domain: str) -> dict[str, str]:
 
 
 def task_definition(raw: Mapping[str, Any], files: DomainFiles, split: str) -> TaskDefinition:
-    """A task from its record in the file, or in a results file that embeds it.
-
-    Raises KeyError, TypeError or pydantic's ValidationError for a record of another shape,
-    InvalidBenchmark for a task that needs a state that its domain cannot make.
-    """
+    """Return the task of a record in the tasks' file or in a results file. Raise KeyError,
+    TypeError or pydantic's ValidationError for another shape, InvalidBenchmark for a task that
+    needs a state that its domain cannot make."""
     criteria = _criteria(raw.get("evaluation_criteria") or {})
     return TaskDefinition(
         id=f"{files.domain}/{raw['id']}",

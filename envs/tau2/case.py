@@ -1,8 +1,6 @@
-"""Tasks of our own that are one customer's request: what retail and airline have in common.
-
-A domain (envs/retail, envs/airline) has kinds. A kind is a function of a case, which is a customer
-of a generated database; it returns the plan of a task, or None where the customer does not fit.
-"""
+"""Tasks of our own that are one customer's request, for retail and airline. A kind is a function of
+a case, a customer of a generated database; it returns a task's plan, or None where the customer
+does not fit."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,8 +44,7 @@ class CustomerCase:
     def __init__(
         self, database: Database, user: Record, chance: Random, words: Random | None = None
     ) -> None:
-        """Make a case. With `words` of its own, the same chance draws the same case in other
-        words."""
+        """Make a case. With its own `words`, the same chance draws the same case in other words."""
         self.database = database
         self.user = user
         self.chance = chance

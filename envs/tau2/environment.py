@@ -1,9 +1,8 @@
 """An environment that generates tasks of its own and also runs tau2-bench's real ones.
 
-A domain (envs/retail, envs/airline) adds its tools, what a canonical database is, a generator of
-databases, the policy in our words and the kinds of task it generates. Real tasks appear as the
-splits `base`, `train` and `test` where the operator's folder has the domain; they share one state,
-and policy and tool schemas are then the folder's own.
+A domain adds its tools, what a canonical database is, a generator of databases, the policy in our
+words and its kinds of task. Where the operator's folder has the domain, its real tasks are the
+splits `base`, `train` and `test`; they share one state, policy and tool schemas of the folder.
 
 Guarantee: training draws from `generate` alone, which never reads the folder.
 """
@@ -31,10 +30,8 @@ class Tau2Environment(Environment):
     @staticmethod
     @abstractmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
-        """The tables of a database file with every field and type of the original's models.
-
-        Raises KeyError, TypeError, ValueError or AttributeError for another shape.
-        """
+        """Return a database file's tables with every field and type of the original's models. Raise
+        KeyError, TypeError, ValueError or AttributeError for another shape."""
 
     @abstractmethod
     def synthetic_database(self, seed: int) -> Database:
@@ -94,8 +91,7 @@ class Tau2Environment(Environment):
         return [dict(schema) for schema in self.benchmark.schemas]
 
     def solo_split(self, split: str) -> str:
-        """Return the split that has a split's tasks for an agent that works alone. Raises
-        UnknownTask where the user has no tools for it."""
+        """Return a split's solo variant. Raise UnknownTask where the user has no tools for it."""
         raise UnknownTask(
             f"environment {self.name} has no tasks for an agent that works alone: its user has no "
             "tools; leave out --solo"
@@ -120,11 +116,8 @@ class Tau2Environment(Environment):
         return (self.benchmark.tasks[task_id] for task_id in self.benchmark.splits[split])
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id: generated `name/capability/seed`, with `/phrasing` in other words,
-        or real `name/number`.
-
-        Raises UnknownTask, and its subclass NoBenchmark.
-        """
+        """Return the task with this id: generated `name/capability/seed`, with `/phrasing` in other
+        words, or real `name/number`. Raise UnknownTask, and its subclass NoBenchmark."""
         phrased = self.read_phrasing(task_id)
         if phrased is not None:
             return self.write_task(*phrased)

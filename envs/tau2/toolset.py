@@ -8,11 +8,9 @@
     a record            `json.dumps` of it, in the order of its fields
     nothing             `null`
 
-A record is what the original models with pydantic. Not covered: plain data, whose numbers and truth
-values the original shows as strings; a tool that returns any writes them so itself.
-
-Guarantee: `call` raises nothing and answers byte for byte as the original. What a tool does to the
-state is the domain's (envs/retail, envs/airline, envs/telecom).
+Guarantee: `call` raises nothing and answers byte for byte as the original. Not covered: plain data,
+whose numbers and truth values the original shows as strings; a tool that returns any writes them so
+itself. What a tool does to the state is the domain's.
 """
 
 import inspect

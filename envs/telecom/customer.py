@@ -4,11 +4,10 @@
     Is your SIM card all right?       looks, tells the result
     Please restart your phone.        restarts it, tells the result
 
-After it did something it looks whether what it called for works now; if so it says so and hangs up.
-Every other text of the agent is answered by the script (envs/users.py).
-
-Guarantee: a function of what the user can see. Not promised: that every wording is understood; a
-clause is read word by word for a part of the phone (`_PARTS`) and for what is to be done with it.
+After an action it looks whether its request is met; if so it says so and hangs up. The script
+answers every other text (envs/users.py). Guarantee: a function of what the user can see. Not
+promised: that every wording is understood; a clause is read word by word for a part of the phone
+(`_PARTS`) and for what is to be done with it.
 """
 
 import re
@@ -41,8 +40,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
-    """A part of the phone that is on or off."""
-
     noun: str
     looks: str
     on: str
@@ -269,8 +266,7 @@ _GOALS: Final = {
     "assert_mobile_data_status": ("run_speed_test", "Speed Test Result"),
     "assert_service_status": ("check_network_status", "Cellular Connection: connected"),
 }
-"""Assertion -> the tool by which the user sees whether it holds, and the pattern that shows it; the
-first that a task has."""
+"""Assertion -> the tool and the pattern by which the user sees that it holds; a task's first."""
 
 
 class ActingUser:

@@ -1,12 +1,9 @@
-"""Telecom states: what a canonical one is, its hashes, and a generator of our own.
+"""Telecom states: what a canonical one is, its hashes, and a generator of our own. A generated
+state has twelve customers with lines, bills and plans, and a phone. `company_digest` and
+`user_digest` are tau2-bench's two hashes of a state.
 
-    canonical(company, phone)   any two database files, with every field and type of the original's
-    build_database(seed)        twelve customers with lines, bills and plans, and a phone
-    company_digest, user_digest tau2-bench's two hashes of a state
-
-Guarantee: a generated state is a function of its seed and canonical; its words are ours and its ids
-have other lengths than tau2-bench's (five digits instead of four), so that none is one of its. Not
-promised: that a seed gives the same state in another version of this file.
+Guarantee: a generated state is a function of its seed (in one version of this file) and canonical.
+None of its ids is one of tau2-bench's: they have five digits instead of four.
 """
 
 import hashlib
@@ -38,11 +35,8 @@ _KEPT: Final = 64
 
 
 def canonical(company: Mapping[str, Any], phone: Mapping[str, Any]) -> Tables:
-    """Return the tables of a state from its two files.
-
-    Raises KeyError, TypeError, ValueError (pydantic's among them) or AttributeError for another
-    shape.
-    """
+    """Return a state's tables from its two files. Raise KeyError, TypeError, ValueError (pydantic's
+    among them) or AttributeError for another shape."""
     unknown = sorted(company.keys() - COMPANY.keys())
     if unknown:
         raise ValueError(f"{unknown[0]!r} is no table")

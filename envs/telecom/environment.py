@@ -5,8 +5,8 @@
     Telecom(benchmarks).tasks("test-solo")    the same for an agent that works alone from a ticket
     Telecom(benchmarks).tasks("test-workflow")  the same with a workflow in place of the manual
 
-An id with `/solo` at its end names the solo variant of any task, one with `/workflow` before that
-or at its end a real task whose policy has the workflow.
+The end `/solo` of an id names any task's solo variant; `/workflow` before that or at the end names
+a real task whose policy has the workflow.
 
 Guarantee: a generated task is a function of capability and seed, and tasks with equal seeds share
 the state in which their trouble begins. Not promised: that the scripted user understands every way
@@ -78,7 +78,6 @@ class Telecom(Tau2Environment):
         return describe_files(self.name, self.changes)
 
     def _read_policy(self, solo: bool, workflow: bool) -> str:
-        """The operator's rules of a variant; read once."""
         assert self.benchmarks is not None, "a real task comes from the folder"
         if (solo, workflow) not in self._policies:
             place = folder(self.benchmarks, self.name)
@@ -114,8 +113,8 @@ class Telecom(Tau2Environment):
         return f"{super().state_key(task)} {setup}"
 
     def compare_states(self, expected: Database, actual: Database) -> tuple[Difference, ...]:
-        """Return where the company's records are not as expected. The phone is judged by the
-        assertions, and of a bill's items their sum: their words tell 2 GB from 2.0 GB."""
+        """Return where the company's records are not as expected. Assertions judge the phone. Only
+        the sum of a bill's items counts: their words tell 2 GB from 2.0 GB."""
         return tuple(
             item
             for item in expected.difference(actual)
@@ -183,10 +182,8 @@ class Telecom(Tau2Environment):
         return (self._vary(task, variant) for task in super().tasks(name))
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id, in the variant that its end names.
-
-        Raises UnknownTask, and its subclass NoBenchmark.
-        """
+        """Return this id's task, in the variant of its end. Raise UnknownTask, and its subclass
+        NoBenchmark."""
         for variant in reversed(_VARIANTS):
             end = "".join(f"/{part}" for part in variant)
             if task_id.endswith(end):

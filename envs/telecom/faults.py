@@ -1,8 +1,6 @@
-"""What may be wrong with a line or a phone: how it comes about, and how it is repaired.
-
-A fault is a function of a case. Several faults make one task: their setups run in the order of
-`FAULTS`, in which none undoes another, and so do their repairs (`combine`).
-"""
+"""What may be wrong with a line or a phone: how it comes about, and how it is repaired. A task may
+have several faults: setups and repairs run in the order of `FAULTS`, in which none undoes another
+(`combine`)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The kinds of generated task: which faults a customer has, and how it is judged.
 
-A kind is a function of a case and gives a plan. Most are trouble with the phone, put together from
-faults.py; one must be handed over, and one is a wish that only the company's records know of. Every
-kind changes something or demands a call, so that an agent that does nothing fails it.
+A kind is a function of a case and gives a plan. Most are trouble with the phone (faults.py); one is
+a hand-over, one a wish for the company's records alone. An agent that does nothing fails every
+kind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,8 +92,8 @@ def _draw(case: Case, names: Sequence[str], least: int, most: int) -> list[str]:
 def _draw_set(
     case: Case, names: Sequence[str], needs: Sequence[str], sizes: Sequence[int] = (2, 3, 4)
 ) -> list[str]:
-    """Return one of the sets of names with such a size and a name of `needs`. All are as likely, so
-    that no guess of a set is often right."""
+    """Return a set of such a size with a name of `needs`. All are as likely, so that no guess of a
+    set is often right."""
     sets = (group for size in sizes for group in combinations(names, size))
     return list(case.chance.choice([group for group in sets if {*group} & {*needs}]))
 

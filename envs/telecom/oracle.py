@@ -1,7 +1,5 @@
-"""The perfect agent: it makes its own gold calls and tells the user which step is theirs.
-
-In a task with rules it has the user look before each repair, and before it hands over.
-"""
+"""The perfect agent: it makes its own gold calls and tells the user which step is theirs. In a task
+with rules the user looks before each repair and before a hand-over."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -65,7 +63,6 @@ class TelecomOracle(GoldAgent):
         return Message(role="assistant", content=self.question(action))
 
     def _closing(self, messages: Sequence[Message]) -> str:
-        """The words for a hand-over where the last call was one."""
         if self.actions and self.actions[-1].name == "transfer_to_human_agents":
             return "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
         return " ".join([*self.outputs, CLOSING])

@@ -1,8 +1,7 @@
 """The phone: what it shows, how it finds a network, and what company and phone tell each other.
 
-A phone is two records of the table `phone`: `device`, its settings, and `surroundings`, where it is
-and what the company lets it do. Functions that take them read; those that take a `Database` change
-the records through `edit`.
+The table `phone` has two records: `device`, its settings, and `surroundings`, where it is and what
+the company lets it do. Functions that take records read; those that take a `Database` change them.
 
 Guarantee: the state after each change is tau2-bench's. Not covered: settings of a type that no tool
 of ours can set, which the original keeps although nothing can read them.
@@ -197,10 +196,8 @@ def default_apn_settings() -> Record:
 
 
 def synchronize(database: Database) -> None:
-    """Let company and phone know of each other: what the line allows, and what was paid.
-
-    Raises ValueError where the phone's number is no line's.
-    """
+    """Tell company and phone what the line allows and what was paid. Raise ValueError where the
+    phone's number is no line's."""
     place = surroundings(database)
     number = place["phone_number"]
     if number is None:

@@ -1,11 +1,6 @@
-"""The thirty tools of a user with a phone, with tau2-bench's names, arguments and answers.
-
-    check_*, run_speed_test, can_send_mms   show what the phone shows
-    toggle_*, set_*, reset_*, ...           change a setting; most answer with the status bar
-    check_payment_request, make_payment     what the company asks to be paid
-
-Guarantee: as for the agent's tools (tools.py).
-"""
+"""The thirty tools of a user with a phone, with tau2-bench's names, arguments and answers. Most
+tools that change a setting answer with the status bar. Guarantee: as for the agent's tools
+(tools.py)."""
 
 from typing import Annotated, Any, Final, Literal
 

@@ -63,8 +63,8 @@ class Case:
         self.words = words
 
     def say(self, templates: Phrases, **values: str) -> str:
-        """One of the phrases, filled in. Chance draws in any case, so that what it draws next is
-        the same."""
+        """Return a phrase, filled in. Chance draws in any case, so that its next draw is the
+        same."""
         drawn = self.chance.choice(templates)
         template = drawn if self.words is None else self.words.choice(templates)
         capitals = {name.capitalize(): text[:1].upper() + text[1:] for name, text in values.items()}
@@ -113,8 +113,7 @@ def setting(**switches: bool) -> Constraint:
 
 
 def traced(tool: str, /, holds: Any = None, **arguments: Any) -> Constraint:
-    """The tool was called with these arguments, whatever others it had, and its result has the
-    value `holds`, where there is one."""
+    """Require a call of the tool with these arguments, among others, and `holds` in its result."""
     target = json.dumps(
         {"tool_name": tool, "arguments": arguments, **({} if holds is None else {HOLDS: holds})}
     )
@@ -144,8 +143,8 @@ def said_number(number: str) -> Constraint:
 
 
 def said_value(place: str, reference: int) -> Constraint:
-    """A message of the agent says the temperature that the call of milestone `reference` returned,
-    in one of its precisions."""
+    """Require a message of the agent with the temperature that milestone `reference`'s call
+    returned, in one of its precisions."""
     return Constraint(
         table=CONVERSATION,
         relation="trace_dependent",
@@ -163,8 +162,8 @@ def changed(table: str, relation: Any, row: Row) -> Constraint:
 
 
 def build_graph(milestones: Sequence[Sequence[Constraint]]) -> MilestoneGraph:
-    """A chain of milestones. A table that neither a milestone nor the one before it constrains must
-    be as it was at the one before; changes of the first are from the beginning."""
+    """Return a chain of milestones. A table that neither of two neighbours constrains must not
+    change between them; changes of the first are from the beginning."""
     whole = []
     for place, constraints in enumerate(milestones):
         before = milestones[place - 1] if place else ()
@@ -186,8 +185,8 @@ def build_graph(milestones: Sequence[Sequence[Constraint]]) -> MilestoneGraph:
 
 
 def build_minefields(constraints: Sequence[Constraint]) -> MilestoneGraph:
-    """Moments of which none must come, one for each constraint. The chain lets each be matched: the
-    others may stand where they are not reached."""
+    """Return one forbidden moment per constraint. The chain lets each be matched: the others may
+    stand where they are not reached."""
     fields = tuple(Milestone(constraints=(constraint,)) for constraint in constraints)
     edges = tuple((place, place + 1) for place in range(len(fields) - 1))
     return MilestoneGraph(milestones=fields, edges=edges)

@@ -4,9 +4,9 @@
     ToolSandbox(benchmarks).tasks("scenarios")     those of the operator's folder
     environment.use_scenarios(path)                those of another file
 
-ToolSandbox's tools, states and scoring (arXiv 2408.04682) in our own code. The reward is the score
-itself, between 0 and 1; an episode is a success where it is 1. Nothing shapes it, because a penalty
-could put a success below a failure that came close.
+ToolSandbox's tools, states and scoring (arXiv 2408.04682) in our own code. The reward is the score,
+between 0 and 1; 1 is a success. Nothing shapes it, because a penalty could put a success below a
+failure that came close.
 
 Guarantee: a generated task is a function of capability and seed; its score of 1 can be reached in
 any words, because texts are compared by what they contain. Not covered: the variants with scrambled
@@ -86,7 +86,7 @@ class ToolSandbox(Environment):
         self._gold: dict[str, GoldPlan] = {}
 
     def use_scenarios(self, path: Path) -> ScenarioFile:
-        """Take the scenarios of this file for those of the operator's folder. Raises NoBenchmark,
+        """Use this file's scenarios instead of the folder's. Raise NoBenchmark,
         InvalidBenchmark."""
         self._path = path
         self._states.clear()
@@ -186,8 +186,7 @@ class ToolSandbox(Environment):
     def measure(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[float, tuple[str, ...]] | None:
-        """The score, and one sentence for each milestone that was not reached or minefield that
-        was."""
+        """Return the score, and a sentence per missed milestone or matched minefield."""
         milestones = task.criteria.milestones
         if milestones is None:
             return None
@@ -202,8 +201,8 @@ class ToolSandbox(Environment):
         )
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """What a generated task forbids and its milestones do not see: more changes than the wish
-        needs, and numbers that nothing had shown."""
+        """Return what a generated task forbids and its milestones do not see: more changes than the
+        wish needs, and numbers that nothing had shown."""
         if task.criteria.rules is None:
             return ()
         return tuple(self._find_violations(task, messages))

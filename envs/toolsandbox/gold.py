@@ -1,10 +1,9 @@
 """What a perfect agent does, worked out from a scenario's milestones.
 
-The milestones are taken in an order that their edges allow: a state that must hold is brought about
-by the tool that writes it, a call that must be traced is made, a text that must be said is said at
-the end. Each call is made on a state of its own, so that values which later milestones take from
-its result are known. The result is as good as the milestones say: where they ask for a call of a
-tool that the scenario does not allow, no agent reaches them all.
+In an order that the edges allow, a required state is brought about by the tool that writes it, and
+a required call is made; required texts are said at the end. The calls are made on a state of its
+own, so that later milestones can take values from results. Where milestones ask for a tool that the
+scenario does not allow, no agent reaches them all.
 """
 
 import itertools
@@ -134,8 +133,8 @@ class _Planner:
         return GoldPlan(tuple(self.actions), says, tuple(dict.fromkeys(self.outputs)))
 
     def _order(self) -> tuple[int, ...]:
-        """The milestones in an order that the edges allow, settings as early as can be: from one
-        milestone to the next nothing may change that neither is about."""
+        """Return the milestones in an order that the edges allow, settings as early as can be:
+        between two milestones nothing may change that neither is about."""
         return self.graph.sort_places(lambda place: (not self._is_setting(place), place))
 
     def _is_setting(self, place: int) -> bool:

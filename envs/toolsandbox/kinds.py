@@ -1,8 +1,6 @@
-"""The kinds of generated task: each draws a wish and says what a perfect agent does about it.
-
-Four of them cannot be fulfilled, because a tool that they need is not there: then the agent must
-say what is missing, in words that its rules dictate. Silence, and a refusal in general, win none.
-"""
+"""The kinds of generated task: each draws a wish and says what a perfect agent does about it. Four
+cannot be fulfilled, because a tool is not there: then the agent must say what is missing, in words
+that its rules dictate. Silence, and a refusal in general, win none."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -436,8 +434,8 @@ def _city(place: Place) -> str:
 
 
 def _lacking(lacks: str, plan: Plan, without: tuple[str, ...], call: str) -> Plan:
-    """A wish that cannot be fulfilled without some tools; `call` would be a guess, and so is to say
-    that something else is missing: who recites all of it has looked for nothing."""
+    """Return a wish that cannot be fulfilled without some tools. Forbidden are `call`, a guess, and
+    other missing things: reciting them all is no search."""
     others = [text for name, text in MISSING.items() if name != lacks]
     return Plan(
         request=plan.request,

@@ -1,10 +1,10 @@
 """Which milestone is reached at which moment: the assignment with the largest sum of similarities.
 
-The moments of milestones must not decrease along an order that the graph's edges allow; of equal
-assignments that with the later moments is taken. The similarity of a milestone may hang on the
-moments of those before it, to which its constraints refer. The search is exact: a recursion over
-the milestones that are left, remembered by what can still matter (the last moment, and what the
-milestones that are left can see of those that are assigned).
+The moments of milestones must not decrease along an order that the edges allow; of equal
+assignments the one with later moments is taken. A milestone's similarity may depend on the moments
+of earlier ones to which its constraints refer. The search is exact: a recursion over the milestones
+left, memoized by what can still matter (the last moment, and what those left can see of assigned
+ones).
 """
 
 import math
@@ -110,8 +110,8 @@ class _Search:
         return iter(sorted(options, key=lambda option: (-option[0], option[1], -option[2])))
 
     def _measure(self, place: int, moment: int, assigned: Mapping[int, int]) -> float:
-        """Similarity of a milestone at a moment: the product over its constraints, with the root of
-        the number of those that are no guardrails."""
+        """Return a milestone's similarity at a moment: the root, by the number of constraints
+        without guardrails, of the product over all."""
         product, count = 1.0, 0
         for number, constraint in enumerate(self.graph.milestones[place].constraints):
             reference = _find_reference(constraint, assigned)

@@ -5,11 +5,11 @@
     export_info.json   beside it, optional: when the scenarios were exported, `exported_at_unix`
     tools.json         beside it, optional: the published schemas, which the agent is then shown
 
-The clock of a scenario stands at the time of the export, because the times in it are relative to
-that; without export_info.json, a minute after the newest row of the scenario.
+A scenario's clock stands at the export, to which its times are relative; without export_info.json,
+a minute after its newest row.
 
-Guarantee: a line that is damaged is named with its number and what to do, and the others are
-loaded. Not covered: the variants with scrambled names, types and descriptions of tools.
+Guarantee: a damaged line is named with its number and what to do, and the others are loaded. Not
+covered: the variants with scrambled names, types and descriptions of tools.
 """
 
 import json
@@ -47,8 +47,7 @@ SCENARIOS: Final = "scenarios"
 _MARKER: Final = "to complete:"
 """What precedes the user's wish in the original's instructions of its user simulator."""
 _HIDDEN: Final = re.compile(r"should (be|say)|leak|\bdo(n't| not| you)\b|^you do\b", re.IGNORECASE)
-"""Sentences of the wish that a user does not say aloud: the expected answer, and what it must not
-do."""
+"""Sentences of the wish that a user keeps to itself: the expected answer, and prohibitions."""
 _SENTENCE: Final = re.compile(r"(?<=[.?!])\s*(?=[A-Z])")
 
 _SYSTEM: Final = "SYSTEM"
@@ -302,8 +301,8 @@ def find_file(benchmarks: Path) -> Path:
 
 
 def load(path: Path | None) -> ScenarioFile:
-    """Read a file. Raises NoBenchmark where there is none, InvalidBenchmark where no line of it is
-    a scenario."""
+    """Read a file. Raise NoBenchmark where there is none, InvalidBenchmark if no line is a
+    scenario."""
     if path is None:
         raise NoBenchmark(
             f"no file of scenarios is named; give --scenarios FILE, or let {VARIABLE} name the "

@@ -6,8 +6,7 @@
                the numbers of rows differ
 
 ROUGE-L is the F-measure of the longest common subsequence (Lin 2004) of words of letters a to z and
-digits; those of more than three characters are stemmed (stemming.py), as the distribution
-rouge-score does it.
+digits; those of more than three characters are stemmed, as in the distribution rouge-score.
 """
 
 import json
@@ -42,11 +41,8 @@ class ScoringUnavailable(KintsugiError):
 
 
 def measure_constraint(constraint: Constraint, now: Rows, reference: Rows | None) -> float:
-    """Similarity of a table `now` with what a constraint asks of it.
-
-    `reference` is the same table at the moment of the milestone that the constraint names; None
-    where it names none. Raises ScoringUnavailable.
-    """
+    """Return how similar table `now` is to what a constraint asks. `reference` is the table at the
+    moment of the milestone that the constraint names; else None. Raise ScoringUnavailable."""
     return _RELATIONS[constraint.relation](constraint, now, reference or ())
 
 
@@ -91,8 +87,7 @@ def _measure_dependent(constraint: Constraint, now: Rows, reference: Rows) -> fl
 
 
 def _fill_trace(row: Row, values: Mapping[str, Any]) -> Row:
-    """The values as arguments of each call that the target allows: once over its own, once
-    under."""
+    """Return the row with `values` over, and again under, the arguments of its allowed calls."""
     filled = []
     for call in parse_traces(row.get("tool_trace")):
         for arguments in ({**call["arguments"], **values}, {**values, **call["arguments"]}):
@@ -137,8 +132,8 @@ def can_assign_rows() -> bool:
 
 
 def _assign(costs: Sequence[Sequence[float]]) -> float:
-    """The mean cost of the cheapest assignment, by the Hungarian algorithm; infinite where every
-    assignment has an infinite cost. Raises ScoringUnavailable."""
+    """Return the mean cost of the cheapest assignment (Hungarian algorithm); infinite where every
+    one is. Raise ScoringUnavailable."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:

@@ -139,10 +139,8 @@ class PeopleTools(SettingTools):
         return message_id
 
     def replace_row(self, table: str, column: str, row_id: str, given: dict[str, Any]) -> None:
-        """Change what is given (not None) of the row with this id; it becomes the last one.
-
-        Raises ToolError where nothing is given, or not exactly one row has the id.
-        """
+        """Change the given values (not None) of the row with this id; it becomes the last one.
+        Raise ToolError where nothing is given, or not exactly one row has the id."""
         changes = {name: value for name, value in given.items() if value is not None}
         if not changes:
             raise ToolError(f"nothing to change is given; give one of {', '.join(given)}")

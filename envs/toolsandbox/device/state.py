@@ -4,8 +4,8 @@
     CONTACT, MESSAGING, REMINDER    rows in the order in which they came
     DEVICE     the time, what the agent may call, and how many rows were ever added
 
-Table and column names are ToolSandbox's, because its scenarios name them. A row's key in a table is
-its number: rows may share an id, as some of the original's messages do.
+Table and column names are those of ToolSandbox's scenarios. A row's key in a table is its number:
+rows may share an id, as some of the original's messages do.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,8 +57,7 @@ Row = dict[str, Any]
 def build_tables(
     rows: Mapping[str, Sequence[Mapping[str, Any]]], now: float, tools: Iterable[str]
 ) -> Tables:
-    """Tables from rows by table. `now` is the POSIX time in seconds; `tools` are those that the
-    agent may call."""
+    """Return tables from rows. `now` is in POSIX seconds; `tools` are those the agent may call."""
     tables: Tables = {
         name: {_key(place): dict(row) for place, row in enumerate(rows.get(name, ()))}
         for name in COLUMNS

@@ -1,12 +1,10 @@
-"""All tools of the device: ToolSandbox's names, arguments and dependencies, in our own code.
+"""All tools of the device: ToolSandbox's names, arguments and dependencies, in our own code. A task
+allows some of them; the others do not exist for its agent. A result is shown as Python writes it.
+Schemas have the names, types and required arguments of the published ones, with our descriptions.
 
-A task allows some of them; any other does not exist for its agent. What a tool returns is shown as
-Python writes it, as in the original. Schemas have the names, types and required arguments of the
-published ones; descriptions are ours.
-
-Differences from the original: the clock stands still, and its zone is UTC; ids are a function of
-the order in which rows are added; the network's answers come from tables (world.py, holidays.py);
-calls of one message run in their order, and not in every order.
+Differences from the original: the clock stands still, in UTC; ids follow from the order in which
+rows are added; the network's answers come from tables (world.py, holidays.py); calls of one message
+run in their order only.
 """
 
 import math
@@ -244,8 +242,7 @@ class ToolSandboxTools(NetworkTools):
 
     @classmethod
     def complete(cls, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call as a trace has them: with the defaults of those that were left
-        out and have one."""
+        """Return a call's arguments as a trace has them, with the defaults of those left out."""
         return {**copy_json(_read_defaults(name)), **arguments}
 
 

@@ -86,10 +86,8 @@ UNITS: Final[Mapping[str, Unit]] = {
 
 
 def convert(amount: float, from_unit: str, to_unit: str) -> float:
-    """Convert an amount. Raises ToolError for an unknown unit, and for two of different dimensions.
-
-    An affine map: (amount · factor + offset - offset') / factor'.
-    """
+    """Convert an amount: (amount · factor + offset - offset') / factor'. Raise ToolError for an
+    unknown unit, and for two of different dimensions."""
     source, target = _find_unit(from_unit), _find_unit(to_unit)
     if source.dimension != target.dimension:
         raise ToolError(

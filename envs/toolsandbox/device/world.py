@@ -1,9 +1,6 @@
 """What the network tools know: tables that never change, so that an answer follows from the call.
-
-Coordinates, symbols and addresses are those of real places and companies, to the accuracy of a
-map; phone numbers (but Apple Park's), prices, rates and weather are made up. Currencies are the
-commonest of ISO 4217.
-"""
+Coordinates, symbols and addresses are real, to the accuracy of a map; phone numbers (but Apple
+Park's), prices, rates and weather are made up. Currencies are the commonest of ISO 4217."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
