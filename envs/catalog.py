@@ -425,11 +425,9 @@ def restore_catalog(name: str, roles: ToolRoles, tool_names: Iterable[str] = ())
 
 
 def identify(tool_names: Iterable[str]) -> str | None:
-    """Return the environment that owns these tools; None where that is ambiguous or unknown.
-
-    It must own more than half of the tools, and more than any other environment does: airline and
-    retail both have `get_user_details`. An environment with common tool names must own all.
-    """
+    """Return the environment that owns these tools; None where that is ambiguous or unknown. It
+    must own more than half, and more than any other (airline and retail have `get_user_details`);
+    one with common tool names must own all."""
     names = frozenset(tool_names)
     owned = sorted(
         (

@@ -114,7 +114,6 @@ class Check:
     overall: Rates
     capabilities: Mapping[str, Rates]
     bank: BankReport
-    """What cheaters win; empty for loaded tasks."""
     constant: tuple[str, ...]
     """Kinds of constant outcome, which no cheater plays."""
     problems: tuple[str, ...]
@@ -126,9 +125,8 @@ class Check:
 
 
 def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> Check:
-    """Check a sample of tasks, and call `progress` twice for each. An exception from the
-    environment's work becomes a problem. Raise UnknownEnvironment, EnvironmentBroken,
-    UnknownTask."""
+    """Check a sample of tasks, and call `progress` twice for each. The environment's exceptions
+    become problems. Raise UnknownEnvironment, EnvironmentBroken, UnknownTask."""
     environment = sample.open()
     judged = sample.split == GENERATED
     with SecondProcess(sample) as second:
@@ -317,7 +315,6 @@ def _verdicts(
     rates: Rates,
     capabilities: Mapping[str, Rates],
 ) -> Iterator[Problem]:
-    """What is asked of tasks that the environment writes itself."""
     for trial in trials:
         yield from _check_episodes(trial)
         if trial.task.script is not None and (fault := trial.task.script.find_fault()):
@@ -488,9 +485,8 @@ def _by_capability(trials: Sequence[Trial]) -> dict[str, Rates]:
 
 
 def _sentences(problems: Sequence[Problem]) -> Iterator[str]:
-    """Yield one sentence for each kind of problem, about the first such task. A run-to-run
-    difference lies in the environment's code, so it is told once; others are told once per
-    capability."""
+    """Yield one sentence for each kind of problem, about the first such task; per capability,
+    unless the problem lies in the environment's code, as run-to-run differences do."""
     groups: dict[tuple[str, str], list[Problem]] = defaultdict(list)
     for problem in problems:
         capability = "" if problem.determinism else problem.subject.rpartition("/")[0]

@@ -13,11 +13,10 @@
     EndpointRefusal      wrong key, model, URL or parameters; the run is over
     EndpointUnavailable  the endpoint cannot be reached; only `check` raises it
 
-Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers like any other. The body
-of an answer is read up to a limit. The API key is in no message, error or log. Exact tokens
-(`return_token_ids`, `logprobs`) come whole with the answer or not at all. Reasoning is sent back in
-the fields in which it came. Not covered: streaming, and reasoning in parts of the content, which is
-not sent back.
+Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers. An answer is read up to a
+limit. The API key is in no message, error or log. Exact tokens (`return_token_ids`, `logprobs`)
+come whole or not at all. Reasoning is sent back in the fields in which it came. Not covered:
+streaming, and reasoning in parts of the content, which is not sent back.
 """
 
 import asyncio
@@ -94,12 +93,9 @@ class AnswerFailure(KintsugiError):
 
 
 class _Again(Exception):
-    """A failure that may pass."""
-
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
         self.wait = wait
-        """Seconds, where the endpoint named them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +146,6 @@ class Completion:
     reasoning_fields: tuple[str, ...] = ()
     """Fields of the first choice that hold its reasoning."""
     finish_reasons: tuple[str | None, ...] = (None,)
-    """Finish reason of each message."""
 
     @property
     def message(self) -> Message:
@@ -249,9 +244,8 @@ class Endpoint:
         seed: int | None = None,
         choices: int = 1,
     ) -> Completion:
-        """Ask for the next message. Raise AnswerFailure, EndpointRefusal. An endpoint may ignore
-        `choices` and give one. Unusable choices are left out; without a usable one it is an
-        error."""
+        """Ask for the next message. An endpoint may give fewer `choices`; unusable ones are left
+        out, unless all are. Raise AnswerFailure, EndpointRefusal."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [wire(message, self._reasoning_fields) for message in messages],
@@ -270,8 +264,7 @@ class Endpoint:
         return completion
 
     async def ask(self, body: Mapping[str, Any]) -> Any:
-        """Return the answer's JSON, which may be no message. Raise AnswerFailure,
-        EndpointRefusal."""
+        """Return the answer's JSON, whatever it is. Raise AnswerFailure, EndpointRefusal."""
         status, answer = await self._ask(body)
         if not 200 <= status < 300:
             self._raise_refusal(status, answer)
@@ -391,9 +384,8 @@ def request_seed(*parts: object) -> int:
 def wire(
     message: Message, reasoning_fields: Sequence[str] = _REASONING_FIELDS[:1]
 ) -> dict[str, Any]:
-    """Return a message as the endpoint gets it, its reasoning in these fields, without asides.
-    Malformed arguments go out as an object that quotes them: vLLM answers 400 to anything else,
-    which would end the episode."""
+    """Return a message for the endpoint, with reasoning in these fields, without asides. Malformed
+    arguments are quoted in an object, as vLLM answers 400 to anything else."""
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         sent["tool_calls"] = [_wire_call(call) for call in message.tool_calls]

@@ -344,18 +344,16 @@ class Environment(ABC):
         return self.generate(task.capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """Return the same task in other words, with its first state, gold actions and criteria;
-        None where there are none. Its id must give it again (`task`). An override gets no task by
-        content."""
+        """Return the task in other words, with its first state, gold actions and criteria; else
+        None. Its id must give it again (`task`). An override gets no task by content."""
         return None
 
     def mixture(
         self, shares: Mapping[str, float], seed: int = 0, first_task: int = 0
     ) -> Iterator[TaskDefinition]:
-        """Yield generated tasks without end, in which capabilities have these shares (weights). The
-        first task has the seed `first_task`, each next task the next seed, so streams that do not
-        overlap share no task. Raise UnknownTask for an unknown capability, ValueError for bad
-        shares."""
+        """Yield generated tasks without end, capabilities in these shares (weights). Seeds count up
+        from `first_task`, so streams that do not overlap share no task. Raise UnknownTask for an
+        unknown capability, ValueError for bad shares."""
         unknown = sorted(set(shares) - set(self.capabilities))
         if unknown:
             raise UnknownTask(

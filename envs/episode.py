@@ -98,8 +98,7 @@ class Episode:
         """The agent's calls that failed."""
         self.user_errors = 0
         self.malformed = 0
-        """The agent's calls that were wrong in themselves: no JSON, no such tool, arguments that do
-        not fit."""
+        """The agent's malformed calls: no JSON, no such tool, arguments that do not fit."""
         self.defects: list[str] = []
         """Exceptions that no tool should raise."""
         self.termination: Termination | None = None
@@ -152,9 +151,8 @@ class Episode:
         ]
 
     def view(self, party: Party) -> list[Message]:
-        """Return what a party can see. The agent sees its policy, what was said, and its own calls
-        with their results. The user sees what was said and its own calls; its own messages are
-        `user`."""
+        """Return what a party can see: what was said, and its own calls with their results; the
+        agent also sees its policy. The user's own messages are `user`."""
         if party is Party.AGENT:
             if self.environment.user_toolset is None:
                 return [*self._system, *self.messages]

@@ -37,8 +37,7 @@ FAILURES_IN_A_ROW: Final = 10
 """Attempts that machines may spoil one after the other before the run stops."""
 
 MAX_AGENT_CHARACTERS: Final = 16 << 20
-"""What an agent may write in one episode, arguments included: a thousand long novels of turns are
-no rollout, and an event has an end."""
+"""Most an agent may write in one episode, arguments included: an event has an end."""
 
 
 class EnvironmentFailure(KintsugiError):
@@ -59,8 +58,7 @@ class Setup:
     """None: the environment's."""
     shaping: Shaping = DEFAULT
     user_may_err: bool = False
-    """Whether another user than the environment's plays; an attempt with its faults is not judged
-    (attribution/user_faults.py)."""
+    """Whether another user than the environment's plays; its faults leave an attempt unjudged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,6 @@ class Attempt:
     penalties: Mapping[str, float | None]
     """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
     usage: Usage
-    """Usage of the agent."""
     user_usage: Usage
     remarks: tuple[str, ...] = ()
     defects: tuple[str, ...] = ()
@@ -169,9 +166,8 @@ async def play_all(
 async def play_mixed(
     plan: Iterable[tuple[Setup, TaskDefinition, int]], *, concurrency: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Play task after task, each as its setup says; yield the attempts finished since the last
-    time. Raise EnvironmentFailure, EndpointRefusal, and EndpointUnavailable after
-    `FAILURES_IN_A_ROW`; everything that was finished before is yielded first."""
+    """Play task after task, each as its setup says; yield new attempts. Raise EnvironmentFailure,
+    EndpointRefusal, and EndpointUnavailable after `FAILURES_IN_A_ROW`, behind all that finished."""
     finished: asyncio.Queue[Attempt | Exception | None] = asyncio.Queue(maxsize=concurrency)
     coming = iter(plan)
 
@@ -252,8 +248,7 @@ def environment_code(
 
 
 def blame_user(episode: Episode) -> None:
-    """End a finished episode as `user_error` where its user, which is another than the
-    environment's, has a fault: it is not judged then."""
+    """End an episode as `user_error`, which is not judged, where its user has a fault."""
     if episode.termination in UNJUDGED:
         return
     fault = find_user_fault(episode.environment, episode.task, episode.messages)

@@ -1,8 +1,6 @@
-"""What an environment does, as hashes that a check (checking.py) compares between processes.
-
-Guarantee: an exception of an environment becomes a failure with the stage it came from. Not
-covered: an environment that never returns.
-"""
+"""What an environment does, as hashes that a check (checking.py) compares between processes. An
+exception of an environment becomes a failure with the stage it came from. Not covered: an
+environment that never returns."""
 
 import json
 import os

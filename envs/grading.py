@@ -47,9 +47,7 @@ class Grade:
     difference: tuple[Difference, ...] = ()
     """Where the state is not as expected; empty where DB is 1 or no part."""
     missing: tuple[str, ...] = ()
-    """Outputs that were not said."""
     violations: tuple[str, ...] = ()
-    """What the environment found wrong."""
     irregular: str | None = None
     """The termination, where it alone makes the reward 0."""
     threshold: float = 1.0
@@ -57,8 +55,7 @@ class Grade:
 
     @property
     def reward(self) -> float | None:
-        """The product of the parts, each 0 or 1 (MILESTONES between); None if a judge alone
-        decides."""
+        """The product of the parts (0 or 1, MILESTONES between); None if only a judge decides."""
         if self.irregular is not None or 0.0 in self.parts.values():
             return 0.0
         known = [value for value in self.parts.values() if value is not None]
@@ -76,8 +73,7 @@ class Grade:
 
 
 class Grader:
-    """Judges transcripts of one task. The state that the gold actions leave is made once, when a
-    verdict first needs it."""
+    """Judges transcripts of one task. The gold state is made once, when a verdict needs it."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.environment = environment

@@ -99,9 +99,8 @@ class EntryFault:
 def open_environment(
     name: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
-    """Return the environment of this name; a path is no name and is not looked at. `benchmarks` is
-    the operator's folder of real tasks, `paths` the files and folders of the settings. Raise
-    UnknownEnvironment, EnvironmentBroken."""
+    """Return the environment of this name, never of a path. `benchmarks` is the folder of real
+    tasks, `paths` the settings' files and folders. Raise UnknownEnvironment, EnvironmentBroken."""
     if NAME.fullmatch(name) is None:
         raise UnknownEnvironment(
             f"{name[:_SHOWN]!r} is no environment's name: one is small letters, digits, _ and -, a "
@@ -130,9 +129,8 @@ def open_from_event(
     paths: Sequence[Path] = (),
     places: Sequence[str] = (),
 ) -> Environment:
-    """Return the environment that an event names, by name or as `locate` wrote it. `places` are the
-    names and paths in settings other than `paths`. Raise UnknownEnvironment, also for a file that
-    no setting names, and EnvironmentBroken."""
+    """Return an event's environment, by name or as `locate` wrote it. `places` are other settings'
+    names and paths. Raise UnknownEnvironment (also for other files), EnvironmentBroken."""
     check_place(place, paths=paths, places=places)
     return open_place(place, benchmarks=benchmarks, paths=paths)
 
@@ -246,7 +244,6 @@ def _find_by_name(name: str, paths: Sequence[Path]) -> EnvironmentEntry:
 
 
 def _find_by_path(text: str) -> EnvironmentEntry:
-    """The one environment of a file or folder, or the one of this name: FILE:NAME."""
     _, colon, name = text.rpartition(":")
     file = _file_of(text)
     entries = [entry for entry in _in_path(file) if not colon or entry.name == name]

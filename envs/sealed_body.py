@@ -59,8 +59,7 @@ def seal_body(task: TaskDefinition, key: Key) -> SealedDefinition:
 
 
 def write_sealed(environment: str, stored: SealedDefinition) -> str:
-    """Return the text that stands for a sealed body: JSON with what is nobody's in the open, where
-    a definition has it."""
+    """Return the text for a sealed body: JSON, with fields about nobody in the open."""
     fields: dict[str, Any] = {
         "environment": environment,
         _KEYID: stored.keyid,
@@ -85,9 +84,8 @@ def find_seal(text: str) -> str | None:
 
 
 def open_body(task: str, text: str, find_key: FindKey) -> str | None:
-    """Return the text of a task's body, opened with its key if it is sealed; None where its person
-    was erased. Raise BadDefinition, which quotes nothing of the body, where the key does not fit or
-    the body is not the task's. Errors of `find_key` pass through."""
+    """Return a task's body, opened with its key if it is sealed; None where its person was erased.
+    Raise BadDefinition, without quoting, for another key or body, and `find_key`'s errors."""
     keyid = find_seal(text)
     if keyid is None:
         return text

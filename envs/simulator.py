@@ -103,7 +103,6 @@ class LineRequest:
     """Answers that are asked for; fewer may come."""
     seed: int
     is_choice: bool
-    """Whether it is to name the best of several lines."""
     is_likeliest: bool = False
     """Whether the most likely answer is wanted. As a choice, it is sampled at temperature 0."""
 
@@ -127,8 +126,7 @@ _CHARACTERS_PER_TOKEN: Final = 3
 _LINE_TOKENS: Final = 512
 """Tokens of a line whose length the endpoint alone limits, for estimates."""
 _MOST_CHARACTERS_PER_TOKEN: Final = 32
-"""A high guess of the mean over a line, so that no line within its tokens is longer: whatever the
-language and the tokenizer, text has less than ten."""
+"""A high guess of the mean over a line: text has less than ten in any language and tokenizer."""
 _MOST_LINE_TOKENS: Final = 4096
 """Bound on the tokens of a line whose length the endpoint alone limits."""
 
@@ -168,8 +166,8 @@ class TokenMeter:
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Count what is played inside as a part, and keep the count. Raises UserBudgetSpent before
-        anything is played."""
+        """Count what is played inside as a part, and keep it. Raise UserBudgetSpent before
+        playing."""
         self.check(part)
         before = self.spent
         try:
@@ -187,12 +185,11 @@ LineSteps = Generator[LineRequest, Sequence[Candidate], Message]
 class LineWriter:
     """Decides what a model that plays a user is asked and which answer counts; the caller asks.
 
-        steps = writer.write(messages)
-        request = next(steps)
-        while True:
-            request = steps.send([Candidate(...), ...])     or steps.throw(AnswerFailure(...))
-
-    StopIteration brings the user's next message.
+    steps = writer.write(messages)
+    request = next(steps)
+    while True:
+        request = steps.send([Candidate(...), ...])     or steps.throw(AnswerFailure(...))
+                                                        StopIteration has the user's message
     """
 
     def __init__(
@@ -219,8 +216,8 @@ class LineWriter:
         """Which rule was broken, of each answer that was dropped."""
 
     def write(self, messages: Sequence[Message]) -> LineSteps:
-        """Write the user's next message. Raises AnswerFailure (for the agent's account only where
-        the agent's words fill the context)."""
+        """Write the user's next message. Raise AnswerFailure, the agent's only if it fills the
+        context."""
         try:
             candidates = yield from self._collect(messages)
             if self.trained:
@@ -302,7 +299,6 @@ class LineWriter:
     def _choose(
         self, messages: Sequence[Message], lines: Sequence[str]
     ) -> Generator[LineRequest, Sequence[Candidate], str]:
-        """Return the candidate that the model chooses; the first where it does not."""
         spoken = [message for message in messages if message.text and message.role != "tool"]
         conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in spoken)
         numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
@@ -455,9 +451,8 @@ def _count_characters(message: Message) -> int:
 def build_user_view(
     scenario: str, messages: Sequence[Message], *, acts: bool, trained: bool = False
 ) -> list[Message]:
-    """Return a user's view for a model: the rules, its situation, and the conversation with the
-    roles turned around. `acts`: it has tools; `trained`: a trained model sees its situation
-    alone."""
+    """Return a model's view as the user: rules, situation, and the conversation with roles turned
+    around. `acts`: it has tools; `trained`: it sees the situation alone."""
     if trained:
         return _build_short_view(scenario, messages)
     rules = _TOOL_RULES + _RULES if acts else _RULES
@@ -465,9 +460,8 @@ def build_user_view(
 
 
 def _build_short_view(scenario: str, messages: Sequence[Message]) -> list[Message]:
-    """Return the situation as the other side's first message, then the conversation. The agent's
-    words before the user opens join that message, because chat templates want turns. Each prompt
-    begins with the one before it, so caches can be used."""
+    """Return the situation as the other side's first message, then the conversation. What the agent
+    says first joins it, as chat templates want turns. Each prompt begins with the one before it."""
     lines = swap_roles(messages) if messages else []
     if lines and lines[0].role == "user":
         return [Message(role="user", content=f"{scenario}\n\n{lines[0].text}"), *lines[1:]]

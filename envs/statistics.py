@@ -85,8 +85,7 @@ def mean(
     level: float = LEVEL,
 ) -> Interval:
     """Return the mean of one value per task, each in [0, 1], with its interval. Raise ValueError
-    for no values. A draw costs one number per distinct value: the exponential weights of equal
-    values sum to a gamma."""
+    for no values. A draw costs one number per distinct value (sums of exponentials are gammas)."""
     if not values:
         raise ValueError("no task has a judged trial; there is nothing to estimate")
     return _estimate(tuple(sorted(Counter(values).items())), resamples, seed, level)

@@ -118,7 +118,6 @@ Pattern = Annotated[str, AfterValidator(_compiles)]
 New tasks may have what RE2 takes; others are played where they are stored."""
 
 Line = Annotated[str, Field(min_length=1)]
-"""Something that is said."""
 
 
 class Answer(StrictModel):
@@ -189,8 +188,8 @@ class Source(StrictModel):
 
     @classmethod
     def of(cls, record: Mapping[str, Any], identity: str, *fields: str) -> "Source":
-        """Return the source that has the field `identity` of a record and those of `fields`. Raises
-        KeyError for a field that the record lacks."""
+        """Return the source with a record's `identity` and `fields`. Raise KeyError if one is
+        missing."""
         for name in fields:
             record[name]
         return cls(identity={identity: record[identity]}, fields=fields)
@@ -287,7 +286,6 @@ class Kind(NamedTuple, Generic[C, P]):
     """A kind of generated task."""
 
     demands: str
-    """What it demands of the agent."""
     plan: Callable[[C], P]
     """Draws what the user wants and what a perfect agent does, from a case."""
 
@@ -296,7 +294,6 @@ class TaskDefinition(_Sparse):
     """A task that can be executed."""
 
     id: Id
-    """`environment/split-or-capability/...`: unique over environments."""
     environment: Name
     capability: Name
     """The environment's label of this kind of task."""
@@ -374,8 +371,7 @@ class TaskDefinition(_Sparse):
         return None if gold is None else signature(gold)
 
     def record(self) -> Task:
-        """Return the task as rollouts name it; name and kind alone if it is of a person's
-        session."""
+        """Return the task for rollouts; name and kind alone if it is of a person's session."""
         if self.salt is not None:
             return Task(id=self.id, environment=self.environment, capability=self.capability)
         return Task(

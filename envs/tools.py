@@ -119,8 +119,8 @@ class Toolset:
         return other
 
     def has_same_state(self, other: Self) -> bool:
-        """Whether calls work on the same state. A toolset with more state than the database
-        overrides it."""
+        """Return whether calls work on the same state; overridden where it is not all in the
+        database."""
         return self.database.same(other.database)
 
     @classmethod
@@ -176,9 +176,8 @@ class ToolAccess:
         access.call("get_line", {...})                      the agent
         access.call("toggle_data", {}, requestor="user")    the user
 
-    In dual control each party reaches its own tools alone: the other's do not exist for it. In a
-    solo task the agent has both. As with `Toolset.call`, a call returns a result and raises
-    nothing.
+    In dual control the other's tools do not exist for a party. In a solo task the agent has both.
+    As with `Toolset.call`, a call returns a result and raises nothing.
     """
 
     __slots__ = ("_agent", "_solo", "_user", "database")

@@ -52,8 +52,7 @@ class ScriptUser:
 
 
 class Listener:
-    """Finds a script's answers to the texts of an agent. A text that it has heard in the same
-    conversation is not searched again."""
+    """Finds a script's answers to an agent's texts, each searched once per conversation."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -1,8 +1,8 @@
 """Airline customer service: tasks of our own over generated databases, and tau2-bench's real ones.
 
-Guarantee: a generated task is a function of capability and seed, its customer fits its kind, its
-gold actions keep the policy, and tasks with equal seeds share a database. Not promised: that a
-scripted customer understands every way in which an agent may ask; a model plays one better.
+Guarantee: a generated task is a function of capability and seed, its customer fits its kind, and
+its gold actions keep the policy; tasks with equal seeds share a database. Not promised: that a
+scripted customer understands every question.
 """
 
 from collections.abc import Mapping, Sequence

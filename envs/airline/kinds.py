@@ -51,4 +51,3 @@ KINDS: Final[Mapping[str, Kind[Case, Plan | None]]] = {
     "question_bags": Kind("Tell what a reservation costs with more bags.", decisions.price_of_bags),
     "question_total": Kind("Add up what several reservations cost.", decisions.price_of_all),
 }
-"""Capability -> its kind."""

@@ -21,7 +21,6 @@ BASIC, ECONOMY, BUSINESS = CABINS
 A_DAY_AGO: Final = "2024-05-14T15:00:00"
 """Bookings made since this time may be cancelled."""
 GONE: Final = frozenset({"landed", "flying"})
-"""Statuses of a flight that has left."""
 
 PER_CANCELLED: Final = 100
 PER_DELAYED: Final = 50

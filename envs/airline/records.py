@@ -1,9 +1,6 @@
-"""The shapes of airline records, as the original's models have them.
-
-Names, order of the fields and laxness are part of what an agent reads: pydantic's error texts name
-model and field, and records are shown in the order of their fields. Unknown fields are dropped, and
-"5" is an integer where one is due.
-"""
+"""The shapes of airline records, as the original's models have them. An agent reads names, order of
+fields and pydantic's error texts. Unknown fields are dropped, and "5" is an integer where one is
+due."""
 
 from typing import Annotated, Any, Literal
 

@@ -410,8 +410,7 @@ class AirlineTools(Tau2Toolset):
 
 
 def _objects(model: type[M], values: Sequence[M | dict[str, Any]]) -> list[M]:
-    """Return the values as objects of the model if all are objects, else unchanged, to fail where
-    they are used. Raises pydantic's ValidationError."""
+    """Return objects of the model, or, to fail later, the values unchanged if one is no object."""
     if all(isinstance(item, dict) for item in values):
         return [model(**item) for item in values if isinstance(item, dict)]
     return cast("list[M]", values)

@@ -57,8 +57,7 @@ def _read_part(part: Any) -> str | None:
 
 
 def read_monologue(value: Any, levels: int = _NESTING) -> str | None:
-    """Return a monologue's text: a text, a part, or a list of both, to a depth of `levels`; else
-    None."""
+    """Return a monologue (a text, a part, or a list of both, to a depth of `levels`); else None."""
     if isinstance(value, str):
         return value
     if levels and isinstance(value, dict):

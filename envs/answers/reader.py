@@ -109,8 +109,8 @@ class CallPieces:
             self._name_length += len(piece)
 
     def is_over(self, name: Any, arguments: Any) -> bool:
-        """Whether a piece of the same place, without an id, begins another call: its name differs
-        although the arguments have begun, or the arguments are whole and begin again."""
+        """Return whether a piece of the same place, without an id, begins another call: its name
+        differs although the arguments have begun, or the arguments are whole and begin again."""
         if not isinstance(name, str) or not name or not self.arguments:
             return False
         if len(name) != self._name_length or name != self.name:
@@ -169,7 +169,6 @@ class MessageReader:
         self._thoughts: list[str] = []
         self._refusals: list[str] = []
         self.calls: list[CallPieces] = []
-        """The calls in the order in which they began."""
         self._known: dict[Any, CallPieces] = {}
         """The last call of an index, an id, both, or a place."""
 

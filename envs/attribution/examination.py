@@ -5,8 +5,7 @@ that has a fault has it:
     user         the played user broke its instructions (user_faults.py), or did not get through
     trajectory   the agent failed; the rule is the part of the verdict that it failed by
 
-The exact user of the environment does not err by construction. Not covered: rollouts without a
-verdict.
+The environment's exact user never errs. Not covered: rollouts without a verdict.
 """
 
 from collections.abc import Sequence
@@ -54,9 +53,8 @@ def examine(
     *,
     exact_user: bool = False,
 ) -> RolloutFault | None:
-    """Return whose fault a rollout is, from its messages (without system prompt), ending and
-    unshaped verdict (None: user or machine failed). Return None for a success without a fault of
-    task or user. Raise NoVerdict."""
+    """Return whose fault a rollout is, from messages (without system prompt), ending and unshaped
+    verdict (None: user or machine failed). Return None for a faultless success. Raise NoVerdict."""
     fault = find_task_fault(environment, task)
     if fault is not None:
         return blame_task(fault)

@@ -40,7 +40,6 @@ from envs.task import GENERATED, TaskDefinition
 from events.canonical import exact_json
 
 TaskFaultRule = Literal["gold", "contradiction", "provenance", "outputs"]
-"""Which rule a task breaks."""
 
 _SHORTEST: Final = 2
 """Characters below which a value is too common to be missing."""
@@ -130,7 +129,6 @@ class _SparseGold(_WholeGold):
         return None
 
     def _is_anywhere(self, values: Iterable[str]) -> bool:
-        """Whether the user, the policy, a tool or a table of the first state has each value."""
         environment, task = self.facts.environment, self.facts.task
         texts = (
             collect_user_text(task),

@@ -24,7 +24,6 @@ from envs.tau2.benchmark import VARIABLE, InvalidBenchmark, NoBenchmark
 from events.messages import Action
 
 SPLITS: Final = ("base", "miss_func", "miss_param", "long_context")
-"""BFCL's categories."""
 
 LONG_CONTEXT: Final = "long_context"
 """The split whose classes answer at length."""

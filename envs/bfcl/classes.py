@@ -1,6 +1,5 @@
-"""BFCL's classes, whose methods are the tools: loaded from the distribution bfcl-eval, which is
-installed without its dependencies. Only the modules of the eight multi-turn classes are imported,
-and they need only mpmath.
+"""BFCL's classes, whose methods are the tools: loaded from the distribution bfcl-eval, installed
+without dependencies. Only the modules of the eight multi-turn classes and mpmath are imported.
 
 Guarantee: instances share nothing, neither with each other nor with their modules. Not covered:
 what the classes' own code does with memory and time.

@@ -185,8 +185,7 @@ class BfclOracle:
 
 
 def _count_done(messages: Sequence[Message], gold: Sequence[Action]) -> int:
-    """Return the number of gold calls made in the turn. Gold calls may fail, so results do not
-    matter."""
+    """Return the number of gold calls made in the turn; they may fail, so results do not matter."""
     begin = max(place for place, message in enumerate(messages) if message.role == "user")
     done = 0
     for message in messages[begin:]:
@@ -198,7 +197,6 @@ def _count_done(messages: Sequence[Message], gold: Sequence[Action]) -> int:
 
 
 def _turn(messages: Sequence[Message]) -> int:
-    """The turn, from 0, in which the agent is asked."""
     return max(0, sum(message.role == "user" for message in messages) - 1)
 
 

@@ -4,13 +4,11 @@
     2. the public attributes of every object equal those of objects on which the gold calls ran
     3. each result of this turn's gold calls is among all results so far, as often as it is there
 
-Order is free, and so is an extra call that leaves no trace. `needless` is the check that BFCL
-leaves out: no call in a turn that asks for none. Calls without readable arguments do not count, as
-in BFCL.
+Order is free, and so is an extra call that leaves no trace. Calls without readable arguments do not
+count. `needless` is the check that BFCL leaves out: no call in a turn that asks for none.
 
-Guarantee: everything is run again on the verdict's own objects; the transcript's answers are not
-trusted. Not covered: BFCL judges a case cut off in its last turn by what was done; here it has
-failed.
+Guarantee: everything is run again on the verdict's own objects, whatever the transcript's answers.
+Unlike BFCL's, a case that is cut off in its last turn has failed.
 """
 
 from collections import Counter
@@ -61,8 +59,7 @@ def mistakes(
 
 
 def needless(case: Case, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield what is wrong in turns with a needless call of the agent; a prefix's calls are not
-    its."""
+    """Yield the needless calls of turns without gold; those of the task's prefix are not judged."""
     own = [m for m in messages if m.role == "user" or m.sampled is not False]
     for number, (turn, calls) in enumerate(zip(case.turns, turns_of(own), strict=False)):
         if calls and not turn.gold:

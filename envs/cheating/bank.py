@@ -66,7 +66,6 @@ class Attempt:
     knowledge: Knowledge
     task: TaskDefinition
     messages: Sequence[Message] = ()
-    """The messages that the agent can see."""
 
     def say(self, text: str) -> Message:
         """Return a message that says a text and closes."""
@@ -81,7 +80,6 @@ class Cheater:
     moves: Callable[[Attempt], Iterator[Message]]
     """Yields its messages up to the closing words. Each is made when its turn has come."""
     applies: Callable[[Knowledge], bool]
-    """Whether it can be tried on a kind."""
     remedy: str
     """What helps where it wins."""
     restores: bool = False
@@ -158,8 +156,6 @@ def _always(knowledge: Knowledge) -> bool:
 
 
 def _recite(write: Callable[[Knowledge], str]) -> Callable[[Attempt], Iterator[Message]]:
-    """Return the moves of a cheater that says a text and closes."""
-
     def moves(attempt: Attempt) -> Iterator[Message]:
         yield attempt.say(write(attempt.knowledge))
 
@@ -212,8 +208,7 @@ def _call_gold_tools(arguments: Mapping[str, Any] | str, does: str) -> Cheater:
 
 
 def _repeat_results(attempt: Attempt) -> Iterator[Message]:
-    """Look up, then say every value of the results. A few values would be an answer, so they are
-    not said."""
+    """Look up, then say every value of the results; not a few, which would be an answer."""
     yield from _look_up(attempt)
     results = (item.result for item in executed_calls(attempt.messages) if not item.failed)
     values = dict.fromkeys(
@@ -240,8 +235,7 @@ def _write_and_undo(attempt: Attempt) -> Iterator[Message]:
 
 
 def _pair_writes(attempt: Attempt, known: Mapping[str, Any]) -> Iterator[tuple[Action, Action]]:
-    """Yield writes that undo each other: by a tool of the opposite name with the same arguments, or
-    by the same tool with the values that were looked up."""
+    """Yield pairs of writes that undo each other, by opposite tools or with the former values."""
     writes = attempt.knowledge.environment.writes
     functions = {function["name"]: function for function in _list_functions(attempt)}
     for name in dict.fromkeys((*attempt.knowledge.gold_tools, *functions)):
@@ -275,7 +269,6 @@ def _alter(name: str, value: Any) -> Any:
 
 
 def _find_values(messages: Sequence[Message]) -> dict[str, Any]:
-    """Return names and values of what was looked up, and of the arguments of the look-ups."""
     known: dict[str, Any] = {}
     for item in executed_calls(messages):
         if isinstance(item.call.arguments, dict):
@@ -322,8 +315,8 @@ def _list_repairs(attempt: Attempt, *, looks: bool) -> list[str]:
 
 
 def _tell_tools(parts: int, *, looks: bool = False) -> Callable[[Attempt], Iterator[Message]]:
-    """Return the moves of a cheater that asks the user for every change in so many messages, after
-    a message that asks for every look where it is to."""
+    """Return moves that ask the user for every change in `parts` messages, if `looks` after a
+    message that asks for every look."""
 
     def moves(attempt: Attempt) -> Iterator[Message]:
         if looks:
@@ -353,8 +346,8 @@ def _acts(knowledge: Knowledge) -> bool:
 
 
 def _varies(knowledge: Knowledge) -> bool:
-    """Whether a verdict hangs on answers that differ from task to task. Else an agent that looks up
-    and says what the policy dictates is right."""
+    """Whether a verdict hangs on answers that differ from task to task, beside the policy's
+    words."""
     return _has_words(knowledge) and knowledge.has_answers
 
 

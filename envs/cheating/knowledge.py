@@ -1,10 +1,5 @@
-"""What a cheater knows of a kind of task: everything but the task that it plays.
-
-    knowledge = yield from learn(environment, "question_bags", first_seed=20)
-
-It comes from the environment's code, policy and other seeds, and is a function of environment, kind
-and seed.
-"""
+"""What a cheater knows of a kind of task: everything but the task that it plays. It comes from the
+environment's code, policy and other seeds, as a function of environment, kind and seed."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -68,8 +63,7 @@ class Knowledge:
 
     @cached_property
     def has_answers(self) -> bool:
-        """Whether tasks differ in what must be said beside the sentences that the policy
-        dictates."""
+        """Whether tasks differ in what must be said, beside the policy's own sentences."""
         return len({tuple(filter(self._is_answer, outputs)) for outputs in self.answers}) > 1
 
     def _is_answer(self, output: str) -> bool:
@@ -83,8 +77,7 @@ class Knowledge:
 
     @cached_property
     def common_writes(self) -> tuple[Action, ...]:
-        """Gold writes of the agent that all other tasks share, such as a switch that look-ups
-        need."""
+        """Gold writes that all other tasks share, such as a switch for look-ups."""
         first, *rest = [self.find_writes(task) for task in self.others]
         return tuple(action for action in first if all(action in writes for writes in rest))
 
@@ -157,8 +150,7 @@ class Knowledge:
         return Counter(map(self._key, self.others))
 
     def _key(self, task: TaskDefinition) -> str:
-        """Return what the parties of a task change, as text. What is said in handing over is in
-        everybody's own words."""
+        """Return what a task's parties change, as text; words of a hand-over are free."""
         transfers = self.environment.catalog.transfer
         return exact_json(
             [
@@ -172,9 +164,8 @@ class Knowledge:
 def learn(
     environment: Environment, capability: str, first_seed: int
 ) -> Generator[None, None, Knowledge]:
-    """Learn from the other tasks of a kind, from `first_seed` on. Yields after each, so that kinds
-    can be learnt seed by seed: tasks of one seed often share a state that is dear to make. Errors
-    of the environment pass through."""
+    """Learn from a kind's other tasks, from `first_seed` on. Yields after each, so that kinds can
+    share a seed's state, which is dear to make. The environment's errors pass through."""
     others: list[TaskDefinition] = []
     episodes: list[RightEpisode] = []
     for seed in range(first_seed, first_seed + OTHER_TASKS):

@@ -64,7 +64,6 @@ class KindTrial:
     wins: Mapping[str, Win]
     """Cheater -> how often it won; those that apply to the kind."""
     defects: tuple[str, ...]
-    """Exceptions that tools raised."""
 
     @property
     def best(self) -> Win:
@@ -82,7 +81,6 @@ class BankReport:
     """What the bank made of an environment."""
 
     trials: Mapping[str, KindTrial]
-    """Kind -> its trial."""
     failures: Mapping[str, str]
     """Kind that could not be measured -> what was raised."""
 
@@ -104,8 +102,7 @@ def run_bank(
     tasks: int = TASKS_PER_KIND,
     seed: int = 0,
 ) -> BankReport:
-    """Let every cheater that applies play these kinds from `seed` on. No environment error
-    passes."""
+    """Let all cheaters that apply play the kinds from `seed` on. Raise no environment's error."""
     running = {name: _measure(environment, name, tasks, seed) for name in capabilities}
     trials: dict[str, KindTrial] = {}
     failures: dict[str, str] = {}

@@ -1,9 +1,8 @@
 """Lists whose order has no meaning, brought into one order before a verdict compares them.
 
-The environment's catalog declares the lists (`unordered`, `unordered_fields`). Only tasks with
-rules are compared so. Both sides are arranged: the arguments of calls before they are replayed, and
-the records of the final states, where several calls fill one list. Whole numbers in records are
-compared by value: 250 is 250.0.
+The environment's catalog declares them (`unordered`, `unordered_fields`); only tasks with rules are
+compared so. Arranged are the arguments of calls before they are replayed, and the records of final
+states. Whole numbers in records are compared by value: 250 is 250.0.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -77,9 +77,8 @@ def find_outputs_without_source(
 
 
 def holds(item: ExecutedCall, source: Source) -> bool:
-    """Whether a call did not fail and an object of its result has the fields of a source. Fields of
-    the identity that the object lacks come from the call's arguments. Where the result is a text or
-    a number, the arguments alone tell the record; such a source has no fields."""
+    """Return whether a call succeeded and an object of its result has a source's fields. Identity
+    fields it lacks come from the arguments, which alone count for a text or number."""
     if item.result is None or item.failed:
         return False
     arguments = {} if isinstance(item.call.arguments, str) else item.call.arguments
@@ -161,7 +160,6 @@ def _parse(text: str) -> Any:
 
 
 def _collect_numbers(value: Any) -> set[Decimal]:
-    """Return the numbers of a JSON value, those in its texts and keys included."""
     numbers: set[Decimal] = set()
     for item in _walk(value):
         if isinstance(item, str):

@@ -107,7 +107,6 @@ class _FirstState:
     environment: Environment
     key: str
     task: TaskDefinition = field(compare=False)
-    """One that begins in it."""
 
 
 @dataclass(frozen=True, slots=True)

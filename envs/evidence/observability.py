@@ -24,17 +24,15 @@ Missing = tuple[str, str, Any]
 
 
 def is_computable(value: float, numbers: Iterable[float]) -> bool:
-    """Return whether `value` is a sum of up to three `numbers`, times up to nine (a group's
-    price)."""
+    """Return whether `value` is a sum of up to three `numbers`, times up to nine (for a group)."""
     terms = sorted(set(numbers))[-_NUMBERS:]
     sums = {round(sum(parts), 2) for count in (1, 2, 3) for parts in combinations(terms, count)}
     return any(round(value / times, 2) in sums for times in range(1, 10))
 
 
 class Knowledge:
-    """What an agent can know after the gold actions of a task. The answer to a gold call is known
-    if the call's arguments are; if that is not enough, reading tools with one argument are tried on
-    all known words."""
+    """What an agent can know after a task's gold actions. An answer is known if its call's
+    arguments are; else reading tools with one argument are tried on all known words."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.missing: list[Missing] = []
@@ -112,7 +110,6 @@ class Knowledge:
             self._words.setdefault(word.lower(), word)
 
     def _can_know(self, value: str, choices: str) -> bool:
-        """Return whether a value is known: a word as a word, another text as a part of a text."""
         if WORD.fullmatch(value):
             return value in self._words or value in words(choices)
         return any(value in text for text in (*self._texts, choices))

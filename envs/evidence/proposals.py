@@ -27,8 +27,8 @@ class Proposals:
         self._environment, self._task, self._situation = environment, task, situation
 
     def has_gold(self, text: str) -> bool:
-        """Return whether a text proposes a gold write: it has each value of it that the user may
-        say, no verb of another writing tool alone, and no negation."""
+        """Return whether a text proposes a gold write: it has each value that the user may say, no
+        verb of another writing tool alone, and no negation."""
         if negates(text):
             return False
         compact, stems = squeeze(text), {word[:_STEM] for word in words(text)}

@@ -69,10 +69,10 @@ def has_id(text: str, value: str) -> bool:
 def find_name(
     words: Iterable[str], names: Iterable[str], common: Container[str] = ()
 ) -> str | None:
-    """Return the name with a low line that one of the words is, in lower case; else None. The word
-    may stand behind a point (`shop.cancel_order`), lack the low lines (`cancelorder`), or, from
-    three parts on, have hyphens. English words count only as they are: `common` ones, phrasal verbs
-    (`checkin`)."""
+    """Return the name with a low line that one of the words is, in lower case; else None. It may
+    follow a point (`shop.cancel_order`), lack low lines (`cancelorder`), or have hyphens (from
+    three parts on). English words (`common`, or phrasal verbs as `checkin`) count only as they
+    are."""
     spelled = {squeeze_word(name): name for name in names if "_" in name}
     for word in sorted(words):
         for piece in word.split("."):

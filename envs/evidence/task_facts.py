@@ -99,9 +99,8 @@ def find_gold_failure(facts: TaskFacts) -> str | None:
 
 
 def find_wrong_end(facts: TaskFacts) -> str | None:
-    """Return what is wrong with the state that the gold actions leave, whatever tools refuse. A
-    state that the reward does not compare may lie outside the tables (BFCL's classes) and is
-    skipped."""
+    """Return what is wrong with the state after the gold actions, whatever tools refuse. A state
+    that the reward ignores is skipped, as it may lie outside the tables (BFCL's classes)."""
     if not facts.repeats:
         return "the gold actions end in another state the second time"
     if not _STATE_PARTS & set(facts.task.criteria.reward_basis):

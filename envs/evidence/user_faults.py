@@ -55,7 +55,6 @@ from envs.users import HEARD_CHARACTERS, OUT_OF_SCOPE, STOP_TOKENS, User, is_end
 from events.messages import ExecutedCall, Message, Requestor, ToolCall, executed_calls
 
 FaultRule = Literal["secret", "instruction", "early_end", "tool"]
-"""Which rule a user broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +150,13 @@ class _Observer:
         self._has_number_words = False
         """Whether the user wrote a number out in words."""
         self._asked: set[str] = set()
-        """Words of the agent."""
         self._lookups: list[tuple[str, str]] = []
-        """Calls of the agent with what the tools answered."""
         self._transferred = False
-        """Whether the agent transferred the user."""
         self._owed: list[tuple[int, str]] = []
         """Values that the exact user would have told, with the place where."""
         self._first = 0
         """Place of the user's first message that was checked."""
         self._last = -1
-        """Place of the user's last message that was checked."""
         self._expected: list[str] = []
         """What the exact user would have said in place of each of the user's lines."""
         self._overdue: list[int] = []
@@ -238,9 +233,8 @@ class _Observer:
         return None
 
     def _has_answer(self, value: str) -> bool:
-        """Return whether the user told a value, or a tool that was not asked with it told the
-        agent. A value of the gold actions also needs the agent to name it to the user, because what
-        is looked up may be one of many."""
+        """Return whether the user told a value, or a tool not asked with it told the agent; a gold
+        value must also be in the agent's own text, because a look-up may show many."""
         if has_value(self._told, value) or (self._has_number_words and value.isdigit()):
             return True
         text = squeeze(value)
@@ -301,9 +295,8 @@ class _Observer:
         return script is not None and script.otherwise in self._expected[:-1]
 
     def _check_opening(self, asked: str) -> UserFault | None:
-        """Return whether the user goes without a value of a gold action that the exact user begins
-        with, though the agent called a tool and neither turned it down nor transferred it. The
-        fault lies where the user began."""
+        """Return whether the user goes without a gold value that it was to begin with, and the
+        agent called a tool without refusal or transfer. The fault lies where the user began."""
         script = self._task.script
         if script is None or self._transferred or not self._lookups or turns_down(asked):
             return None
@@ -329,8 +322,8 @@ class _Observer:
     def _check_repeated_line(
         self, before: Sequence[Message], texts: Sequence[str], message: Message, expected: Message
     ) -> str | None:
-        """Return whether the user speaks on where the exact user hangs up, or repeats a line where
-        the exact user has several answers to the agent's texts."""
+        """Return whether the user speaks on where the exact user hangs up, or repeats a line to
+        texts that need other answers."""
         script = self._task.script
         if script is None:
             return None
@@ -397,13 +390,11 @@ class _Observer:
         return refuses(expected) and agrees(text)
 
     def _find_unknown(self, text: str) -> str | None:
-        """Return a value in a text of the user that it cannot know."""
         return next(
             (value for value in self._list_values(text) if not has_value(self._heard, value)), None
         )
 
     def _list_values(self, text: str) -> Iterator[str]:
-        """Yield the values that a text names, as far as a user hears it."""
         text = text[-HEARD_CHARACTERS:]
         for word in split_words(text):
             if is_value(word) and squeeze_word(word) not in self._names.common:

@@ -36,8 +36,7 @@ def follows_refusal(task: TaskDefinition) -> bool:
 
 
 def check_lesson(environment: Environment, task: TaskDefinition) -> None:
-    """Check a task's lesson. Raise BadLesson, and PrefixMismatch where the prefix does not
-    replay."""
+    """Check a task's lesson. Raise BadLesson, or PrefixMismatch if the prefix does not replay."""
     lesson = get_lesson(task)
     check_reflection(lesson.reflection)
     if not lesson.calls and not lesson.final.strip():
@@ -68,8 +67,7 @@ def check_reflection(reflection: str) -> None:
 def find_key_changes(
     lesson: Lesson, wrong: ToolCall, right: ToolCall | Action | None
 ) -> tuple[Change, ...]:
-    """Return the differences that a reflection must name: none for a repetition or a needless
-    call."""
+    """Return differences for a reflection to name: none for a repetition or a needless call."""
     if lesson.operator == "redundant" or right is None:
         return ()
     return find_changes(wrong, right)

@@ -79,9 +79,8 @@ def make_lessons(
     recordings: Iterable[Trajectory] = (),
     operators: Sequence[Operator] = PERTURBATIONS,
 ) -> LessonReport:
-    """Return at most `wanted` lessons. `sources` are tasks for the oracle, or recorded successes;
-    they are read as far as needed. `recordings` have failed calls; `operators` are the
-    perturbations."""
+    """Return at most `wanted` lessons from `sources` (tasks for the oracle, or recorded successes;
+    read as needed) by `operators`, and from `recordings` with failed calls."""
     maker = _Maker(environment, wanted, seed)
     for recording in recordings:
         if not maker.left:
@@ -184,7 +183,6 @@ class _Maker:
     def _find_places(
         self, source: TaskDefinition | Trajectory, grader: Grader
     ) -> tuple[Trajectory, list[Place]]:
-        """Return the trajectory of a source and its places. Raises NoTrajectory."""
         if isinstance(source, TaskDefinition):
             trajectory, places = play_trajectory(grader)
         elif source.task.prefix:

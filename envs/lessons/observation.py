@@ -24,8 +24,7 @@ class Observation:
     """Whether the first message makes the right calls, or, where it has to speak first, whether it
     does and the task is done in the end; None for a task without a mistake."""
     official: bool | None = None
-    """Whether the first message is correct by the benchmark's own rule: any text where no call is
-    due."""
+    """Whether it is correct by the benchmark's rule, which allows any text where no call is due."""
 
 
 def observe(

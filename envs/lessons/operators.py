@@ -1,5 +1,4 @@
-"""Wrong calls in place of a right one: the perturbations of Structured Reflection (arXiv
-2509.18847).
+"""Wrong calls in place of a right one, as in Structured Reflection (arXiv 2509.18847).
 
     swap        the next call before the one that it depends on
     redundant   the same call twice in one message
@@ -210,8 +209,8 @@ def _call_other_tool(place: Place, schemas: Schemas, chance: Random) -> Iterator
 def _take_later(
     operator: Operator, places: Sequence[Place], step: int, later: int, chance: Random
 ) -> Iterator[WrongCall]:
-    """Make a later call now: unseen values become others of their kind, or with a digit, or
-    nothing."""
+    """Make a later call now; its unseen values become others of the kind, any with a digit, or
+    none."""
     place, call = places[step], places[later].call
     if call.name == place.call.name or isinstance(call.arguments, str):
         return
@@ -230,8 +229,7 @@ def _take_later(
 
 
 def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> Iterator[Arguments]:
-    """Yield values for unseen ones, and leave out arguments without any; the last ones leave out
-    all."""
+    """Yield values for unseen ones; arguments without any are left out, in the last ones all."""
     candidates: dict[str, list[str]] = {}
     for name, value in unseen.items():
         others = seen.find_others(name, value) or seen.list_texts()
@@ -247,8 +245,7 @@ def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> I
 
 
 def _fill(place: Place, schema: Mapping[str, Any]) -> Arguments | None:
-    """Return a tool's required arguments from seen values or the right call; None where one has
-    none."""
+    """Return a tool's required arguments, seen or from the right call; None if one is missing."""
     own = place.call.arguments
     if isinstance(own, str):
         return None

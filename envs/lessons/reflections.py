@@ -37,7 +37,6 @@ class Change:
     """One key in which a wrong call differs from the right one."""
 
     key: str
-    """The argument, or TOOL."""
     wrong: Any
     """`ABSENT` where the wrong call lacks it."""
     right: Any
@@ -89,8 +88,7 @@ def _describe_change(change: Change) -> str:
 
 
 def write_value(value: Any) -> str:
-    """Return a value as a reflection has it: a plain text as it is, all else, digits too, as
-    JSON."""
+    """Return a plain text as it is, and any other value as JSON, so that "5" differs from 5."""
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return _ENCODER.encode(value)

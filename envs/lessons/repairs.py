@@ -43,7 +43,6 @@ class Mistake:
     """Whether the state is surely the trajectory's: as it was before the call, or, where the right
     call is repeated, as it is behind one."""
     is_repeated: bool = False
-    """Whether the right call was made twice."""
     comes_too_early: bool = False
     """Whether it is a later call of the same trajectory."""
 
@@ -132,9 +131,8 @@ def _has_clean_state(episode: Episode, place: Place, is_repeated: bool) -> bool:
 def find_repair(
     environment: Environment, mistake: Mistake, place: Place | None, proofs: Proofs
 ) -> Repair:
-    """Return what the oracle does next behind a wrong call; `place` is the call's in its
-    trajectory. Raise NoLesson where a call of it fails, it fails more often than the trajectory, or
-    the task fails."""
+    """Return what the oracle does next; `place` is the wrong call's in its trajectory. Raise
+    NoLesson where it fails a call, fails more often than the trajectory, or fails the task."""
     episode = mistake.episode
     oracle = environment.oracle(episode.task)
     expected = oracle.reply(episode.view(Party.AGENT))

@@ -46,13 +46,11 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of a party, with the episode before and behind it; fork either, do not play it
-    on."""
+    """A message of a party, with the episode before and behind it: fork them, do not play on."""
 
     message: Message
     before: Episode | None
-    """The episode, all a prefix, as nobody wrote it here; None where no tool of the agent is
-    called."""
+    """The episode, all of it a prefix; None where no tool of the agent is called."""
     after: Episode
 
 
@@ -99,8 +97,7 @@ def play_trajectory(grader: Grader) -> tuple[Trajectory, list[Place]]:
 
 
 def walk(environment: Environment, trajectory: Trajectory) -> list[Place]:
-    """Return the places of the agent's calls. Raise NoTrajectory where tools now answer
-    otherwise."""
+    """Return the places of the agent's calls. Raise NoTrajectory where tools answer otherwise."""
     return _collect_places(follow(environment, trajectory))
 
 
@@ -120,7 +117,6 @@ def _collect_places(turns: Iterable[Turn]) -> list[Place]:
 
 
 def _play(environment: Environment, task: TaskDefinition) -> Iterator[Turn]:
-    """Yield the messages of the oracle and the scripted user as their episode takes them."""
     episode = open_whole(environment, task)
     agent, user = environment.oracle(task), environment.user(task)
     prefix: list[Message] = []

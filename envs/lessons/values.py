@@ -1,11 +1,9 @@
-"""What an agent has seen at a place: words, and the values of arguments and results by name and
-kind.
+"""What an agent has seen at a place: words, and values of arguments and results by name and kind.
 
     seen.has("O12")                     whether it was said, called with, or answered
     seen.find_others("order_id", "O12") other values of its kind, such as O7
 
-A kind is the name under which a value was seen, or its form: `#W12` and `#W7` differ in digits
-alone.
+A kind is the name under which a value was seen, or its form: `#W12` and `#W7` differ in digits.
 """
 
 import json
@@ -33,13 +31,11 @@ class SeenValues:
                 self._see(message)
 
     def has(self, value: Any) -> bool:
-        """Return whether a text, or each in a list or object, was seen. Numbers and the like count
-        as seen."""
+        """Return whether every text in a value was seen; numbers count as seen."""
         return all(self._has_text(text) for text in find_texts(value))
 
     def find_others(self, name: str, value: Any) -> list[str]:
-        """Return the other values of the kind in the order seen; `name` is the argument of
-        `value`."""
+        """Return other values of the kind in the order seen; `name` is the argument."""
         others: dict[str, None] = {}
         for key in _list_names(name):
             others |= self._by_name.get(key, {})
@@ -85,8 +81,7 @@ class SeenValues:
 def _read_text(
     text: str, is_result: bool
 ) -> tuple[str, frozenset[str], tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """Return a lower-case text, its words, (kind, word) of those with a digit, and (name, value)
-    pairs of a result."""
+    """Return the lower-case text, its words, (kind, word) with digits, and a result's values."""
     words = [word.rstrip(".:-+") for word in _WORD.findall(text)]
     kinds = tuple((kind, word) for word in words if (kind := _get_kind(word)) is not None)
     values: tuple[tuple[str, str], ...] = ()

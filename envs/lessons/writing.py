@@ -66,14 +66,12 @@ class LessonWriter:
         self._read_back: dict[str, bool] = {}
         """Text and calls that are expected -> whether they are read back."""
         self._clean: dict[int, tuple[Message, Message, str]] = {}
-        """id of a message -> the message (kept alive for its id), its form in a prefix, and that as
-        JSON."""
+        """id of a message -> the message (kept alive), its form in a prefix, and its JSON."""
 
     def write(
         self, operator: Operator, mistake: Mistake, repair: Repair, place: Place | None
     ) -> WrittenLesson:
-        """Return the lesson; `place` is the wrong call's in its trajectory, if any. Raise
-        NoLesson."""
+        """Return the lesson; `place` is the wrong call's, if any. Raise NoLesson."""
         right = _find_right(mistake, repair, place)
         changes = () if right is None else find_changes(mistake.wrong.call, right)
         self._check_seen(mistake, repair, place, changes)
@@ -95,8 +93,7 @@ class LessonWriter:
         return self._name(mistake.episode.messages[self._begin :], lesson)
 
     def _is_read_back(self, lesson: Lesson) -> bool:
-        """Whether the text of a lesson has its parts again. Its reflection has no tag, so one that
-        expects the same says it for all."""
+        """Return whether a lesson's text has its parts again; one per expectation is tested."""
         expected = repr((lesson.final, [(call.name, call.arguments) for call in lesson.calls]))
         if expected not in self._read_back:
             self._read_back[expected] = is_read_back(lesson)

@@ -102,7 +102,6 @@ def _read_gold(text: str, dialect: Dialect) -> list[dict[str, Any]]:
 
 
 def _read_calls(text: str, dialect: Dialect) -> list[dict[str, Any]]:
-    """Return the calls of a completion. Raises _FormatError."""
     if dialect == "llama":
         return _read_lists(text, strict=True)
     calls = _read_blocks(text, strict=True)

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 100
-"""Deepest nesting of a call, as in events/json_text/guard.py; Python's limit varies with its
-stack."""
+"""Deepest nesting of a call, as in events/json_text/guard.py; Python's own limit varies."""
 
 MAX_DIGITS: Final = 640
 """Most digits of an integer: the least that Python converts in any process."""
@@ -179,8 +178,7 @@ def _read_call(value: Any, field: str) -> ParsedCall | None:
 
 
 def _take_bare_calls(text: str) -> tuple[list[ParsedCall], str]:
-    """Return the calls in Llama's form, as lists or single objects, and the text without their
-    JSON."""
+    """Return the calls in Llama's form, in lists or alone, and the text without their JSON."""
     calls: list[ParsedCall] = []
     if '"parameters"' not in text:
         return calls, text

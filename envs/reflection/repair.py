@@ -50,8 +50,7 @@ class Repair:
 
 
 def build_gold(lesson: Lesson) -> Parts:
-    """Return the parts that a lesson expects. Raise ImpossibleLesson for arguments no call can
-    have."""
+    """Return a lesson's parts. Raise ImpossibleLesson for arguments that no call can have."""
     calls = [_read(action.name, action.arguments) for action in lesson.calls]
     for action, call in zip(lesson.calls, calls, strict=True):
         if call is None:
@@ -66,8 +65,7 @@ def build_gold(lesson: Lesson) -> Parts:
 
 
 def read_answer(text: str, calls: Sequence[ToolCall] = ()) -> Parts:
-    """Return the parts of a message: `text` as the model wrote it, and the calls its tools were
-    given."""
+    """Return a message's parts: the model's `text`, and the calls that its tools were given."""
     made = (_read(call.name, call.arguments) or _unreadable(call) for call in calls)
     return replace(read_written(text), calls=tuple(made))
 
@@ -82,8 +80,7 @@ def read_written(text: str) -> Parts:
 def assess_repair(
     text: str, calls: Sequence[ToolCall], gold: Parts, form: RepairForm = "paper"
 ) -> Repair:
-    """Return what a message is worth, from the model's `text` and the calls its tools were
-    given."""
+    """Return what a message is worth, from the model's `text` and the calls to its tools."""
     made = read_answer(text, calls)
     if gold.calls:
         success = are_calls_equal(made.calls, gold.calls)

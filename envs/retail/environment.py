@@ -1,8 +1,8 @@
 """Retail customer service: tasks of our own over generated databases, and tau2-bench's real ones.
 
-Guarantee: a generated task is a function of capability and seed, its customer fits its kind, and
+Guarantee: a generated task is a function of capability and seed, and its customer fits its kind;
 tasks with equal seeds share a database. Not promised: that a scripted customer understands every
-way in which an agent may ask; a model plays one better.
+question.
 """
 
 from collections.abc import Mapping, Sequence

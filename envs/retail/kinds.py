@@ -347,7 +347,6 @@ KINDS: Final[Mapping[str, Kind[Case, Plan | None]]] = {
     "question_refund": Kind("Answer a question by calculating; change nothing.", _question_refund),
     "question_price": Kind("Answer a question from the catalogue.", _question_price),
 }
-"""Capability -> its kind."""
 
 
 _ALL_ITEMS: Final = Answer(

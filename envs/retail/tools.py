@@ -23,7 +23,6 @@ ITEMS_MODIFIED: Final = "pending (item modified)"
 RETURN_REQUESTED: Final = "return requested"
 EXCHANGE_REQUESTED: Final = "exchange requested"
 REASONS: Final = frozenset({"no longer needed", "ordered by mistake"})
-"""Why an order may be cancelled."""
 
 OrderId = Annotated[str, Field(description="The order's id; it begins with '#', as in '#W...'.")]
 UserId = Annotated[str, Field(description="The user's id, such as 'ada_berg_81234'.")]
@@ -348,7 +347,6 @@ class RetailTools(Tau2Toolset):
                 raise ValueError(refusal.format(item_id))
 
     def _replacement(self, item: Record, new_item_id: str) -> Record:
-        """The variant of the item's product, if it can be had."""
         variants = self._product(item["product_id"])["variants"]
         if new_item_id not in variants:
             raise ValueError("Variant not found")

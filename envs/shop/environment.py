@@ -42,14 +42,12 @@ class Shop(Environment):
         return self._build_task(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return a task as any environment does, or one of `rephrase`:
-        shop/CAPABILITY/SEED/PHRASING."""
+        """Return a task as usual, or one of `rephrase`: shop/CAPABILITY/SEED/PHRASING."""
         phrased = self.read_phrasing(task_id)
         return super().task(task_id) if phrased is None else self._build_task(*phrased)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """Return the task by other phrases; None where they order two wishes otherwise: other
-        calls."""
+        """Return the task in other phrases; None where they put two wishes in another order."""
         original = "/".join(task.id.split("/")[:3])
         rephrased = self.task(f"{original}/{seed}")
         return rephrased if rephrased.criteria == task.criteria else None

@@ -1,9 +1,8 @@
 """The kinds of task: each draws what a customer wants and says what a perfect agent does about it.
 
 The plain ones need values copied by their type alone: request and look-up hold one order, payment
-and street. The harder ones compose them, hang on what is looked up, or are to be refused. Sibling
-kinds with the opposite answer (`exchange` and `unavailable`, `cancel` and `ineligible`) ask in the
-same words.
+and street. The harder ones compose them, depend on a look-up, or are to be refused. Sibling kinds
+with the opposite answer (`cancel` and `ineligible`) ask in the same words.
 """
 
 from collections.abc import Callable, Mapping

@@ -2,8 +2,7 @@
 
 Two customers have three orders, at least one pending and one delivered; the third has one. A
 customer pays with one of two cards and has a gift card. No product is in two orders of one
-customer, so an item tells the order. At least two of a product's three colours are in stock, so one
-can change.
+customer, so an item tells the order. At least two of a product's three colours are in stock.
 """
 
 from collections.abc import Iterator, Sequence

@@ -6,11 +6,10 @@
                                       /policy.md          the system prompt
                                       /tools.json         {"assistant": [OpenAI schemas], ...}
 
-Guarantee: the tables are canonical, so their digest is the original's database hash; policy and
-schemas are as in the folder. A missing or malformed folder or file raises `NoBenchmark` or
-`InvalidBenchmark` with its path. Telecom's folder has more and other files
-(envs/telecom/benchmark.py). Not covered: tasks with `initialization_data` or `message_history`,
-which no domain here has.
+Guarantee: the tables are canonical, so their digest is the original's database hash. A missing or
+malformed folder or file raises `NoBenchmark` or `InvalidBenchmark` with its path. Telecom has other
+files (envs/telecom/benchmark.py). Not covered: tasks with `initialization_data` or
+`message_history`, which no domain here has.
 """
 
 import json
@@ -192,9 +191,8 @@ def _read_tickets(records: _Records, domain: str) -> dict[str, str]:
 
 
 def task_definition(raw: Mapping[str, Any], files: DomainFiles, split: str) -> TaskDefinition:
-    """Return the task of a record in the tasks' file or in a results file. Raise KeyError,
-    TypeError or pydantic's ValidationError for another shape, InvalidBenchmark for a task that
-    needs a state that its domain cannot make."""
+    """Return the task of a record of tasks or results. Raise KeyError, TypeError or ValidationError
+    for another shape, InvalidBenchmark for a state that its domain cannot make."""
     criteria = _criteria(raw.get("evaluation_criteria") or {})
     return TaskDefinition(
         id=f"{files.domain}/{raw['id']}",

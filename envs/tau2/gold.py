@@ -28,8 +28,7 @@ class GoldReport:
 
 
 def play_gold(environment: Tau2Environment, split: str = BASE, *, solo: bool = False) -> GoldReport:
-    """Play and grade every task of a split; with `solo` for an agent that works alone. Raises
-    UnknownTask, InvalidBenchmark."""
+    """Play and grade a split, with `solo` without a user. Raise UnknownTask, InvalidBenchmark."""
     report = GoldReport()
     for task in environment.tasks(environment.solo_split(split) if solo else split):
         _count(report, task, _play_task(environment, task))

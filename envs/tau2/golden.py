@@ -65,8 +65,7 @@ class _InvalidRecord(Exception):
 
 
 def replay(environment: Environment, lines: Iterable[str]) -> ReplayReport:
-    """Replay every line that is not empty. Raises NoBenchmark, InvalidBenchmark where a row is of
-    the real tasks."""
+    """Replay every row. Raise NoBenchmark, InvalidBenchmark where a row is of the real tasks."""
     report = ReplayReport()
     for number, line in enumerate(lines):
         if line.strip():
@@ -188,5 +187,4 @@ def _hash(row: int, place: int | None, what: str, expected: Any, digest: str) ->
 
 
 def _normalize(value: Any) -> Any:
-    """The value without what depends on the installation."""
     return _LINK.sub("https://errors.pydantic.dev/", value) if isinstance(value, str) else value

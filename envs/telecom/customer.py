@@ -318,7 +318,6 @@ class ActingUser:
         return Message(role="user", content=self._report(requests, names, answers))
 
     def _steps(self, requests: Sequence[Request]) -> Any:
-        """Yield the calls (name, arguments) one by one; each is sent its answer."""
         has_acted = False
         for request in requests:
             arguments = dict(request.arguments)

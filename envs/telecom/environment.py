@@ -182,8 +182,7 @@ class Telecom(Tau2Environment):
         return (self._vary(task, variant) for task in super().tasks(name))
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return this id's task, in the variant of its end. Raise UnknownTask, and its subclass
-        NoBenchmark."""
+        """Return the task in its id's variant. Raise UnknownTask, or its subclass NoBenchmark."""
         for variant in reversed(_VARIANTS):
             end = "".join(f"/{part}" for part in variant)
             if task_id.endswith(end):

@@ -1,9 +1,7 @@
-"""The kinds of generated task: which faults a customer has, and how it is judged.
-
-A kind is a function of a case and gives a plan. Most are trouble with the phone (faults.py); one is
-a hand-over, one a wish for the company's records alone. An agent that does nothing fails every
-kind.
-"""
+"""The kinds of generated task: which faults a customer has, and how it is judged. A kind is a
+function of a case and gives a plan. Most are trouble with the phone (faults.py); one is a
+hand-over, one a wish for the company's records alone. An agent that does nothing fails every
+kind."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -92,8 +90,7 @@ def _draw(case: Case, names: Sequence[str], least: int, most: int) -> list[str]:
 def _draw_set(
     case: Case, names: Sequence[str], needs: Sequence[str], sizes: Sequence[int] = (2, 3, 4)
 ) -> list[str]:
-    """Return a set of such a size with a name of `needs`. All are as likely, so that no guess of a
-    set is often right."""
+    """Return a random set of such a size with a name of `needs`; all are equally likely."""
     sets = (group for size in sizes for group in combinations(names, size))
     return list(case.chance.choice([group for group in sets if {*group} & {*needs}]))
 
@@ -210,7 +207,6 @@ KINDS: Final[Mapping[str, Kind[Case, Plan]]] = {
     "hand_over": Kind("hands over what it can or may not mend, and mends the rest", _hand_over),
     "line_change": Kind("changes a line as asked, after a yes", _line_change),
 }
-"""Name -> kind of task."""
 
 
 def write_task(task_id: str, capability: str, seed: int, phrasing: int | None) -> TaskDefinition:

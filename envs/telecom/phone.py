@@ -22,7 +22,6 @@ VPN_DEFAULT: Final = "default"
 
 NONE: Final = "none"
 MODES: Final = ("4g_5g_preferred", "4g_only", "3g_only", "2g_only")
-"""Values of the network mode preference."""
 
 _TECHNOLOGIES: Final = {"4g_only": "4G", "3g_only": "3G", "2g_only": "2G"}
 _SPEEDS: Final = {"2G": (0.1, 0.4), "3G": (1.0, 5.0), "4G": (10.0, 100.0), "5G": (50.0, 500.0)}
@@ -228,7 +227,6 @@ def _settle_payment(database: Database, request: Record | None) -> Record | None
 
 
 def _find_request(database: Database, number: str) -> Record | None:
-    """The request for the first bill that the customer of a number is to pay."""
     if not any(bill["status"] == "Awaiting Payment" for bill in database["bills"].values()):
         return None
     bills = awaiting_payment(database, find_customer(database, number))

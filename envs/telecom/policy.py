@@ -1,9 +1,8 @@
 """The rules of telecom customer service in our words, and which of them a transcript breaks.
 
 The rules are tau2-bench's; no tool enforces them. `violations` reads a transcript alone: who was
-looked up, consent before a change, and whose records were changed. In a task with rules it also
-checks that the need for a repair was seen before the agent asked for it, and that a hand-over had a
-reason that was seen.
+looked up, consent before a change, and whose records were changed. In a task with rules, the need
+for a repair and the reason of a hand-over must also have been seen.
 """
 
 import json

@@ -2,8 +2,7 @@
 
 Guarantee: outputs, errors, their order and the state they leave are the original's, except that a
 draft bill's id follows from the customer (the original draws it). No tool enforces the policy
-(policy.py). After each call of either party company and phone are synchronised (phone.py), as in
-the original.
+(policy.py). Each call of either party synchronises company and phone (phone.py).
 """
 
 from collections.abc import Mapping

@@ -63,8 +63,7 @@ class Case:
         self.words = words
 
     def say(self, templates: Phrases, **values: str) -> str:
-        """Return a phrase, filled in. Chance draws in any case, so that its next draw is the
-        same."""
+        """Return a filled phrase. Chance draws in any case, so that its next draw is the same."""
         drawn = self.chance.choice(templates)
         template = drawn if self.words is None else self.words.choice(templates)
         capitals = {name.capitalize(): text[:1].upper() + text[1:] for name, text in values.items()}
@@ -143,8 +142,7 @@ def said_number(number: str) -> Constraint:
 
 
 def said_value(place: str, reference: int) -> Constraint:
-    """Require a message of the agent with the temperature that milestone `reference`'s call
-    returned, in one of its precisions."""
+    """Require the agent to say the temperature that milestone `reference`'s call returned."""
     return Constraint(
         table=CONVERSATION,
         relation="trace_dependent",

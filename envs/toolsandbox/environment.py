@@ -86,8 +86,7 @@ class ToolSandbox(Environment):
         self._gold: dict[str, GoldPlan] = {}
 
     def use_scenarios(self, path: Path) -> ScenarioFile:
-        """Use this file's scenarios instead of the folder's. Raise NoBenchmark,
-        InvalidBenchmark."""
+        """Use this file's scenarios, not the folder's. Raise NoBenchmark, InvalidBenchmark."""
         self._path = path
         self._states.clear()
         self._gold.clear()
@@ -303,7 +302,6 @@ def _script(opening: str, aloud: str) -> Script:
 def _draw(
     capability: str, seed: int, phrasing: int | None = None
 ) -> tuple[Device, Plan, tuple[str, ...]]:
-    """A device, the wish of its owner, and the tools that the agent has."""
     chance = Random(f"toolsandbox {capability} {seed}")
     words = None if phrasing is None else Random(f"toolsandbox phrasing {phrasing}")
     device = build_device(chance.getrandbits(48))

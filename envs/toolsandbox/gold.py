@@ -145,7 +145,6 @@ class _Planner:
         )
 
     def _bring_about(self, constraint: Constraint) -> None:
-        """Make the write that lets a table other than the conversation be as it must."""
         if constraint.table == SETTING and constraint.relation == "snapshot":
             for name, value in itertools.chain(*(row.items() for row in constraint.rows)):
                 if name in _SWITCHES and read_setting(self.database)[name] != value:
@@ -159,7 +158,6 @@ class _Planner:
                 self._call(tool, {k: v for k, v in values.items() if v is not None})
 
     def _make_traced_call(self, place: int, milestone: Milestone) -> None:
-        """Make the call that a milestone asks for, with what its constraints fill in."""
         rows = [
             (c, row)
             for c in milestone.constraints

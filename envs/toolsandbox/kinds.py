@@ -38,7 +38,6 @@ _SWITCH: Final = {
 """Switch -> the tools that tell and change it."""
 
 SWITCHES: Final = frozenset(tool for _, tool in _SWITCH.values())
-"""The tools that change a setting."""
 
 _LOW_BATTERY: Final[Mapping[str, bool]] = {
     "low_battery_mode": True,
@@ -52,7 +51,6 @@ class Kind(NamedTuple):
     """A kind of task."""
 
     demands: str
-    """What it demands of the agent."""
     categories: tuple[str, ...]
     """ToolSandbox's categories that it has."""
     plan: Callable[[Case], Plan]

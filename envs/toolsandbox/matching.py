@@ -2,9 +2,8 @@
 
 The moments of milestones must not decrease along an order that the edges allow; of equal
 assignments the one with later moments is taken. A milestone's similarity may depend on the moments
-of earlier ones to which its constraints refer. The search is exact: a recursion over the milestones
-left, memoized by what can still matter (the last moment, and what those left can see of assigned
-ones).
+of earlier ones. The search is exact: a recursion over the milestones left, memoized by what can
+still matter (the last moment, and what those left can see of assigned ones).
 """
 
 import math
@@ -185,7 +184,6 @@ _UNASSIGNED: Final = -2
 
 
 def _find_reference(constraint: Constraint, assigned: Mapping[int, int]) -> int | None:
-    """The moment that a constraint refers to; None where it refers to none."""
     if constraint.reference is None:
         return None
     return 0 if constraint.reference == FIRST else assigned.get(constraint.reference, _UNASSIGNED)

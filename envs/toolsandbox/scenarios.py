@@ -252,9 +252,7 @@ class LoadedScenario:
     categories: tuple[str, ...]
     """In lower case."""
     policy: str
-    """What the agent is told."""
     opening: str
-    """The user's first words."""
     wish: str
     """What the user simulator is told to want."""
     aloud: str
@@ -301,8 +299,7 @@ def find_file(benchmarks: Path) -> Path:
 
 
 def load(path: Path | None) -> ScenarioFile:
-    """Read a file. Raise NoBenchmark where there is none, InvalidBenchmark if no line is a
-    scenario."""
+    """Read a file. Raise NoBenchmark if it is missing, InvalidBenchmark if it has no scenario."""
     if path is None:
         raise NoBenchmark(
             f"no file of scenarios is named; give --scenarios FILE, or let {VARIABLE} name the "
@@ -429,7 +426,6 @@ def _read_lines(path: Path) -> Iterator[str]:
 
 
 def _read_beside(path: Path, name: str) -> Any:
-    """JSON of a file in the folder of the scenarios; None where there is none."""
     beside = path.with_name(name)
     try:
         return json.loads(beside.read_text(encoding="utf-8"))

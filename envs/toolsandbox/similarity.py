@@ -114,7 +114,6 @@ _RELATIONS: Final[Mapping[Relation, Callable[[Constraint, Rows, Rows], float]]] 
 
 
 def _measure_rows(constraint: Constraint, rows: Rows, targets: Rows) -> float:
-    """The geometric mean of the similarities of rows and targets, assigned one to one."""
     known = ROW_COLUMNS if constraint.table == CONVERSATION else COLUMNS[constraint.table]
     if len(rows) != len(targets) or any(set(target) - set(known) for target in targets):
         return 0.0
@@ -132,8 +131,7 @@ def can_assign_rows() -> bool:
 
 
 def _assign(costs: Sequence[Sequence[float]]) -> float:
-    """Return the mean cost of the cheapest assignment (Hungarian algorithm); infinite where every
-    one is. Raise ScoringUnavailable."""
+    """Return the mean cost of the cheapest assignment, or infinity. Raise ScoringUnavailable."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
@@ -189,8 +187,8 @@ def _says_number(text: str, target: str) -> bool:
 
 
 def _matches_trace(measure: Measure, actual: Trace | None, target: Any) -> bool:
-    """Whether a call is one of those that the target allows; arguments that it does not name are
-    free. A target with `holds` asks that the result is this value, or has it anywhere."""
+    """Whether a call is one that the target allows; unnamed arguments are free. With `holds`, the
+    result must be or have this value."""
     return actual is not None and any(
         call["tool_name"] == actual.name
         and all(

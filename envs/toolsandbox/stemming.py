@@ -83,8 +83,7 @@ def _ends_double(word: str) -> bool:
 
 
 def _ends_cvc(word: str) -> bool:
-    """Return whether a word ends in consonant, vowel, consonant (not w, x, y), or is vowel and
-    consonant (the variant)."""
+    """Return whether a word ends in consonant, vowel, consonant (not w, x, y), or is a VC word."""
     if len(word) == 2:
         return not _is_consonant(word, 0) and _is_consonant(word, 1)
     return (

@@ -27,8 +27,7 @@ class Criterion(NamedTuple):
 
 
 def find_rows(rows: Iterable[Row], criteria: Iterable[Criterion]) -> list[Row]:
-    """Return the rows that meet all criteria; after a search by likeness the likest first. Raise
-    ToolError where no criterion has a value."""
+    """Return the rows that meet all criteria, the likest first. Raise ToolError for no values."""
     asked = [criterion for criterion in criteria if criterion.value is not None]
     if not asked:
         raise ToolError("a search needs at least one argument")
