@@ -21,7 +21,7 @@ class Agent(Protocol):
 
 
 def call(action: Action, number: int) -> Message:
-    """An assistant's message that makes one call."""
+    """Return an assistant's message that makes one call."""
     tool_call = ToolCall(name=action.name, arguments=dict(action.arguments), id=f"call_{number}")
     return Message(role="assistant", tool_calls=(tool_call,))
 
@@ -44,7 +44,7 @@ def is_done(action: Action, item: ExecutedCall) -> bool:
 
 
 def count_calls(messages: Sequence[Message]) -> int:
-    """How many calls the agent has made."""
+    """Return how many calls the agent has made."""
     return sum(len(message.tool_calls) for message in messages if message.role == "assistant")
 
 
@@ -59,7 +59,7 @@ class GoldAgent:
         self.writes = writes
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next gold action, the question before it, or the closing words."""
+        """Return the next gold action, the question before it, or the closing words."""
         done = count_done(messages, self.actions)
         if done == len(self.actions):
             return Message(role="assistant", content=self.final_text())
@@ -69,12 +69,12 @@ class GoldAgent:
         return call(action, done)
 
     def question(self, action: Action) -> str:
-        """Asks for leave to make a write."""
+        """Ask for leave to make a write."""
         details = ", ".join(f"{name} {_plain(value)}" for name, value in action.arguments.items())
         return f"I will {action.name.replace('_', ' ')}: {details}. Do you confirm (yes/no)?"
 
     def final_text(self) -> str:
-        """Says what must be said, and that it is over."""
+        """Return what must be said, and that it is over."""
         return " ".join([*self.outputs, CLOSING])
 
 
@@ -82,7 +82,7 @@ class NullAgent:
     """Says a sentence that means nothing, whatever it is told."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The sentence."""
+        """Return the sentence."""
         return Message(role="assistant", content="Thank you for your message.")
 
 
@@ -96,7 +96,7 @@ class RandomAgent:
         """How many calls it makes; then it only talks."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """A call or a sentence."""
+        """Return a call or a sentence."""
         chance = Random(f"random agent {self.seed} {len(messages)}")
         done = count_calls(messages)
         if done >= self.calls or chance.random() < 0.2:
@@ -124,7 +124,7 @@ _SENTENCES: Final = ("Yes.", "No.", "Done.", "Please confirm.", "I cannot do tha
 
 
 def _has_question(messages: Sequence[Message]) -> bool:
-    """Whether the user answered a question, with no call since. A greeting is no question."""
+    """Return whether the user answered a question, not a greeting, with no call since."""
     return (
         len(messages) >= 2
         and messages[-1].role == "user"
@@ -153,7 +153,7 @@ class _Values:
     chance: Random
 
     def draw(self, schema: Any, name: str, depth: int = 0) -> Any:
-        """A value for the argument of this name."""
+        """Return a value for the argument of this name."""
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return name
         if schema.get("enum"):

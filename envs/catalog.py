@@ -82,7 +82,7 @@ class ToolCatalog:
         return sort_lists(arguments, _read_groups(self.unordered.get(tool, ())))
 
     def record(self, arguments: Mapping[str, Any]) -> Record | None:
-        """The record that a call with these arguments works on; None if they name none."""
+        """Return the record that a call with these arguments works on; None if they name none."""
         for name in self.record_arguments:
             value = arguments.get(name)
             if value is not None:
@@ -407,7 +407,7 @@ def catalog(name: str) -> ToolCatalog | None:
 
 
 def restore_catalog(name: str, roles: ToolRoles, tool_names: Iterable[str] = ()) -> ToolCatalog:
-    """The catalog that an event carries; of `tool_names` those without a role are reads."""
+    """Return the catalog that an event carries; of `tool_names` those without a role are reads."""
     special = {*roles.writes, *roles.transfer}
     return ToolCatalog(
         name=name,
@@ -467,7 +467,7 @@ def infer_catalog(
     write_tools: Iterable[str] | None = None,
     argument_names: Iterable[str] = (),
 ) -> ToolCatalog:
-    """The catalog of tools that no environment declared, by the rules at the top of this file."""
+    """Return the catalog of undeclared tools, by the rules at the top of this file."""
     names = frozenset(tool_names)
     transfer = frozenset(name for name in names if _bare(name).startswith(_TRANSFERS))
     if write_tools is None:
@@ -490,7 +490,7 @@ def infer_catalog(
 
 
 def _find_record_arguments(argument_names: Iterable[str]) -> tuple[str, ...]:
-    """The arguments that name a record: things before people, otherwise by name."""
+    """Return the arguments that name a record: things before people, otherwise by name."""
     naming = {
         name
         for name in argument_names
@@ -516,7 +516,7 @@ def _begins_with_verb(name: str) -> bool:
 
 
 def _bare(name: str) -> str:
-    """The tool's name without its namespace; of a name with line breaks each line's."""
+    """Return the tool's name without its namespace; of a name with line breaks each line's."""
     return "\n".join(map(_without_namespace, name.split("\n"))).lstrip("_")
 
 

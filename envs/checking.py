@@ -164,7 +164,7 @@ def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> C
 def _first_round(
     environment: Environment, trials: Sequence[Trial], seed: int, progress: Callable[[int], None]
 ) -> Iterator[Problem]:
-    """Plays every task with every agent, and sees what that did to the first states."""
+    """Play every task with every agent; yield what that did to the first states."""
     for _, group in groupby(trials, key=lambda trial: trial.begins):
         together = list(group)
         task = together[0].task
@@ -185,7 +185,7 @@ def _first_round(
 def _second_round(
     environment: Environment, trials: Sequence[Trial], progress: Callable[[int], None]
 ) -> Iterator[Problem]:
-    """Says the same to every task again, the last task first."""
+    """Play every task again with the same words, the last task first."""
     for trial in reversed(trials):
         for name in REPEATED:
             with trial.stage("again"):
@@ -222,7 +222,7 @@ def _difference(first: EpisodeResult, second: EpisodeResult) -> str:
 
 
 def _definitions(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
-    """Whether a task is what it says, and is the same when it is asked for again."""
+    """Check that a task is what it says, and is the same when it is asked for again."""
     counts = Counter(trial.task.id for trial in trials)
     for trial in trials:
         if counts[trial.task.id] > 1:
@@ -285,7 +285,7 @@ def _check_lookup(environment: Environment, trial: Trial) -> Iterator[Problem]:
 def _elsewhere(
     environment: Environment, trials: Sequence[Trial], report: Report, known: Container[str]
 ) -> Iterator[Problem]:
-    """Where another process, with another order of sets, saw something else."""
+    """Yield differences in another process, with another order of sets."""
     if report.crashed:
         yield Problem(
             "process",
@@ -412,7 +412,7 @@ def _why(played: EpisodeResult) -> str:
 
 
 def _gold(environment: Environment, trial: Trial) -> Iterator[Problem]:
-    """Whether the gold actions can be made, repeat, and change something if they write."""
+    """Check that the gold actions can be made, repeat, and change something if they write."""
     gold = trial.task.criteria.gold_actions or ()
     tools = environment.open_tools(trial.task, environment.reset(trial.task))
     for action in gold:

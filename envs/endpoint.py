@@ -108,7 +108,7 @@ class Sampling:
     """Further fields of the request's body, as they are."""
 
     def fields(self) -> dict[str, Any]:
-        """The fields of the request's body."""
+        """Return the fields of the request's body."""
         values = {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -203,7 +203,7 @@ class Endpoint:
 
     async def list_models(self) -> tuple[str, ...] | None:
         """Return the names of the models that the endpoint lists; None where it has no such list
-        (404 and the like). Raises EndpointUnavailable, EndpointRefusal."""
+        (404 and the like). Raise EndpointUnavailable, EndpointRefusal."""
         answer = await self._request_models()
         return None if answer is None else _read_models(f"{self.base_url}/models", answer)
 
@@ -274,7 +274,7 @@ class Endpoint:
             raise _no_answer(f"it is no JSON ({error})", answer) from error
 
     async def _ask(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Status and body of an answer that asking again would not better."""
+        """Return the status and body of an answer that another attempt would not improve."""
         content = json.dumps(body, allow_nan=False).encode()
         try:
             async for attempt in stamina.retry_context(
@@ -322,7 +322,7 @@ class Endpoint:
             ) from error
 
     async def _read(self, response: httpx2.Response, good: bool) -> bytes:
-        """The body, as far as it may go: an error's is cut, an answer's refused."""
+        """Return the body, as far as it may go: an error's is cut, an answer's refused."""
         coding = response.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             # A few bytes of it may become gigabytes, whatever the limit of what is read.
@@ -365,7 +365,7 @@ class Endpoint:
 
 def read_key(url: str, variable: str | None) -> str | None:
     """Return the API key of an endpoint from the environment variable that holds it; None for none.
-    Raises EndpointRefusal for a variable that is not set."""
+    Raise EndpointRefusal for a variable that is not set."""
     if variable is None:
         return None
     if variable not in os.environ:
@@ -377,7 +377,7 @@ def read_key(url: str, variable: str | None) -> str | None:
 
 
 def request_seed(*parts: object) -> int:
-    """A seed of 31 bits that follows from its parts: any endpoint takes as much."""
+    """Return a seed of 31 bits that follows from its parts: any endpoint takes as much."""
     return Random("request " + " ".join(map(str, parts))).getrandbits(31)
 
 
@@ -457,7 +457,7 @@ def _read_models(url: str, answer: bytes) -> tuple[str, ...]:
 
 
 def _completion(answer: bytes, turn: int) -> Completion:
-    """An answer in our form; raises AnswerFailure. `turn` makes the ids that are missing."""
+    """Return an answer in our form; raise AnswerFailure. `turn` makes the ids that are missing."""
     try:
         parsed = _Answer.model_validate(parse_json(answer.decode("utf-8", "replace")))
         choices, problems = _choices(parsed.choices, turn)
@@ -481,7 +481,7 @@ def _completion(answer: bytes, turn: int) -> Completion:
 
 
 def _tokens(answer: _Answer) -> Tokens | None:
-    """Those of the first choice; None where any is missing, or the endpoint counts others."""
+    """Return the first choice's tokens; None if one is missing or the endpoint counts others."""
     try:
         prompt = _PromptTokens(prompt_token_ids=answer.prompt_token_ids).prompt_token_ids
         choices = [_ChoiceTokens.model_validate(choice) for choice in answer.choices]
@@ -509,7 +509,7 @@ class _Usable:
 
 
 def _choices(raw: list[Any], turn: int) -> tuple[list[_Usable], list[str]]:
-    """The usable choices, and what is wrong with the others."""
+    """Return the usable choices, and what is wrong with the others."""
     usable: list[_Usable] = []
     problems: list[str] = []
     for item in raw:
@@ -563,14 +563,14 @@ def _sum(count: int | None, other: int | None) -> int | None:
 
 
 def _pause(error: Exception) -> bool | float:
-    """Whether to ask again, and after how many seconds where the endpoint said so."""
+    """Return whether to ask again, and after how many seconds where the endpoint said so."""
     if not isinstance(error, _Again):
         return False
     return True if error.wait is None else error.wait
 
 
 def _retry_after(response: httpx2.Response) -> float | None:
-    """The header in seconds, bounded; a date, or nonsense, counts as not said."""
+    """Return the header in seconds, bounded; a date, or nonsense, counts as not said."""
     text = response.headers.get("retry-after", "").strip()
     if not text.isascii() or not text.isdigit():
         return None
@@ -578,7 +578,7 @@ def _retry_after(response: httpx2.Response) -> float | None:
 
 
 def _read_error(answer: bytes) -> str:
-    """The message of an error in OpenAI's form, else the beginning of what was sent."""
+    """Return the message of an error in OpenAI's form, else the beginning of what was sent."""
     try:
         value = parse_json(answer.decode("utf-8", "replace"))
     except ValueError:

@@ -160,23 +160,23 @@ class Environment(ABC):
 
     @abstractmethod
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """The task of this kind with this seed; its id is `task_id(capability, seed)`."""
+        """Return the task of this kind with this seed; its id is `task_id(capability, seed)`."""
 
     @abstractmethod
     def pristine(self, task: TaskDefinition) -> Database:
-        """The state in which a task begins. Not shared: `reset` forks and caches it."""
+        """Return the state in which a task begins. Not shared: `reset` forks and caches it."""
 
     @abstractmethod
     def policy(self, task: TaskDefinition) -> str:
-        """The system prompt: the rules the agent must keep; empty for none."""
+        """Return the system prompt: the rules the agent must keep; empty for none."""
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """The tools as the agent is shown them, in OpenAI's format."""
+        """Return the tools as the agent is shown them, in OpenAI's format."""
         own = self.toolset.schemas()
         return [*own, *self.user_toolset.schemas()] if task.solo and self.user_toolset else own
 
     def user_schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """The user's tools as a model that plays the user is shown them."""
+        """Return the user's tools as a model that plays the user is shown them."""
         return [] if task.solo or self.user_toolset is None else self.user_toolset.schemas()
 
     def open_tools(self, task: TaskDefinition, database: Database) -> ToolAccess:
@@ -189,11 +189,11 @@ class Environment(ABC):
     def select_schemas(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> list[dict[str, Any]]:
-        """Those of the schemas that the agent is shown at this point of its view."""
+        """Return the schemas that the agent is shown at this point of its view."""
         return self.schemas(task)
 
     def user(self, task: TaskDefinition) -> User:
-        """The exact user: what another one that plays is held against."""
+        """Return the exact user: what another one that plays is held against."""
         return ScriptUser(task)
 
     def make_user(self, task: TaskDefinition, seed: int) -> User:
@@ -202,15 +202,15 @@ class Environment(ABC):
         return self.user(task)
 
     def oracle(self, task: TaskDefinition) -> Agent:
-        """An agent that knows the gold actions and keeps the policy."""
+        """Return an agent that knows the gold actions and keeps the policy."""
         return GoldAgent(task, self.writes)
 
     def idle_agent(self, task: TaskDefinition) -> Agent:
-        """An agent that does nothing: every figure is read beside its own."""
+        """Return an agent that does nothing: every figure is read beside its own."""
         return NullAgent()
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """What in a transcript breaks the policy, one sentence each."""
+        """Return what in a transcript breaks the policy, one sentence each."""
         return ()
 
     def judge(
@@ -228,7 +228,7 @@ class Environment(ABC):
         return None
 
     def categories(self, task: TaskDefinition) -> tuple[str, ...]:
-        """What a report groups a task by beside its capability; a task may have several."""
+        """Return what a report groups a task by beside its capability; a task may have several."""
         return ()
 
     @property
@@ -268,7 +268,7 @@ class Environment(ABC):
         return own if user is None else own | _find_tools(user, "read")
 
     def reset(self, task: TaskDefinition) -> Database:
-        """A fresh state for one episode of the task."""
+        """Return a fresh state for one episode of the task."""
         key = self.state_key(task)
         if key not in self._states:
             while len(self._states) >= _PRISTINE_STATES:
@@ -277,7 +277,7 @@ class Environment(ABC):
         return self._states[key].fork()
 
     def digests(self, database: Database) -> Mapping[str, str]:
-        """The hashes of a state, by the names that recordings have for them."""
+        """Return the hashes of a state, by the names that recordings have for them."""
         return {"db_hash": database.digest()}
 
     def compare_states(self, expected: Database, actual: Database) -> tuple[Difference, ...]:
@@ -294,7 +294,7 @@ class Environment(ABC):
         return {GENERATED: len(self.capabilities) * self.tasks_per_capability}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in a fixed order. Raises UnknownTask."""
+        """Yield the tasks of a split, in a fixed order. Raise UnknownTask."""
         if split != GENERATED:
             raise UnknownTask(
                 f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
@@ -305,7 +305,7 @@ class Environment(ABC):
 
     def task(self, task_id: str) -> TaskDefinition:
         """The task with this id, for any seed, or by content (use_definitions). An override is
-        asked for no id by content. Raises UnknownTask."""
+        asked for no id by content. Raise UnknownTask."""
         if is_content_id(task_id):
             return self._find_definition(task_id)
         if task_id.startswith(f"{self.name}/="):
@@ -324,12 +324,12 @@ class Environment(ABC):
         )
 
     def task_id(self, capability: str, seed: int) -> str:
-        """The id of a generated task."""
+        """Return the id of a generated task."""
         return f"{self.name}/{capability}/{seed}"
 
     def read_phrasing(self, task_id: str) -> tuple[str, int, int] | None:
         """Return capability, seed and phrasing of an id ENVIRONMENT/CAPABILITY/SEED/PHRASING; None
-        for any other id. Raises UnknownTask where there is no such task."""
+        for any other id. Raise UnknownTask where there is no such task."""
         original, _, phrasing = task_id.rpartition("/")
         if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
             return None

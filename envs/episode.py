@@ -81,7 +81,7 @@ class Episode:
         seed: int = 0,
         limits: Limits | None = None,
     ) -> None:
-        """Raises PrefixMismatch."""
+        """Begin an episode of `task`. Raise PrefixMismatch."""
         self.environment = environment
         self.task = task
         self.seed = seed
@@ -114,7 +114,7 @@ class Episode:
             self._replay(task.prefix)
 
     def receive(self, message: Message) -> None:
-        """A message of the party whose turn it is. Raises RuntimeError when it is over."""
+        """Take a message of the party whose turn it is. Raise RuntimeError when it is over."""
         if self.turn is None:
             raise RuntimeError(f"episode of {self.task.id} is over: {self.termination}")
         self._take(message)
@@ -163,7 +163,7 @@ class Episode:
         return message if self.task.criteria.rules is None else remove_thought(message)
 
     def _replay(self, prefix: Sequence[Message]) -> None:
-        """Bring the episode to where a task's prefix ends. Raises PrefixMismatch."""
+        """Bring the episode to where a task's prefix ends. Raise PrefixMismatch."""
         begin = len(self.messages)
         for place, message in enumerate(prefix):
             if message.role == "tool":
@@ -315,7 +315,7 @@ def hide_calls(messages: Iterable[Message], *, of: Requestor) -> list[Message]:
 
 
 def check_prefix(environment: Environment, task: TaskDefinition) -> None:
-    """Replay the prefix of a task, where it has one. Raises PrefixMismatch."""
+    """Replay the prefix of a task, where it has one. Raise PrefixMismatch."""
     if task.prefix:
         Episode(environment, task)
 

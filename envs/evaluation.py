@@ -109,7 +109,7 @@ class Attempt:
 
 
 def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
-    """The verdict on an agent that only talks: every figure is read beside this one."""
+    """Return the verdict on an agent that only talks: every figure is read beside this one."""
     with environment_code(environment, f"task {task.id}", task):
         agent = environment.idle_agent(task)
         episode = play_locally(Episode(environment, task), agent, environment.user(task))
@@ -117,17 +117,17 @@ def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
 
 
 def make_environment_user(environment: Environment) -> Callable[[TaskDefinition, int], Player]:
-    """The environment's own user."""
+    """Return the environment's own user."""
     return lambda task, seed: LocalPlayer(environment.make_user(task, seed))
 
 
 def episode_seed(run_seed: int, task_id: str, trial: int) -> int:
-    """The seed of one attempt."""
+    """Return the seed of one attempt."""
     return Random(f"episode {run_seed} {task_id} {trial}").getrandbits(48)
 
 
 async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
-    """One attempt from reset to verdict. Raises EnvironmentFailure, EndpointRefusal."""
+    """Return one attempt from reset to verdict. Raise EnvironmentFailure, EndpointRefusal."""
     with environment_code(setup.environment, f"task {task.id}", task):
         seed = episode_seed(setup.seed, task.id, trial)
         episode = Episode(setup.environment, task, seed=seed, limits=setup.limits)
@@ -217,7 +217,7 @@ async def _collect_attempts(
 
 
 def is_spoilt(attempt: Attempt) -> bool:
-    """Whether a machine failed in an attempt, rather than a party."""
+    """Return whether a machine failed in an attempt, rather than a party."""
     return attempt.termination is Termination.INFRASTRUCTURE_ERROR
 
 
@@ -353,7 +353,7 @@ def choose_shaping(task: TaskDefinition, shaping: Shaping) -> Shaping:
 
 
 def penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:
-    """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
+    """Return what shaping takes away, at or below 0, for any reward; None if unknown."""
     components: dict[str, float | None] = dict(shape(0.0, conduct, shaping).components)
     del components["task"]
     if conduct.tokens is None:

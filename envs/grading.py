@@ -165,7 +165,7 @@ def replay_gold(environment: Environment, task: TaskDefinition) -> Database:
 def replay(
     environment: Environment, task: TaskDefinition, executed: Sequence[ExecutedCall]
 ) -> Database:
-    """The state that the writes of both parties leave; whatever else was called changes nothing."""
+    """Return the state that the writes of both parties leave; other calls change nothing."""
     database = environment.reset(task)
     tools, changes = environment.open_tools(task, database), environment.changes
     for item in executed:
@@ -204,7 +204,7 @@ def flag_errors(
 def find_absent_outputs(
     outputs: Sequence[str], messages: Sequence[Message], by_value: bool = False
 ) -> tuple[str, ...]:
-    """The outputs that no text of the agent contains; `by_value`: that none says (numerals.py)."""
+    """Return the outputs in no text of the agent; with `by_value`, unsaid ones (numerals.py)."""
     texts = [
         message.text for message in messages if message.role == "assistant" and message.content
     ]

@@ -149,7 +149,7 @@ def check_place(place: str, *, paths: Sequence[Path] = (), places: Sequence[str]
 
 
 def _holds(path: Path, file: Path) -> bool:
-    """Whether a setting's path is the file, or a folder in which the file is looked for."""
+    """Return whether a setting's path is the file, or a folder in which the file is looked for."""
     if file.resolve() == path.resolve():
         return True
     return file.resolve().parent == path.resolve() and _is_candidate(file.resolve())
@@ -175,7 +175,7 @@ def _file_of(text: str) -> Path:
 
 def locate(name_or_path: str, paths: Sequence[Path] = ()) -> str:
     """What opens the same one without `paths`, in another process of this machine: its name, or
-    FILE:NAME. Raises UnknownEnvironment, EnvironmentBroken."""
+    FILE:NAME. Raise UnknownEnvironment, EnvironmentBroken."""
     entry = (
         _find_by_path(name_or_path)
         if _is_path(name_or_path)
@@ -213,7 +213,7 @@ def survey(
 
 
 def _survey_path(path: Path) -> Iterator[EnvironmentEntry | EntryFault]:
-    """The environments of a file or folder of the settings, and its files that cannot be used."""
+    """Yield the environments of a setting's file or folder, and its unusable files."""
     try:
         files = _list_files(path)
     except UnknownEnvironment as error:
@@ -341,7 +341,7 @@ def _find_classes(file: Path) -> list[type[Environment]]:
 
 
 def _is_base(cls: type[Environment], own: Sequence[type[Environment]]) -> bool:
-    """Whether it is unfinished and another class of the file finishes it."""
+    """Return whether a class is unfinished and another class of the file finishes it."""
     return bool(_list_gaps(cls)) and any(issubclass(o, cls) for o in own if o is not cls)
 
 
@@ -363,7 +363,7 @@ def _import_file(file: Path) -> ModuleType:
 
 
 def _line(error: BaseException, file: Path) -> int:
-    """The last line of the file that ran, or that could not be parsed."""
+    """Return the last line of the file that ran, or that could not be parsed."""
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return error.lineno or 0
     frames = traceback.extract_tb(error.__traceback__)
@@ -376,7 +376,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _check(cls: type[Environment], where: str) -> None:
-    """Whether the class is complete; raises EnvironmentBroken and names what is missing."""
+    """Raise EnvironmentBroken, which names what is missing, for an incomplete class."""
     missing = _list_gaps(cls)
     if missing:
         raise EnvironmentBroken(f"{where} is incomplete; it lacks {'; '.join(missing)}")

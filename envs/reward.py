@@ -139,7 +139,7 @@ def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[
 
 
 def _make_call_key(call: ToolCall) -> tuple[str, str] | None:
-    """What two equal calls share; None where the arguments are such that no tool looks at them."""
+    """Return what two equal calls share; None for arguments that no tool looks at."""
     if not isinstance(call.arguments, str) and unusable(call.arguments) is not None:
         return None
     return call.name, exact_json(call.arguments)

@@ -352,7 +352,7 @@ class ModelUser:
         return self._writer.remarks
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """The user's next line. Raises AnswerFailure, as `LineWriter.write` does, UserRefusal."""
+        """Return the user's next line. Raise as `LineWriter.write` does, and UserRefusal."""
         steps = self._writer.write(messages)
         try:
             request = next(steps)
@@ -502,14 +502,14 @@ def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str |
 
 
 def parse_number(text: str, count: int) -> int | None:
-    """The one number from 1 to `count` that a text names; None for none or several."""
+    """Return the one number from 1 to `count` that a text names; None for none or several."""
     named = {int(digits) for digits in _NUMBER.findall(text[:1000]) if len(digits) < 4}
     valid = [number for number in named if 1 <= number <= count]
     return valid[0] if len(valid) == 1 else None
 
 
 def _spoke(messages: Sequence[Message]) -> bool:
-    """Whether the user has said something; a call of a tool says nothing."""
+    """Return whether the user has said something; a call of a tool says nothing."""
     return any(message.role == "user" and not message.tool_calls for message in messages)
 
 

@@ -46,7 +46,7 @@ class Interval:
 
 
 def most_trials(outcomes: Outcomes) -> int:
-    """The largest k that every task can count for: the fewest judged trials of any; 0 without."""
+    """Return the largest k for every task: the fewest judged trials of any; 0 without tasks."""
     return min((_count_verdicts(verdicts)[1] for verdicts in outcomes.values()), default=0)
 
 
@@ -72,7 +72,7 @@ def repair_at(
     seed: int = 0,
     level: float = LEVEL,
 ) -> Interval:
-    """Repair@m with its interval over tasks; raises as `pass_hat` does."""
+    """Return Repair@m with its interval over tasks; raise as `pass_hat` does."""
     values = [1 - _all_of(n - c, n, m) for c, n in _counts(outcomes, m)]
     return mean(values, resamples=resamples, seed=seed, level=level)
 
@@ -96,7 +96,7 @@ def mean(
 def _estimate(
     counts: tuple[tuple[float, int], ...], resamples: int, seed: int, level: float
 ) -> Interval:
-    """The mean of values that occur so often, and its interval: always the same for the same."""
+    """Return the mean of values with counts, and its interval; equal for equal arguments."""
     chance = Random(f"bootstrap {seed}")
     lows, highs = [], []
     for _ in range(resamples):
@@ -115,7 +115,7 @@ def _estimate(
 
 
 def _counts(outcomes: Outcomes, at_least: int) -> list[tuple[int, int]]:
-    """(successes, judged trials) of each task."""
+    """Return (successes, judged trials) of each task."""
     if at_least < 1:
         raise ValueError(f"{at_least} trials cannot be asked for; ask for 1 or more")
     counts = []

@@ -64,7 +64,7 @@ _SEED_DIGITS: Final = 18
 
 
 def is_seed(text: str) -> bool:
-    """Whether a part of a task's id is the seed of a generated one."""
+    """Return whether a part of a task's id is the seed of a generated one."""
     return len(text) <= _SEED_DIGITS and text.isascii() and text.isdecimal()
 
 
@@ -72,7 +72,7 @@ _CONTENT_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}/=[0-9a-f]{64}")
 
 
 def is_content_id(task_id: str) -> bool:
-    """Whether an id names a task by the sha256 of its body: ENVIRONMENT/=SHA256."""
+    """Return whether an id names a task by the sha256 of its body: ENVIRONMENT/=SHA256."""
     return _CONTENT_ID.fullmatch(task_id) is not None
 
 
@@ -97,7 +97,7 @@ class Scenario(StrictModel):
     persona: str = ""
 
     def text(self) -> str:
-        """One labelled paragraph per part that is not empty."""
+        """Return one labelled paragraph per part that is not empty."""
         return "\n".join(
             f"{name.replace('_', ' ').capitalize()}: {value}"
             for name, value in self.model_dump().items()
@@ -352,7 +352,7 @@ class TaskDefinition(_Sparse):
         return self.model_copy(update={"id": task_id, "ticket": ticket, "criteria": criteria})
 
     def digest(self) -> str:
-        """sha256 of the whole definition: tells two versions of a task apart."""
+        """Return sha256 of the whole definition: tells two versions of a task apart."""
         return sha256(exact_json(self.model_dump(mode="json")))
 
     def dump_body(self) -> dict[str, Any]:
@@ -393,13 +393,13 @@ def write_body(body: Mapping[str, Any]) -> str:
 
 
 def has_nul(body: Mapping[str, Any]) -> bool:
-    """Whether a body has the character NUL, which no table holds."""
+    """Return whether a body has the character NUL, which no table holds."""
     # Without escaped backslashes, each such escape that is left is one of NUL.
     return "\\u0000" in write_body(body).replace("\\\\", "")
 
 
 def read_body(task_id: str, text: str) -> TaskDefinition:
-    """Return the task of an id by content, from the text of its body. Raises BadDefinition where
+    """Return the task of an id by content, from the text of its body. Raise BadDefinition where
     the text is no body, hashes to another id, or is no task of this version."""
     try:
         body = json.loads(text)

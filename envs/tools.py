@@ -125,7 +125,7 @@ class Toolset:
 
     @classmethod
     def tools(cls) -> Mapping[str, Tool]:
-        """Every tool by name, in the order of declaration."""
+        """Return every tool by name, in the order of declaration."""
         tools = vars(cls).get(_DECLARED)
         if tools is None:
             setattr(cls, _DECLARED, tools := _collect_tools(cls))
@@ -133,7 +133,7 @@ class Toolset:
 
     @classmethod
     def schemas(cls) -> list[dict[str, Any]]:
-        """Every tool in OpenAI's function format."""
+        """Return every tool in OpenAI's function format."""
         return [dict(tool.schema) for tool in cls.tools().values()]
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
@@ -165,7 +165,7 @@ class Toolset:
             return ToolResult(f"Error: {error}", error=True, defect=defect)
 
     def render(self, value: Any) -> str:
-        """What the agent reads of a returned value: a string as it is, the rest as JSON."""
+        """Return what the agent reads of a returned value: a string as it is, the rest as JSON."""
         return value if isinstance(value, str) else _ENCODER.encode(value)
 
 
@@ -195,7 +195,7 @@ class ToolAccess:
         return ToolAccess(self._agent.fork(database), user, solo=self._solo)
 
     def has_same_state(self, other: "ToolAccess") -> bool:
-        """Whether the tools of both parties would work on the same state as `other`'s."""
+        """Return whether the tools of both parties would work on the same state as `other`'s."""
         if self._user is not None and other._user is not None:
             return self._user.has_same_state(other._user) and self._agent.has_same_state(
                 other._agent
@@ -257,7 +257,7 @@ def _parameters(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _without_titles(schema: Any) -> Any:
-    """The schema without the titles that pydantic adds: they repeat the names."""
+    """Return the schema without the titles that pydantic adds: they repeat the names."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
@@ -273,7 +273,7 @@ def _without_titles(schema: Any) -> Any:
 
 def _validate(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments as the tool's types, strictly: "3" is no number. They are read as JSON,
-    in which a date or a member of an enum is a string. Raises pydantic's ValidationError."""
+    in which a date or a member of an enum is a string. Raise pydantic's ValidationError."""
     checked = tool.arguments.model_validate_json(to_json(dict(arguments)), strict=True)
     return {name: getattr(checked, _field(name)) for name in tool.parameters}
 
@@ -317,7 +317,7 @@ def unusable(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _are_plain(arguments: Mapping[str, Any]) -> bool:
-    """Whether arguments are short texts of ASCII, as most are."""
+    """Return whether arguments are short texts of ASCII, as most are."""
     try:
         text = "".join([*arguments, *arguments.values()])
     except TypeError:  # one is no text
@@ -330,7 +330,7 @@ class _NoJson(ValueError):
 
 
 def _own_length(value: Any) -> int:
-    """Characters of a value, without those of what it holds. Raises _NoJson."""
+    """Return the characters of a value without those of what it holds. Raise _NoJson."""
     if isinstance(value, str):
         return 2 + _length(value)
     if isinstance(value, dict):
@@ -353,7 +353,7 @@ def _length(text: Any) -> int:
 
 
 def _digits(number: float) -> int:
-    """Characters of a number; those of a huge integer are never written out."""
+    """Return the number of characters of a number, without writing out a huge integer."""
     if isinstance(number, int):
         if number.bit_length() > _INTEGER_BITS:
             raise _NoJson(f"an integer of more than {_INTEGER_BITS} bits")

@@ -40,7 +40,7 @@ class ScriptUser:
         self._listener = Listener(self.script)
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next line, given what was said so far."""
+        """Return the next line, given what was said so far."""
         if not any(message.role == "user" for message in messages):
             return Message(role="user", content=self.script.opening)
         heard = [
@@ -90,7 +90,7 @@ class Listener:
 
 
 def is_end(script: Script, text: str) -> bool:
-    """Whether the user of a script hangs up at this text of the agent."""
+    """Return whether the user of a script hangs up at this text of the agent."""
     return bool(script.ends) and matches(script.ends, text[-HEARD_CHARACTERS:])
 
 

@@ -121,12 +121,12 @@ def free_bags(membership: str, cabin: str) -> int:
 
 
 def count_extra_bags(membership: str, cabin: str, passengers: int, bags: int) -> int:
-    """How many of so many bags have to be paid."""
+    """Return the number of bags that have to be paid."""
     return max(0, bags - passengers * free_bags(membership, cabin))
 
 
 def can_cancel(reservation: Record, statuses: Iterable[str], insured_reason: bool) -> bool:
-    """Whether the rules (21, 22) allow it, given the statuses of its flights."""
+    """Return whether the rules (21, 22) allow it, given the statuses of its flights."""
     distinct = set(statuses)
     return not distinct & GONE and (
         reservation["created_at"] >= A_DAY_AGO
@@ -137,7 +137,7 @@ def can_cancel(reservation: Record, statuses: Iterable[str], insured_reason: boo
 
 
 def is_compensable(membership: str, reservation: Record) -> bool:
-    """Whether there is any compensation for this reservation (rule 25)."""
+    """Return whether there is any compensation for this reservation (rule 25)."""
     return (
         membership != MEMBERSHIPS[0]
         or reservation["insurance"] == "yes"
@@ -146,7 +146,7 @@ def is_compensable(membership: str, reservation: Record) -> bool:
 
 
 def violations(messages: Sequence[Message]) -> tuple[str, ...]:
-    """One sentence for each broken rule, in the order of the transcript."""
+    """Return one sentence for each broken rule, in the order of the transcript."""
     return tuple(_violations(messages))
 
 

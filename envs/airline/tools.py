@@ -338,7 +338,7 @@ class AirlineTools(Tau2Toolset):
     def _offers(
         self, date: str, origin: str | None, destination: str | None, shown: str | None = None
     ) -> list[Record]:
-        """What can be booked; from or to anywhere where the airport is None."""
+        """Return the bookable flights; an airport that is None stands for any."""
         return [
             _offer(flight, flight["dates"][date], shown)
             for flight in self.database["flights"].values()
@@ -368,7 +368,7 @@ class AirlineTools(Tau2Toolset):
         days[flight.date]["available_seats"][cabin] -= count
 
     def _check_payments(self, user_id: str, payments: Sequence[Payment], price: Any) -> None:
-        """Each method must be the user's and hold what it pays; together they pay the price."""
+        """Check that the methods are the user's, hold what they pay, and pay the price."""
         held = self._user(user_id)["payment_methods"]
         for payment in payments:
             if payment.payment_id not in held:
@@ -393,7 +393,7 @@ class AirlineTools(Tau2Toolset):
                 del held[payment.payment_id]
 
     def _pay_update(self, user_id: str, payment_id: str, price: Any) -> list[Record]:
-        """Charge or refund a gift card at once; the payment to be noted, none for 0 dollars."""
+        """Charge or refund a gift card at once; return the payment to note, none for 0 dollars."""
         held = self._user(user_id)["payment_methods"]
         if payment_id not in held:
             raise ValueError("Payment method not found")
@@ -417,7 +417,7 @@ def _objects(model: type[M], values: Sequence[M | dict[str, Any]]) -> list[M]:
 
 
 def _plain(people: Any) -> Any:
-    """Passengers as JSON; whatever else was given is stored as it is."""
+    """Return passengers as JSON; whatever else was given is stored as it is."""
     if isinstance(people, list):
         return [
             person.model_dump() if isinstance(person, Passenger) else person for person in people
@@ -438,7 +438,7 @@ def _fares(flights: Sequence[Record]) -> int:
 
 
 def _offer(flight: Record, day: Record, date: str | None) -> Record:
-    """A flight that can be booked; only a search with a stop shows the date."""
+    """Return a flight that can be booked; only a search with a stop shows the date."""
     return {
         "flight_number": flight["flight_number"],
         "origin": flight["origin"],

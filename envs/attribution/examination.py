@@ -77,7 +77,7 @@ def find_fault_beside_task(
     *,
     exact_user: bool = False,
 ) -> RolloutFault | None:
-    """Return the same of a task that is known to have no fault. Raises NoVerdict."""
+    """Return the same of a task that is known to have no fault. Raise NoVerdict."""
     if not exact_user:
         fault = find_user_fault(environment, task, messages)
         if fault is not None:

@@ -86,7 +86,7 @@ class _WholeGold:
         return find_gold_failure(self.facts)
 
     def list_unknown(self) -> list[Missing]:
-        """Values of gold writes that neither the user nor an earlier gold call tells."""
+        """Return values of gold writes that neither the user nor an earlier gold call tells."""
         return self.facts.knowledge.silent
 
     def list_other_values(self) -> Iterator[Missing]:

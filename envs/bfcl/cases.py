@@ -61,7 +61,7 @@ class Case:
     """Function -> the turn, from 0, in which the agent is first shown it."""
 
     def select_schemas(self, turn: int) -> list[dict[str, Any]]:
-        """The functions that the agent is shown in a turn."""
+        """Return the functions that the agent is shown in a turn."""
         return [
             dict(schema)
             for schema in self.schemas
@@ -70,7 +70,7 @@ class Case:
 
 
 def folder(benchmarks: Path) -> Path:
-    """Where the files are."""
+    """Return the folder of the files."""
     return benchmarks / "bfcl"
 
 
@@ -81,13 +81,13 @@ def find_splits(benchmarks: Path) -> tuple[str, ...]:
 
 
 def load_functions(benchmarks: Path | None) -> dict[str, list[Row]]:
-    """Class -> its functions in OpenAI's format. Raises NoBenchmark, InvalidBenchmark."""
+    """Return class -> its functions in OpenAI's format. Raise NoBenchmark, InvalidBenchmark."""
     place = _require_folder(benchmarks)
     return {name: _functions(place, module) for name, module in MODULES.items()}
 
 
 def load(benchmarks: Path | None, splits: Sequence[str] = SPLITS) -> dict[str, list[Case]]:
-    """Split -> its cases, in the order of the file. Raises NoBenchmark, InvalidBenchmark."""
+    """Return split -> its cases, in file order. Raise NoBenchmark, InvalidBenchmark."""
     functions = load_functions(benchmarks)
     place = _require_folder(benchmarks)
     return {split: list(_cases(place, split, functions)) for split in splits}
@@ -118,7 +118,7 @@ def _function(row: Row) -> Row:
 
 
 def json_schema(documented: Mapping[str, Any]) -> Row:
-    """Documentation of a value as JSON Schema: types by their names there; any value has none."""
+    """Return a value's documentation as JSON Schema: its types' names; `any` has no type."""
     schema = dict(documented)
     kind = schema.pop("type", "any")
     if kind != "any":
@@ -168,7 +168,7 @@ def _case(row: Row, answer: Row, split: str, functions: Mapping[str, list[Row]])
 
 
 def _read_user_text(messages: Sequence[Mapping[str, str]], functions_come: bool) -> str:
-    """The user's one message of a turn; none where held-out functions come instead."""
+    """Return the user's one message of a turn; none where held-out functions come instead."""
     if functions_come and not messages:
         return MORE_TOOLS
     (message,) = messages

@@ -37,7 +37,7 @@ class NoBfclClasses(UnknownTask):
 
 
 def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
-    """A new object of the class in this initial state. Raises NoBfclClasses."""
+    """Return a new object of the class in this initial state. Raise NoBfclClasses."""
     api = getattr(_module(name), name)()
     if name != _STATELESS:
         api._load_scenario(deepcopy(config), long_context=long_context)
@@ -46,13 +46,13 @@ def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
 
 
 def require() -> None:
-    """See that the classes can be imported. Raises NoBfclClasses."""
+    """See that the classes can be imported. Raise NoBfclClasses."""
     for name in MODULES:
         _module(name)
 
 
 def read_official_sentence() -> str:
-    """Return what BFCL's user says when held-out functions come. Raises NoBfclClasses."""
+    """Return what BFCL's user says when held-out functions come. Raise NoBfclClasses."""
     return str(_import(_PROMPTS).DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 

@@ -56,7 +56,7 @@ class Bfcl(Environment):
     limits: ClassVar[Limits] = Limits(_UNLIMITED, max_errors=_UNLIMITED, max_rounds=20)
 
     def cases(self, split: str) -> Mapping[str, Case]:
-        """Number -> case, of one of BFCL's categories. Raises NoBenchmark, InvalidBenchmark."""
+        """Return number -> case of a BFCL category. Raise NoBenchmark, InvalidBenchmark."""
         if split not in self._loaded:
             cases = load(self.benchmarks, [split])[split]
             self._loaded[split] = {case.number: case for case in cases}
@@ -67,7 +67,7 @@ class Bfcl(Environment):
         return {}
 
     def case(self, task_id: str) -> Case:
-        """Return the case of a task. Raises UnknownTask, and its subclass NoBenchmark."""
+        """Return the case of a task. Raise UnknownTask, and its subclass NoBenchmark."""
         match task_id.split("/"):
             case [self.name, split, number] | [self.name, split, number, "fc"] if split in SPLITS:
                 if number in self.cases(split):
@@ -96,41 +96,41 @@ class Bfcl(Environment):
         return (_definition(case, native=split in NATIVE_SPLITS) for case in cases)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return the task with this id. Raises UnknownTask, its subclass NoBenchmark, and
+        """Return the task with this id. Raise UnknownTask, its subclass NoBenchmark, and
         NoBfclClasses for one in FC mode."""
         return _definition(self.case(task_id), native=_is_native(task_id))
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """Raises UnknownTask: BFCL's cases are the only ones."""
+        """Raise UnknownTask: BFCL's cases are the only ones."""
         raise UnknownTask(f"environment bfcl generates no tasks, of no capability {capability!r}")
 
     def pristine(self, task: TaskDefinition) -> Database:
-        """What the case's objects begin with. Raises NoBfclClasses."""
+        """Return what the case's objects begin with. Raise NoBfclClasses."""
         require()
         return initial_state(self.case(task.id))
 
     def policy(self, task: TaskDefinition) -> str:
-        """Two sentences of ours; none in FC mode."""
+        """Return two sentences of ours; none in FC mode."""
         return "" if _is_native(task.id) else POLICY
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """The functions of the case's classes, less those that the case excludes."""
+        """Return the functions of the case's classes, less those that the case excludes."""
         return [dict(schema) for schema in self.case(task.id).schemas]
 
     def select_schemas(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> list[dict[str, Any]]:
-        """Held-out functions only from the turn on in which they come."""
+        """Return the functions; held-out ones only from their turn on."""
         return self.case(task.id).select_schemas(_turn(messages))
 
     def oracle(self, task: TaskDefinition) -> Agent:
-        """Makes the gold calls of each turn."""
+        """Return an agent that makes the gold calls of each turn."""
         return BfclOracle(self.case(task.id))
 
     def judge(
         self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[str, ...] | None:
-        """BFCL's official verdict, and its check of turns in which nothing can be done."""
+        """Return the faults by BFCL's official verdict, or its check of turns without a task."""
         case = self.case(task.id)
         if basis == "TURNS":
             return tuple(mistakes(case, messages, lambda: self.toolset(self.reset(task))))
@@ -171,7 +171,7 @@ class BfclOracle:
         self.case = case
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The calls of the turn, or a sentence when they were made or there are none."""
+        """Return the calls of the turn, or a sentence when they were made or there are none."""
         turn = _turn(messages)
         gold = self.case.turns[turn].gold
         done = _count_done(messages, gold)

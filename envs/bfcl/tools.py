@@ -32,7 +32,7 @@ larger one would end in an error anyway."""
 
 
 def initial_state(case: Case) -> Database:
-    """The state in which a case begins."""
+    """Return the state in which a case begins."""
     begins = {"long_context": case.split == LONG_CONTEXT}
     return Database({CLASSES: case.config, _CASE: begins})
 
@@ -60,7 +60,7 @@ class BfclTools(Toolset):
         }
 
     def has_same_state(self, other: Self) -> bool:
-        """Whether all attributes of all objects are equal."""
+        """Return whether all attributes of all objects are equal."""
         return self.objects.keys() == other.objects.keys() and all(
             _has_same_attributes(value, other.objects[name]) for name, value in self.objects.items()
         )

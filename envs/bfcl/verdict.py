@@ -24,7 +24,7 @@ Calls = list[ToolCall]
 
 
 def turns_of(messages: Sequence[Message]) -> list[Calls]:
-    """The agent's calls after each message of the user, the one apart that hangs up."""
+    """Return the agent's calls after each message of the user, the one apart that hangs up."""
     turns: list[Calls] = []
     for message in messages:
         if message.role == "user" and STOP not in message.text:
@@ -37,7 +37,7 @@ def turns_of(messages: Sequence[Message]) -> list[Calls]:
 def mistakes(
     case: Case, messages: Sequence[Message], fresh: Callable[[], BfclTools]
 ) -> Iterator[str]:
-    """What is wrong in the first turn in which something is; nothing where the agent is right."""
+    """Yield what is wrong in the first wrong turn; nothing where the agent is right."""
     turns = turns_of(messages)
     if len(turns) < len(case.turns):
         yield f"the conversation ended after {len(turns)} of {len(case.turns)} turns"

@@ -98,7 +98,7 @@ class CheaterAgent:
         self._most_messages = limits.max_steps - _STEPS_TO_CLOSE
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next move, with calls that have ids of their own."""
+        """Return the next move, with calls that have ids of their own."""
         self._attempt.messages = messages
         failed = sum(message.role == "tool" and bool(message.error) for message in messages)
         is_near_limit = failed >= self._most_failures or len(messages) > self._most_messages
@@ -144,7 +144,7 @@ def _look_up(attempt: Attempt) -> Iterator[Message]:
 
 
 def _has_words(knowledge: Knowledge) -> bool:
-    """Whether a verdict may hang on what the agent says."""
+    """Return whether a verdict may hang on what the agent says."""
     return any(
         task.criteria.outputs or not _WORDLESS.issuperset(task.criteria.reward_basis)
         for task in knowledge.others
@@ -346,13 +346,13 @@ def _acts(knowledge: Knowledge) -> bool:
 
 
 def _varies(knowledge: Knowledge) -> bool:
-    """Whether a verdict hangs on answers that differ from task to task, beside the policy's
+    """Return whether a verdict hangs on answers that differ from task to task, beside the policy's
     words."""
     return _has_words(knowledge) and knowledge.has_answers
 
 
 def _repeats_numbers(knowledge: Knowledge) -> bool:
-    """Whether answers are numbers: a short record read out answers questions about its texts."""
+    """Return whether answers are numbers, as a record read out answers text questions."""
     return _varies(knowledge) and any(map(holds_number, knowledge.outputs))
 
 

@@ -113,7 +113,7 @@ def count_unseen_values(
 
 
 def has_lookup(messages: Sequence[Message], lookups: Collection[str]) -> bool:
-    """Whether either party called one of `lookups` (`Environment.lookups`) without failure."""
+    """Return whether a party called one of `lookups` (`Environment.lookups`) successfully."""
     return any(
         item.call.name in lookups and item.result is not None and not item.failed
         for item in executed_calls(messages)

@@ -79,7 +79,7 @@ def list_names_like(
 
 
 def is_in_tables(environment: Environment, task: TaskDefinition, value: str) -> bool:
-    """Whether a text is a value or a key of the tables in which a task begins."""
+    """Return whether a text is a value or a key of the tables in which a task begins."""
     tables = _find_tables(environment, task)
     return value in tables.fields or value in tables.keys
 
@@ -161,7 +161,7 @@ def _list_keys(record: Any) -> Iterator[str]:
 
 
 def _has_whole(text: str, value: str) -> bool:
-    """Whether a text has a value with no letter or digit beside it."""
+    """Return whether a text has a value with no letter or digit beside it."""
     place = text.find(value)
     while place >= 0:
         beside = text[max(place - 1, 0) : place] + text[place + len(value) : place + len(value) + 1]

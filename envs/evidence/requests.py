@@ -54,7 +54,7 @@ def list_request_roots(environment: Environment, task: TaskDefinition) -> frozen
 
 
 def has_request(text: str, roots: frozenset[str]) -> bool:
-    """Whether a text has a word with one of these roots."""
+    """Return whether a text has a word with one of these roots."""
     return not roots.isdisjoint(_list_roots(text))
 
 

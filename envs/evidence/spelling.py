@@ -51,7 +51,7 @@ def is_value(word: str) -> bool:
 
 
 def has_value(text: str, value: str) -> bool:
-    """Whether a squeezed text has a value, as it is or as another would write it."""
+    """Return whether a squeezed text has a value, as it is or as another would write it."""
     return squeeze(value) in text or any(spelling in text for spelling in _respell(value))
 
 
@@ -85,13 +85,13 @@ def find_name(
 
 
 def _is_english(word: str, name: str) -> bool:
-    """Whether a word without low lines may be no name, but English."""
+    """Return whether a word without low lines may be no name, but English."""
     parts = name.lower().strip("_").split("_")
     return parts[-1] in _PARTICLES or ("-" in word and len(parts) < _LEAST_PARTS)
 
 
 def has_number_words(text: str) -> bool:
-    """Whether a text writes a number out in words."""
+    """Return whether a text writes a number out in words."""
     return len(_NUMBER_WORD.findall(text)) > 1
 
 

@@ -243,7 +243,7 @@ class _Observer:
         )
 
     def _has_success(self, messages: Sequence[Message]) -> bool:
-        """Whether nothing is missing in a transcript that ends here."""
+        """Return whether nothing is missing in a transcript that ends here."""
         verdict = grade(self._environment, self._task, messages, Termination.USER_STOP)
         return verdict.success is not False
 
@@ -291,7 +291,7 @@ class _Observer:
         return None
 
     def _had_needless_question(self, script: Script | None) -> bool:
-        """Whether the agent said something before that the exact user has no answer to."""
+        """Return whether the agent said something before that the exact user has no answer to."""
         return script is not None and script.otherwise in self._expected[:-1]
 
     def _check_opening(self, asked: str) -> UserFault | None:

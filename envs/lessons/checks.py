@@ -23,7 +23,7 @@ class BadLesson(KintsugiError):
 
 
 def get_lesson(task: TaskDefinition) -> Lesson:
-    """Return the lesson of a task. Raises BadLesson where it has none."""
+    """Return the lesson of a task. Raise BadLesson where it has none."""
     if task.lesson is None:
         raise BadLesson(f"task {task.id} has no lesson")
     return task.lesson
@@ -58,7 +58,7 @@ def check_lesson(environment: Environment, task: TaskDefinition) -> None:
 
 
 def check_reflection(reflection: str) -> None:
-    """Raises BadLesson where a text is no reflection."""
+    """Raise BadLesson where a text is no reflection."""
     fault = find_fault(reflection)
     if fault is not None:
         raise BadLesson(f"this text is no reflection: {fault}; write one or two plain sentences")

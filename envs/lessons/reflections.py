@@ -129,7 +129,7 @@ def find_unnamed(reflection: str, changes: Sequence[Change], with_values: bool =
 
 
 def _has(reflection: str, part: str) -> bool:
-    """Whether a part stands in a text as a word of its own."""
+    """Return whether a part stands in a text as a word of its own."""
     begin = reflection.find(part)
     while begin >= 0:
         end = begin + len(part)
@@ -162,7 +162,7 @@ def find_fault(reflection: str) -> str | None:
 
 
 def has_half_pair(text: str) -> bool:
-    """Whether a text has half of a surrogate pair: it cannot be stored."""
+    """Return whether a text has half of a surrogate pair: it cannot be stored."""
     return not text.isascii() and _HALF_PAIR.search(text) is not None
 
 

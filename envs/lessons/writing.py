@@ -130,7 +130,7 @@ class LessonWriter:
     def _check_seen(
         self, mistake: Mistake, repair: Repair, place: Place | None, changes: Sequence[Change]
     ) -> None:
-        """Raises NoLesson where a right value is one that the agent can only know later."""
+        """Raise NoLesson where a right value is one that the agent can only know later."""
         rights = [c.right for c in changes if c.key != TOOL and c.right is not ABSENT]
         if place is not None:
             rights = [value for value in rights if not place.seen.has(value)]

@@ -183,7 +183,7 @@ def _is_between(places: list[int], start: int, end: int) -> bool:
 
 
 def _collect(calls: list[dict[str, Any]], dialect: Dialect) -> set[tuple[Any, tuple[Any, ...]]]:
-    """Return calls as a set. Raises TypeError for arguments that no set can hold (defect 1)."""
+    """Return calls as a set. Raise TypeError for arguments that no set can hold (defect 1)."""
     field = ARGUMENTS[dialect]
     # The program sorts the calls first, which fails for names that cannot be compared.
     sorted((call["name"], json.dumps(call[field], sort_keys=True)) for call in calls)

@@ -146,7 +146,7 @@ def _order(record: Mapping[str, Any]) -> Record:
 
 @lru_cache(maxsize=_KEPT)
 def build_database(seed: int) -> Database:
-    """Our database with this seed. Shared: fork it."""
+    """Return our database with this seed. Shared: fork it."""
     return Database(_Generator(seed).tables())
 
 
@@ -159,7 +159,7 @@ class _Generator:
         self.orders: dict[str, Record] = {}
 
     def tables(self) -> Tables:
-        """Products first, then users, each with orders."""
+        """Return all tables: products first, then users, each with orders."""
         for name, (price, options) in _PRODUCTS.items():
             self.add_product(name, price, options)
         for _ in range(USERS):
@@ -167,7 +167,7 @@ class _Generator:
         return canonical({"products": self.products, "users": self.users, "orders": self.orders})
 
     def number(self, digits: int) -> str:
-        """Digits that no other record has."""
+        """Return digits that no other record has."""
         while True:
             drawn = self.chance.randrange(10 ** (digits - 1), 10**digits)
             if drawn not in self.taken:
@@ -175,7 +175,7 @@ class _Generator:
                 return str(drawn)
 
     def add_product(self, name: str, price: int, options: Mapping[str, Sequence[str]]) -> None:
-        """All combinations of its options; one of three is out of stock, never all of a kind."""
+        """Add all combinations of a product's options; one of three is out of stock, never all."""
         product_id = self.number(8)
         kinds = [
             dict(zip(options, chosen, strict=True)) for chosen in combinations_of(*options.values())
@@ -199,12 +199,12 @@ class _Generator:
         }
 
     def price(self, about: int) -> float:
-        """Within a fifth of `about`, to the cent, the last digit never 0."""
+        """Return a price within a fifth of `about`, to the cent, the last digit never 0."""
         cents = self.chance.randrange(about * 80, about * 120)
         return (cents - cents % 10 + self.chance.randrange(1, 10)) / 100
 
     def add_user(self) -> None:
-        """A user with at least two means of payment, and orders."""
+        """Add a user with at least two means of payment, and orders."""
         first, last = self.chance.choice(_FIRST_NAMES), self.chance.choice(_LAST_NAMES)
         number = self.number(5)
         user_id = f"{first}_{last}_{number}".lower()
@@ -240,7 +240,7 @@ class _Generator:
         return {"source": "paypal", "id": f"paypal_{self.number(8)}"}
 
     def add_order(self, user: Record, status: str) -> None:
-        """One to three items of different products, paid at once with one method."""
+        """Add an order of one to three different products, paid at once with one method."""
         order_id = f"#W{self.number(6)}"
         chosen = self.chance.sample(list(self.products.values()), self.chance.randrange(1, 4))
         items = [self.item(product) for product in chosen]
@@ -278,7 +278,7 @@ class _Generator:
 
 
 def address(chance: Random) -> Record:
-    """An address whose zip code fits its city."""
+    """Return an address whose zip code fits its city."""
     city, state, digits = chance.choice(_PLACES)
     return {
         "address1": f"{chance.randrange(1, 200)} {chance.choice(_STREETS)}",

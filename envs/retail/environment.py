@@ -44,19 +44,19 @@ class Retail(CaseEnvironment):
 
     @staticmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
-        """The tables with every field and type of the original's models."""
+        """Return the tables with every field and type of the original's models."""
         return canonical(tables)
 
     def synthetic_database(self, seed: int) -> Database:
-        """Thirty users and their orders."""
+        """Return a database of thirty users and their orders."""
         return build_database(seed)
 
     def synthetic_policy(self) -> str:
-        """The rules in our words."""
+        """Return the rules in our words."""
         return POLICY
 
     def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
-        """The customer's e-mail address, or name and zip code, and the call that finds them."""
+        """Return the customer's e-mail address, or name and zip code, and the call to find them."""
         if chance.random() < 0.5:
             identity = fill_phrase(words, phrases.BY_EMAIL, email=user["email"])
             return identity, action("find_user_id_by_email", email=user["email"])
@@ -67,5 +67,5 @@ class Retail(CaseEnvironment):
         return identity, action("find_user_id_by_name_zip", **name, zip=zip_code)
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Broken rules about who is helped, who agreed and how calls are made."""
+        """Return broken rules about who is helped, who agreed and how calls are made."""
         return violations(messages, self.writes)

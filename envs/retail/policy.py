@@ -65,7 +65,7 @@ _FREE: Final = AUTHENTICATING | {
 
 
 def violations(messages: Sequence[Message], writes: frozenset[str]) -> tuple[str, ...]:
-    """One sentence for each broken rule, in the order of the transcript."""
+    """Return one sentence for each broken rule, in the order of the transcript."""
     return tuple(_violations(messages, writes))
 
 

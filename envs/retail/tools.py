@@ -340,7 +340,7 @@ class RetailTools(Tau2Toolset):
         return methods[payment_method_id]
 
     def _check_items(self, order: Record, item_ids: Sequence[str], refusal: str) -> None:
-        """Every item must be in the order, as often as it is named."""
+        """Check that every item is in the order as often as it is named."""
         owned = [item["item_id"] for item in order["items"]]
         for item_id in item_ids:
             if item_ids.count(item_id) > owned.count(item_id):
@@ -355,7 +355,7 @@ class RetailTools(Tau2Toolset):
         return variants[new_item_id]
 
     def _lacks(self, user_id: str, payment_method_id: str, amount: float) -> bool:
-        """Whether this is a gift card that holds less than the amount."""
+        """Return whether this is a gift card that holds less than the amount."""
         method = self._payment_method(user_id, payment_method_id)
         return bool(method["source"] == GIFT_CARD and method["balance"] < amount)
 
@@ -379,12 +379,12 @@ def _item(order: Record, item_id: str) -> Record:
 
 
 def _is_pending(order: Record) -> bool:
-    """Address and payment may still be changed after the items were."""
+    """Return whether an order is pending; its address may change after the items did."""
     return PENDING in order["status"]
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> Record:
-    """The address, whose parts must be strings. Raises pydantic's ValidationError."""
+    """Return the address, whose parts must be strings. Raise pydantic's ValidationError."""
     address = UserAddress(
         address1=address1, address2=address2, city=city, state=state, country=country, zip=zip
     )

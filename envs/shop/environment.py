@@ -38,7 +38,7 @@ class Shop(Environment):
     limits: ClassVar[Limits] = Limits(max_steps=60, max_errors=5)
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """Pure. Its database depends on kind and seed both, and is named by `task.seed`."""
+        """Return a task; `task.seed` names its database, which depends on kind and seed."""
         return self._build_task(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
@@ -81,7 +81,7 @@ class Shop(Environment):
         return str(task.seed)
 
     def policy(self, task: TaskDefinition) -> str:
-        """The same for every task."""
+        """Return the policy, the same for every task."""
         return policy.POLICY
 
     def oracle(self, task: TaskDefinition) -> Agent:

@@ -103,7 +103,7 @@ def _compound(case: Case) -> Plan:
 
 
 def _unknown_order(case: Case) -> Plan:
-    """The order is among the first two, so that the search stays short."""
+    """Plan a request without an order's number; it is among the first two, for a short search."""
     first_two = case.user["orders"][:2]
     order = next(
         order

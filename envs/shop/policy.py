@@ -46,19 +46,19 @@ _WORD: Final = re.compile(r"\w+")
 
 
 def output(sentence: str) -> str:
-    """A sentence as an output: graded texts have no commas (grading.py)."""
+    """Return a sentence as an output: graded texts have no commas (grading.py)."""
     return sentence.replace(",", "")
 
 
 def answer(value: str) -> str:
-    """The sentence that answers a question."""
+    """Return the sentence that answers a question."""
     return f"Answer: {value}."
 
 
 def violations(
     task: TaskDefinition, messages: Sequence[Message], catalog: ToolCatalog
 ) -> Iterator[str]:
-    """What breaks a rule, one sentence each."""
+    """Yield what breaks a rule, one sentence each."""
     executed = executed_calls(messages)
     yield from _writes_without_authentication(executed, catalog)
     yield from _writes_without_consent(messages, catalog)
@@ -92,7 +92,7 @@ def _writes_without_consent(messages: Sequence[Message], catalog: ToolCatalog) -
 
 
 def _find_confirmation(before: Sequence[Message]) -> str | None:
-    """The question for leave, where the last thing that happened is a yes to it."""
+    """Return the question for leave, where the last thing that happened is a yes to it."""
     if len(before) < 2 or before[-1].role != "user" or before[-2].role != "assistant":
         return None
     question = before[-2].text
@@ -100,7 +100,7 @@ def _find_confirmation(before: Sequence[Message]) -> str | None:
 
 
 def _find_foreign_value(call: ToolCall, question: str) -> str | None:
-    """The first value of a call that the question does not hold word for word."""
+    """Return the first value of a call that the question does not hold word for word."""
     if isinstance(call.arguments, str):
         return call.arguments
     named = _words(question)

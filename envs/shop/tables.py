@@ -32,7 +32,7 @@ VARIANTS: Final = 3
 
 
 def make_tables(seed: int) -> Tables:
-    """The tables `users`, `orders` and `products` of this seed. Pure."""
+    """Return the tables `users`, `orders` and `products` of this seed. Pure."""
     chance = Random(f"shop tables {seed}")
     products = {name: _product(name, chance) for name in chance.sample(PRODUCTS, OFFERED)}
     users = {user["user_id"]: user for user in _users(chance)}

@@ -126,7 +126,7 @@ def _check_zero(kind: type[ast.operator], left: float, right: float) -> None:
 
 
 def _bits(kind: type[ast.operator], left: int, right: int) -> int:
-    """At most so many bits has the result."""
+    """Return the most bits that the result can have."""
     if kind is ast.Pow:
         return left.bit_length() * right if abs(left) > 1 and right > 0 else 1
     if kind is ast.Mult:
@@ -135,7 +135,7 @@ def _bits(kind: type[ast.operator], left: int, right: int) -> int:
 
 
 def _fault(expression: str) -> str:
-    """Why it cannot be parsed: what is wrong with the tokens comes before the grammar."""
+    """Return why it cannot be parsed: faults of tokens come before faults of grammar."""
     tokens = [token for token in _TOKEN.findall(expression) if token != " "]
     depth = 0
     for token in tokens:
@@ -150,7 +150,7 @@ def _fault(expression: str) -> str:
 
 
 def _misplacement(tokens: Sequence[str]) -> str:
-    """What is wrong with the grammar; the parser speaks of a parenthesis if it ran out of text."""
+    """Return the grammar's fault; for missing text, the parser speaks of a parenthesis."""
     place = _find_misfit(tokens)
     if place is None:
         return _UNCLOSED if tokens.count("(") > tokens.count(")") else _GENERIC
@@ -163,7 +163,7 @@ def _misplacement(tokens: Sequence[str]) -> str:
 
 
 def _find_misfit(tokens: Sequence[str]) -> int | None:
-    """Where the first token is that no expression has there; None if the text is just too short."""
+    """Return the place of the first token that does not fit; None for a text that is too short."""
     complete, depth, before = False, 0, ""
     for place, token in enumerate(tokens):
         depth += (token == "(") - (token == ")")

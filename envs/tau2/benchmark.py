@@ -89,12 +89,12 @@ class DomainFiles:
 
 
 def folder(benchmarks: Path, domain: str) -> Path:
-    """Where the domain's files are."""
+    """Return where the domain's files are."""
     return benchmarks / "tau2" / domain
 
 
 def load(benchmarks: Path | None, files: DomainFiles) -> Benchmark:
-    """Read a domain. Raises NoBenchmark, InvalidBenchmark."""
+    """Read a domain. Raise NoBenchmark, InvalidBenchmark."""
     domain = files.domain
     place = _find_folder(benchmarks, domain)
     records = _read_records(place, files)
@@ -271,7 +271,7 @@ def _part(raw: Any, key: str, path: Path) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file holds. Raises NoBenchmark, InvalidBenchmark."""
+    """Return what a file holds. Raise NoBenchmark, InvalidBenchmark."""
     try:
         return json.loads(read_text(path))
     except ValueError as error:
@@ -279,7 +279,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text. Raises NoBenchmark."""
+    """Return a file's text. Raise NoBenchmark."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

@@ -14,7 +14,7 @@ _AGREED: Final = re.compile(
 
 
 def has_consent(message: Message) -> bool:
-    """Whether a user's message holds a yes."""
+    """Return whether a user's message holds a yes."""
     return _AGREED.search(message.text) is not None
 
 

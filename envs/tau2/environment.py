@@ -35,22 +35,22 @@ class Tau2Environment(Environment):
 
     @abstractmethod
     def synthetic_database(self, seed: int) -> Database:
-        """Our own database with this seed; tasks with equal seeds share it."""
+        """Return our own database with this seed; tasks with equal seeds share it."""
 
     @abstractmethod
     def synthetic_policy(self) -> str:
-        """The policy of generated tasks, in our words."""
+        """Return the policy of generated tasks, in our words."""
 
     @abstractmethod
     def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
-        """The task of this kind with this seed, in its first words or in those of a phrasing."""
+        """Return the task of this kind with this seed, in its first words or in a phrasing."""
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """The task of this kind with this seed."""
+        """Return the task of this kind with this seed."""
         return self.write_task(capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """The same customer with the same request, by other phrases; None for a real task."""
+        """Return the same request of the customer in other phrases; None for a real task."""
         if task.split != GENERATED:
             return None
         return self.task("/".join([*task.id.split("/")[:3], str(seed)]))
@@ -71,21 +71,21 @@ class Tau2Environment(Environment):
         )
 
     def pristine(self, task: TaskDefinition) -> Database:
-        """The state in which a task begins; it is never changed."""
+        """Return the state in which a task begins; it is never changed."""
         if task.split == GENERATED:
             return self.synthetic_database(task.seed)
         return self.benchmark.database
 
     def state_key(self, task: TaskDefinition) -> str:
-        """All real tasks share one state, generated ones that of their seed."""
+        """Return the key of a task's state: one for all real tasks, else that of the seed."""
         return f"generated {task.seed}" if task.split == GENERATED else _REAL_STATE
 
     def policy(self, task: TaskDefinition) -> str:
-        """Our words, or the folder's for a real task."""
+        """Return our words, or the folder's for a real task."""
         return self.synthetic_policy() if task.split == GENERATED else self.benchmark.policy
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """Our descriptions, or the folder's for a real task."""
+        """Return our descriptions, or the folder's for a real task."""
         if task.split == GENERATED:
             return super().schemas(task)
         return [dict(schema) for schema in self.benchmark.schemas]
@@ -106,7 +106,7 @@ class Tau2Environment(Environment):
         return {**super().splits, **real}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in a fixed order. Raises UnknownTask, NoBenchmark."""
+        """Yield the tasks of a split, in a fixed order. Raise UnknownTask, NoBenchmark."""
         if split == GENERATED:
             return super().tasks(split)
         if split not in self.benchmark.splits:

@@ -32,7 +32,7 @@ class Tau2Conventions(Toolset):
     validates: ClassVar[bool] = False
 
     def render(self, value: Any) -> str:
-        """A string as it is, the rest as JSON in ASCII."""
+        """Return a string as it is, the rest as JSON in ASCII."""
         return value if isinstance(value, str) else json.dumps(value)
 
     def _run(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:

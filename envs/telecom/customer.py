@@ -171,7 +171,7 @@ def read_requests(text: str) -> tuple[Request, ...]:
 
 
 def _find_switch(clause: str, before: _Switch | None) -> _Switch | None:
-    """The switch that a clause names, or means by a pronoun; else none."""
+    """Return the switch that a clause names, or means by a pronoun; else none."""
     named = next((switch for switch in _SWITCHES if re.search(switch.noun, clause)), None)
     is_meant = re.search(_IT, clause) and re.search(f"{_OFF}|{_ON}", clause)
     return named or (before if is_meant or not clause.strip() else None)
@@ -281,7 +281,7 @@ class ActingUser:
         """Tool and pattern that show whether what the user called for works; None: nothing does."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next line, or the next call, given what the user has seen."""
+        """Return the next line, or the next call, given what the user has seen."""
         if not any(message.role == "user" for message in messages):
             return Message(role="user", content=self.script.opening)
         place = max(i for i, message in enumerate(messages) if message.role == "assistant")
@@ -303,7 +303,7 @@ class ActingUser:
         return self._understood[text]
 
     def _act(self, requests: Sequence[Request], own: Sequence[Message], number: int) -> Message:
-        """The next call that the requests need after the user's own, else what came of them."""
+        """Return the next call that the requests need, or else a report of what came of them."""
         answers = [message.text for message in own if message.role == "tool"]
         steps = self._steps(requests)
         for place, answer in enumerate([None, *answers]):
@@ -334,7 +334,7 @@ class ActingUser:
     def _report(
         self, requests: Sequence[Request], names: Sequence[str], answers: Sequence[str]
     ) -> str:
-        """What the user tells of what it saw, but for what it looked at before it did something."""
+        """Return what the user tells of what it saw, except looks before it did something."""
         before = {request.looks for request in requests if request.acts in names}
         seen = "; ".join(
             answer.rstrip(".").replace("\n", "; ")

@@ -61,7 +61,7 @@ def canonical(company: Mapping[str, Any], phone: Mapping[str, Any]) -> Tables:
 
 
 def _dump(record: BaseModel) -> Record:
-    """The record as JSON; a date is what Python's own text of it is, as in the original."""
+    """Return the record as JSON; a date is what Python's own text of it is, as in the original."""
     return json.loads(json.dumps(record.model_dump(), default=str))
 
 
@@ -81,7 +81,7 @@ def _hash(tables: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=_KEPT)
 def build_database(seed: int) -> Database:
-    """The state with this seed; pristine: fork it."""
+    """Return the pristine state with this seed; fork it."""
     return Database(_Generator(Random(f"telecom database {seed}")).tables())
 
 
@@ -122,7 +122,7 @@ class _Generator:
         self.company: dict[str, list[Record]] = {name: [] for name in COMPANY}
 
     def tables(self) -> Tables:
-        """Plans first, then customers, each with lines and bills."""
+        """Return all tables: plans first, then customers, each with lines and bills."""
         self.company["plans"] = [
             {
                 "plan_id": self.draw_id("P"),
@@ -138,29 +138,29 @@ class _Generator:
         return canonical(self.company, {})
 
     def draw_id(self, letter: str) -> str:
-        """An id that no other record has."""
+        """Return an id that no other record has."""
         return self.draw(lambda: f"{letter}{self.chance.randrange(10_000, 100_000)}")
 
     def draw_number(self) -> str:
-        """A phone number that no other line has."""
+        """Return a phone number that no other line has."""
         area = self.chance.choice(_AREAS)
         return self.draw(
             lambda: f"{area}-{self.chance.randrange(200, 1000)}-{self.chance.randrange(10_000):04}"
         )
 
     def draw(self, make: Any) -> str:
-        """What `make` gives and has not given before."""
+        """Return what `make` gives and has not given before."""
         while (drawn := str(make())) in self.taken:
             pass
         self.taken.add(drawn)
         return drawn
 
     def draw_day(self, first: int, last: int) -> str:
-        """A day between two, counted from the first of 2024."""
+        """Return a day between two, counted from the first of 2024."""
         return date.fromordinal(738_886 + self.chance.randrange(first, last)).isoformat()
 
     def add_customer(self) -> None:
-        """A customer with up to three lines and two bills that were paid or are not due yet."""
+        """Add a customer with up to three lines and two bills that are paid or not due yet."""
         chance = self.chance
         first, last = chance.choice(_FIRST_NAMES), chance.choice(_LAST_NAMES)
         customer_id, place = self.draw_id("C"), chance.choice(_PLACES)
@@ -190,7 +190,7 @@ class _Generator:
         )
 
     def draw_method(self) -> Record:
-        """A means of payment."""
+        """Return a means of payment."""
         chance = self.chance
         return {
             "method_type": chance.choice(("Credit Card", "Debit Card", "PayPal")),
@@ -199,7 +199,7 @@ class _Generator:
         }
 
     def add_line(self) -> Record:
-        """A line that works, on a phone."""
+        """Add a line that works, on a phone."""
         chance = self.chance
         device_id = self.draw_id("D")
         plan = chance.choice(self.company["plans"])
@@ -229,7 +229,7 @@ class _Generator:
         return line
 
     def add_bill(self, customer_id: str, lines: list[Record], month: str, status: str) -> str:
-        """A bill for a month's lines."""
+        """Add a bill for a month's lines."""
         prices = {plan["plan_id"]: plan["price_per_month"] for plan in self.company["plans"]}
         bill_id, issued = self.draw_id("B"), f"2025-{month}-03"
         self.company["bills"].append(

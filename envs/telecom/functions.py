@@ -18,13 +18,13 @@ class UnknownFunction(UnknownTask):
 
 
 def run_setup(database: Database, call: StateCall) -> None:
-    """Run one call of a task's setup, then synchronise. Raises UnknownFunction."""
+    """Run one call of a task's setup, then synchronise. Raise UnknownFunction."""
     _run(database, call)
     phone.synchronize(database)
 
 
 def holds(database: Database, assertion: Assertion) -> bool:
-    """Whether an assertion holds in a state. Raises UnknownFunction."""
+    """Return whether an assertion holds in a state. Raise UnknownFunction."""
     return bool(_run(database, assertion)) == assertion.expected
 
 

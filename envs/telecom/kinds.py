@@ -164,7 +164,7 @@ def _several_faults(case: Case) -> Plan:
 
 
 def _hand_over(case: Case) -> Plan:
-    """Half of the tasks are twins: the same words, and a line that may be resumed."""
+    """Draw a hand-over or, for half of the tasks, a twin: the same words, a resumable line."""
     if case.chance.random() < 0.5:
         return _plan_resumption(case, phrases.HAND_OVER)
     customer_id = case.customer["customer_id"]

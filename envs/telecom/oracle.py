@@ -49,7 +49,7 @@ class TelecomOracle(GoldAgent):
         self.who = who if self.actions and self.actions[0].name in AUTHENTICATING else ""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next gold action, the question before it, or the closing words."""
+        """Return the next gold action, the question before it, or the closing words."""
         if self.who and not self._knows_user(messages):
             return Message(role="assistant", content=self.who)
         done = self._count_done(messages)

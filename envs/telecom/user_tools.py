@@ -315,7 +315,7 @@ class TelecomUserTools(TelecomToolset):
         return f"{text}\n{self._bar()}"
 
     def _switch(self, setting: str) -> bool:
-        """Turn a setting around; what it is then."""
+        """Turn a setting around; return what it is then."""
         state = self._edit()
         state[setting] = not state[setting]
         return bool(state[setting])
@@ -340,7 +340,7 @@ def _list_permissions(app: Any) -> list[str]:
 
 
 def _describe_vpn(details: Any) -> str:
-    """Python's text of the details as the original keeps them, with a member of an enumeration."""
+    """Return Python's text of the details, as the original keeps them: with an enum's member."""
     performance = str(details["server_performance"])
     member = f"<PerformanceLevel.{performance.upper()}: {performance!r}>"
     shown = [f"{name!r}: {value!r}" for name, value in details.items() if name != _PERFORMANCE]

@@ -71,11 +71,11 @@ class Case:
         return text[:1].upper() + text[1:]
 
     def pick(self, values: Sequence[Any]) -> Any:
-        """One of the values."""
+        """Return one of the values."""
         return self.chance.choice(values)
 
     def new_phone_number(self) -> str:
-        """A number that nobody on the device has."""
+        """Return a number that nobody on the device has."""
         taken = {row["phone_number"] for row in self.device.people}
         while True:
             number = draw_phone_number(self.chance)
@@ -83,7 +83,7 @@ class Case:
                 return number
 
     def new_name(self) -> str:
-        """A name that nobody on the device has."""
+        """Return a name that nobody on the device has."""
         taken = {row["name"] for row in self.device.people}
         while True:
             name = f"{self.pick(FIRST_NAMES)} {self.pick(LAST_NAMES)}"
@@ -97,17 +97,17 @@ class Case:
 
 
 def action(tool: str, **arguments: Any) -> Action:
-    """A call of a perfect agent."""
+    """Return a call of a perfect agent."""
     return Action(name=tool, arguments=arguments)
 
 
 def write_locally(number: str) -> str:
-    """A number of the United States as people there write it: +12065550142 is (206) 555-0142."""
+    """Return a number of the United States in local form: +12065550142 is (206) 555-0142."""
     return f"({number[2:5]}) {number[5:8]}-{number[8:]}"
 
 
 def setting(**switches: bool) -> Constraint:
-    """The settings have these values."""
+    """Require the settings to have these values."""
     return Constraint(table=SETTING, relation="snapshot", rows=(dict(switches),))
 
 
@@ -123,7 +123,7 @@ def traced(tool: str, /, holds: Any = None, **arguments: Any) -> Constraint:
 
 
 def said(*texts: str) -> tuple[Constraint, ...]:
-    """A message of the agent contains all of these texts."""
+    """Require a message of the agent to contain all of these texts."""
     return tuple(
         Constraint(
             table=CONVERSATION,
@@ -136,7 +136,7 @@ def said(*texts: str) -> tuple[Constraint, ...]:
 
 
 def said_number(number: str) -> Constraint:
-    """A message of the agent says this number."""
+    """Require a message of the agent to say this number."""
     (constraint,) = said(number)
     return constraint.model_copy(update={"columns": {"content": _NUMBER}})
 
@@ -155,7 +155,7 @@ def said_value(place: str, reference: int) -> Constraint:
 
 
 def changed(table: str, relation: Any, row: Row) -> Constraint:
-    """A row was added, updated or removed since the milestone before."""
+    """Require a row to be added, updated or removed since the milestone before."""
     return Constraint(table=table, relation=relation, rows=(row,), reference=FIRST)
 
 

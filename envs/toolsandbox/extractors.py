@@ -12,7 +12,7 @@ Values = list[dict[str, Any]]
 
 
 def extract(name: Extractor, trace: Trace | None) -> Values:
-    """The values of a trace; none where there is no trace or it has no such value."""
+    """Return the values of a trace; none where there is no trace or it has no such value."""
     if trace is None:
         return []
     try:

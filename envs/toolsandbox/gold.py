@@ -88,7 +88,7 @@ class PlanAgent:
         self.question = question
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next call or text; the last text again when all is said."""
+        """Return the next call or text; the last text again when all is said."""
         done = count_done(messages, self.plan.actions)
         said = sum(m.role == "assistant" and not m.tool_calls for m in messages)
         if self.question is not None:
@@ -101,7 +101,7 @@ class PlanAgent:
 
 
 def make_database(scenario: LoadedScenario) -> Database:
-    """The state in which a scenario begins."""
+    """Return the state in which a scenario begins."""
     return Database(build_tables(scenario.rows, scenario.now, scenario.tools))
 
 
@@ -175,7 +175,7 @@ class _Planner:
             self.traces[place] = trace
 
     def _complete(self, tool: str, arguments: Row) -> Row:
-        """The arguments, with one that every row meets where a search names none."""
+        """Return the arguments, with one that every row meets where a search names none."""
         if arguments or tool not in ("search_contacts", "search_messages", "search_reminder"):
             return arguments
         if tool == "search_contacts":

@@ -286,7 +286,7 @@ def _remove_reminder(case: Case) -> Plan:
 
 
 def _holiday(case: Case) -> tuple[str, float]:
-    """One that is still to come this year, and when it begins."""
+    """Return a holiday that is still to come this year, and when it begins."""
     coming = [
         (name, datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
         for day, name in list_holidays(case.now.year)

@@ -108,7 +108,7 @@ class _Function(_Raw):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, raw: Any) -> Any:
-        """The options are called kwargs in the file, which no field of a model may be."""
+        """Rename the file's field kwargs to options: no field of a model may be called so."""
         return {**raw, "options": raw.get("kwargs", {})} if isinstance(raw, dict) else raw
 
 
@@ -125,7 +125,7 @@ class _Constraint(_Raw):
     column_similarity: dict[str, _Function] | None = None
 
     def parse(self) -> Constraint:
-        """The constraint in our terms. Raises ValueError."""
+        """Return the constraint in our terms. Raise ValueError."""
         known = ROW_COLUMNS if self.database == CONVERSATION else COLUMNS.get(self.database)
         if known is None:
             raise ValueError(f"there is no table {self.database!r}; use {', '.join(_DEFAULTS)}")
@@ -165,7 +165,7 @@ class _Milestone(_Raw):
     guardrails: list[_Guardrail] = []
 
     def parse(self) -> Milestone:
-        """The milestone in our terms. Raises ValueError."""
+        """Return the milestone in our terms. Raise ValueError."""
         guardrails = (
             Constraint(
                 table=item.database, relation="guardrail", reference=item.reference_milestone
@@ -294,7 +294,7 @@ class ScenarioFile:
 
 
 def find_file(benchmarks: Path) -> Path:
-    """Where the operator's folder has the scenarios."""
+    """Return where the operator's folder has the scenarios."""
     return benchmarks / "toolsandbox" / "scenarios.jsonl"
 
 
@@ -330,7 +330,7 @@ def load(path: Path | None) -> ScenarioFile:
 def _parse(
     line: str, exported: float | None, schemas: Mapping[str, Mapping[str, Any]]
 ) -> LoadedScenario:
-    """A line. Raises ValueError, of which pydantic's ValidationError is one."""
+    """Return the scenario of a line. Raise ValueError (also pydantic's ValidationError)."""
     raw = _Scenario.model_validate_json(line)
     known = ToolSandboxTools.tools().keys() | {"end_conversation"}
     allowed = known if raw.tool_allow_list is None else raw.tool_allow_list
@@ -366,7 +366,7 @@ def _parse_graph(
 
 
 def _find_said(raw: _Scenario, sender: str, recipient: str) -> str:
-    """The first message from one to another that is no example. Raises ValueError."""
+    """Return the first message from one to another that is no example. Raise ValueError."""
     for said in raw.starting_messages:
         if (said.sender, said.recipient) == (sender, recipient) and not said.is_example:
             if not said.content.strip() or STOP in said.content:

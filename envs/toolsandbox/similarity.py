@@ -51,7 +51,7 @@ def _measure_snapshot(constraint: Constraint, now: Rows, _: Rows) -> float:
 
 
 def _measure_addition(constraint: Constraint, now: Rows, reference: Rows) -> float:
-    """0 unless every row of the reference is still there; what is there beside them is compared."""
+    """Compare the rows beside the reference's; return 0 if one of the reference is missing."""
     if not all(row in now for row in reference):
         return 0.0
     return _measure_rows(constraint, [row for row in now if row not in reference], constraint.rows)
@@ -72,7 +72,7 @@ def _measure_guardrail(_: Constraint, now: Rows, reference: Rows) -> float:
 
 
 def _measure_dependent(constraint: Constraint, now: Rows, reference: Rows) -> float:
-    """The best over the values of the reference's call, each filled into the target."""
+    """Return the best similarity over the reference call's values, filled into the target."""
     if len(now) != 1 or len(reference) != 1 or constraint.extractor is None:
         return 0.0
     fill = _fill_trace if constraint.fill_to == "tool_trace" else _fill_content
@@ -96,7 +96,7 @@ def _fill_trace(row: Row, values: Mapping[str, Any]) -> Row:
 
 
 def _fill_content(row: Row, values: Mapping[str, Any]) -> Row | None:
-    """None where the target asks for a value that there is not."""
+    """Return the row with its content filled; None where the target asks for a missing value."""
     try:
         return {**row, "content": str(row["content"]).format(**values)}
     except (KeyError, IndexError, ValueError, AttributeError):
@@ -126,7 +126,7 @@ def _measure_rows(constraint: Constraint, rows: Rows, targets: Rows) -> float:
 
 
 def can_assign_rows() -> bool:
-    """Whether constraints with several target rows can be measured: scipy is an extra."""
+    """Return whether constraints with several target rows can be measured: scipy is an extra."""
     return find_spec("scipy") is not None
 
 
@@ -159,7 +159,7 @@ def _cost(constraint: Constraint, row: Row, target: Row) -> float:
 
 
 def measure_column(measure: Measure, column: str, actual: Any, target: Any) -> float:
-    """Similarity of one value with the target's."""
+    """Return the similarity of a value with the target's."""
     if measure.name == "any":
         return 1.0
     if measure.name == "tool_trace":
@@ -178,7 +178,7 @@ def measure_column(measure: Measure, column: str, actual: Any, target: Any) -> f
 
 
 def _as_text(value: Any) -> Any:
-    """A value, with an empty text for none: as the original compares tables with gaps."""
+    """Return a value, with an empty text for none: as the original compares tables with gaps."""
     return "" if value is None else value
 
 
@@ -225,12 +225,12 @@ def _load_traces(text: str) -> list[dict[str, Any]]:
 
 
 def parse_traces(target: Any) -> list[dict[str, Any]]:
-    """The calls that a target allows: `{"tool_name", "arguments"}`, or a list of them, as JSON."""
+    """Return a target's allowed calls from JSON: `{"tool_name", "arguments"}` or a list."""
     return _load_traces(target) if isinstance(target, str) else []
 
 
 def measure_rouge_l(target: Any, prediction: Any) -> float:
-    """ROUGE-L F-measure of two texts."""
+    """Return the ROUGE-L F-measure of two texts."""
     return _rouge_l(str(target), str(prediction)[-_LONGEST:])
 
 

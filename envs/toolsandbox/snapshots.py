@@ -79,7 +79,7 @@ class Recording:
                 self._add(message)
 
     def read_table(self, snapshot: Snapshot, table: str) -> tuple[Row, ...]:
-        """The rows of a table at a moment; of the conversation, its one row."""
+        """Return the rows of a table at a moment; of the conversation, its one row."""
         if table == CONVERSATION:
             return (
                 {

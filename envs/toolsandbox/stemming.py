@@ -61,7 +61,7 @@ def _is_consonant(word: str, place: int) -> bool:
 
 @lru_cache(maxsize=16_384)
 def _measure(text: str) -> int:
-    """m in Porter's [C](VC)^m[V]: how often a consonant follows a vowel."""
+    """Return Porter's m in [C](VC)^m[V]: how often a consonant follows a vowel."""
     kinds = [_is_consonant(text, place) for place in range(len(text))]
     return sum(not first and second for first, second in pairwise(kinds))
 
@@ -96,7 +96,7 @@ def _ends_cvc(word: str) -> bool:
 
 
 def _apply(word: str, rules: Sequence[_Rule]) -> str:
-    """The first rule whose suffix fits decides, whether its condition holds or not."""
+    """Apply the first rule whose suffix fits; if its condition fails, change nothing."""
     for suffix, replacement, holds in rules:
         if word.endswith(suffix):
             rest = word[: len(word) - len(suffix)]

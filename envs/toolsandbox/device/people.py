@@ -152,7 +152,7 @@ class PeopleTools(SettingTools):
         self.database.remove(table, keys[0])
 
     def remove_rows(self, table: str, column: str, row_id: str) -> None:
-        """Remove every row with this id. Raises ToolError where there is none."""
+        """Remove every row with this id. Raise ToolError where there is none."""
         keys = find_keys(self.database, table, column, row_id)
         if not keys:
             raise ToolError(f"no entry has the {column} {row_id[:60]!r}")

@@ -225,7 +225,7 @@ class ToolSandboxTools(NetworkTools):
 
     @classmethod
     def schemas(cls) -> list[dict[str, Any]]:
-        """Every tool in OpenAI's function format, with the types of the published schemas."""
+        """Return every tool in OpenAI's format, with the types of the published schemas."""
         return [_publish(schema) for schema in super().schemas()]
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
@@ -236,7 +236,7 @@ class ToolSandboxTools(NetworkTools):
         return super().call(name, arguments)
 
     def render(self, value: Any) -> str:
-        """What the agent reads: the value as Python writes it."""
+        """Return what the agent reads: the value as Python writes it."""
         self.value = value
         return repr(value)
 
@@ -308,7 +308,7 @@ def _find_nearest(latitude: float, longitude: float) -> Place | None:
 
 
 def _estimate_distance(latitude: float, longitude: float, place: Place) -> float:
-    """Kilometres from a point to a place, on a sphere (haversine formula)."""
+    """Return the kilometres from a point to a place, on a sphere (haversine formula)."""
     north, other = math.radians(latitude), math.radians(place.latitude)
     east = math.radians(longitude - place.longitude)
     half = math.sin((north - other) / 2) ** 2

@@ -217,7 +217,7 @@ class Weather:
 
 
 def forecast(place: Place, day: date) -> Weather:
-    """The weather: warmer in summer and towards the equator, else as a hash of place and day."""
+    """Return weather, warmer in summer and towards the equator, else by a hash of place and day."""
     drawn = sha256(f"{place.name} {place.latitude} {day.isoformat()}".encode()).digest()
     summer = 1 - abs(day.timetuple().tm_yday - 200) / 183
     mean = 30 - abs(place.latitude) / 2 + 12 * (summer - 0.5) + drawn[0] % 9 - 4
