@@ -36,8 +36,8 @@ def count_done(messages: Sequence[Message], actions: Sequence[Action]) -> int:
 
 
 def is_done(action: Action, item: ExecutedCall) -> bool:
-    """Whether a call in an oracle's episode was its next gold action: each of its own calls is; in
-    the task's prefix the same call is, if it succeeded."""
+    """Return whether a call in an oracle's episode was its next gold action: each own call is, and
+    the same call in the task's prefix, if it succeeded."""
     call = item.call
     same = (call.name, call.arguments) == (action.name, action.arguments)
     return item.sampled or (same and not item.failed)

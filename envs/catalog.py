@@ -28,7 +28,7 @@ Columns = tuple[str, ...]
 """Names of the lists of an object that are paired, item by item; a single list has no pair."""
 
 Record = tuple[str, str]
-"""What a write works on: the argument that names it, and its value."""
+"""Object of a write: the argument that names it, and its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ToolCatalog:
     guesses_order: bool = False
     """Whether diagnosis ignores the order of `selection_arguments` in tools not in `unordered`."""
     user_writes: frozenset[str] = frozenset()
-    """Those of the user's tools that change state: the agent has them where it works alone."""
+    """The user's tools that change state; the agent has them where it works alone."""
     common: bool = False
     """Whether others' tools may have these names, so that only all of them identify it."""
 

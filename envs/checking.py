@@ -69,7 +69,7 @@ _STAGES: Final = {
     "gold": ("replaying the gold actions", "let tools raise ToolError alone"),
     "schemas": ("schemas(task)", "let every task have its tools"),
 }
-"""Where code of the environment ran -> its words, and what to do."""
+"""Stage of the environment's code -> its words, and what to do."""
 
 _KEEP_STATE: Final = "keep all state in the database, none in a class, a module or the environment"
 _CORRECT_GOLD: Final = "correct its gold actions, the first state, or the tool"

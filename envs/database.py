@@ -69,7 +69,7 @@ class Database:
         return database
 
     def copy(self) -> "Database":
-        """This state as it is now, to be changed apart."""
+        """Return a copy of this state as it is now."""
         database = self.fork()
         for name, keys in self._touched.items():
             table = self._tables[name]
@@ -81,7 +81,7 @@ class Database:
         return database
 
     def as_pristine(self) -> "Database":
-        """This state as a pristine one, whose forks begin here: itself if nothing was changed."""
+        """Return this state as a pristine one whose forks begin here; itself if unchanged."""
         return Database(self._tables) if self._touched else self
 
     def __getitem__(self, table: str) -> dict[str, Record]:

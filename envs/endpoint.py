@@ -43,7 +43,7 @@ MAX_ANSWER_BYTES: Final = 4 << 20
 """Largest size of one answer: room for a megabyte of arguments, which the tools then refuse."""
 
 _MAX_ERROR_BYTES: Final = 16_384
-"""Read of an error's body."""
+"""Bytes that are read of an error's body."""
 
 _QUOTED: Final = 200
 """Characters of an offending piece that a reason quotes."""

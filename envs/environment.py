@@ -107,7 +107,7 @@ class Environment(ABC):
     internal: ClassVar[frozenset[str]] = frozenset()
     """Arguments of tools whose values no user knows: the shop's own ids of things."""
     greeting: ClassVar[str | None] = None
-    """What the agent's side says before the user opens; no model samples it."""
+    """First words of the agent's side, before the user opens; no model samples them."""
     limits: ClassVar[Limits] = Limits()
     graded_endings: ClassVar[frozenset[str]] = frozenset()
     """Endings other than regular ones after which a transcript is graded as it stands."""
@@ -216,14 +216,14 @@ class Environment(ABC):
     def judge(
         self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[str, ...] | None:
-        """What is wrong by a part that grading.py has no rule for, one sentence each; None where
+        """Return the faults by a part that grading.py has no rule for, as sentences; None where
         this environment has none either, and the part stays open."""
         return None
 
     def measure(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[float, tuple[str, ...]] | None:
-        """The part MILESTONES of a transcript, between 0 and 1, and what was missed, one sentence
+        """Return a transcript's MILESTONES, between 0 and 1, and what was missed, one sentence
         each; None where this environment has no milestones, and the part stays open."""
         return None
 
@@ -285,7 +285,7 @@ class Environment(ABC):
         return expected.difference(actual)
 
     def state_key(self, task: TaskDefinition) -> str:
-        """Tasks with equal keys begin in the same state."""
+        """Return a key that is equal for tasks that begin in the same state."""
         return task.id
 
     @property
@@ -304,7 +304,7 @@ class Environment(ABC):
                 yield self.generate(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id, for any seed, or by content (use_definitions). An override is
+        """Return the task with this id, also by content (use_definitions). An override is
         asked for no id by content. Raise UnknownTask."""
         if is_content_id(task_id):
             return self._find_definition(task_id)
@@ -337,7 +337,7 @@ class Environment(ABC):
         return capability, int(original.rpartition("/")[2]), int(phrasing)
 
     def like(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """A fresh task of the same kind; None for one without a generator, because it was loaded
+        """Return a fresh task of the same kind; None without a generator, because it was loaded
         or its kind is none of the capabilities. Its id must give it again (`task`)."""
         if task.split != GENERATED or task.capability not in self.capabilities:
             return None

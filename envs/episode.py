@@ -103,7 +103,7 @@ class Episode:
         """Exceptions that no tool should raise."""
         self.termination: Termination | None = None
         self.reason = ""
-        """Why it ended, in words, where the termination alone does not say."""
+        """Reason for the end, where the termination alone does not say."""
         self.turn: Party | None = Party.AGENT if task.solo else Party.USER
         policy = environment.policy(task)
         self._system = [Message(role="system", content=policy)] if policy else []

@@ -82,10 +82,10 @@ class Attempt:
     trial: int
     seed: int
     messages: tuple[Message, ...]
-    """Without the system prompt."""
+    """Messages without the system prompt."""
     termination: Termination
     reason: str
-    """Why it ended, where the termination does not say; may be empty."""
+    """Reason for the end, where the termination does not say; may be empty."""
     grade: Grade | None
     """None where a machine or the user failed: the agent is not judged for that."""
     reward: Reward | None
@@ -167,7 +167,7 @@ async def play_mixed(
     plan: Iterable[tuple[Setup, TaskDefinition, int]], *, concurrency: int
 ) -> AsyncGenerator[list[Attempt], None]:
     """Play task after task, each as its setup says; yield new attempts. Raise EnvironmentFailure,
-    EndpointRefusal, and EndpointUnavailable after `FAILURES_IN_A_ROW`, behind all that finished."""
+    EndpointRefusal, and EndpointUnavailable after `FAILURES_IN_A_ROW`, after all that finished."""
     finished: asyncio.Queue[Attempt | Exception | None] = asyncio.Queue(maxsize=concurrency)
     coming = iter(plan)
 
@@ -232,7 +232,7 @@ def _make_outage_error(last: Attempt, count: int) -> EndpointUnavailable:
 def environment_code(
     environment: Environment, where: str, task: TaskDefinition | None = None
 ) -> Iterator[None]:
-    """The boundary where a fault of an environment's code is told apart from one of an agent. Of a
+    """Raise EnvironmentFailure for a fault of the environment's code that runs inside. Of a
     fault in a task that is made of a person's session nothing is quoted."""
     try:
         yield
@@ -347,7 +347,7 @@ def assess_recorded(
 
 
 def choose_shaping(task: TaskDefinition, shaping: Shaping) -> Shaping:
-    """The shaping of a task's rollouts: none where the reward is graded, because a penalty could
+    """Return the shaping of a task's rollouts: none for a graded reward, because a penalty could
     put a success below a failure that came close."""
     return shaping if task.criteria.milestones is None else UNSHAPED
 

@@ -203,7 +203,7 @@ def hash_state(database: Database) -> str:
 
 
 def distinct_scenarios(environment: Environment) -> tuple[dict[str, int], dict[str, str]]:
-    """Return how many first scenarios differ per capability, and what was raised by task id."""
+    """Return each capability's number of distinct scenarios, and errors by task id."""
     scenarios: dict[str, set[Scenario]] = {name: set() for name in environment.capabilities}
     failures: dict[str, str] = {}
     # Seed by seed, because tasks of one seed often share a database that is dear to make.
@@ -225,7 +225,7 @@ class Report:
     distinct: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     crashed: str = ""
-    """Its last words, where it could not report."""
+    """Last words of a process that could not report."""
 
 
 class SecondProcess:

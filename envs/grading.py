@@ -45,7 +45,7 @@ class Grade:
     parts: dict[Basis, float | None]
     """1 or 0 for each part of the reward basis, MILESTONES between; None where it needs a judge."""
     difference: tuple[Difference, ...] = ()
-    """Where the state is not as expected; empty where DB is 1 or no part."""
+    """Differences from the expected state; empty where DB is 1 or no part."""
     missing: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
     irregular: str | None = None

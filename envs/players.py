@@ -42,7 +42,7 @@ class LocalPlayer:
         self.party = party
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """Its answer."""
+        """Return its answer."""
         return self.party.reply(messages)
 
 

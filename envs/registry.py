@@ -52,7 +52,7 @@ _CLASSES: Final = {
 }
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-"""What an environment may be called: its name is the first part of its tasks' ids."""
+"""Form of an environment's name, which is the first part of its tasks' ids."""
 
 _SHOWN: Final = 200
 """How many characters of an unknown name an error quotes."""
@@ -80,7 +80,7 @@ class EnvironmentEntry:
     source: str
     """`built-in`, the distribution and its version, or the file."""
     load: Callable[[], type[Environment]]
-    """Its class. Raises EnvironmentBroken."""
+    """Returns its class. Raises EnvironmentBroken."""
     file: Path | None = None
     """File that defines it, where it was found by a path."""
 
@@ -93,7 +93,7 @@ class EntryFault:
     """Its name, or that of the file."""
     source: str
     error: KintsugiError
-    """Why not, with the remedy."""
+    """Reason with the remedy."""
 
 
 def open_environment(
@@ -160,7 +160,7 @@ def _is_candidate(file: Path) -> bool:
 
 
 def is_away(path: Path) -> bool:
-    """Whether a file or folder that a setting names is not there now, or is a folder in which
+    """Return whether a setting's file or folder is not there now, or is a folder in which
     nothing is, as where a disk is not mounted."""
     try:
         return not any(path.iterdir()) if path.is_dir() else not path.is_file()
@@ -174,7 +174,7 @@ def _file_of(text: str) -> Path:
 
 
 def locate(name_or_path: str, paths: Sequence[Path] = ()) -> str:
-    """What opens the same one without `paths`, in another process of this machine: its name, or
+    """Return what opens it without `paths` in another process of this machine: its name, or
     FILE:NAME. Raise UnknownEnvironment, EnvironmentBroken."""
     entry = (
         _find_by_path(name_or_path)
@@ -376,7 +376,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _check(cls: type[Environment], where: str) -> None:
-    """Raise EnvironmentBroken, which names what is missing, for an incomplete class."""
+    """Raise EnvironmentBroken, which names the fault, for an incomplete or wrong class."""
     missing = _list_gaps(cls)
     if missing:
         raise EnvironmentBroken(f"{where} is incomplete; it lacks {'; '.join(missing)}")

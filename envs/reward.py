@@ -28,15 +28,15 @@ class Shaping(StrictModel):
     """The penalties and their default weights."""
 
     authentication: float = Field(default=0.5, ge=0)
-    """Once, for a write before the first successful authentication."""
+    """Penalty, once, for a write before the first successful authentication."""
     format: float = Field(default=0.05, ge=0)
-    """Per malformed call."""
+    """Penalty per malformed call."""
     format_cap: float = Field(default=0.1, ge=0)
     repetition: float = Field(default=0.02, ge=0)
-    """Per call that repeats the one before it."""
+    """Penalty per call that repeats the one before it."""
     repetition_cap: float = Field(default=0.1, ge=0)
     length: float = Field(default=2e-5, ge=0)
-    """Per token above the budget."""
+    """Penalty per token above the budget."""
     length_cap: float = Field(default=0.1, ge=0)
     length_budget: int = Field(default=6144, ge=0)
     """Tokens the agent may write for nothing."""
@@ -99,7 +99,7 @@ def conduct_of(
     malformed: int,
     tokens: int | None = None,
 ) -> Conduct:
-    """The counts of a transcript. What the task's prefix did is the agent's knowledge and not its
+    """Count a transcript's conduct. The task's prefix is the agent's knowledge and not its
     conduct. `malformed` is the episode's own count."""
     return Conduct(
         unauthenticated_write=_has_early_write(messages, catalog),

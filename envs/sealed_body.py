@@ -59,7 +59,7 @@ def seal_body(task: TaskDefinition, key: Key) -> SealedDefinition:
 
 
 def write_sealed(environment: str, stored: SealedDefinition) -> str:
-    """Return the text for a sealed body: JSON, with fields about nobody in the open."""
+    """Return the text for a sealed body: JSON with environment, key id, ciphertext and origin."""
     fields: dict[str, Any] = {
         "environment": environment,
         _KEYID: stored.keyid,

@@ -76,7 +76,7 @@ one message either call tools or write to the agent.
 """
 
 _OPEN: Final = "(The agent is there. Write your first message.)"
-"""What the model is told before the first message: many chat templates need a first line."""
+"""Line before the first message: many chat templates need one."""
 
 _CHOOSE: Final = """\
 Below are a customer's situation, a conversation with a support agent, and numbered candidates for
@@ -87,7 +87,7 @@ Answer with its number alone.
 
 _LABEL: Final = r"(?m)^\W*(agent|assistant|support|representative|system|tool)\W*:"
 _CALL_MARK: Final = "<tool_call>"
-"""What begins a call in Hermes' format; nothing is left of it in a message that could be read."""
+"""Beginning of a call in Hermes' format; no trace of it is left in a readable message."""
 _NUMBER: Final = re.compile(r"\d+")
 _OWN_OVERFLOW: Final = 0.8
 """Share of what a user reads from which on a context that it exceeds is the agent's doing."""
@@ -213,7 +213,7 @@ class LineWriter:
         self.answers = 0
         """Lines and calls that the model wrote for the user, those that were dropped included."""
         self.breaches: list[str] = []
-        """Which rule was broken, of each answer that was dropped."""
+        """Broken rule of each dropped answer."""
 
     def write(self, messages: Sequence[Message]) -> LineSteps:
         """Write the user's next message. Raise AnswerFailure, the agent's only if it fills the
@@ -469,7 +469,7 @@ def _build_short_view(scenario: str, messages: Sequence[Message]) -> list[Messag
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:
-    """What was said as the user's model sees it: the agent speaks as `user`. The user's own calls
+    """Return the conversation for the user's model: the agent is `user`. The user's own calls
     and their results stay with it."""
     lines = [_swap_role(message) for message in messages]
     return lines or [Message(role="user", content=_OPEN)]

@@ -153,7 +153,7 @@ class StateCall(StrictModel):
     name: Name
     arguments: dict[str, Any] = {}
     side: Requestor = "assistant"
-    """Whose tools the function belongs to."""
+    """Party whose tools have the function."""
 
 
 class Assertion(StateCall):
@@ -210,13 +210,13 @@ class Criteria(_Sparse):
     gold_actions: tuple[Action, ...] | None = None
     """The calls of a perfect agent, in order; () when it must change nothing; None: unknown."""
     outputs: tuple[str, ...] = ()
-    """What the agent must say: each a part of one of its messages."""
+    """Texts that the agent must say, each as a part of one of its messages."""
     nl_assertions: tuple[str, ...] = ()
     reward_basis: tuple[Basis, ...] = ("DB", "COMMUNICATE")
     assertions: tuple[Assertion, ...] = ()
-    """What ENV_ASSERTION asks of the final state."""
+    """Assertions of ENV_ASSERTION about the final state."""
     milestones: Milestones | None = None
-    """What MILESTONES measures."""
+    """Milestones that MILESTONES measures."""
     rules: Rules | None = None
     """None: the rules of the first version of grading."""
 
@@ -257,7 +257,7 @@ class Lesson(StrictModel):
 
     operator: Operator
     reflection: Annotated[str, Field(min_length=1)]
-    """What was wrong, in a sentence or two, without tags."""
+    """Description of the mistake in a sentence or two, without tags."""
     calls: tuple[Action, ...] = ()
     """The calls of its next message; () where it has to speak first."""
     final: str = ""
@@ -313,7 +313,7 @@ class TaskDefinition(_Sparse):
     """The conversation before the episode, without system prompt and greeting: messages, calls and
     results. The calls are made again at the start of every episode (episode.py)."""
     lesson: Lesson | None = None
-    """What follows the prefix, where it ends with a call that went wrong."""
+    """Expected reaction to a prefix that ends with a call that went wrong."""
     salt: str | None = None
     """Keyed digest in a task that is made of a person's session: without the key, nobody can test a
     guess of the body against the id (sealed_body.py). None in any other."""

@@ -35,7 +35,7 @@ class Case(CustomerCase):
     ) -> None:
         super().__init__(database, user, chance, words)
         self.tools = AirlineTools(database)
-        """Only to look up."""
+        """Tools for looking up only."""
 
     def own(self) -> list[Record]:
         """Return the customer's reservations, in the order of their record."""

@@ -113,7 +113,7 @@ _PLACES: Final = (
 """City, state, first digits of its zip codes."""
 
 _FARES: Final = {"basic_economy": (50, 110), "economy": (120, 240), "business": (300, 600)}
-"""What a flight costs in its cabin, in dollars, about which its days lie."""
+"""Price range of a flight by cabin, in dollars; prices of its days lie about one."""
 
 
 def canonical(tables: Mapping[str, Any]) -> Tables:

@@ -24,11 +24,11 @@ GONE: Final = frozenset({"landed", "flying"})
 
 PER_CANCELLED: Final = 100
 PER_DELAYED: Final = 50
-"""What a certificate is worth per passenger, for a cancelled and for a delayed flight."""
+"""Dollars of a certificate per passenger, for a cancelled and for a delayed flight."""
 
 TRANSFER: Final = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
 HANDED_OVER: Final = "being transferred to a human agent"
-"""What of it tells a hand-over."""
+"""Words of the sentence that tell a hand-over."""
 
 POLICY: Final = f"""\
 You serve the customers of an airline: you book, change and cancel reservations, and compensate. \
@@ -116,7 +116,7 @@ _FACTS: Final = frozenset({"get_user_details", "get_reservation_details", "get_f
 
 
 def free_bags(membership: str, cabin: str) -> int:
-    """Checked bags that each passenger has free (rule 12)."""
+    """Return the number of free checked bags of each passenger (rule 12)."""
     return MEMBERSHIPS.index(membership) + CABINS.index(cabin)
 
 

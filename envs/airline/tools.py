@@ -41,9 +41,9 @@ NEW_CERTIFICATES: Final = tuple(f"certificate_{number}" for number in (3221322, 
 """The ids that the tools give, in this order; there are no more."""
 
 INSURANCE_PRICE: Final = 30
-"""Per passenger."""
+"""Dollars per passenger."""
 BAG_PRICE: Final = 50
-"""Per bag that is not free."""
+"""Dollars per bag that is not free."""
 
 AIRPORTS: Final = {
     "SFO": "San Francisco",

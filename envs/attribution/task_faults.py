@@ -51,7 +51,7 @@ class TaskFault:
 
     rule: TaskFaultRule
     reason: str
-    """In words, with the value that is wrong."""
+    """Description with the value that is wrong."""
 
     @property
     def summary(self) -> str:

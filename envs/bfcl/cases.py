@@ -29,7 +29,7 @@ LONG_CONTEXT: Final = "long_context"
 """The split whose classes answer at length."""
 
 MORE_TOOLS: Final = "There are more tools for you now. Please try again."
-"""What the user says when held-out functions come."""
+"""Words of the user when held-out functions come."""
 
 _JSON_TYPES: Final = {"dict": "object", "float": "number", "tuple": "array"}
 
@@ -50,7 +50,7 @@ class Case:
     """One conversation."""
 
     number: str
-    """Within its split; cases of equal numbers derive from one scenario."""
+    """Number in its split; cases of equal numbers derive from one scenario."""
     split: str
     turns: tuple[Turn, ...]
     config: Mapping[str, Mapping[str, Any]]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from envs.environment import UnknownTask
 
 REQUIREMENTS: Final = ("bfcl-eval==2026.3.23", "mpmath==1.3.0")
-"""What to install, without dependencies; mpmath as bfcl-eval pins it."""
+"""Packages to install, without dependencies; mpmath as bfcl-eval pins it."""
 
 MODULES: Final = {
     "GorillaFileSystem": "gorilla_file_system",

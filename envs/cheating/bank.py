@@ -81,7 +81,7 @@ class Cheater:
     """Yields its messages up to the closing words. Each is made when its turn has come."""
     applies: Callable[[Knowledge], bool]
     remedy: str
-    """What helps where it wins."""
+    """Remedy for tasks that it wins."""
     restores: bool = False
     """Whether a success counts only where the final state is the first: else a guess was right."""
 

@@ -19,9 +19,9 @@ from events.messages import Action, Message
 OTHER_TASKS: Final = 200
 """Tasks of a kind whose definitions a cheater knows."""
 _PLAYED: Final = 12
-"""Those of them whose right episodes it knows."""
+"""Number of these tasks whose right episodes it knows."""
 _STATES: Final = 3
-"""Those of them whose first states it knows."""
+"""Number of these tasks whose first states it knows."""
 _NOTHING: Final = exact_json([])
 _MOST_TEXTS: Final = 5_000
 """Texts of other states that are kept."""
@@ -33,7 +33,7 @@ class RightEpisode:
 
     task: TaskDefinition
     messages: tuple[Message, ...]
-    """Those that the agent wrote."""
+    """Messages of the agent."""
     closed: bool
     """Whether the episode ended with the agent's last words, and not with what a user did."""
 

@@ -35,7 +35,7 @@ class Names:
     common: frozenset[str]
     """Words of policy and tools, which anybody may use."""
     values: Sequence[_ValuesByWord]
-    """Of each field that counts."""
+    """Values of each field that counts."""
 
     def find(self, text: str) -> Iterator[str]:
         """Yield the values that a text in lower case has as whole words, each once."""
@@ -112,11 +112,11 @@ class _FirstState:
 @dataclass(frozen=True, slots=True)
 class _Tables:
     values: Mapping[str, _ValuesByWord]
-    """Of each field, those that a user may name."""
+    """Field -> its values that a user may name."""
     fields: Mapping[str, frozenset[str]]
     """Text -> the fields under which it stands."""
     keys: frozenset[str]
-    """Of tables and of what is in them."""
+    """Keys of tables and of what is in them."""
 
     def select(self, common: frozenset[str], fields: Iterable[str]) -> Names:
         """Return the names under some fields, without common words."""

@@ -38,7 +38,7 @@ class Knowledge:
         self.missing: list[Missing] = []
         """Values of gold writes that an agent cannot know, in order of the gold actions."""
         self.silent: list[Missing] = []
-        """Those and others that neither the user nor the answers to earlier gold calls tell."""
+        """`missing` and other values that neither the user nor earlier gold answers tell."""
         self._tools = environment.open_tools(task, environment.reset(task))
         self._choices = {
             schema["function"]["name"]: exact_json(schema).lower()

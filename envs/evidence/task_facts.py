@@ -31,11 +31,11 @@ class GoldReplay:
     """The gold actions of a task, made in its first state."""
 
     outputs: tuple[str, ...]
-    """What the tools answer to those that they take."""
+    """Answers to the gold actions that the tools take."""
     digest: str
-    """Of the state after them."""
+    """Digest of the state after the gold actions."""
     refusals: tuple[tuple[str, str], ...]
-    """Tool and what it answers, of those that they refuse."""
+    """Tool and answer of each gold action that is refused."""
 
 
 class TaskFacts:
@@ -121,8 +121,8 @@ def find_unknown_value(facts: TaskFacts) -> str | None:
 
 
 def find_unknown_output(facts: TaskFacts) -> str | None:
-    """Return an output that no tool answers and no policy dictates. Graded texts have no commas, so
-    an output with one is never said."""
+    """Return what is wrong with an output that no tool answers and no policy dictates. An output
+    with a comma is never said, as graded texts have none."""
     rules = " ".join(facts.environment.policy(facts.task).lower().replace(",", "").split())
     for output in facts.task.criteria.outputs:
         if "," in output:

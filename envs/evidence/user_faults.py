@@ -63,9 +63,9 @@ class UserFault:
 
     rule: FaultRule
     place: int
-    """Of the message in the transcript, from 0."""
+    """Place of the message in the transcript, from 0."""
     reason: str
-    """In words, with the value that is wrong."""
+    """Description with the value that is wrong."""
 
     @property
     def summary(self) -> str:
@@ -142,11 +142,11 @@ class _Observer:
         self._tools = environment.open_tools(task, environment.reset(task))
         self._situation = squeeze(collect_user_text(task))
         self._heard = self._situation
-        """What the user can know, without spaces and signs."""
+        """Everything the user can know, without spaces and signs."""
         self._agent_text = ""
-        """What of it the agent said."""
+        """The part of it that the agent said."""
         self._told = ""
-        """What the user said, likewise."""
+        """Words of the user, without spaces and signs."""
         self._has_number_words = False
         """Whether the user wrote a number out in words."""
         self._asked: set[str] = set()
@@ -158,9 +158,9 @@ class _Observer:
         """Place of the user's first message that was checked."""
         self._last = -1
         self._expected: list[str] = []
-        """What the exact user would have said in place of each of the user's lines."""
+        """The exact user's line in place of each of the user's."""
         self._overdue: list[int] = []
-        """Where the user spoke although the exact user hangs up."""
+        """Places where the user spoke although the exact user hangs up."""
         self._secrets = _list_secrets(task)
         self._names = list_names(environment, task)
         self._proposals = Proposals(environment, task, self._situation)
@@ -169,7 +169,7 @@ class _Observer:
         self._has_opened = False
         """Whether the user told something of what it wants."""
         self._idle_lines: list[str] = []
-        """What the user said before."""
+        """Lines of the user before."""
 
     def hear(self, message: Message) -> None:
         """Take in a message that was checked."""
@@ -422,7 +422,7 @@ def _list_secrets(task: TaskDefinition) -> frozenset[str]:
 
 def is_lost(environment: Environment, task: TaskDefinition, messages: Sequence[Message]) -> bool:
     """Return whether no success can follow a transcript (without system prompt): the agent broke
-    the policy, or wrote no gold action and left a value of neither the first nor the gold state.
+    the policy, or a write that is no gold action left a value of neither first nor gold state.
     Not covered: a wrong write that the agent takes back, and what is only told wrong."""
     if not any(message.role == "assistant" for message in messages):
         return False

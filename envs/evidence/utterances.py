@@ -14,9 +14,9 @@ _NO: Final = re.compile(
 _AGREES: Final = re.compile(
     r"(?<!not )(?<!n't )\b(yes|yeah|yep|sure|correct|right|fine|go ahead|proceed|please do)\b", re.I
 )
-"""What takes a refusal back: "No changes, go ahead"."""
+"""Words that take a refusal back: "No changes, go ahead"."""
 _REFUSES: Final = re.compile(r"\b(no|not|nope|\w+n't|never mind|instead|stop)\b", re.I)
-"""What takes an agreement back."""
+"""Words that take an agreement back."""
 _FAREWELL: Final = re.compile(
     r"\b(anything|something|what|how|nothing) (else|more)\b|\bfurther\b|\bmore I can\b"
     r"|\bfeel free to\b|\b(any|other|more|additional) (question|request|concern|issue)s?\b"

@@ -22,10 +22,10 @@ from envs.lessons.values import SeenValues
 from envs.task import Operator
 
 REFUSABLE: Final[tuple[Operator, ...]] = ("argument", "swap", "missing")
-"""Those whose calls tools refuse: a repetition they allow."""
+"""Operators whose calls tools may refuse: a repetition is allowed."""
 
 WRONG_TEXT: Final = "wrong_value"
-"""Where a text of another type is needed."""
+"""Text in place of a value of another type."""
 
 _REPLACEMENTS: Final = 4
 """Most values that are tried in place of one that was not seen."""

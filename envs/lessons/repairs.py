@@ -38,7 +38,7 @@ class Mistake:
     episode: Episode
     """The episode behind it; all of it is a prefix."""
     calls: tuple[ExecutedCall, ...]
-    """Those that were made in place of the right one, with their results."""
+    """Calls that were made in place of the right one, with their results."""
     has_clean_state: bool
     """Whether the state is surely the trajectory's: as it was before the call, or, where the right
     call is repeated, as it is behind one."""

@@ -34,7 +34,7 @@ class Trajectory:
 
     task: TaskDefinition
     messages: tuple[Message, ...]
-    """Without system prompt and greeting; what the task's prefix says is a part of it."""
+    """Messages without system prompt and greeting, those of the task's prefix included."""
     rollout: str | None = None
     """Rollout that it was recorded in; None for one that the oracle played."""
 
@@ -66,7 +66,7 @@ class Place:
         self.before = message.tool_calls[:index]
         """Calls of the same message that come first."""
         self.following: Message | None = None
-        """What the agent writes after this message; None where it writes nothing."""
+        """The agent's next message; None where it writes none."""
         self.message = message
 
     @cached_property

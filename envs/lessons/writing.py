@@ -44,7 +44,7 @@ class WrittenLesson:
     """A lesson as a task."""
 
     task: TaskDefinition
-    """Under its id by content."""
+    """The task under its id by content."""
     prefix: str
     """Its prefix as JSON: lessons with equal ones are the same."""
 
@@ -61,7 +61,7 @@ class LessonWriter:
         self._before = "{" + "".join(f"{m}," for m in _write_members(body, "", "lesson"))
         """The task's body as JSON with sorted keys, up to the lesson."""
         self._between = "".join(f",{m}" for m in _write_members(body, "lesson", "prefix"))
-        """From there to the prefix."""
+        """The body's JSON between lesson and prefix."""
         self._behind = "".join(f",{m}" for m in _write_members(body, "prefix", "~")) + "}"
         self._read_back: dict[str, bool] = {}
         """Text and calls that are expected -> whether they are read back."""

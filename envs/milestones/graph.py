@@ -73,7 +73,7 @@ class Constraint(StrictModel):
     reference: Annotated[int, Field(ge=FIRST)] | None = None
     """Place of the milestone whose moment is referred to; `FIRST` for the first moment."""
     fill_to: Literal["tool_trace", "content"] | None = None
-    """Of `trace_dependent`: the column that is filled."""
+    """Column that `trace_dependent` fills."""
     extractor: Extractor | None = None
 
     @model_validator(mode="after")

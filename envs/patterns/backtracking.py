@@ -18,7 +18,7 @@ _MOST_STEPS: Final = 100_000_000
 _SHORT_REPEAT: Final = 24
 """Times that a set of characters may be repeated at no cost to speak of."""
 _FEW_CHOICES: Final = 8
-"""The same for alternatives."""
+"""Alternatives that are free likewise."""
 
 _REPEATS: Final = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 LOOKS: Final = (op.ASSERT, op.ASSERT_NOT)

@@ -24,7 +24,7 @@ from envs.patterns.backtracking import LOOKS, bound_text
 
 _FLAGS: Final = re.IGNORECASE | re.UNICODE | re.MULTILINE | re.DOTALL
 REMEDY: Final = "write it without, in the syntax of RE2"
-"""What to do about a pattern that RE2 does not take."""
+"""Remedy for a pattern that RE2 does not take."""
 
 
 class _Untranslatable(Exception):

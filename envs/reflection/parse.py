@@ -62,7 +62,7 @@ class ParsedCall:
     """A call of one tool."""
 
     name: str
-    """Without surrounding white space."""
+    """Name without surrounding white space."""
     arguments: dict[str, Any]
     canonical: str
     """The arguments as JSON with sorted keys. Two calls are equal if name and this are."""

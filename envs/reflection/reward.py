@@ -28,20 +28,20 @@ REFLECTION, CALLS, FINAL = 0.1, 0.7, 0.2
 """Weight of each part in the score, and importance of each in the penalty."""
 
 EXTRA: Final = 0.8
-"""Of a part's importance, where it is there and gold does not have it."""
+"""Share of a part's importance for a part that gold does not have."""
 COUNT: Final = 0.6
-"""Of the calls' importance, where their number is another."""
+"""Share of the calls' importance for another number of calls."""
 PENALTY: Final = 0.8
 """Strength of the penalty."""
 EQUAL_CALLS: Final = 0.3
-"""What the penalty is multiplied with where the calls are equal."""
+"""Factor of the penalty where the calls are equal."""
 LAST_RESORT: Final = 0.15
-"""What the similarity of whole texts is worth where nothing else is."""
+"""Worth of the similarity of whole texts where the reward is below `LEAST`."""
 LEAST: Final = 1e-6
-"""Below it, that counts."""
+"""Reward below which `LAST_RESORT` counts."""
 
 REPAIR_SHARE: Final = 0.5
-"""What a repair is worth beside the verdict on its whole episode (a decision of this project)."""
+"""Worth of a repair beside its whole episode's verdict (a decision of this project)."""
 
 
 def compute_reward(completion: Parts, gold: Parts, form: RepairForm = "paper") -> float:

@@ -175,7 +175,7 @@ class _Generator:
                 return str(drawn)
 
     def add_product(self, name: str, price: int, options: Mapping[str, Sequence[str]]) -> None:
-        """Add all combinations of a product's options; one of three is out of stock, never all."""
+        """Add a product with all combinations of its options; a third of them is out of stock."""
         product_id = self.number(8)
         kinds = [
             dict(zip(options, chosen, strict=True)) for chosen in combinations_of(*options.values())

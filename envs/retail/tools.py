@@ -379,7 +379,7 @@ def _item(order: Record, item_id: str) -> Record:
 
 
 def _is_pending(order: Record) -> bool:
-    """Return whether an order is pending; its address may change after the items did."""
+    """Return whether an order is pending, also after a change of its items."""
     return PENDING in order["status"]
 
 

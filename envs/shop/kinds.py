@@ -27,7 +27,7 @@ class Plan:
     source: Source | None = None
     """The record that the answer is read from."""
     reaction: str | None = None
-    """What the customer says to the answer."""
+    """Words of the customer after the answer."""
 
 
 def _plain(verb: str) -> Callable[[Case], Plan]:

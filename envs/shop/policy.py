@@ -41,7 +41,7 @@ ASKS: Final = r"\bconfirm\b[\s\S]*\?"
 
 _AGREES: Final = re.compile(r"\W*(yes|yeah|sure|ok|okay|correct|please do|go ahead)\b", re.I)
 _ANSWER: Final = re.compile(r"answer:[^.\n]*\.?", re.IGNORECASE)
-"""Wherever it stands, also inside a word: so does an output (grading.py)."""
+"""An answer anywhere, also inside a word, as for outputs (grading.py)."""
 _WORD: Final = re.compile(r"\w+")
 
 

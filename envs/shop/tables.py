@@ -24,7 +24,7 @@ from envs.shop.vocabulary import (
 
 ORDERS_OF_CUSTOMERS: Final = (3, 3, 1)
 ITEMS: Final = 2
-"""Per order."""
+"""Items per order."""
 OFFERED: Final = 8
 """Products of one database."""
 VARIANTS: Final = 3

@@ -42,4 +42,4 @@ POOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "street": STREETS,
     "status": STATUSES,
 }
-"""What an entity is -> every word for one."""
+"""Kind of entity -> every word for one."""

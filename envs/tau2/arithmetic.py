@@ -35,7 +35,7 @@ _DIVISIONS: Final = {
     ast.Div: ("division by zero", "float division by zero"),
     ast.FloorDiv: ("integer division or modulo by zero", "float floor division by zero"),
 }
-"""What a division by zero says: of integers, and with a float."""
+"""Error texts of divisions by zero, of integers and with a float."""
 
 _TOKEN: Final = re.compile(r"\d+\.?\d*|\.\d+|\.\.\.|\*\*|//|.")
 _GENERIC: Final = "invalid syntax"

@@ -143,7 +143,7 @@ def _read_database(place: Path, files: DomainFiles) -> Database:
 
 
 _Records = Sequence[tuple[str, Mapping[str, Any]]]
-"""Where each task's record stands, and the record."""
+"""Place and record of each task."""
 
 
 def _read_records(place: Path, files: DomainFiles) -> _Records:

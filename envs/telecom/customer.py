@@ -73,7 +73,7 @@ _ORDERS: Final = (
 )
 
 _IT: Final = r"\b(it|that)\b"
-"""What was named before."""
+"""Pronouns for the part that was named before."""
 
 _OFF: Final = r"\b(off|disable|deactivate|disconnect|stop using)\b"
 _ON: Final = r"\b(on|enable|activate|connect to)\b(?! (the|your) (phone|device|screen))"
@@ -148,7 +148,7 @@ _NOT_FOR_THE_USER: Final = re.compile(
     r"|\b(?:company|plan|on our side|account)\b",
     re.IGNORECASE,
 )
-"""What shows that a sentence says nothing about what the user should do."""
+"""Signs of a sentence that asks nothing of the user."""
 
 _TOOL_NAME: Final = re.compile(
     "|".join(sorted(TelecomUserTools.tools(), key=len, reverse=True)), re.IGNORECASE
@@ -349,7 +349,7 @@ class ActingUser:
 
 
 def _find_goal(task: TaskDefinition) -> tuple[str, str] | None:
-    """How the user sees that its trouble is over; None where it is not about the phone."""
+    """Return how the user sees that its trouble is over; None if that is not the phone's."""
     wanted = {
         assertion.name
         for assertion in task.criteria.assertions

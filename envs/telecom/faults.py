@@ -12,7 +12,7 @@ from envs.telecom.case import Case, agent, prepare, user
 from events.messages import Action
 
 OVERUSE_GB: Final = 0.1
-"""By how much a line has used more than its limit."""
+"""Gigabytes that a line has used above its limit."""
 
 RESTART: Final = user("reboot_device")
 SEARCH: Final = prepare("simulate_network_search")
@@ -24,7 +24,7 @@ class Fault:
 
     setup: tuple[StateCall, ...]
     repair: tuple[Action, ...]
-    """What a perfect agent does and asks for; the last restart of several faults does for all."""
+    """Actions of a perfect agent and its user; several faults share the last restart."""
 
 
 def _airplane_mode(case: Case) -> Fault:

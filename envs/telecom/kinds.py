@@ -62,7 +62,7 @@ class Plan:
     request: phrases.Phrases
     setup: tuple[StateCall, ...]
     calls: tuple[Action, ...]
-    """Once it has found the customer."""
+    """The agent's calls after it has found the customer."""
     assertions: tuple[Assertion, ...] = ()
     basis: tuple[Basis, ...] = ("DB", "ENV_ASSERTION", "POLICY")
 

@@ -38,17 +38,17 @@ class Plan:
     milestones: tuple[tuple[Constraint, ...], ...]
     """One after the other."""
     tools: tuple[str, ...]
-    """That the agent needs; others may distract it."""
+    """Tools that the agent needs; others may distract it."""
     outputs: tuple[str, ...] = ()
-    """What the last message must contain, and what no tool's name tells."""
+    """Texts that the last message must contain, and that no tool's name tells."""
     forbidden: tuple[Constraint, ...] = ()
     """None of these must ever hold."""
     switches: Mapping[str, Any] | None = None
     """The settings that are not as usual at the beginning."""
     details: str | None = None
-    """What the user says only when asked."""
+    """Words that the user says only when asked."""
     knows: str = ""
-    """What else the user knows."""
+    """Other knowledge of the user."""
     withheld: tuple[str, ...] = ()
     """Tools that must not even distract, because with them the wish could be fulfilled."""
 

@@ -40,7 +40,7 @@ from envs.users import STOP
 from events.messages import Message, executed_calls
 
 BASIS: Final[tuple[Basis, ...]] = ("MILESTONES",)
-"""Of a loaded scenario."""
+"""Reward basis of a loaded scenario."""
 QUESTION: Final = "What exactly shall I do?"
 
 _ASKS: Final = r"\?"

@@ -32,7 +32,7 @@ from envs.toolsandbox.snapshots import AGENT, USER, Trace
 from events.messages import Action, Message
 
 REFUSAL: Final = "I cannot do this: a tool or a value that it needs is missing."
-"""What a perfect agent says where nothing can be done."""
+"""Words of a perfect agent where nothing can be done."""
 
 _SWITCHES: Final[Mapping[str, str]] = {
     "cellular": "set_cellular_service_status",
@@ -59,13 +59,13 @@ _WRITES: Final[Mapping[tuple[str, str], tuple[str, tuple[str, ...]]]] = {
     (REMINDER, "removal"): ("remove_reminder", ("reminder_id",)),
     (MESSAGING, "addition"): ("send_message_with_phone_number", ("phone_number", "content")),
 }
-"""What must have happened to a table -> the tool that does it, and the arguments it takes."""
+"""Required change of a table -> the tool that makes it, and the arguments it takes."""
 
 _COLUMN_OF: Final = {"phone_number": "recipient_phone_number"}
 """Argument of a message's sending -> its column."""
 
 _PRECISION: Final = 1
-"""Which of the precisions of a number is said: one digit after the point."""
+"""Precision in which a number is said: one digit after the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class GoldPlan:
     says: tuple[str, ...]
     """Its last messages."""
     outputs: tuple[str, ...]
-    """What they must contain, without commas."""
+    """Texts that they must contain, without commas."""
 
 
 class PlanAgent:
@@ -122,7 +122,7 @@ class _Planner:
         self.outputs: list[str] = []
 
     def plan(self) -> GoldPlan:
-        """Go through the milestones."""
+        """Return the plan for the milestones."""
         for place in self._order():
             milestone = self.graph.milestones[place]
             for constraint in milestone.constraints:

@@ -45,7 +45,7 @@ SCENARIOS: Final = "scenarios"
 """The split of the scenarios of a file."""
 
 _MARKER: Final = "to complete:"
-"""What precedes the user's wish in the original's instructions of its user simulator."""
+"""Words before the wish in the instructions of the original's user simulator."""
 _HIDDEN: Final = re.compile(r"should (be|say)|leak|\bdo(n't| not| you)\b|^you do\b", re.IGNORECASE)
 """Sentences of the wish that a user keeps to itself: the expected answer, and prohibitions."""
 _SENTENCE: Final = re.compile(r"(?<=[.?!])\s*(?=[A-Z])")
@@ -250,11 +250,11 @@ class LoadedScenario:
 
     name: str
     categories: tuple[str, ...]
-    """In lower case."""
+    """Categories in lower case."""
     policy: str
     opening: str
     wish: str
-    """What the user simulator is told to want."""
+    """Wish that the user simulator is told."""
     aloud: str
     """The part of it that a user may say."""
     tools: tuple[str, ...]
@@ -262,7 +262,7 @@ class LoadedScenario:
     now: float
     milestones: Milestones
     seed: int
-    """From the digest of the whole line: another line is another task."""
+    """Seed from the digest of the whole line: another line is another task."""
     schemas: Mapping[str, Mapping[str, Any]]
     """Tool -> its published schema, where tools.json has it."""
 

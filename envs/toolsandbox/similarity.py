@@ -187,7 +187,7 @@ def _says_number(text: str, target: str) -> bool:
 
 
 def _matches_trace(measure: Measure, actual: Trace | None, target: Any) -> bool:
-    """Whether a call is one that the target allows; unnamed arguments are free. With `holds`, the
+    """Return whether the target allows a call; unnamed arguments are free. With `holds`, the
     result must be or have this value."""
     return actual is not None and any(
         call["tool_name"] == actual.name

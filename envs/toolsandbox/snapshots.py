@@ -44,7 +44,7 @@ class Trace:
 
     name: str
     arguments: dict[str, Any]
-    """With the defaults of those that were left out."""
+    """Arguments with the defaults of those that were left out."""
     result: Any
 
 

@@ -6,7 +6,7 @@ from envs.tools import ToolError, Toolset, read, write
 from envs.toolsandbox.device.state import edit_setting, read_setting
 
 _SERVICES = ("cellular", "wifi", "location_service")
-"""What cannot be on in low battery mode."""
+"""Services that cannot be on in low battery mode."""
 
 _NAMES = {
     "cellular": "cellular service",

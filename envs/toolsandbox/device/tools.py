@@ -144,7 +144,7 @@ class ToolSandboxTools(NetworkTools):
     """The whole device; `call` knows only the tools that the task allows."""
 
     value: Any = None
-    """What the last tool returned, before it was written out."""
+    """Value of the last tool, before it was written out."""
 
     @generic
     def calculate_lat_lon_distance(

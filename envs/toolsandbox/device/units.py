@@ -100,7 +100,7 @@ def convert(amount: float, from_unit: str, to_unit: str) -> float:
 
 _PLURAL: Final = re.compile(r"(?<=[a-z])s(?=_|$)")
 _PLURALS_IN_ES: Final = {"inche": "inch"}
-"""What is left of plurals in -es."""
+"""Singulars of plurals in -es whose s was cut off."""
 
 
 def _find_unit(name: str) -> Unit:
