@@ -1,11 +1,5 @@
-"""Agents that need no model: the ones an environment is checked with.
-
-    GoldAgent      plays a task's gold actions, asks before each write, says the outputs
-    NullAgent      talks and does nothing
-    RandomAgent    calls tools at random, with values it has seen and with nonsense
-
-Each is a function of the transcript (and its seed), so an episode with it can be played again.
-"""
+"""Agents that need no model, with which environments are checked. Each is a function of the
+transcript and its seed, so an episode with it can be played again."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,7 +21,7 @@ class Agent(Protocol):
 
 
 def call(action: Action, number: int) -> Message:
-    """An assistant's message that makes one call."""
+    """Return an assistant's message that makes one call."""
     tool_call = ToolCall(name=action.name, arguments=dict(action.arguments), id=f"call_{number}")
     return Message(role="assistant", tool_calls=(tool_call,))
 
@@ -42,15 +36,15 @@ def count_done(messages: Sequence[Message], actions: Sequence[Action]) -> int:
 
 
 def is_done(action: Action, item: ExecutedCall) -> bool:
-    """Return whether a call of an oracle's episode was its next gold action: each call of its own
-    is, and of the task's prefix the same call, if it succeeded."""
+    """Return whether a call in an oracle's episode was its next gold action: each own call is, and
+    the same call in the task's prefix, if it succeeded."""
     call = item.call
     same = (call.name, call.arguments) == (action.name, action.arguments)
     return item.sampled or (same and not item.failed)
 
 
 def count_calls(messages: Sequence[Message]) -> int:
-    """How many calls the agent has made."""
+    """Return how many calls the agent has made."""
     return sum(len(message.tool_calls) for message in messages if message.role == "assistant")
 
 
@@ -65,7 +59,7 @@ class GoldAgent:
         self.writes = writes
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next gold action, the question before it, or the closing words."""
+        """Return the next gold action, the question before it, or the closing words."""
         done = count_done(messages, self.actions)
         if done == len(self.actions):
             return Message(role="assistant", content=self.final_text())
@@ -75,12 +69,12 @@ class GoldAgent:
         return call(action, done)
 
     def question(self, action: Action) -> str:
-        """Asks for leave to make a write."""
+        """Ask for leave to make a write."""
         details = ", ".join(f"{name} {_plain(value)}" for name, value in action.arguments.items())
         return f"I will {action.name.replace('_', ' ')}: {details}. Do you confirm (yes/no)?"
 
     def final_text(self) -> str:
-        """Says what must be said, and that it is over."""
+        """Return what must be said, and that it is over."""
         return " ".join([*self.outputs, CLOSING])
 
 
@@ -88,7 +82,7 @@ class NullAgent:
     """Says a sentence that means nothing, whatever it is told."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The sentence."""
+        """Return the sentence."""
         return Message(role="assistant", content="Thank you for your message.")
 
 
@@ -102,7 +96,7 @@ class RandomAgent:
         """How many calls it makes; then it only talks."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """A call or a sentence."""
+        """Return a call or a sentence."""
         chance = Random(f"random agent {self.seed} {len(messages)}")
         done = count_calls(messages)
         if done >= self.calls or chance.random() < 0.2:
@@ -130,8 +124,7 @@ _SENTENCES: Final = ("Yes.", "No.", "Done.", "Please confirm.", "I cannot do tha
 
 
 def _has_question(messages: Sequence[Message]) -> bool:
-    """Whether the last thing before the user's answer was a question, with no call since. A
-    greeting is none: it comes before the user's first word."""
+    """Return whether the user answered a question, not a greeting, with no call since."""
     return (
         len(messages) >= 2
         and messages[-1].role == "user"
@@ -145,7 +138,6 @@ def _plain(value: Any) -> str:
 
 
 def _values(messages: Sequence[Message]) -> list[str]:
-    """Every word of the conversation that might be a value."""
     words: set[str] = set()
     for message in messages[-40:]:
         if message.role != "system":
@@ -155,15 +147,13 @@ def _values(messages: Sequence[Message]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Random values that fit schemas as far as they can be read."""
-
     definitions: Mapping[str, Any]
     seen: Sequence[str]
     """Words for strings."""
     chance: Random
 
     def draw(self, schema: Any, name: str, depth: int = 0) -> Any:
-        """A value for the argument of this name."""
+        """Return a value for the argument of this name."""
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return name
         if schema.get("enum"):

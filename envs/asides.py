@@ -1,15 +1,10 @@
-"""Keep what an agent says to itself apart from what others read.
+"""Split off what an agent says to itself: `<reflect>...</reflect>` around a repair (Structured
+Reflection, arXiv 2509.18847).
 
-    I looked up the wrong order. -> <reflect>order_id was W1, it is W2.</reflect> Let me look again.
-
-A model that learnt to repair (Structured Reflection, arXiv 2509.18847) writes `<reflect>` and
-`</reflect>` around what went wrong. `AsideSplitter` takes a text in pieces, as a stream brings
-it, and returns what is visible of each; `split_aside` does it for a whole text.
-
-Guarantees: however a text is cut into pieces, the visible parts and the asides are the same
-as those of the whole; a text without the tag comes back unchanged; but for tags, the white space in
-and behind a block, and empty blocks, each character is in one of both. A tag that is never closed
-hides what follows it. Tags are matched without regard to case.
+Guarantees: however a text is cut into pieces, the visible parts and the asides are those of the
+whole text. A text without the tag comes back unchanged. Apart from tags, white space in and behind
+a block, and empty blocks, each character is in one of the two. An unclosed tag hides what follows
+it. Tags are matched without regard to case.
 """
 
 import re

@@ -1,22 +1,18 @@
-"""What each environment declares of its tools, as data: all that diagnosis knows of a domain.
+"""Declarations of each environment's tools, as data: which change state, which reach the user's
+record, and which arguments name a record. Diagnosis knows nothing else of a domain.
 
-A rollout in the log names tools and arguments; which of them change state, which reach the user's
-record and which arguments name the record a write works on is not in the log. It is here, for our
-own shop and for the customer-service environments of tau-bench (v1) and tau2, whose tools have the
-same names: one catalog holds the union of both, such as v1's `think` and tau2's
-`get_flight_status`.
+They cover our shop and the customer-service environments of tau-bench (v1) and tau2. Tool names of
+v1 and tau2 agree, so one catalog holds the union of both. For the tools of an undeclared
+environment `infer_catalog` guesses:
 
-Guarantee: pure data and pure functions. Not covered: what a tool does (the environments), and the
-tools of an undeclared environment, for which `infer_catalog` guesses:
-
-    a tool is a write    if it is among the event's `write_tools`, where the event has them;
-                         else if the first word of its name is a verb of `WRITE_VERBS`
+    a tool is a write    if it is in the event's `write_tools`; if the event has none,
+                         if the first word of its name is a verb of `WRITE_VERBS`
     a tool transfers     if its name begins with `transfer_to_`, `escalate_to_` or `handoff_to_`
     a record is named    by the arguments `id` and `*_id` that are no choice (`SELECTIONS`) and no
                          means of payment; those of people come last
     none authenticates   and no tool reaches the user's record
 
-The tool's name counts without its namespace (`crm.create_ticket`, `crm__create_ticket`).
+Namespaces of tool names are ignored (`crm.create_ticket`, `crm__create_ticket`).
 """
 
 import re
@@ -32,7 +28,7 @@ Columns = tuple[str, ...]
 """Names of the lists of an object that are paired, item by item; a single list has no pair."""
 
 Record = tuple[str, str]
-"""What a write works on: the argument that names it, and its value."""
+"""Object of a write: the argument that names it, and its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +60,11 @@ class ToolCatalog:
     """Table of the state -> the fields of its records that are lists whose order has no meaning, in
     groups. `table/field` names the objects in a field of the records."""
     guesses_order: bool = False
-    """Whether diagnosis takes the order of chosen things (`selection_arguments`) for meaningless in
-    a tool that `unordered` does not name."""
+    """Whether diagnosis ignores the order of `selection_arguments` in tools not in `unordered`."""
     user_writes: frozenset[str] = frozenset()
-    """Those of the user's tools that change state: the agent has them where it works alone."""
+    """The user's tools that change state; the agent has them where it works alone."""
     common: bool = False
-    """Whether other operators' tools may have these names: then only all of them identify the
-    environment."""
+    """Whether others' tools may have these names, so that only all of them identify it."""
 
     @property
     def changes(self) -> frozenset[str]:
@@ -88,7 +82,7 @@ class ToolCatalog:
         return sort_lists(arguments, _read_groups(self.unordered.get(tool, ())))
 
     def record(self, arguments: Mapping[str, Any]) -> Record | None:
-        """The record that a call with these arguments works on; None if they name none."""
+        """Return the record that a call with these arguments works on; None if they name none."""
         for name in self.record_arguments:
             value = arguments.get(name)
             if value is not None:
@@ -413,7 +407,7 @@ def catalog(name: str) -> ToolCatalog | None:
 
 
 def restore_catalog(name: str, roles: ToolRoles, tool_names: Iterable[str] = ()) -> ToolCatalog:
-    """The catalog that an event carries; of `tool_names` those without a role are reads."""
+    """Return the catalog that an event carries; of `tool_names` those without a role are reads."""
     special = {*roles.writes, *roles.transfer}
     return ToolCatalog(
         name=name,
@@ -431,13 +425,9 @@ def restore_catalog(name: str, roles: ToolRoles, tool_names: Iterable[str] = ())
 
 
 def identify(tool_names: Iterable[str]) -> str | None:
-    """Return the environment that owns these tools; None where that is ambiguous or unknown.
-
-    It must own more than half of them, so that a few tools of the agent's own (`done`, a made-up
-    name) change nothing, and more of them than any other environment: `get_user_details` alone
-    tells airline and retail not apart. Where names are common (`cancel_order`), it must own them
-    all: another operator's shop is not ours.
-    """
+    """Return the environment that owns these tools; None where that is ambiguous or unknown. It
+    must own more than half, and more than any other (airline and retail have `get_user_details`);
+    one with common tool names must own all."""
     names = frozenset(tool_names)
     owned = sorted(
         (
@@ -477,7 +467,7 @@ def infer_catalog(
     write_tools: Iterable[str] | None = None,
     argument_names: Iterable[str] = (),
 ) -> ToolCatalog:
-    """The catalog of tools that no environment declared, by the rules at the top of this file."""
+    """Return the catalog of undeclared tools, by the rules at the top of this file."""
     names = frozenset(tool_names)
     transfer = frozenset(name for name in names if _bare(name).startswith(_TRANSFERS))
     if write_tools is None:
@@ -500,7 +490,7 @@ def infer_catalog(
 
 
 def _find_record_arguments(argument_names: Iterable[str]) -> tuple[str, ...]:
-    """The arguments that name a record: things before people, otherwise by name."""
+    """Return the arguments that name a record: things before people, otherwise by name."""
     naming = {
         name
         for name in argument_names
@@ -526,7 +516,7 @@ def _begins_with_verb(name: str) -> bool:
 
 
 def _bare(name: str) -> str:
-    """The tool's name without its namespace; of a name with line breaks each line's."""
+    """Return the tool's name without its namespace; of a name with line breaks each line's."""
     return "\n".join(map(_without_namespace, name.split("\n"))).lstrip("_")
 
 

@@ -1,15 +1,14 @@
-"""Check that an environment is right: determinism, and agents that must win or must not.
+"""Check that an environment is deterministic and that agents win and lose as they must.
 
     found = check(Sample(environment="./library.py"))
     found.problems      one sentence each: which task, what is wrong, what to do
 
-Checked on the tasks that an environment generates: a task is a function of its capability and seed,
-here and in a process with another order of sets; the same messages of the agent give the same
-episode, in another order of tasks too; an episode leaves no trace; the oracle gets 1, an agent that
-does nothing at most .2 and one that does anything at most .3 (static checks of TRACE, arXiv
-2604.05336), and no cheater more than a twentieth of a kind (cheating/); gold actions repeat, and
-change the state if they write; no tool raises; ids, schemas and scenarios are fit for use. Loaded
-tasks come from other authors: their figures are reported and not judged.
+The checks of generated tasks: a task is a function of capability and seed, in a process with
+another order of sets too. The same agent messages give the same episode, in another order of tasks
+too, and an episode leaves no trace. The oracle gets 1, an idle agent at most .2, a random one at
+most .3 (static checks of TRACE, arXiv 2604.05336), and no cheater wins more than a twentieth of a
+kind (cheating/). Gold actions repeat, and writes among them change the state. No tool raises. Ids,
+schemas and scenarios are fit for use. Figures of loaded tasks are reported and not judged.
 
 Not covered: what changes once a day or from machine to machine, and whether a task makes sense.
 """
@@ -70,7 +69,7 @@ _STAGES: Final = {
     "gold": ("replaying the gold actions", "let tools raise ToolError alone"),
     "schemas": ("schemas(task)", "let every task have its tools"),
 }
-"""Where code of the environment ran -> its words, and what to do."""
+"""Stage of the environment's code -> its words, and what to do."""
 
 _KEEP_STATE: Final = "keep all state in the database, none in a class, a module or the environment"
 _CORRECT_GOLD: Final = "correct its gold actions, the first state, or the tool"
@@ -98,8 +97,7 @@ class Rates:
     null: float | None
     random: float | None
     unjudged: int
-    """Tasks with a part that needs a judge. The means leave them out: of such a task only failures
-    are known."""
+    """Tasks with a part that needs a judge: only their failures are known, and no mean has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,6 @@ class Check:
     overall: Rates
     capabilities: Mapping[str, Rates]
     bank: BankReport
-    """What cheaters win; empty for loaded tasks."""
     constant: tuple[str, ...]
     """Kinds of constant outcome, which no cheater plays."""
     problems: tuple[str, ...]
@@ -128,11 +125,8 @@ class Check:
 
 
 def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> Check:
-    """Check a sample of tasks; `progress` is told of each task twice.
-
-    Raises UnknownEnvironment, EnvironmentBroken, UnknownTask; what the environment raises while it
-    works is a problem.
-    """
+    """Check a sample of tasks, and call `progress` twice for each. The environment's exceptions
+    become problems. Raise UnknownEnvironment, EnvironmentBroken, UnknownTask."""
     environment = sample.open()
     judged = sample.split == GENERATED
     with SecondProcess(sample) as second:
@@ -170,7 +164,7 @@ def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> C
 def _first_round(
     environment: Environment, trials: Sequence[Trial], seed: int, progress: Callable[[int], None]
 ) -> Iterator[Problem]:
-    """Plays every task with every agent, and sees what that did to the first states."""
+    """Play every task with every agent; yield what that did to the first states."""
     for _, group in groupby(trials, key=lambda trial: trial.begins):
         together = list(group)
         task = together[0].task
@@ -191,7 +185,7 @@ def _first_round(
 def _second_round(
     environment: Environment, trials: Sequence[Trial], progress: Callable[[int], None]
 ) -> Iterator[Problem]:
-    """Says the same to every task again, the last task first."""
+    """Play every task again with the same words, the last task first."""
     for trial in reversed(trials):
         for name in REPEATED:
             with trial.stage("again"):
@@ -215,7 +209,6 @@ def _check_repetition(environment: Environment, trial: Trial, name: str) -> Iter
 
 
 def _difference(first: EpisodeResult, second: EpisodeResult) -> str:
-    """The first thing in which two episodes differ."""
     for place, (message, other) in enumerate(zip(first.messages, second.messages, strict=False)):
         if message != other:
             return f"message {place} was {message.text[:80]!r}, then {other.text[:80]!r}"
@@ -229,7 +222,7 @@ def _difference(first: EpisodeResult, second: EpisodeResult) -> str:
 
 
 def _definitions(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
-    """Whether a task is what it says, and is the same when it is asked for again."""
+    """Check that a task is what it says, and is the same when it is asked for again."""
     counts = Counter(trial.task.id for trial in trials)
     for trial in trials:
         if counts[trial.task.id] > 1:
@@ -292,7 +285,7 @@ def _check_lookup(environment: Environment, trial: Trial) -> Iterator[Problem]:
 def _elsewhere(
     environment: Environment, trials: Sequence[Trial], report: Report, known: Container[str]
 ) -> Iterator[Problem]:
-    """Where another process, with another order of sets, saw something else."""
+    """Yield differences in another process, with another order of sets."""
     if report.crashed:
         yield Problem(
             "process",
@@ -322,7 +315,6 @@ def _verdicts(
     rates: Rates,
     capabilities: Mapping[str, Rates],
 ) -> Iterator[Problem]:
-    """What is asked of tasks that the environment writes itself."""
     for trial in trials:
         yield from _check_episodes(trial)
         if trial.task.script is not None and (fault := trial.task.script.find_fault()):
@@ -367,7 +359,6 @@ def _too_easy(
 
 
 def _cheats(environment: Environment, bank: BankReport) -> Iterator[Problem]:
-    """Kinds that a cheater wins, and those that cheaters could not play."""
     for kind, win in bank.winnable.items():
         cheater = CHEATERS[win.cheater]
         yield Problem(
@@ -409,7 +400,6 @@ def _check_episodes(trial: Trial) -> Iterator[Problem]:
 
 
 def _why(played: EpisodeResult) -> str:
-    """Why an episode was worth nothing."""
     grade = played.grade
     if grade.irregular is not None:
         return f"the episode ended with {grade.irregular}"
@@ -422,7 +412,7 @@ def _why(played: EpisodeResult) -> str:
 
 
 def _gold(environment: Environment, trial: Trial) -> Iterator[Problem]:
-    """Whether the gold actions can be made, repeat, and change something if they write."""
+    """Check that the gold actions can be made, repeat, and change something if they write."""
     gold = trial.task.criteria.gold_actions or ()
     tools = environment.open_tools(trial.task, environment.reset(trial.task))
     for action in gold:
@@ -441,7 +431,6 @@ def _gold(environment: Environment, trial: Trial) -> Iterator[Problem]:
 
 
 def _schemas(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
-    """The tools of one task of each capability."""
     seen = {trial.task.capability: trial for trial in trials}
     for trial in seen.values():
         with trial.stage("schemas"):
@@ -496,11 +485,8 @@ def _by_capability(trials: Sequence[Trial]) -> dict[str, Rates]:
 
 
 def _sentences(problems: Sequence[Problem]) -> Iterator[str]:
-    """One sentence for each kind of problem, about the first such task.
-
-    What makes an environment differ from run to run lies in its code, not in a kind of task; of
-    all else each capability has a sentence of its own.
-    """
+    """Yield one sentence for each kind of problem, about the first such task; per capability,
+    unless the problem lies in the environment's code, as run-to-run differences do."""
     groups: dict[tuple[str, str], list[Problem]] = defaultdict(list)
     for problem in problems:
         capability = "" if problem.determinism else problem.subject.rpartition("/")[0]

@@ -4,11 +4,9 @@
     fresh = pristine.fork() a state of its own, in constant time
     fresh.edit("orders", k) a private copy of one record, to be changed in place
 
-Tools read tables as plain dicts and change a record only through `edit`, `put` and `remove`: that
-is what makes a reset free (nothing is copied before it is touched) and a comparison exact (only
-what was touched can differ).
-
-The digest is tau2-bench's database hash: sha256 over `json.dumps(tables, sort_keys=True)`.
+Tools read tables as plain dicts and change a record only through `edit`, `put` and `remove`. So a
+reset copies nothing, and a comparison looks only at touched records. The digest is tau2-bench's
+database hash: sha256 over `json.dumps(tables, sort_keys=True)`.
 """
 
 import hashlib
@@ -62,7 +60,7 @@ class Database:
         """JSON of pristine records, made once for all forks."""
 
     def fork(self) -> "Database":
-        """The pristine state again, independent of this one."""
+        """Return the pristine state again, independent of this one."""
         database = Database.__new__(Database)
         database._pristine = self._pristine
         database._tables = dict(self._pristine)
@@ -71,7 +69,7 @@ class Database:
         return database
 
     def copy(self) -> "Database":
-        """This state as it is now, to be changed apart."""
+        """Return a copy of this state as it is now."""
         database = self.fork()
         for name, keys in self._touched.items():
             table = self._tables[name]
@@ -83,11 +81,11 @@ class Database:
         return database
 
     def as_pristine(self) -> "Database":
-        """This state as a pristine one, whose forks begin here: itself if nothing was changed."""
+        """Return this state as a pristine one whose forks begin here; itself if unchanged."""
         return Database(self._tables) if self._touched else self
 
     def __getitem__(self, table: str) -> dict[str, Record]:
-        """A table, to be read."""
+        """Return a table, to be read."""
         return self._tables[table]
 
     @property
@@ -96,7 +94,7 @@ class Database:
         return tuple(self._tables)
 
     def edit(self, table: str, key: str) -> Record:
-        """The record, to be changed in place. Raises KeyError."""
+        """Return the record, to be changed in place. Raise KeyError."""
         records = self._tables[table]
         if key in self._touched.get(table, ()):
             return records[key]
@@ -111,7 +109,7 @@ class Database:
         self._touched[table].add(key)
 
     def remove(self, table: str, key: str) -> None:
-        """Delete a record. Raises KeyError."""
+        """Delete a record. Raise KeyError."""
         del self._own(table)[key]
         self._touched[table].add(key)
 
@@ -122,7 +120,7 @@ class Database:
         return self._tables[table]
 
     def digest(self) -> str:
-        """sha256 of the whole state, hex."""
+        """Return sha256 of the whole state, hex."""
         hashed = hashlib.sha256(b"{")
         for place, name in enumerate(sorted(self._tables)):
             start = f"{', ' if place else ''}{json.dumps(name)}: {{"
@@ -144,7 +142,7 @@ class Database:
             yield _member(key, table[key]) if key in touched else dumps[key]
 
     def same(self, other: "Database") -> bool:
-        """Whether the digests are equal; where both are forks of one state, without hashing."""
+        """Return whether the digests are equal; forks of one state are not hashed for it."""
         if self._pristine is not other._pristine:
             return self.digest() == other.digest()
         if not self._touched and not other._touched:
@@ -152,7 +150,7 @@ class Database:
         return next(self.find_mismatches(other), None) is None
 
     def difference(self, actual: "Database") -> tuple[Difference, ...]:
-        """Every value in which `actual` is not as expected (this one), by path."""
+        """Return every value in which `actual` is not as expected (this one), by path."""
         differences: list[Difference] = []
         for name, key in sorted(self.find_mismatches(actual)):
             expected, is_now = self[name].get(key, ABSENT), actual[name].get(key, ABSENT)
@@ -188,7 +186,7 @@ def _dump(record: Record) -> str:
 
 
 def copy_json(value: Any) -> Any:
-    """A deep copy of JSON; a tuple, which JSON writes as a list, becomes one."""
+    """Return a deep copy of JSON; a tuple, which JSON writes as a list, becomes one."""
     if isinstance(value, dict):
         return {key: copy_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -3,25 +3,20 @@
     async with Endpoint("http://127.0.0.1:8000/v1", "small", concurrency=64) as endpoint:
         completion = await endpoint.complete(messages, tools=tools, seed=7)
 
-Whatever an endpoint does ends in one of four ways:
-
     Completion           an answer, each choice in our form
-    AnswerFailure         this episode is over, with a termination and a reason that quotes:
+    AnswerFailure        the episode ends, with a termination and a reason that quotes:
                            infrastructure_error     no connection, 429 or 5xx, after retries
                            timeout                  no whole answer in time; asked once
                            context_window_exceeded  the conversation no longer fits
                            agent_error              no message: no JSON, no choices, wrong types,
                                                     empty, too large
-    EndpointRefusal      it will not serve: wrong key, model, URL or parameters; the run is over
+    EndpointRefusal      wrong key, model, URL or parameters; the run is over
     EndpointUnavailable  the endpoint cannot be reached; only `check` raises it
 
-Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers like any other: the tools
-themselves answer them. The body of an answer is read up to a limit and no further. The API key is
-in no message, error or log. Where a request asks for them (`return_token_ids`, `logprobs`), exact
-tokens come with the answer, or not at all. The reasoning of an answer is sent back with it, in the
-fields in which it came, as agents do that keep the messages of an endpoint: its chat template
-decides what of it the model reads. Not covered: streaming, and reasoning that came in parts of the
-content, which is not sent back.
+Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers. An answer is read up to a
+limit. The API key is in no message, error or log. Exact tokens (`return_token_ids`, `logprobs`)
+come whole or not at all. Reasoning is sent back in the fields in which it came. Not covered:
+streaming, and reasoning in parts of the content, which is not sent back.
 """
 
 import asyncio
@@ -45,11 +40,10 @@ from events.messages import Message, ToolCall
 from events.registry import first_problem
 
 MAX_ANSWER_BYTES: Final = 4 << 20
-"""Largest size of one answer: room for a call with a megabyte of arguments, which the tools then
-refuse."""
+"""Largest size of one answer: room for a megabyte of arguments, which the tools then refuse."""
 
 _MAX_ERROR_BYTES: Final = 16_384
-"""Read of an error's body."""
+"""Bytes that are read of an error's body."""
 
 _QUOTED: Final = 200
 """Characters of an offending piece that a reason quotes."""
@@ -99,12 +93,9 @@ class AnswerFailure(KintsugiError):
 
 
 class _Again(Exception):
-    """A failure that may pass."""
-
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
         self.wait = wait
-        """Seconds, where the endpoint named them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +108,7 @@ class Sampling:
     """Further fields of the request's body, as they are."""
 
     def fields(self) -> dict[str, Any]:
-        """The fields of the request's body."""
+        """Return the fields of the request's body."""
         values = {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -155,7 +146,6 @@ class Completion:
     reasoning_fields: tuple[str, ...] = ()
     """Fields of the first choice that hold its reasoning."""
     finish_reasons: tuple[str | None, ...] = (None,)
-    """Finish reason of each message."""
 
     @property
     def message(self) -> Message:
@@ -179,9 +169,8 @@ class Endpoint:
         max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         """`base_url` is what stands before `/chat/completions`. `timeout` bounds one whole answer
-        in seconds, `attempts` counts the first try, `wait_seconds` is the first pause between two,
-        doubled each time up to 20. Raises EndpointRefusal for what is no URL, and for a key that no
-        header can hold."""
+        in seconds, `attempts` counts the first try. `wait_seconds` is the first pause, doubled each
+        time up to 20. Raise EndpointRefusal for a bad URL and for a key that no header can hold."""
         self.base_url = _check_url(base_url)
         self.model = model
         self.timeout = timeout
@@ -208,23 +197,18 @@ class Endpoint:
         await self._client.aclose()
 
     async def check(self) -> None:
-        """Check that the endpoint can be reached and serves. Raises EndpointUnavailable,
-        EndpointRefusal.
-
-        Asks for the list of models; an endpoint that has none, or writes it otherwise, is there all
-        the same.
-        """
+        """Check that the endpoint can be reached and serves, by asking for its list of models; a
+        missing or strange list passes. Raise EndpointUnavailable, EndpointRefusal."""
         await self._request_models()
 
     async def list_models(self) -> tuple[str, ...] | None:
         """Return the names of the models that the endpoint lists; None where it has no such list
-        (404 and the like). Raises EndpointUnavailable, EndpointRefusal."""
+        (404 and the like). Raise EndpointUnavailable, EndpointRefusal."""
         answer = await self._request_models()
         return None if answer is None else _read_models(f"{self.base_url}/models", answer)
 
     async def _request_models(self) -> bytes | None:
-        """Return what the endpoint answers when it is asked for its models; None where it has no
-        such list. Raises EndpointUnavailable, EndpointRefusal."""
+        """Return the answer to a request for the models; None where there is no such list."""
         url = f"{self.base_url}/models"
         try:
             async with asyncio.timeout(self.timeout), self._client.stream("GET", url) as response:
@@ -260,11 +244,8 @@ class Endpoint:
         seed: int | None = None,
         choices: int = 1,
     ) -> Completion:
-        """Ask for the next message. Raises AnswerFailure, EndpointRefusal.
-
-        An endpoint may ignore `choices` and give one; a choice that is no usable message is left
-        out, and only where all are is that an error.
-        """
+        """Ask for the next message. An endpoint may give fewer `choices`; unusable ones are left
+        out, unless all are. Raise AnswerFailure, EndpointRefusal."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [wire(message, self._reasoning_fields) for message in messages],
@@ -283,8 +264,7 @@ class Endpoint:
         return completion
 
     async def ask(self, body: Mapping[str, Any]) -> Any:
-        """Return the JSON of the answer to a body that asks for more than a message. Raises
-        AnswerFailure, EndpointRefusal."""
+        """Return the answer's JSON, whatever it is. Raise AnswerFailure, EndpointRefusal."""
         status, answer = await self._ask(body)
         if not 200 <= status < 300:
             self._raise_refusal(status, answer)
@@ -294,7 +274,7 @@ class Endpoint:
             raise _no_answer(f"it is no JSON ({error})", answer) from error
 
     async def _ask(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Status and body of an answer that asking again would not better."""
+        """Return the status and body of an answer that another attempt would not improve."""
         content = json.dumps(body, allow_nan=False).encode()
         try:
             async for attempt in stamina.retry_context(
@@ -342,7 +322,7 @@ class Endpoint:
             ) from error
 
     async def _read(self, response: httpx2.Response, good: bool) -> bytes:
-        """The body, as far as it may go: an error's is cut, an answer's refused."""
+        """Return the body, as far as it may go: an error's is cut, an answer's refused."""
         coding = response.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             # A few bytes of it may become gigabytes, whatever the limit of what is read.
@@ -385,7 +365,7 @@ class Endpoint:
 
 def read_key(url: str, variable: str | None) -> str | None:
     """Return the API key of an endpoint from the environment variable that holds it; None for none.
-    Raises EndpointRefusal for a variable that is not set."""
+    Raise EndpointRefusal for a variable that is not set."""
     if variable is None:
         return None
     if variable not in os.environ:
@@ -397,19 +377,15 @@ def read_key(url: str, variable: str | None) -> str | None:
 
 
 def request_seed(*parts: object) -> int:
-    """A seed of 31 bits that follows from its parts: any endpoint takes as much."""
+    """Return a seed of 31 bits that follows from its parts: any endpoint takes as much."""
     return Random("request " + " ".join(map(str, parts))).getrandbits(31)
 
 
 def wire(
     message: Message, reasoning_fields: Sequence[str] = _REASONING_FIELDS[:1]
 ) -> dict[str, Any]:
-    """Return a message as the endpoint gets it, its reasoning in these fields.
-
-    Arguments that were no JSON object go out as an object that quotes them: servers parse the
-    history again (vLLM answers 400 to anything else), and one bad call would end the episode.
-    An aside is not sent back.
-    """
+    """Return a message for the endpoint, with reasoning in these fields, without asides. Malformed
+    arguments are quoted in an object, as vLLM answers 400 to anything else."""
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         sent["tool_calls"] = [_wire_call(call) for call in message.tool_calls]
@@ -461,8 +437,6 @@ class _Scores(_Wire):
 
 
 class _ChoiceTokens(_Wire):
-    """The exact tokens of a choice."""
-
     token_ids: tuple[int, ...] = Field(strict=False)
     logprobs: _Scores
 
@@ -472,7 +446,6 @@ class _PromptTokens(_Wire):
 
 
 def _read_models(url: str, answer: bytes) -> tuple[str, ...]:
-    """Return the names in a list of models, in OpenAI's form or without its frame."""
     try:
         value = parse_json(answer.decode("utf-8", "replace"))
         models = _ModelList.model_validate({"data": value} if isinstance(value, list) else value)
@@ -484,7 +457,7 @@ def _read_models(url: str, answer: bytes) -> tuple[str, ...]:
 
 
 def _completion(answer: bytes, turn: int) -> Completion:
-    """An answer in our form; raises AnswerFailure. `turn` makes the ids that are missing."""
+    """Return an answer in our form; raise AnswerFailure. `turn` makes the ids that are missing."""
     try:
         parsed = _Answer.model_validate(parse_json(answer.decode("utf-8", "replace")))
         choices, problems = _choices(parsed.choices, turn)
@@ -508,7 +481,7 @@ def _completion(answer: bytes, turn: int) -> Completion:
 
 
 def _tokens(answer: _Answer) -> Tokens | None:
-    """Those of the first choice; None where any is missing, or the endpoint counts others."""
+    """Return the first choice's tokens; None if one is missing or the endpoint counts others."""
     try:
         prompt = _PromptTokens(prompt_token_ids=answer.prompt_token_ids).prompt_token_ids
         choices = [_ChoiceTokens.model_validate(choice) for choice in answer.choices]
@@ -528,8 +501,6 @@ def _tokens(answer: _Answer) -> Tokens | None:
 
 @dataclass(frozen=True, slots=True)
 class _Usable:
-    """A choice that is a usable message."""
-
     message: Message
     finish_reason: str | None
     written: str
@@ -538,7 +509,7 @@ class _Usable:
 
 
 def _choices(raw: list[Any], turn: int) -> tuple[list[_Usable], list[str]]:
-    """The usable choices, and what is wrong with the others."""
+    """Return the usable choices, and what is wrong with the others."""
     usable: list[_Usable] = []
     problems: list[str] = []
     for item in raw:
@@ -570,7 +541,6 @@ def _doubt(why: str, value: Any) -> None:
 
 
 def _with_ids(message: Message, turn: int) -> Message:
-    """Return the message with an id for each call."""
     calls = tuple(
         call if call.id else call.model_copy(update={"id": f"call_{turn}_{place}"})
         for place, call in enumerate(message.tool_calls)
@@ -593,14 +563,14 @@ def _sum(count: int | None, other: int | None) -> int | None:
 
 
 def _pause(error: Exception) -> bool | float:
-    """Whether to ask again, and after how many seconds where the endpoint said so."""
+    """Return whether to ask again, and after how many seconds where the endpoint said so."""
     if not isinstance(error, _Again):
         return False
     return True if error.wait is None else error.wait
 
 
 def _retry_after(response: httpx2.Response) -> float | None:
-    """The header in seconds, bounded; a date, or nonsense, counts as not said."""
+    """Return the header in seconds, bounded; a date, or nonsense, counts as not said."""
     text = response.headers.get("retry-after", "").strip()
     if not text.isascii() or not text.isdigit():
         return None
@@ -608,7 +578,7 @@ def _retry_after(response: httpx2.Response) -> float | None:
 
 
 def _read_error(answer: bytes) -> str:
-    """The message of an error in OpenAI's form, else the beginning of what was sent."""
+    """Return the message of an error in OpenAI's form, else the beginning of what was sent."""
     try:
         value = parse_json(answer.decode("utf-8", "replace"))
     except ValueError:
@@ -620,7 +590,6 @@ def _read_error(answer: bytes) -> str:
 
 
 def _quoted(raw: bytes | bytearray) -> str:
-    """The beginning of a piece on one line."""
     text = " ".join(bytes(raw[: 4 * _QUOTED]).decode("utf-8", "replace").split())
     return f"{text[:_QUOTED]}..." if len(text) > _QUOTED else text or "(nothing)"
 

@@ -7,13 +7,13 @@ Subclass `Environment`, give it a name, tools, a policy and capabilities, and wr
     oracle     plays the gold actions, asks before each write, says the outputs (agents.py)
     evaluator  replays the agent's calls and the gold ones and compares the states (grading.py)
 
-Guarantee: an episode is a function of (task, seed, agent outputs). Therefore `generate` and
-`pristine` may use no clock, no global randomness and nothing outside their arguments;
-`kintsugi env check` proves it as far as it can be proved from outside.
+Guarantee: an episode is a function of (task, seed, agent outputs). So `generate` and `pristine` may
+use no clock, no global randomness and nothing outside their arguments. `kintsugi env check` tests
+this from outside.
 
-A task may also be data, with an id by content (task.py). Every environment finds such a task by its
-id, whatever its `task` does, once it is told where bodies are kept (`use_definitions`). Its first
-state is what `pristine` makes of its body, so a `pristine` that reads the id knows no such task.
+A task may also be data with an id by content (task.py). Every environment finds such a task by its
+id once it has a place for bodies (`use_definitions`), whatever its `task` does. `pristine` makes
+its first state from its body, so a `pristine` that reads the id does not know such a task.
 """
 
 from abc import ABC, abstractmethod
@@ -48,8 +48,7 @@ _DEFINITIONS: Final = 4096
 """Tasks by content that are kept at once, read from their bodies."""
 
 FindBody = Callable[[str], str | None]
-"""Function that returns the text of the body (task.py) of a task by content; None where it is not
-kept."""
+"""Function that returns the body (task.py) of a task by content; None where it is not kept."""
 
 
 class UnknownTask(KintsugiError):
@@ -75,7 +74,7 @@ _Rephrase = Callable[["Environment", TaskDefinition, int], TaskDefinition | None
 
 
 def _find_by_content(make: _MakeTask) -> _MakeTask:
-    """Have a `task` of a subclass be asked for no id by content."""
+    """Keep ids by content from a subclass's `task`."""
 
     @wraps(make)
     def task(self: "Environment", task_id: str) -> TaskDefinition:
@@ -85,8 +84,7 @@ def _find_by_content(make: _MakeTask) -> _MakeTask:
 
 
 def _keep_words(rephrase: _Rephrase) -> _Rephrase:
-    """Have a `rephrase` of a subclass be asked for no task by content: its words are no
-    generator's."""
+    """Keep tasks by content from a subclass's `rephrase`: its generator did not word them."""
 
     @wraps(rephrase)
     def find_other(self: "Environment", task: TaskDefinition, seed: int) -> TaskDefinition | None:
@@ -105,12 +103,11 @@ class Environment(ABC):
     capabilities: ClassVar[Mapping[str, str]]
     """Kind of task that it can generate -> what it demands of the agent, in one line."""
     constant: ClassVar[frozenset[str]] = frozenset()
-    """Kinds whose right outcome is the same whatever the state is. They are evaluated and never
-    trained on."""
+    """Kinds with one right outcome whatever the state is. They are evaluated, never trained on."""
     internal: ClassVar[frozenset[str]] = frozenset()
     """Arguments of tools whose values no user knows: the shop's own ids of things."""
     greeting: ClassVar[str | None] = None
-    """What the agent's side says before the user opens; no model samples it."""
+    """First words of the agent's side, before the user opens; no model samples them."""
     limits: ClassVar[Limits] = Limits()
     graded_endings: ClassVar[frozenset[str]] = frozenset()
     """Endings other than regular ones after which a transcript is graded as it stands."""
@@ -142,7 +139,6 @@ class Environment(ABC):
         self._find_body = find
 
     def _find_definition(self, task_id: str) -> TaskDefinition:
-        """Return the task with this id by content. Raises UnknownTask."""
         if task_id in self._definitions:
             return self._definitions[task_id]
         if task_id.partition("/")[0] != self.name:
@@ -164,23 +160,23 @@ class Environment(ABC):
 
     @abstractmethod
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """The task of this kind with this seed; its id is `task_id(capability, seed)`."""
+        """Return the task of this kind with this seed; its id is `task_id(capability, seed)`."""
 
     @abstractmethod
     def pristine(self, task: TaskDefinition) -> Database:
-        """The state in which a task begins. Not shared: `reset` forks and caches it."""
+        """Return the state in which a task begins. Not shared: `reset` forks and caches it."""
 
     @abstractmethod
     def policy(self, task: TaskDefinition) -> str:
-        """The system prompt: the rules the agent must keep; empty for none."""
+        """Return the system prompt: the rules the agent must keep; empty for none."""
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """The tools as the agent is shown them, in OpenAI's format."""
+        """Return the tools as the agent is shown them, in OpenAI's format."""
         own = self.toolset.schemas()
         return [*own, *self.user_toolset.schemas()] if task.solo and self.user_toolset else own
 
     def user_schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """The user's tools as a model that plays the user is shown them."""
+        """Return the user's tools as a model that plays the user is shown them."""
         return [] if task.solo or self.user_toolset is None else self.user_toolset.schemas()
 
     def open_tools(self, task: TaskDefinition, database: Database) -> ToolAccess:
@@ -193,11 +189,11 @@ class Environment(ABC):
     def select_schemas(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> list[dict[str, Any]]:
-        """Those of the schemas that the agent is shown at this point of its view."""
+        """Return the schemas that the agent is shown at this point of its view."""
         return self.schemas(task)
 
     def user(self, task: TaskDefinition) -> User:
-        """The exact user: what another one that plays is held against."""
+        """Return the exact user: what another one that plays is held against."""
         return ScriptUser(task)
 
     def make_user(self, task: TaskDefinition, seed: int) -> User:
@@ -206,33 +202,33 @@ class Environment(ABC):
         return self.user(task)
 
     def oracle(self, task: TaskDefinition) -> Agent:
-        """An agent that knows the gold actions and keeps the policy."""
+        """Return an agent that knows the gold actions and keeps the policy."""
         return GoldAgent(task, self.writes)
 
     def idle_agent(self, task: TaskDefinition) -> Agent:
-        """An agent that does nothing: every figure is read beside its own."""
+        """Return an agent that does nothing: every figure is read beside its own."""
         return NullAgent()
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """What in a transcript breaks the policy, one sentence each."""
+        """Return what in a transcript breaks the policy, one sentence each."""
         return ()
 
     def judge(
         self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[str, ...] | None:
-        """What is wrong by a part that grading.py has no rule for, one sentence each; None where
+        """Return the faults by a part that grading.py has no rule for, as sentences; None where
         this environment has none either, and the part stays open."""
         return None
 
     def measure(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[float, tuple[str, ...]] | None:
-        """The part MILESTONES of a transcript, between 0 and 1, and what was missed, one sentence
+        """Return a transcript's MILESTONES, between 0 and 1, and what was missed, one sentence
         each; None where this environment has no milestones, and the part stays open."""
         return None
 
     def categories(self, task: TaskDefinition) -> tuple[str, ...]:
-        """What a report groups a task by beside its capability; a task may have several."""
+        """Return what a report groups a task by beside its capability; a task may have several."""
         return ()
 
     @property
@@ -246,8 +242,6 @@ class Environment(ABC):
 
     @property
     def recorded_tool_roles(self) -> ToolRoles | None:
-        """What the events of this environment's rollouts carry of its catalog: no fold opens an
-        environment. None where diagnosis has the same catalog by name or by rule."""
         roles = self.catalog.roles
         return None if roles == self._default_catalog.roles else roles
 
@@ -274,7 +268,7 @@ class Environment(ABC):
         return own if user is None else own | _find_tools(user, "read")
 
     def reset(self, task: TaskDefinition) -> Database:
-        """A fresh state for one episode of the task."""
+        """Return a fresh state for one episode of the task."""
         key = self.state_key(task)
         if key not in self._states:
             while len(self._states) >= _PRISTINE_STATES:
@@ -283,7 +277,7 @@ class Environment(ABC):
         return self._states[key].fork()
 
     def digests(self, database: Database) -> Mapping[str, str]:
-        """The hashes of a state, by the names that recordings have for them."""
+        """Return the hashes of a state, by the names that recordings have for them."""
         return {"db_hash": database.digest()}
 
     def compare_states(self, expected: Database, actual: Database) -> tuple[Difference, ...]:
@@ -291,7 +285,7 @@ class Environment(ABC):
         return expected.difference(actual)
 
     def state_key(self, task: TaskDefinition) -> str:
-        """Tasks with equal keys begin in the same state."""
+        """Return a key that is equal for tasks that begin in the same state."""
         return task.id
 
     @property
@@ -300,7 +294,7 @@ class Environment(ABC):
         return {GENERATED: len(self.capabilities) * self.tasks_per_capability}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in a fixed order. Raises UnknownTask."""
+        """Yield the tasks of a split, in a fixed order. Raise UnknownTask."""
         if split != GENERATED:
             raise UnknownTask(
                 f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
@@ -310,8 +304,8 @@ class Environment(ABC):
                 yield self.generate(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id, for any seed, or by content (use_definitions). An override is
-        asked for no id by content. Raises UnknownTask."""
+        """Return the task with this id, also by content (use_definitions). An override is
+        asked for no id by content. Raise UnknownTask."""
         if is_content_id(task_id):
             return self._find_definition(task_id)
         if task_id.startswith(f"{self.name}/="):
@@ -330,12 +324,12 @@ class Environment(ABC):
         )
 
     def task_id(self, capability: str, seed: int) -> str:
-        """The id of a generated task."""
+        """Return the id of a generated task."""
         return f"{self.name}/{capability}/{seed}"
 
     def read_phrasing(self, task_id: str) -> tuple[str, int, int] | None:
         """Return capability, seed and phrasing of an id ENVIRONMENT/CAPABILITY/SEED/PHRASING; None
-        for any other id. Raises UnknownTask where there is no such task."""
+        for any other id. Raise UnknownTask where there is no such task."""
         original, _, phrasing = task_id.rpartition("/")
         if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
             return None
@@ -343,27 +337,23 @@ class Environment(ABC):
         return capability, int(original.rpartition("/")[2]), int(phrasing)
 
     def like(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """A fresh task of the same kind; None for one without a generator, because it was loaded
+        """Return a fresh task of the same kind; None without a generator, because it was loaded
         or its kind is none of the capabilities. Its id must give it again (`task`)."""
         if task.split != GENERATED or task.capability not in self.capabilities:
             return None
         return self.generate(task.capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """The same task in other words: with its first state, gold actions and criteria. Its id
-        must give it again (`task`). None where there are no other words, as here. An override is
-        asked for no task by content."""
+        """Return the task in other words, with its first state, gold actions and criteria; else
+        None. Its id must give it again (`task`). An override gets no task by content."""
         return None
 
     def mixture(
         self, shares: Mapping[str, float], seed: int = 0, first_task: int = 0
     ) -> Iterator[TaskDefinition]:
-        """An endless stream of generated tasks in which capabilities have these shares.
-
-        Shares are weights, scaled to sum to 1; `first_task` is the seed of the first task, and
-        each task has the next one, so that two streams that do not overlap share no task.
-        Raises UnknownTask for a capability that does not exist, ValueError for bad shares.
-        """
+        """Yield generated tasks without end, capabilities in these shares (weights). Seeds count up
+        from `first_task`, so streams that do not overlap share no task. Raise UnknownTask for an
+        unknown capability, ValueError for bad shares."""
         unknown = sorted(set(shares) - set(self.capabilities))
         if unknown:
             raise UnknownTask(

@@ -5,18 +5,16 @@
         party = agent if episode.turn is Party.AGENT else user
         episode.receive(party.reply(episode.view(episode.turn)))
 
-An agent's message with tool calls goes to the tools, which answer at once; any other goes to the
-user, and the user's to the agent. A user who has tools (dual control) calls them in the same way
-and stays at turn; neither party sees the other's calls. In a solo task there is no user: the agent
-begins, and its first message without a call ends the episode. This is tau2-bench's protocol in half
-duplex (its orchestrator): hops are counted, limits are looked at only between messages of agent and
-user, a stop token in the user's text ends the episode. Errors are counted apart for each party, so
-that a user who calls wrongly ends it as `user_error`. `play` drives one with parties that answer at
-once; evaluation.py drives many whose parties are far away.
+Tools answer an agent's calls at once; its other messages go to the user, and the user's to the
+agent. A user with tools (dual control) calls them the same way and stays at turn; neither party
+sees the other's calls. A solo task has no user: the agent begins, and its first message without a
+call ends the episode. This is tau2-bench's protocol in half duplex (its orchestrator): it counts
+hops, looks at limits only between messages of the parties, and ends at a stop token in the user's
+text. Errors are counted per party, so a user's wrong calls end it as `user_error`.
 
-The episode of a task with a prefix begins where the prefix ends. The prefix's calls are made again,
-so that the state has their writes; its messages stand in the transcript, marked as not sampled, and
-count for no limit and as no error of a party.
+An episode of a task with a prefix begins where the prefix ends. The prefix's calls are made again,
+so that the state has their writes. Its messages stand in the transcript as not sampled and count
+for no limit or error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -83,7 +81,7 @@ class Episode:
         seed: int = 0,
         limits: Limits | None = None,
     ) -> None:
-        """Raises PrefixMismatch."""
+        """Begin an episode of `task`. Raise PrefixMismatch."""
         self.environment = environment
         self.task = task
         self.seed = seed
@@ -100,13 +98,12 @@ class Episode:
         """The agent's calls that failed."""
         self.user_errors = 0
         self.malformed = 0
-        """The agent's calls that were wrong in themselves: no JSON, no such tool, arguments that do
-        not fit."""
+        """The agent's malformed calls: no JSON, no such tool, arguments that do not fit."""
         self.defects: list[str] = []
         """Exceptions that no tool should raise."""
         self.termination: Termination | None = None
         self.reason = ""
-        """Why it ended, in words, where the termination alone does not say."""
+        """Reason for the end, where the termination alone does not say."""
         self.turn: Party | None = Party.AGENT if task.solo else Party.USER
         policy = environment.policy(task)
         self._system = [Message(role="system", content=policy)] if policy else []
@@ -117,7 +114,7 @@ class Episode:
             self._replay(task.prefix)
 
     def receive(self, message: Message) -> None:
-        """A message of the party whose turn it is. Raises RuntimeError when it is over."""
+        """Take a message of the party whose turn it is. Raise RuntimeError when it is over."""
         if self.turn is None:
             raise RuntimeError(f"episode of {self.task.id} is over: {self.termination}")
         self._take(message)
@@ -140,9 +137,8 @@ class Episode:
         return other
 
     def take_as_prefix(self, known: Sequence[Message] = ()) -> None:
-        """Take what was said and called so far for the task's prefix: nobody wrote it in this
-        episode, and it counts for no limit and as no error. `known` are its first messages as an
-        earlier fork of the same episode has them in its prefix."""
+        """Take the conversation so far for the task's prefix: it is not sampled and counts for no
+        limit or error. `known` are its first messages as an earlier fork has them in its prefix."""
         self.steps = self.rounds = self.errors = self.user_errors = self.malformed = 0
         self.messages = [
             *known,
@@ -155,11 +151,8 @@ class Episode:
         ]
 
     def view(self, party: Party) -> list[Message]:
-        """What a party can see: the agent its policy, what was said, and its own calls with their
-        results; the user what was said, and its own calls with theirs.
-
-        The user's view has the roles of the transcript: its own messages are `user`.
-        """
+        """Return what a party can see: what was said, and its own calls with their results; the
+        agent also sees its policy. The user's own messages are `user`."""
         if party is Party.AGENT:
             if self.environment.user_toolset is None:
                 return [*self._system, *self.messages]
@@ -167,11 +160,10 @@ class Episode:
         return hide_calls(map(self._hear, self.messages), of="assistant")
 
     def _hear(self, message: Message) -> Message:
-        """Return a message as the user hears it."""
         return message if self.task.criteria.rules is None else remove_thought(message)
 
     def _replay(self, prefix: Sequence[Message]) -> None:
-        """Bring the episode to where a task's prefix ends. Raises PrefixMismatch."""
+        """Bring the episode to where a task's prefix ends. Raise PrefixMismatch."""
         begin = len(self.messages)
         for place, message in enumerate(prefix):
             if message.role == "tool":
@@ -288,8 +280,7 @@ class Episode:
 
 
 def _name_calls(message: Message, turn: int) -> Message:
-    """Return a message whose calls all have ids: recordings may lack them, and endpoints refuse a
-    conversation without."""
+    """Return a message whose calls all have ids, without which endpoints refuse a conversation."""
     if all(call.id for call in message.tool_calls):
         return message
     calls = tuple(
@@ -324,7 +315,7 @@ def hide_calls(messages: Iterable[Message], *, of: Requestor) -> list[Message]:
 
 
 def check_prefix(environment: Environment, task: TaskDefinition) -> None:
-    """Replay the prefix of a task, where it has one. Raises PrefixMismatch."""
+    """Replay the prefix of a task, where it has one. Raise PrefixMismatch."""
     if task.prefix:
         Episode(environment, task)
 

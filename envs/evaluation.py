@@ -5,14 +5,10 @@
         async for attempts in finished:
             ...
 
-Guarantees: tasks are made when their turn comes and attempts are forgotten when they were handed
-on, so memory follows the concurrency and not the number of tasks; an attempt is a function of task,
-run seed, trial and the players' outputs. A fault of the environment's own code names the task and
-stops everything: it is no failure of the agent. A fault of the players' machines leaves the attempt
-unjudged, and too many in a row stop everything too.
-
-Not covered: recording (producers/simulation.py), and what of a run was played before
-(daemon/evaluation/run.py).
+Guarantees: memory follows the concurrency, not the number of tasks. An attempt is a function of
+task, run seed, trial and the players' outputs. A fault of the environment's own code names the task
+and stops everything: it is no failure of the agent. A fault of the players' machines leaves the
+attempt unjudged, and too many in a row stop everything too.
 """
 
 import asyncio
@@ -41,8 +37,7 @@ FAILURES_IN_A_ROW: Final = 10
 """Attempts that machines may spoil one after the other before the run stops."""
 
 MAX_AGENT_CHARACTERS: Final = 16 << 20
-"""What an agent may write in one episode, arguments included: a thousand long novels of turns are
-no rollout, and an event has an end."""
+"""Most an agent may write in one episode, arguments included: an event has an end."""
 
 
 class EnvironmentFailure(KintsugiError):
@@ -63,8 +58,7 @@ class Setup:
     """None: the environment's."""
     shaping: Shaping = DEFAULT
     user_may_err: bool = False
-    """Whether the user is another than the environment's: its faults are looked for, and an attempt
-    with one is not judged (attribution/user_faults.py)."""
+    """Whether another user than the environment's plays; its faults leave an attempt unjudged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +82,10 @@ class Attempt:
     trial: int
     seed: int
     messages: tuple[Message, ...]
-    """Without the system prompt."""
+    """Messages without the system prompt."""
     termination: Termination
     reason: str
-    """Why it ended, where the termination does not say; may be empty."""
+    """Reason for the end, where the termination does not say; may be empty."""
     grade: Grade | None
     """None where a machine or the user failed: the agent is not judged for that."""
     reward: Reward | None
@@ -99,7 +93,6 @@ class Attempt:
     penalties: Mapping[str, float | None]
     """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
     usage: Usage
-    """Usage of the agent."""
     user_usage: Usage
     remarks: tuple[str, ...] = ()
     defects: tuple[str, ...] = ()
@@ -116,7 +109,7 @@ class Attempt:
 
 
 def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
-    """The verdict on an agent that only talks: every figure is read beside this one."""
+    """Return the verdict on an agent that only talks: every figure is read beside this one."""
     with environment_code(environment, f"task {task.id}", task):
         agent = environment.idle_agent(task)
         episode = play_locally(Episode(environment, task), agent, environment.user(task))
@@ -124,17 +117,17 @@ def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
 
 
 def make_environment_user(environment: Environment) -> Callable[[TaskDefinition, int], Player]:
-    """The environment's own user."""
+    """Return the environment's own user."""
     return lambda task, seed: LocalPlayer(environment.make_user(task, seed))
 
 
 def episode_seed(run_seed: int, task_id: str, trial: int) -> int:
-    """The seed of one attempt."""
+    """Return the seed of one attempt."""
     return Random(f"episode {run_seed} {task_id} {trial}").getrandbits(48)
 
 
 async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
-    """One attempt from reset to verdict. Raises EnvironmentFailure, EndpointRefusal."""
+    """Return one attempt from reset to verdict. Raise EnvironmentFailure, EndpointRefusal."""
     with environment_code(setup.environment, f"task {task.id}", task):
         seed = episode_seed(setup.seed, task.id, trial)
         episode = Episode(setup.environment, task, seed=seed, limits=setup.limits)
@@ -147,7 +140,6 @@ async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
 
 
 async def _converse(episode: Episode, agent: Player, user: Player) -> None:
-    """Both parties in turn until the episode is over. Raises AnswerFailure."""
     written = 0
     while episode.turn is not None:
         party = episode.turn
@@ -164,8 +156,7 @@ async def _converse(episode: Episode, agent: Player, user: Player) -> None:
 async def play_all(
     setup: Setup, plan: Iterable[tuple[TaskDefinition, int]], *, concurrency: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Play (task, trial) after (task, trial); yields what has finished since the last time. Raises
-    what `play_mixed` does."""
+    """Play (task, trial) pairs; yield and raise as `play_mixed` does."""
     mixed = ((setup, task, trial) for task, trial in plan)
     async with aclosing(play_mixed(mixed, concurrency=concurrency)) as finished:
         async for attempts in finished:
@@ -175,11 +166,8 @@ async def play_all(
 async def play_mixed(
     plan: Iterable[tuple[Setup, TaskDefinition, int]], *, concurrency: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Play task after task, each as its setup says; yields what has finished since the last time.
-
-    Raises EnvironmentFailure, EndpointRefusal, and EndpointUnavailable after `FAILURES_IN_A_ROW`;
-    everything that was finished before is yielded first.
-    """
+    """Play task after task, each as its setup says; yield new attempts. Raise EnvironmentFailure,
+    EndpointRefusal, and EndpointUnavailable after `FAILURES_IN_A_ROW`, after all that finished."""
     finished: asyncio.Queue[Attempt | Exception | None] = asyncio.Queue(maxsize=concurrency)
     coming = iter(plan)
 
@@ -204,8 +192,7 @@ async def play_mixed(
 async def _collect_attempts(
     finished: "asyncio.Queue[Attempt | Exception | None]", working: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Yield the queue's attempts in batches until all workers have ended; raise its first
-    exception."""
+    """Yield attempts in batches until all workers have ended; raise their first exception."""
     spoilt = 0
     while working:
         batch: list[Attempt] = []
@@ -230,7 +217,7 @@ async def _collect_attempts(
 
 
 def is_spoilt(attempt: Attempt) -> bool:
-    """Whether a machine failed in an attempt, rather than a party."""
+    """Return whether a machine failed in an attempt, rather than a party."""
     return attempt.termination is Termination.INFRASTRUCTURE_ERROR
 
 
@@ -245,7 +232,7 @@ def _make_outage_error(last: Attempt, count: int) -> EndpointUnavailable:
 def environment_code(
     environment: Environment, where: str, task: TaskDefinition | None = None
 ) -> Iterator[None]:
-    """The boundary where a fault of an environment's code is told apart from one of an agent. Of a
+    """Raise EnvironmentFailure for a fault of the environment's code that runs inside. Of a
     fault in a task that is made of a person's session nothing is quoted."""
     try:
         yield
@@ -261,8 +248,7 @@ def environment_code(
 
 
 def blame_user(episode: Episode) -> None:
-    """End a finished episode as `user_error` where its user, which is another than the
-    environment's, has a fault: it is not judged then."""
+    """End an episode as `user_error`, which is not judged, where its user has a fault."""
     if episode.termination in UNJUDGED:
         return
     fault = find_user_fault(episode.environment, episode.task, episode.messages)
@@ -351,13 +337,9 @@ def assess_recorded(
     messages: Sequence[Message],
     tokens: int | None,
 ) -> Assessment:
-    """Assess a transcript that another program recorded, as if it had been played here.
-
-    Its end counts as regular. Which calls were malformed, and which failed where the transcript
-    has no flag, is what the environment's tools answer when the calls are made again on a fresh
-    state. `tokens` are those that the model wrote; None: unknown, then the penalty for length is
-    unknown and not applied.
-    """
+    """Assess a transcript of another program as if it had been played here and ended regularly. The
+    environment's tools tell on a fresh state which calls were malformed, and which failed where a
+    flag is missing. `tokens` are the model's; where None, no length penalty applies."""
     flagged, malformed = flag_errors(environment, task, messages)
     conduct = conduct_of(flagged, environment.catalog, malformed, tokens)
     shaping = choose_shaping(task, DEFAULT)
@@ -365,13 +347,13 @@ def assess_recorded(
 
 
 def choose_shaping(task: TaskDefinition, shaping: Shaping) -> Shaping:
-    """The shaping of a task's rollouts: none where the reward is graded, because a penalty could
+    """Return the shaping of a task's rollouts: none for a graded reward, because a penalty could
     put a success below a failure that came close."""
     return shaping if task.criteria.milestones is None else UNSHAPED
 
 
 def penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:
-    """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
+    """Return what shaping takes away, at or below 0, for any reward; None if unknown."""
     components: dict[str, float | None] = dict(shape(0.0, conduct, shaping).components)
     del components["task"]
     if conduct.tokens is None:

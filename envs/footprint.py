@@ -1,13 +1,6 @@
-"""What an environment does, as hashes: what a check (checking.py) compares between processes.
-
-    Sample               an environment and some of its tasks
-    Trial                one of them, generated and played by agents that need no model
-    trial.footprint      its definition, first state and episodes as hashes
-    SecondProcess        the same sample in another process, with another order of sets
-
-Guarantee: whatever an environment raises becomes a failure with the stage it came from. Not
-covered: an environment that never returns.
-"""
+"""What an environment does, as hashes that a check (checking.py) compares between processes. An
+exception of an environment becomes a failure with the stage it came from. Not covered: an
+environment that never returns."""
 
 import json
 import os
@@ -56,11 +49,11 @@ class Sample(StrictModel):
     """Seed of the first generated task and of the random agent."""
 
     def open(self) -> Environment:
-        """The environment, new. Raises UnknownEnvironment, EnvironmentBroken."""
+        """Return the environment, new. Raise UnknownEnvironment, EnvironmentBroken."""
         return open_place(self.environment, benchmarks=self.benchmarks, paths=self.paths)
 
     def slots(self, environment: Environment) -> list[Slot]:
-        """The tasks. Raises UnknownTask for a split that does not exist."""
+        """Return the tasks. Raise UnknownTask for a split that does not exist."""
         if self.split == GENERATED and environment.capabilities:
             size = len(environment.capabilities) * environment.tasks_per_capability
             return list(islice(self._generate_slots(environment), self.tasks or size))
@@ -128,7 +121,7 @@ class Trial:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Code of the environment runs here; what it raises is kept as a failure."""
+        """Run the environment's code inside; keep what it raises as a failure."""
         try:
             yield
         except Exception as error:
@@ -162,12 +155,12 @@ REPEATED: Final = ("oracle", "random")
 
 
 def format_error(error: Exception) -> str:
-    """An exception in one line."""
+    """Return an exception in one line."""
     return f"{type(error).__name__}: {error}"
 
 
 def prepare_trials(environment: Environment, sample: Sample) -> list[Trial]:
-    """The tasks of a sample, and their first states. Raises UnknownTask for an unknown split."""
+    """Return a sample's tasks with their first states. Raise UnknownTask for an unknown split."""
     trials = [Trial(subject, make) for subject, make in sample.slots(environment)]
     for trial in trials:
         with trial.stage("generate"):
@@ -180,7 +173,7 @@ def prepare_trials(environment: Environment, sample: Sample) -> list[Trial]:
 
 
 def play_task(environment: Environment, task: TaskDefinition, agent: Agent) -> EpisodeResult:
-    """One graded episode."""
+    """Return one graded episode."""
     episode = play(Episode(environment, task), agent, environment.user(task))
     return EpisodeResult(
         environment.policy(task),
@@ -199,19 +192,18 @@ class Repeats:
         self.said = iter([m for m in messages if m.role == "assistant" and m.sampled is not False])
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next message; a stop where the other episode had ended."""
+        """Return the next message; a stop where the other episode had ended."""
         return next(self.said, Message(role="assistant", content=STOP))
 
 
 def hash_state(database: Database) -> str:
-    """sha256 of the state as it is now. `Database.digest` remembers untouched records, so a
-    record that was changed behind its back shows here alone."""
+    """Return the sha256 of the state. Unlike `Database.digest` it shows changes behind its back."""
     tables = {name: database[name] for name in database.names}
     return sha256(json.dumps(tables, sort_keys=True, default=str))
 
 
 def distinct_scenarios(environment: Environment) -> tuple[dict[str, int], dict[str, str]]:
-    """Per capability, how many of the first scenarios differ; and what was raised, by task id."""
+    """Return each capability's number of distinct scenarios, and errors by task id."""
     scenarios: dict[str, set[Scenario]] = {name: set() for name in environment.capabilities}
     failures: dict[str, str] = {}
     # Seed by seed, because tasks of one seed often share a database that is dear to make.
@@ -233,7 +225,7 @@ class Report:
     distinct: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     crashed: str = ""
-    """Its last words, where it could not report."""
+    """Last words of a process that could not report."""
 
 
 class SecondProcess:
@@ -257,7 +249,7 @@ class SecondProcess:
         return self
 
     def report(self) -> Report:
-        """What it saw."""
+        """Return what it saw."""
         out, error = self.process.communicate()
         if self.process.returncode:
             words = ["no word", *error.split("\n")]
@@ -277,7 +269,7 @@ class SecondProcess:
 
 
 def observe_sample(sample: Sample) -> dict[str, Any]:
-    """What a process sees of a sample."""
+    """Return what a process sees of a sample."""
     environment = sample.open()
     trials = prepare_trials(environment, sample)
     for trial in trials:

@@ -43,14 +43,11 @@ class Grade:
     """What a rollout was worth, unshaped."""
 
     parts: dict[Basis, float | None]
-    """1 or 0 for each part of the reward basis, MILESTONES between them; None where it needs a
-    judge."""
+    """1 or 0 for each part of the reward basis, MILESTONES between; None where it needs a judge."""
     difference: tuple[Difference, ...] = ()
-    """Where the state is not as expected; empty where DB is 1 or no part."""
+    """Differences from the expected state; empty where DB is 1 or no part."""
     missing: tuple[str, ...] = ()
-    """Outputs that were not said."""
     violations: tuple[str, ...] = ()
-    """What the environment found wrong."""
     irregular: str | None = None
     """The termination, where it alone makes the reward 0."""
     threshold: float = 1.0
@@ -58,8 +55,7 @@ class Grade:
 
     @property
     def reward(self) -> float | None:
-        """The product of the parts; None when it hangs on a judge alone. All parts are 0 or 1 but
-        MILESTONES, which is between them."""
+        """The product of the parts (0 or 1, MILESTONES between); None if only a judge decides."""
         if self.irregular is not None or 0.0 in self.parts.values():
             return 0.0
         known = [value for value in self.parts.values() if value is not None]
@@ -77,8 +73,7 @@ class Grade:
 
 
 class Grader:
-    """Judges transcripts of one task. The state that the gold actions leave is made once, when a
-    verdict first needs it."""
+    """Judges transcripts of one task. The gold state is made once, when a verdict needs it."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.environment = environment
@@ -127,8 +122,7 @@ class Grader:
         return Grade(parts, difference, missing, violations, irregular, threshold)
 
     def _compare_states(self, executed: Sequence[ExecutedCall]) -> tuple[Difference, ...]:
-        """Return where the transcript's state is not the gold one; nothing when no gold is
-        known."""
+        """Return where the transcript's state is not the gold one; nothing without known gold."""
         if self.task.criteria.gold_actions is None:
             return ()
         actual = replay(self.environment, self.task, executed)
@@ -155,14 +149,12 @@ def grade(
     messages: Sequence[Message],
     termination: str | None,
 ) -> Grade:
-    """Judge a transcript (without system prompt) of a task. Pure; raises nothing for any
-    transcript."""
+    """Judge a transcript (without system prompt) of a task. Pure; no transcript makes it raise."""
     return Grader(environment, task).grade(messages, termination)
 
 
 def replay_gold(environment: Environment, task: TaskDefinition) -> Database:
-    """The state that the gold actions of both parties leave; an error of one of them is part of the
-    task."""
+    """Return the state that both parties' gold actions leave; their errors are part of the task."""
     database = environment.reset(task)
     tools = environment.open_tools(task, database)
     for action in task.criteria.gold_actions or ():
@@ -173,7 +165,7 @@ def replay_gold(environment: Environment, task: TaskDefinition) -> Database:
 def replay(
     environment: Environment, task: TaskDefinition, executed: Sequence[ExecutedCall]
 ) -> Database:
-    """The state that the writes of both parties leave; whatever else was called changes nothing."""
+    """Return the state that the writes of both parties leave; other calls change nothing."""
     database = environment.reset(task)
     tools, changes = environment.open_tools(task, database), environment.changes
     for item in executed:
@@ -192,12 +184,8 @@ def compare_states(
 def flag_errors(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> tuple[list[Message], int]:
-    """Return a transcript with the flags that a recorder without our tools leaves out, and how
-    many of the agent's calls were malformed.
-
-    Each call that was answered is made again, in order, on a fresh state. A result that says
-    already whether it is an error keeps its word.
-    """
+    """Return a transcript with the error flags that other recorders leave out, and the number of
+    malformed agent calls. Answered calls are made again on a fresh state; known flags stay."""
     tools = environment.open_tools(task, environment.reset(task))
     places = {id(message): place for place, message in enumerate(messages)}
     flagged, malformed = list(messages), 0
@@ -216,7 +204,7 @@ def flag_errors(
 def find_absent_outputs(
     outputs: Sequence[str], messages: Sequence[Message], by_value: bool = False
 ) -> tuple[str, ...]:
-    """The outputs that no text of the agent contains; `by_value`: that none says (numerals.py)."""
+    """Return the outputs in no text of the agent; with `by_value`, unsaid ones (numerals.py)."""
     texts = [
         message.text for message in messages if message.role == "assistant" and message.content
     ]
@@ -229,12 +217,9 @@ def find_absent_outputs(
 
 
 def find_absent_actions(criteria: Criteria, executed: Sequence[ExecutedCall]) -> tuple[Action, ...]:
-    """The gold actions that no call matches.
-
-    Of an action with `compare` these arguments count, else those that the call itself has: a call
-    without arguments matches any (tau2-bench is that lenient). A task with rules is not: there all
-    arguments count where `compare` is None, and a call must not have failed.
-    """
+    """Return the gold actions that no call matches. The arguments in `compare` count, else those
+    that the call has: a call without arguments matches any (tau2-bench). In a task with rules all
+    arguments count where `compare` is None, and a call must not have failed."""
     matches = _matches if criteria.rules is None else _matches_strictly
     return tuple(
         action

@@ -42,7 +42,7 @@ class LocalPlayer:
         self.party = party
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """Its answer."""
+        """Return its answer."""
         return self.party.reply(messages)
 
 
@@ -65,7 +65,7 @@ class ModelAgent:
         self.usage = Usage()
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """What the model says or calls next."""
+        """Return what the model says or calls next."""
         completion = await self.endpoint.complete(
             messages,
             tools=self.tools(messages) if callable(self.tools) else self.tools,

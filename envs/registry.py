@@ -1,23 +1,21 @@
-"""Find environments by name or by path (what makes tasks executable).
+"""Find environments by name or by path.
 
     built-in       shop, retail, airline, telecom, bfcl, toolsandbox
     entry points   a distribution that declares `kintsugi.environments`
     paths          Python files, and folders of them, that the settings or a command name
 
 An environment of a file is every concrete subclass of `Environment` that the file itself defines.
-Finding the files' names means importing them, and a file is code that runs with our rights: name
-only files you would run.
-
+Finding names means importing the files, which run with our rights: name only files you would run.
 The source of the name decides how it is opened:
 
     open_environment   a name from any source: no path is ever followed
-    open_from_event      what an event of ours says: a name, or a file that the settings name
+    open_from_event    what an event of ours says: a name, or a file that the settings name
     open_place         what the operator says, in a setting or a command: a name or any path
 
-Guarantee: a name means one environment, or an error names both. What came with a request, an
-imported file or an event runs no file that the settings do not name. Each time a file is opened it
-is read anew, and nothing is written beside it. Not covered: a file that imports its neighbours;
-make such an environment a distribution with an entry point.
+Guarantee: a name means one environment, or an error names both. A request, an imported file or an
+event runs no file that the settings do not name. Each opening reads a file anew and writes nothing
+beside it. Not covered: a file that imports its neighbours; make it a distribution with an entry
+point.
 """
 
 import inspect
@@ -54,7 +52,7 @@ _CLASSES: Final = {
 }
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-"""What an environment may be called: its name is the first part of its tasks' ids."""
+"""Form of an environment's name, which is the first part of its tasks' ids."""
 
 _SHOWN: Final = 200
 """How many characters of an unknown name an error quotes."""
@@ -82,7 +80,7 @@ class EnvironmentEntry:
     source: str
     """`built-in`, the distribution and its version, or the file."""
     load: Callable[[], type[Environment]]
-    """Its class. Raises EnvironmentBroken."""
+    """Returns its class. Raises EnvironmentBroken."""
     file: Path | None = None
     """File that defines it, where it was found by a path."""
 
@@ -95,17 +93,14 @@ class EntryFault:
     """Its name, or that of the file."""
     source: str
     error: KintsugiError
-    """Why not, with the remedy."""
+    """Reason with the remedy."""
 
 
 def open_environment(
     name: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
-    """The environment of this name. What looks like a path is no name, and is not looked at.
-
-    `benchmarks` is the operator's folder of real tasks, `paths` the files and folders of the
-    settings. Raises UnknownEnvironment, EnvironmentBroken.
-    """
+    """Return the environment of this name, never of a path. `benchmarks` is the folder of real
+    tasks, `paths` the settings' files and folders. Raise UnknownEnvironment, EnvironmentBroken."""
     if NAME.fullmatch(name) is None:
         raise UnknownEnvironment(
             f"{name[:_SHOWN]!r} is no environment's name: one is small letters, digits, _ and -, a "
@@ -117,11 +112,8 @@ def open_environment(
 def open_place(
     name_or_path: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
-    """The environment of this name, or the one that this file defines; of several, FILE:NAME.
-
-    Runs the file, so only for what an operator wrote: a setting, an argument of a command, the spec
-    of a process that was started by hand or by us. Raises UnknownEnvironment, EnvironmentBroken.
-    """
+    """Return the environment of this name, or of this file; of several, FILE:NAME. It runs the
+    file, so the path must come from an operator. Raise UnknownEnvironment, EnvironmentBroken."""
     entry = (
         _find_by_path(name_or_path)
         if _is_path(name_or_path)
@@ -137,18 +129,14 @@ def open_from_event(
     paths: Sequence[Path] = (),
     places: Sequence[str] = (),
 ) -> Environment:
-    """The environment that an event names: by its name, or as `locate` wrote it.
-
-    `places` are those that the settings name otherwise than by `paths`, by name or path. Raises
-    UnknownEnvironment, also for a file that neither names, and EnvironmentBroken.
-    """
+    """Return an event's environment, by name or as `locate` wrote it. `places` are other settings'
+    names and paths. Raise UnknownEnvironment (also for other files), EnvironmentBroken."""
     check_place(place, paths=paths, places=places)
     return open_place(place, benchmarks=benchmarks, paths=paths)
 
 
 def check_place(place: str, *, paths: Sequence[Path] = (), places: Sequence[str] = ()) -> None:
-    """Refuse the path of a file that the settings do not name; nothing is run. Raises
-    UnknownEnvironment."""
+    """Raise UnknownEnvironment for a file that the settings do not name; nothing is run."""
     if not _is_path(place):
         return
     file = _file_of(place)
@@ -161,8 +149,7 @@ def check_place(place: str, *, paths: Sequence[Path] = (), places: Sequence[str]
 
 
 def _holds(path: Path, file: Path) -> bool:
-    """Whether a file is what a setting names, or one of those that are looked at in the folder that
-    it names."""
+    """Return whether a setting's path is the file, or a folder in which the file is looked for."""
     if file.resolve() == path.resolve():
         return True
     return file.resolve().parent == path.resolve() and _is_candidate(file.resolve())
@@ -173,7 +160,7 @@ def _is_candidate(file: Path) -> bool:
 
 
 def is_away(path: Path) -> bool:
-    """Whether a file or folder that a setting names is not there now, or is a folder in which
+    """Return whether a setting's file or folder is not there now, or is a folder in which
     nothing is, as where a disk is not mounted."""
     try:
         return not any(path.iterdir()) if path.is_dir() else not path.is_file()
@@ -182,14 +169,13 @@ def is_away(path: Path) -> bool:
 
 
 def _file_of(text: str) -> Path:
-    """The file or folder of FILE or FILE:NAME."""
     place, colon, _ = text.rpartition(":")
     return Path(place if colon else text).expanduser().absolute()
 
 
 def locate(name_or_path: str, paths: Sequence[Path] = ()) -> str:
-    """What opens the same one without `paths`, in another process of this machine: its name, or
-    FILE:NAME. Raises UnknownEnvironment, EnvironmentBroken."""
+    """Return what opens it without `paths` in another process of this machine: its name, or
+    FILE:NAME. Raise UnknownEnvironment, EnvironmentBroken."""
     entry = (
         _find_by_path(name_or_path)
         if _is_path(name_or_path)
@@ -199,10 +185,8 @@ def locate(name_or_path: str, paths: Sequence[Path] = ()) -> str:
 
 
 def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
-    """Every environment there is: built-in ones, then those of distributions, then of files.
-
-    Raises EnvironmentBroken where two have one name or a file cannot be imported.
-    """
+    """Return the environments: built-in, of distributions, of files. Raise EnvironmentBroken where
+    two have one name or a file cannot be imported."""
     entries, broken = survey(paths)
     if broken:
         raise broken[0].error
@@ -212,8 +196,7 @@ def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
 def survey(
     paths: Sequence[Path] = (),
 ) -> tuple[list[EnvironmentEntry], list[EntryFault]]:
-    """Return the environments there are, in the order of `environments`, and what is in the way of
-    others."""
+    """Return the environments in the order of `environments`, and the faults of others."""
     known: dict[str, EnvironmentEntry] = {}
     broken: list[EntryFault] = []
     for entry in chain(_builtin_entries(), _plugin_entries(), *map(_survey_path, paths)):
@@ -230,7 +213,7 @@ def survey(
 
 
 def _survey_path(path: Path) -> Iterator[EnvironmentEntry | EntryFault]:
-    """The environments of a file or folder of the settings, and its files that cannot be used."""
+    """Yield the environments of a setting's file or folder, and its unusable files."""
     try:
         files = _list_files(path)
     except UnknownEnvironment as error:
@@ -261,7 +244,6 @@ def _find_by_name(name: str, paths: Sequence[Path]) -> EnvironmentEntry:
 
 
 def _find_by_path(text: str) -> EnvironmentEntry:
-    """The one environment of a file or folder, or the one of this name: FILE:NAME."""
     _, colon, name = text.rpartition(":")
     file = _file_of(text)
     entries = [entry for entry in _in_path(file) if not colon or entry.name == name]
@@ -312,13 +294,11 @@ def _from_entry_point(point: EntryPoint, owner: str) -> type[Environment]:
 
 
 def _in_path(path: Path) -> Iterator[EnvironmentEntry]:
-    """The environments of a file, or of the files of a folder."""
     return chain.from_iterable(map(_in_file, _list_files(path)))
 
 
 def _list_files(path: Path) -> list[Path]:
-    """The file, or the files of the folder, that may define environments. Raises
-    UnknownEnvironment."""
+    """Return the files that may define environments. Raise UnknownEnvironment."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if _is_candidate(file))
         if not files:
@@ -343,7 +323,6 @@ def _already(cls: type[Environment]) -> type[Environment]:
 
 
 def _find_classes(file: Path) -> list[type[Environment]]:
-    """The environments that a file defines. Raises EnvironmentBroken."""
     module = _import_file(file)
     classes = [value for value in vars(module).values() if inspect.isclass(value)]
     own = [
@@ -362,7 +341,7 @@ def _find_classes(file: Path) -> list[type[Environment]]:
 
 
 def _is_base(cls: type[Environment], own: Sequence[type[Environment]]) -> bool:
-    """Whether it is unfinished and another class of the file finishes it."""
+    """Return whether a class is unfinished and another class of the file finishes it."""
     return bool(_list_gaps(cls)) and any(issubclass(o, cls) for o in own if o is not cls)
 
 
@@ -384,7 +363,7 @@ def _import_file(file: Path) -> ModuleType:
 
 
 def _line(error: BaseException, file: Path) -> int:
-    """The last line of the file that ran, or that could not be parsed."""
+    """Return the last line of the file that ran, or that could not be parsed."""
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return error.lineno or 0
     frames = traceback.extract_tb(error.__traceback__)
@@ -397,7 +376,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _check(cls: type[Environment], where: str) -> None:
-    """Whether the class is complete; raises EnvironmentBroken and names what is missing."""
+    """Raise EnvironmentBroken, which names the fault, for an incomplete or wrong class."""
     missing = _list_gaps(cls)
     if missing:
         raise EnvironmentBroken(f"{where} is incomplete; it lacks {'; '.join(missing)}")

@@ -1,12 +1,12 @@
-"""The shaped reward: the task's reward less capped penalties that never reorder two rollouts of
-different success.
+"""The shaped reward: the task's reward less capped penalties. Guarantee: they never reorder two
+rollouts of different success.
 
     R = R_task - p_auth [a write before authentication] - min(p_fmt N_fmt, cap_fmt)
                - min(p_rep N_rep, cap_rep) - min(p_len max(0, L - L_0), cap_len),   R >= floor
 
-after SENTINEL (arXiv 2606.12908), whose constants were not published: the defaults are ours. The
-penalties of a success sum to less than 1, so any success is above any failure, whose reward is at
-most 0; a success without authentication falls below the failure threshold and reaches diagnosis.
+Source: SENTINEL (arXiv 2606.12908), whose constants were not published; the defaults are ours. The
+penalties of a success sum to less than 1, so it stays above any failure, which is at most 0. A
+success without authentication falls below the failure threshold and reaches diagnosis.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,15 +28,15 @@ class Shaping(StrictModel):
     """The penalties and their default weights."""
 
     authentication: float = Field(default=0.5, ge=0)
-    """Once, for a write before the first successful authentication."""
+    """Penalty, once, for a write before the first successful authentication."""
     format: float = Field(default=0.05, ge=0)
-    """Per malformed call."""
+    """Penalty per malformed call."""
     format_cap: float = Field(default=0.1, ge=0)
     repetition: float = Field(default=0.02, ge=0)
-    """Per call that repeats the one before it."""
+    """Penalty per call that repeats the one before it."""
     repetition_cap: float = Field(default=0.1, ge=0)
     length: float = Field(default=2e-5, ge=0)
-    """Per token above the budget."""
+    """Penalty per token above the budget."""
     length_cap: float = Field(default=0.1, ge=0)
     length_budget: int = Field(default=6144, ge=0)
     """Tokens the agent may write for nothing."""
@@ -79,8 +79,7 @@ class Reward:
 
 
 def shape(task_reward: float, conduct: Conduct, shaping: Shaping = DEFAULT) -> Reward:
-    """The shaped reward of a rollout whose unshaped one is 0 or 1; between them with `UNSHAPED`
-    alone."""
+    """Return the shaped reward. A `task_reward` strictly between 0 and 1 needs `UNSHAPED`."""
     excess = max(0, (conduct.tokens or 0) - shaping.length_budget)
     components = {
         "task": task_reward,
@@ -100,7 +99,7 @@ def conduct_of(
     malformed: int,
     tokens: int | None = None,
 ) -> Conduct:
-    """The counts of a transcript. What the task's prefix did is the agent's knowledge and not its
+    """Count a transcript's conduct. The task's prefix is the agent's knowledge and not its
     conduct. `malformed` is the episode's own count."""
     return Conduct(
         unauthenticated_write=_has_early_write(messages, catalog),
@@ -124,9 +123,8 @@ def _has_early_write(messages: Sequence[Message], catalog: ToolCatalog) -> bool:
 
 
 def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[bool]:
-    """Yield, for each call of the agent, whether it repeats the one before it, with no user message
-    between. The call after a write that took effect is no repetition: it reads, or changes, another
-    state."""
+    """Yield for each call of the agent whether it repeats the call before, with no user message
+    between. A call after an effective write is no repetition: the state is another one."""
     last: tuple[str, str] | None = None
     turn = 0
     for item in executed_calls(messages):
@@ -141,7 +139,7 @@ def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[
 
 
 def _make_call_key(call: ToolCall) -> tuple[str, str] | None:
-    """What two equal calls share; None where the arguments are such that no tool looks at them."""
+    """Return what two equal calls share; None for arguments that no tool looks at."""
     if not isinstance(call.arguments, str) and unusable(call.arguments) is not None:
         return None
     return call.name, exact_json(call.arguments)

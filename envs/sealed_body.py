@@ -5,10 +5,9 @@
     text = write_sealed(task.environment, stored)    what stands for the body in tables and files
     open_body(task.id, text, find_key)       the text of the body; None where the person was erased
 
-Whoever looks up bodies does it through `open_body`, which returns others as they are. The id is the
-sha256 of the body with its salt, so what was opened is checked as any body is (task.py). The salt
-follows from the key: the same task has the same id again, and once the key is destroyed, nobody
-can tell the id of a guess. Not covered: who may have the key.
+Read bodies through `open_body`, which returns unsealed ones as they are. The id is the sha256 of
+the body with its salt and checks what was opened (task.py). The salt follows from the key: the same
+task has the same id again, and without the key the id cannot be told from a guess.
 """
 
 import base64
@@ -60,8 +59,7 @@ def seal_body(task: TaskDefinition, key: Key) -> SealedDefinition:
 
 
 def write_sealed(environment: str, stored: SealedDefinition) -> str:
-    """Return the text that stands for a sealed body: JSON with what is nobody's in the open, where
-    a definition has it."""
+    """Return the text for a sealed body: JSON with environment, key id, ciphertext and origin."""
     fields: dict[str, Any] = {
         "environment": environment,
         _KEYID: stored.keyid,
@@ -86,10 +84,8 @@ def find_seal(text: str) -> str | None:
 
 
 def open_body(task: str, text: str, find_key: FindKey) -> str | None:
-    """Return the text of the body of a task: one that is not sealed as it is, a sealed one opened
-    with its key; None where its person was erased. Raises BadDefinition for what the key did not
-    seal, or is no body of the task, in words that quote nothing of it; and what `find_key`
-    raises."""
+    """Return a task's body, opened with its key if it is sealed; None where its person was erased.
+    Raise BadDefinition, without quoting, for another key or body, and `find_key`'s errors."""
     keyid = find_seal(text)
     if keyid is None:
         return text
@@ -113,5 +109,4 @@ def open_body(task: str, text: str, find_key: FindKey) -> str | None:
 
 
 def _context(task: str) -> str:
-    """Return the context that a sealed body is authenticated with."""
     return f"task {task}"

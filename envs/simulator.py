@@ -1,17 +1,15 @@
 """A user played by a model: the scenario in its system prompt, the roles turned around.
 
-The model sees what was said and no call of the agent; for it the agent is the `user`. Where the
-task gives the user tools it may call them, and sees its own calls and results. One of the stop
-tokens (users.py) in its text hangs up. It can give several candidates for a line: what breaks a
-rule is dropped (`find_breach`), and of the rest the same model is asked for the number of the best.
-Where that choice fails the first counts, and `remarks` says so; of a model that was trained to play
-users it is the most likely one. A line that names an id or a long number which the user cannot know
-counts only where no other does without: others are asked for before.
+The model sees what was said and no call of the agent, which is its `user`. It may call the tools
+that the task gives the user and sees their results. A stop token (users.py) in its text hangs up.
+Of several candidates for a line, those that break a rule (`find_breach`) are dropped, and the same
+model chooses the best. Where that fails the first counts (for a model trained to play users, the
+likeliest), and `remarks` says so. A line with an id or a long number that the user cannot know
+counts only where no other line comes.
 
-Guarantee: its failure is not the agent's: the episode ends as `user_error` or
-`infrastructure_error`, and is not judged. One exception: where the agent wrote so much that the
-model cannot read it, the episode ends as `context_window_exceeded`, which is judged. Else writing
-would be a way out of every failure.
+Guarantee: the model's failure is not the agent's: the episode ends unjudged, as `user_error` or
+`infrastructure_error`. The exception is an agent that writes more than the model can read: the
+episode ends as `context_window_exceeded`, which is judged. Else writing would avoid every failure.
 """
 
 import re
@@ -78,7 +76,7 @@ one message either call tools or write to the agent.
 """
 
 _OPEN: Final = "(The agent is there. Write your first message.)"
-"""What the model is told before the first message: many chat templates need a first line."""
+"""Line before the first message: many chat templates need one."""
 
 _CHOOSE: Final = """\
 Below are a customer's situation, a conversation with a support agent, and numbered candidates for
@@ -89,7 +87,7 @@ Answer with its number alone.
 
 _LABEL: Final = r"(?m)^\W*(agent|assistant|support|representative|system|tool)\W*:"
 _CALL_MARK: Final = "<tool_call>"
-"""What begins a call in Hermes' format; nothing is left of it in a message that could be read."""
+"""Beginning of a call in Hermes' format; no trace of it is left in a readable message."""
 _NUMBER: Final = re.compile(r"\d+")
 _OWN_OVERFLOW: Final = 0.8
 """Share of what a user reads from which on a context that it exceeds is the agent's doing."""
@@ -105,7 +103,6 @@ class LineRequest:
     """Answers that are asked for; fewer may come."""
     seed: int
     is_choice: bool
-    """Whether it is to name the best of several lines."""
     is_likeliest: bool = False
     """Whether the most likely answer is wanted. As a choice, it is sampled at temperature 0."""
 
@@ -129,8 +126,7 @@ _CHARACTERS_PER_TOKEN: Final = 3
 _LINE_TOKENS: Final = 512
 """Tokens of a line whose length the endpoint alone limits, for estimates."""
 _MOST_CHARACTERS_PER_TOKEN: Final = 32
-"""A high guess of the mean over a line, so that no line within its tokens is longer: whatever the
-language and the tokenizer, text has less than ten."""
+"""A high guess of the mean over a line: text has less than ten in any language and tokenizer."""
 _MOST_LINE_TOKENS: Final = 4096
 """Bound on the tokens of a line whose length the endpoint alone limits."""
 
@@ -170,8 +166,8 @@ class TokenMeter:
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Count what is played inside as a part, and keep the count. Raises UserBudgetSpent before
-        anything is played."""
+        """Count what is played inside as a part, and keep it. Raise UserBudgetSpent before
+        playing."""
         self.check(part)
         before = self.spent
         try:
@@ -187,15 +183,13 @@ LineSteps = Generator[LineRequest, Sequence[Candidate], Message]
 
 
 class LineWriter:
-    """Decides what a model that plays a user is asked, and which of its answers counts; asking is
-    the caller's.
+    """Decides what a model that plays a user is asked and which answer counts; the caller asks.
 
-        steps = writer.write(messages)
-        request = next(steps)
-        while True:
-            request = steps.send([Candidate(...), ...])     or steps.throw(AnswerFailure(...))
-
-    StopIteration brings the user's next message.
+    steps = writer.write(messages)
+    request = next(steps)
+    while True:
+        request = steps.send([Candidate(...), ...])     or steps.throw(AnswerFailure(...))
+                                                        StopIteration has the user's message
     """
 
     def __init__(
@@ -219,11 +213,11 @@ class LineWriter:
         self.answers = 0
         """Lines and calls that the model wrote for the user, those that were dropped included."""
         self.breaches: list[str] = []
-        """Which rule was broken, of each answer that was dropped."""
+        """Broken rule of each dropped answer."""
 
     def write(self, messages: Sequence[Message]) -> LineSteps:
-        """Write the user's next message. Raises AnswerFailure (for the agent's account only where
-        the agent's words fill the context)."""
+        """Write the user's next message. Raise AnswerFailure, the agent's only if it fills the
+        context."""
         try:
             candidates = yield from self._collect(messages)
             if self.trained:
@@ -295,8 +289,7 @@ class LineWriter:
         )
 
     def _find_unknown(self, line: str, messages: Sequence[Message]) -> str | None:
-        """Return an id or a long number in a line that neither the situation nor what was said has;
-        None where there is none."""
+        """Return an id or long number that neither situation nor conversation has; else None."""
         values = [word for word in split_words(line) if is_value(word)]
         if not values:
             return None
@@ -306,7 +299,6 @@ class LineWriter:
     def _choose(
         self, messages: Sequence[Message], lines: Sequence[str]
     ) -> Generator[LineRequest, Sequence[Candidate], str]:
-        """Return the candidate that the model chooses; the first where it does not."""
         spoken = [message for message in messages if message.text and message.role != "tool"]
         conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in spoken)
         numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
@@ -360,7 +352,7 @@ class ModelUser:
         return self._writer.remarks
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """The user's next line. Raises AnswerFailure, as `LineWriter.write` does, UserRefusal."""
+        """Return the user's next line. Raise as `LineWriter.write` does, and UserRefusal."""
         steps = self._writer.write(messages)
         try:
             request = next(steps)
@@ -429,8 +421,7 @@ def make_user(
     *,
     meter: TokenMeter | None = None,
 ) -> ModelUser:
-    """Return the player of a user that a model behind an endpoint plays; `meter` counts its
-    tokens."""
+    """Return a model behind an endpoint as a user's player; `meter` counts its tokens."""
     is_adapter = isinstance(user, AdapterUser)
     # States explicitly what a checkpoint's generation settings would change of our own adapter.
     neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -453,7 +444,6 @@ def _estimate_tokens(request: LineRequest) -> int:
 
 
 def _count_characters(message: Message) -> int:
-    """Return the length of a message: of its text and of its calls' names and arguments."""
     calls = sum(len(call.name) + len(str(call.arguments)) for call in message.tool_calls)
     return len(message.text) + calls
 
@@ -461,9 +451,8 @@ def _count_characters(message: Message) -> int:
 def build_user_view(
     scenario: str, messages: Sequence[Message], *, acts: bool, trained: bool = False
 ) -> list[Message]:
-    """Return what a model that plays a user reads: the rules, its situation, and what was said with
-    the roles turned around. `acts`: whether the user has tools; `trained`: whether the model was
-    trained to play users, and so is shown its situation alone."""
+    """Return a model's view as the user: rules, situation, and the conversation with roles turned
+    around. `acts`: it has tools; `trained`: it sees the situation alone."""
     if trained:
         return _build_short_view(scenario, messages)
     rules = _TOOL_RULES + _RULES if acts else _RULES
@@ -471,9 +460,8 @@ def build_user_view(
 
 
 def _build_short_view(scenario: str, messages: Sequence[Message]) -> list[Message]:
-    """Return the situation as the first message of the other side, and what was said. What the
-    agent said before the user opens follows it in the same message: chat templates want turns. Each
-    prompt so begins with the one before it, and is read from there on."""
+    """Return the situation as the other side's first message, then the conversation. What the agent
+    says first joins it, as chat templates want turns. Each prompt begins with the one before it."""
     lines = swap_roles(messages) if messages else []
     if lines and lines[0].role == "user":
         return [Message(role="user", content=f"{scenario}\n\n{lines[0].text}"), *lines[1:]]
@@ -481,7 +469,7 @@ def _build_short_view(scenario: str, messages: Sequence[Message]) -> list[Messag
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:
-    """What was said as the user's model sees it: the agent speaks as `user`. The user's own calls
+    """Return the conversation for the user's model: the agent is `user`. The user's own calls
     and their results stay with it."""
     lines = [_swap_role(message) for message in messages]
     return lines or [Message(role="user", content=_OPEN)]
@@ -498,8 +486,7 @@ def _swap_role(message: Message) -> Message:
 
 
 def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str | None:
-    """Return which rule a candidate breaks, in words; None for a usable one. `acts`: whether the
-    user has tools."""
+    """Return which rule a candidate breaks; None for a usable one. `acts`: the user has tools."""
     text = message.text.strip()
     if message.tool_calls:
         return None if acts else "it calls a tool"
@@ -515,14 +502,14 @@ def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str |
 
 
 def parse_number(text: str, count: int) -> int | None:
-    """The one number from 1 to `count` that a text names; None for none or several."""
+    """Return the one number from 1 to `count` that a text names; None for none or several."""
     named = {int(digits) for digits in _NUMBER.findall(text[:1000]) if len(digits) < 4}
     valid = [number for number in named if 1 <= number <= count]
     return valid[0] if len(valid) == 1 else None
 
 
 def _spoke(messages: Sequence[Message]) -> bool:
-    """Whether the user has said something; a call of a tool says nothing."""
+    """Return whether the user has said something; a call of a tool says nothing."""
     return any(message.role == "user" and not message.tool_calls for message in messages)
 
 

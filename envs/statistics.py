@@ -11,14 +11,12 @@ all succeed; Repair@m is that of pass@k (Chen et al. 2021), the chance that one 
 without a verdict (None) are left out.
 
 Intervals are Gaffke's (2005; Learned-Miller and Thomas 2020): a Bayesian bootstrap over the tasks
-and one more, imagined task, worth 0 for the lower bound and 1 for the upper. A plain percentile
-bootstrap sees only the spread it was shown: of 16 tasks that all pass it says [1, 1], and where
-most values are equal its "95 %" held the truth in 53 % of our simulated suites of 16 tasks. The
-imagined task stands for what was not seen. For one trial per task the bounds are those of Clopper
-and Pearson (16 of 16: [.79, 1]); no distribution is known for which they hold less often than they
-say. The price: with 50 tasks they are 5 to 40 % wider than the percentile's, most for nearly
-perfect agents. All tasks must be drawn from one population: a bound says nothing about a capability
-that no task was drawn from.
+and one imagined task, worth 0 for the lower bound and 1 for the upper. A plain percentile bootstrap
+says [1, 1] of 16 tasks that all pass, and its "95 %" held the truth in 53 % of our simulated suites
+of 16 tasks. For one trial per task the bounds are those of Clopper and Pearson (16 of 16: [.79,
+1]); no distribution is known for which they hold less often than they say. With 50 tasks they are 5
+to 40 % wider than the percentile's. All tasks must be drawn from one population: a bound says
+nothing about a capability that no task was drawn from.
 """
 
 from collections import Counter
@@ -48,7 +46,7 @@ class Interval:
 
 
 def most_trials(outcomes: Outcomes) -> int:
-    """The largest k that every task can count for: the fewest judged trials of any; 0 without."""
+    """Return the largest k for every task: the fewest judged trials of any; 0 without tasks."""
     return min((_count_verdicts(verdicts)[1] for verdicts in outcomes.values()), default=0)
 
 
@@ -60,10 +58,8 @@ def pass_hat(
     seed: int = 0,
     level: float = LEVEL,
 ) -> Interval:
-    """pass^k with its interval over tasks.
-
-    Raises ValueError where a task has fewer than k judged trials: to leave it out would select.
-    """
+    """Return pass^k with its interval over tasks. Raise ValueError where a task has fewer than k
+    judged trials: to leave it out would select."""
     values = [_all_of(c, n, k) for c, n in _counts(outcomes, k)]
     return mean(values, resamples=resamples, seed=seed, level=level)
 
@@ -76,7 +72,7 @@ def repair_at(
     seed: int = 0,
     level: float = LEVEL,
 ) -> Interval:
-    """Repair@m with its interval over tasks; raises as `pass_hat` does."""
+    """Return Repair@m with its interval over tasks; raise as `pass_hat` does."""
     values = [1 - _all_of(n - c, n, m) for c, n in _counts(outcomes, m)]
     return mean(values, resamples=resamples, seed=seed, level=level)
 
@@ -88,11 +84,8 @@ def mean(
     seed: int = 0,
     level: float = LEVEL,
 ) -> Interval:
-    """The mean of one value per task, each in [0, 1], with its interval.
-
-    Raises ValueError for no values. A task's weight in a draw is exponential, so tasks of one value
-    weigh a gamma together: a draw costs as many numbers as there are distinct values.
-    """
+    """Return the mean of one value per task, each in [0, 1], with its interval. Raise ValueError
+    for no values. A draw costs one number per distinct value (sums of exponentials are gammas)."""
     if not values:
         raise ValueError("no task has a judged trial; there is nothing to estimate")
     return _estimate(tuple(sorted(Counter(values).items())), resamples, seed, level)
@@ -103,7 +96,7 @@ def mean(
 def _estimate(
     counts: tuple[tuple[float, int], ...], resamples: int, seed: int, level: float
 ) -> Interval:
-    """The mean of values that occur so often, and its interval: always the same for the same."""
+    """Return the mean of values with counts, and its interval; equal for equal arguments."""
     chance = Random(f"bootstrap {seed}")
     lows, highs = [], []
     for _ in range(resamples):
@@ -122,7 +115,7 @@ def _estimate(
 
 
 def _counts(outcomes: Outcomes, at_least: int) -> list[tuple[int, int]]:
-    """(successes, judged trials) of each task."""
+    """Return (successes, judged trials) of each task."""
     if at_least < 1:
         raise ValueError(f"{at_least} trials cannot be asked for; ask for 1 or more")
     counts = []
@@ -143,5 +136,4 @@ def _count_verdicts(verdicts: Sequence[bool | None]) -> tuple[int, int]:
 
 
 def _all_of(c: int, n: int, k: int) -> float:
-    """The chance that k of n trials, drawn without replacement, are among c."""
     return comb(c, k) / comb(n, k)

@@ -1,12 +1,10 @@
 """A task as an environment can execute it: who calls, what a perfect agent does, how it is judged.
 
-The log's `Task` (events/rollouts.py) is what a rollout says about its task; a `TaskDefinition` is
-all of it, and `record()` makes the former of the latter. It is plain data: it can be stored, sent
-and compared by its digest.
+A `TaskDefinition` is plain data: it can be stored, sent and compared by its digest. The log's
+`Task` (events/rollouts.py) is a part of it, which `record()` makes.
 
 A definition that no generator makes is named by its content: ENVIRONMENT/=SHA256. The sha256 is of
-the body, which is the definition without its id, for the id follows from the body. So whoever has
-an id and a body can tell whether they belong together.
+the body, the definition without its id, so it shows whether an id and a body belong together.
 """
 
 import json
@@ -66,7 +64,7 @@ _SEED_DIGITS: Final = 18
 
 
 def is_seed(text: str) -> bool:
-    """Whether a part of a task's id is the seed of a generated one."""
+    """Return whether a part of a task's id is the seed of a generated one."""
     return len(text) <= _SEED_DIGITS and text.isascii() and text.isdecimal()
 
 
@@ -74,7 +72,7 @@ _CONTENT_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}/=[0-9a-f]{64}")
 
 
 def is_content_id(task_id: str) -> bool:
-    """Whether an id names a task by the sha256 of its body: ENVIRONMENT/=SHA256."""
+    """Return whether an id names a task by the sha256 of its body: ENVIRONMENT/=SHA256."""
     return _CONTENT_ID.fullmatch(task_id) is not None
 
 
@@ -99,7 +97,7 @@ class Scenario(StrictModel):
     persona: str = ""
 
     def text(self) -> str:
-        """One labelled paragraph per part that is not empty."""
+        """Return one labelled paragraph per part that is not empty."""
         return "\n".join(
             f"{name.replace('_', ' ').capitalize()}: {value}"
             for name, value in self.model_dump().items()
@@ -120,7 +118,6 @@ Pattern = Annotated[str, AfterValidator(_compiles)]
 New tasks may have what RE2 takes; others are played where they are stored."""
 
 Line = Annotated[str, Field(min_length=1)]
-"""Something that is said."""
 
 
 class Answer(StrictModel):
@@ -156,7 +153,7 @@ class StateCall(StrictModel):
     name: Name
     arguments: dict[str, Any] = {}
     side: Requestor = "assistant"
-    """Whose tools the function belongs to."""
+    """Party whose tools have the function."""
 
 
 class Assertion(StateCall):
@@ -191,8 +188,8 @@ class Source(StrictModel):
 
     @classmethod
     def of(cls, record: Mapping[str, Any], identity: str, *fields: str) -> "Source":
-        """Return the source that has the field `identity` of a record and those of `fields`. Raises
-        KeyError for a field that the record lacks."""
+        """Return the source with a record's `identity` and `fields`. Raise KeyError if one is
+        missing."""
         for name in fields:
             record[name]
         return cls(identity={identity: record[identity]}, fields=fields)
@@ -213,13 +210,13 @@ class Criteria(_Sparse):
     gold_actions: tuple[Action, ...] | None = None
     """The calls of a perfect agent, in order; () when it must change nothing; None: unknown."""
     outputs: tuple[str, ...] = ()
-    """What the agent must say: each a part of one of its messages."""
+    """Texts that the agent must say, each as a part of one of its messages."""
     nl_assertions: tuple[str, ...] = ()
     reward_basis: tuple[Basis, ...] = ("DB", "COMMUNICATE")
     assertions: tuple[Assertion, ...] = ()
-    """What ENV_ASSERTION asks of the final state."""
+    """Assertions of ENV_ASSERTION about the final state."""
     milestones: Milestones | None = None
-    """What MILESTONES measures."""
+    """Milestones that MILESTONES measures."""
     rules: Rules | None = None
     """None: the rules of the first version of grading."""
 
@@ -260,7 +257,7 @@ class Lesson(StrictModel):
 
     operator: Operator
     reflection: Annotated[str, Field(min_length=1)]
-    """What was wrong, in a sentence or two, without tags."""
+    """Description of the mistake in a sentence or two, without tags."""
     calls: tuple[Action, ...] = ()
     """The calls of its next message; () where it has to speak first."""
     final: str = ""
@@ -289,7 +286,6 @@ class Kind(NamedTuple, Generic[C, P]):
     """A kind of generated task."""
 
     demands: str
-    """What it demands of the agent."""
     plan: Callable[[C], P]
     """Draws what the user wants and what a perfect agent does, from a case."""
 
@@ -298,7 +294,6 @@ class TaskDefinition(_Sparse):
     """A task that can be executed."""
 
     id: Id
-    """`environment/split-or-capability/...`: unique over environments."""
     environment: Name
     capability: Name
     """The environment's label of this kind of task."""
@@ -315,11 +310,10 @@ class TaskDefinition(_Sparse):
     """The request in writing, for an agent that works alone: it has the tools of both parties and
     no user answers. None: there is a user."""
     prefix: tuple[Message, ...] = ()
-    """The conversation that an episode goes on from, without system prompt and greeting: what both
-    parties said, their calls, and what the tools answered. The calls are made again at the start of
-    every episode (episode.py)."""
+    """The conversation before the episode, without system prompt and greeting: messages, calls and
+    results. The calls are made again at the start of every episode (episode.py)."""
     lesson: Lesson | None = None
-    """What follows the prefix, where it ends with a call that went wrong."""
+    """Expected reaction to a prefix that ends with a call that went wrong."""
     salt: str | None = None
     """Keyed digest in a task that is made of a person's session: without the key, nobody can test a
     guess of the body against the id (sealed_body.py). None in any other."""
@@ -341,8 +335,7 @@ class TaskDefinition(_Sparse):
 
     @property
     def first_aside(self) -> str | None:
-        """What a right agent says apart from its first answer; None where the task expects
-        nothing."""
+        """What a right agent says apart from its first answer; None where nothing is expected."""
         return None if self.lesson is None else self.lesson.reflection
 
     @property
@@ -359,7 +352,7 @@ class TaskDefinition(_Sparse):
         return self.model_copy(update={"id": task_id, "ticket": ticket, "criteria": criteria})
 
     def digest(self) -> str:
-        """sha256 of the whole definition: tells two versions of a task apart."""
+        """Return sha256 of the whole definition: tells two versions of a task apart."""
         return sha256(exact_json(self.model_dump(mode="json")))
 
     def dump_body(self) -> dict[str, Any]:
@@ -373,14 +366,12 @@ class TaskDefinition(_Sparse):
 
     @property
     def signature(self) -> str | None:
-        """Digest that is equal for tasks that ask for the same calls; None where the calls are
-        unknown."""
+        """Digest that is equal for tasks with the same calls; None where the calls are unknown."""
         gold = self.criteria.gold_actions
         return None if gold is None else signature(gold)
 
     def record(self) -> Task:
-        """The task as rollouts name it; of one that is made of a person's session nothing but the
-        name and the kind."""
+        """Return the task for rollouts; name and kind alone if it is of a person's session."""
         if self.salt is not None:
             return Task(id=self.id, environment=self.environment, capability=self.capability)
         return Task(
@@ -396,21 +387,19 @@ class TaskDefinition(_Sparse):
 
 
 def write_body(body: Mapping[str, Any]) -> str:
-    """Return a body as the text that is stored: ASCII, keys in their order, since a policy is shown
-    the arguments of calls in that order. Its hash is not of this text (compute_content_id), but the
-    text gives back a body with the same hash."""
+    """Return a body as stored text: ASCII, keys in their order, because a policy sees the arguments
+    of calls in that order. It reads back as a body with the same hash (compute_content_id)."""
     return json.dumps(body, separators=(",", ":"), allow_nan=False)
 
 
 def has_nul(body: Mapping[str, Any]) -> bool:
-    """Whether a text of a body has the character NUL, which no table holds: it would come back as
-    another body."""
+    """Return whether a body has the character NUL, which no table holds."""
     # Without escaped backslashes, each such escape that is left is one of NUL.
     return "\\u0000" in write_body(body).replace("\\\\", "")
 
 
 def read_body(task_id: str, text: str) -> TaskDefinition:
-    """Return the task of an id by content, from the text of its body. Raises BadDefinition where
+    """Return the task of an id by content, from the text of its body. Raise BadDefinition where
     the text is no body, hashes to another id, or is no task of this version."""
     try:
         body = json.loads(text)

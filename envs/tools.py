@@ -39,8 +39,7 @@ MAX_ARGUMENT_CHARACTERS: Final = 65_536
 """Longest arguments of one call, roughly as JSON: ten times what any task needs."""
 
 MAX_ARGUMENT_DEPTH: Final = 16
-"""Deepest nesting of arguments: no tool needs half of it, and nothing that copies or prints them
-can run out of stack."""
+"""Deepest nesting of arguments: tools need less than half, and no stack can run out."""
 
 _SHORT: Final = 10_000
 _FEW: Final = 100
@@ -111,8 +110,7 @@ class Toolset:
         self.database = database
 
     def fork(self, database: Database) -> Self:
-        """Return the same tools over `database`, a copy of theirs, with copies of all else that
-        they hold."""
+        """Return the same tools over `database`, with copies of all else that they hold."""
         other = object.__new__(type(self))
         if len(vars(self)) > 1:
             held = {name: value for name, value in vars(self).items() if name != "database"}
@@ -121,13 +119,13 @@ class Toolset:
         return other
 
     def has_same_state(self, other: Self) -> bool:
-        """Whether calls would work on the same state as `other`'s. A toolset whose state is not in
-        the database alone overrides it."""
+        """Return whether calls work on the same state; overridden where it is not all in the
+        database."""
         return self.database.same(other.database)
 
     @classmethod
     def tools(cls) -> Mapping[str, Tool]:
-        """Every tool by name, in the order of declaration."""
+        """Return every tool by name, in the order of declaration."""
         tools = vars(cls).get(_DECLARED)
         if tools is None:
             setattr(cls, _DECLARED, tools := _collect_tools(cls))
@@ -135,7 +133,7 @@ class Toolset:
 
     @classmethod
     def schemas(cls) -> list[dict[str, Any]]:
-        """Every tool in OpenAI's function format."""
+        """Return every tool in OpenAI's function format."""
         return [dict(tool.schema) for tool in cls.tools().values()]
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
@@ -167,20 +165,19 @@ class Toolset:
             return ToolResult(f"Error: {error}", error=True, defect=defect)
 
     def render(self, value: Any) -> str:
-        """What the agent reads of a returned value: a string as it is, the rest as JSON."""
+        """Return what the agent reads of a returned value: a string as it is, the rest as JSON."""
         return value if isinstance(value, str) else _ENCODER.encode(value)
 
 
 class ToolAccess:
-    """The tools of both parties over one state: who may call what.
+    """The tools of both parties over one state.
 
         access = ToolAccess(AgentTools(database), UserTools(database))
         access.call("get_line", {...})                      the agent
         access.call("toggle_data", {}, requestor="user")    the user
 
-    Where the user has tools (dual control), each party reaches its own alone: for the other's it is
-    told that there is no such tool. In a solo task the agent has both. As with `Toolset.call`,
-    whatever is called returns a result and raises nothing.
+    In dual control the other's tools do not exist for a party. In a solo task the agent has both.
+    As with `Toolset.call`, a call returns a result and raises nothing.
     """
 
     __slots__ = ("_agent", "_solo", "_user", "database")
@@ -198,7 +195,7 @@ class ToolAccess:
         return ToolAccess(self._agent.fork(database), user, solo=self._solo)
 
     def has_same_state(self, other: "ToolAccess") -> bool:
-        """Whether the tools of both parties would work on the same state as `other`'s."""
+        """Return whether the tools of both parties would work on the same state as `other`'s."""
         if self._user is not None and other._user is not None:
             return self._user.has_same_state(other._user) and self._agent.has_same_state(
                 other._agent
@@ -260,7 +257,7 @@ def _parameters(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _without_titles(schema: Any) -> Any:
-    """The schema without the titles that pydantic adds: they repeat the names."""
+    """Return the schema without the titles that pydantic adds: they repeat the names."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
@@ -275,10 +272,8 @@ def _without_titles(schema: Any) -> Any:
 
 
 def _validate(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as the tool's types; strictly, so that "3" is no number. Raises.
-
-    As JSON, in which a date or a member of an enum is a string, as the schema says.
-    """
+    """Return the arguments as the tool's types, strictly: "3" is no number. They are read as JSON,
+    in which a date or a member of an enum is a string. Raise pydantic's ValidationError."""
     checked = tool.arguments.model_validate_json(to_json(dict(arguments)), strict=True)
     return {name: getattr(checked, _field(name)) for name in tool.parameters}
 
@@ -298,10 +293,8 @@ def _reject_call(message: str) -> ToolResult:
 
 
 def unusable(arguments: Mapping[str, Any]) -> str | None:
-    """Why no tool looks at these arguments, as a verb with its object; None where tools may.
-
-    Whatever passes can be copied, printed, hashed and stored without an exception.
-    """
+    """Return why no tool looks at these arguments, as a verb with its object; else None. Arguments
+    that pass can be copied, printed, hashed and stored without an exception."""
     if len(arguments) <= _FEW and _are_plain(arguments):
         return None
     length, level = 0, [dict(arguments)]
@@ -324,7 +317,7 @@ def unusable(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _are_plain(arguments: Mapping[str, Any]) -> bool:
-    """Whether arguments are short texts of ASCII, as most are."""
+    """Return whether arguments are short texts of ASCII, as most are."""
     try:
         text = "".join([*arguments, *arguments.values()])
     except TypeError:  # one is no text
@@ -337,7 +330,7 @@ class _NoJson(ValueError):
 
 
 def _own_length(value: Any) -> int:
-    """Characters of a value, without those of what it holds. Raises _NoJson."""
+    """Return the characters of a value without those of what it holds. Raise _NoJson."""
     if isinstance(value, str):
         return 2 + _length(value)
     if isinstance(value, dict):
@@ -360,7 +353,7 @@ def _length(text: Any) -> int:
 
 
 def _digits(number: float) -> int:
-    """Characters of a number; those of a huge integer are never written out."""
+    """Return the number of characters of a number, without writing out a huge integer."""
     if isinstance(number, int):
         if number.bit_length() > _INTEGER_BITS:
             raise _NoJson(f"an integer of more than {_INTEGER_BITS} bits")

@@ -1,10 +1,8 @@
 """Scripted users: deterministic, and a function of the conversation alone.
 
-A script (task.py) says what the user opens with, what it answers to which question, and when it
-hangs up: conditional instructions are answers that match what the agent offers. A task without a
-script gets one that tells everything it knows at once and agrees to every question; that is enough
-for a scripted agent, and no person: let a model play the user (simulator.py) to measure an
-agent on such a task.
+A script (task.py) has the user's opening, its answers to what the agent says, and when it hangs up.
+A task without a script gets one that tells everything at once and agrees to every question. That
+suits scripted agents; to measure other agents, let a model play the user (simulator.py).
 """
 
 from collections.abc import Sequence
@@ -42,7 +40,7 @@ class ScriptUser:
         self._listener = Listener(self.script)
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next line, given what was said so far."""
+        """Return the next line, given what was said so far."""
         if not any(message.role == "user" for message in messages):
             return Message(role="user", content=self.script.opening)
         heard = [
@@ -54,8 +52,7 @@ class ScriptUser:
 
 
 class Listener:
-    """Finds a script's answers to the texts of an agent. A text that it has heard in the same
-    conversation is not searched again."""
+    """Finds a script's answers to an agent's texts, each searched once per conversation."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -93,7 +90,7 @@ class Listener:
 
 
 def is_end(script: Script, text: str) -> bool:
-    """Whether the user of a script hangs up at this text of the agent."""
+    """Return whether the user of a script hangs up at this text of the agent."""
     return bool(script.ends) and matches(script.ends, text[-HEARD_CHARACTERS:])
 
 

@@ -44,7 +44,7 @@ class Itinerary:
         return int(each * len(self.people) + BAG_PRICE * self.paid_bags)
 
     def describe(self, case: Case) -> str:
-        """Cabin, passengers, bags and insurance in the customer's words."""
+        """Return cabin, passengers, bags and insurance in the customer's words."""
         others = [f"{format_name(person)} (born {person['dob']})" for person in self.people[1:]]
         return case.say(
             phrases.DETAILS,
@@ -64,7 +64,7 @@ class Itinerary:
         )
 
     def build_action(self, case: Case, *payments: tuple[Record, int]) -> Action:
-        """The call that books it."""
+        """Return the call that books it."""
         there = self.flights[0]
         back = len(self.flights) > 1 and self.flights[-1]["destination"] == there["origin"]
         return action(
@@ -86,21 +86,21 @@ class Itinerary:
 
 
 def one_way(case: Case) -> Plan | None:
-    """One flight there, with no bag that costs anything."""
+    """Plan one flight there, with no bag that costs anything."""
     booking = _draw_itinerary(case, paid_bags=0)
     method = case.payer(booking.price)
     return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
 
 
 def with_bags(case: Case) -> Plan | None:
-    """One flight there, with more bags than are free."""
+    """Plan one flight there, with more bags than are free."""
     booking = _draw_itinerary(case, paid_bags=case.chance.randrange(1, 3))
     method = case.payer(booking.price)
     return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
 
 
 def split_payment(case: Case) -> Plan | None:
-    """One flight there, paid with a certificate as far as it goes."""
+    """Plan one flight there, paid with a certificate as far as it goes."""
     booking = _draw_itinerary(case, paid_bags=0)
     certificates = case.methods(CERTIFICATE)
     if not certificates or certificates[0]["amount"] >= booking.price:
@@ -116,7 +116,7 @@ def split_payment(case: Case) -> Plan | None:
 
 
 def round_trip(case: Case) -> Plan | None:
-    """Flights there and back, with one payment."""
+    """Plan flights there and back, with one payment."""
     out = _draw_itinerary(case, paid_bags=0)
     there = out.flights[0]
     for day in case.days(int(there["date"][-2:]) + 1, LAST_DAY):
@@ -144,7 +144,7 @@ def round_trip(case: Case) -> Plan | None:
 
 
 def cheapest(case: Case) -> Plan | None:
-    """The cheapest flight of two days."""
+    """Plan the cheapest flight of two days."""
     cabin, people = case.chance.choice(CABINS), case.party(most=2)
     for origin, destination in case.routes():
         days = sorted(case.days()[:2])
@@ -175,7 +175,7 @@ def cheapest(case: Case) -> Plan | None:
 
 
 def one_stop(case: Case) -> Plan | None:
-    """A change of planes, where no direct flight goes: the cheapest connection."""
+    """Plan the cheapest connection where no direct flight goes."""
     direct = set(case.routes())
     airports = sorted({origin for origin, _ in direct})
     pairs = [(a, b) for a in airports for b in airports if a != b and (a, b) not in direct]
@@ -213,7 +213,7 @@ def one_stop(case: Case) -> Plan | None:
 
 
 def second_choice(case: Case) -> Plan | None:
-    """One flight, or another if that is full."""
+    """Plan one flight, or another if that is full."""
     people, full = case.party(most=2), case.chance.random() < 0.6
     for offers in case.trips(ECONOMY, 0):
         seats = [flight["available_seats"][BUSINESS] >= len(people) for flight in offers]
@@ -239,7 +239,6 @@ def second_choice(case: Case) -> Plan | None:
 
 
 def _draw_itinerary(case: Case, paid_bags: int) -> Itinerary:
-    """A flight there with everything that goes with it."""
     cabin, people = case.chance.choice(CABINS), case.party()
     offers = next(case.trips(cabin, len(people)))
     free = case.free_bags(cabin, len(people))
@@ -266,6 +265,6 @@ def _one_way(case: Case, booking: Itinerary, *payments: tuple[Record, int], pays
 
 
 def _about(topic: str, says: str) -> Answer:
-    """The answer to a question about one thing, which no request for a yes is."""
+    """Return the answer to a question about one thing that is no request for a yes."""
     asked = rf"(?s)^(?!.*(\bconfirm|\bproceed|yes/no|go ahead)).*({topic})[^.?]*\?"
     return Answer(asks=asked, says=says)

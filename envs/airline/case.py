@@ -35,35 +35,35 @@ class Case(CustomerCase):
     ) -> None:
         super().__init__(database, user, chance, words)
         self.tools = AirlineTools(database)
-        """Only to look up."""
+        """Tools for looking up only."""
 
     def own(self) -> list[Record]:
-        """The customer's reservations, in the order of their record."""
+        """Return the customer's reservations, in the order of their record."""
         return [self.database["reservations"][own] for own in self.user["reservations"]]
 
     def reservation(self, fits: Callable[[Record], bool]) -> Record | None:
-        """One of them that fits, by chance."""
+        """Return a reservation that fits, by chance."""
         return next((candidate for candidate in self.shuffle(self.own()) if fits(candidate)), None)
 
     def statuses(self, reservation: Record) -> list[str]:
-        """The statuses of its flights."""
+        """Return the statuses of its flights."""
         flights = reservation["flights"]
         return [self.tools.get_flight_status(f["flight_number"], f["date"]) for f in flights]
 
     def is_underway(self, reservation: Record) -> bool:
-        """Whether a flight of it has left."""
+        """Return whether a flight of it has left."""
         return not GONE.isdisjoint(self.statuses(reservation))
 
     def open(self, reservation: Record) -> bool:
-        """Whether none of its flights has left or is cancelled."""
+        """Return whether none of its flights has left or is cancelled."""
         return {*self.statuses(reservation)}.isdisjoint(GONE | {CANCELLED})
 
     def can_cancel(self, reservation: Record, insured_reason: bool = False) -> bool:
-        """Whether the rules allow to cancel it."""
+        """Return whether the rules allow to cancel it."""
         return can_cancel(reservation, self.statuses(reservation), insured_reason)
 
     def methods(self, *sources: str) -> list[Record]:
-        """The customer's payment methods of these sources."""
+        """Return the customer's payment methods of these sources."""
         methods = self.user["payment_methods"].values()
         return [method for method in methods if method["source"] in sources]
 
@@ -78,16 +78,16 @@ class Case(CustomerCase):
         return self.methods(GIFT_CARD)[0]
 
     def payer(self, amount: int) -> Record:
-        """A credit card or gift card that can pay this amount, by chance."""
+        """Return a credit card or gift card that can pay this amount, by chance."""
         methods = self.methods(CREDIT_CARD, GIFT_CARD)
         return self.chance.choice([m for m in methods if m.get("amount", amount) >= amount])
 
     def count_extra_bags(self, cabin: str, passengers: int, bags: int) -> int:
-        """How many of so many bags the customer has to pay."""
+        """Return the number of bags that the customer has to pay."""
         return count_extra_bags(self.user["membership"], cabin, passengers, bags)
 
     def free_bags(self, cabin: str, passengers: int) -> int:
-        """How many bags are free."""
+        """Return how many bags are free."""
         return passengers * free_bags(self.user["membership"], cabin)
 
     def party(self, most: int = 3) -> list[Record]:
@@ -96,16 +96,16 @@ class Case(CustomerCase):
         return [me, *self.user["saved_passengers"]][: self.chance.randrange(1, most + 1)]
 
     def draw_rest(self) -> int:
-        """Return the dollars between a sum in a record and another in the request. The answer is
-        this difference and not the recorded sum, which a recital of the record would tell."""
+        """Return the dollars by which a record's sum and the request's differ. The answer is this
+        difference, which a recital of the record would not tell."""
         return self.chance.randrange(2_000, 10_000)
 
     def days(self, first: int = TODAY + 1, last: int = LAST_DAY) -> list[str]:
-        """Days on which something can be booked, shuffled."""
+        """Return days on which something can be booked, shuffled."""
         return self.shuffle(map(date, range(first, last + 1)))
 
     def routes(self) -> list[tuple[str, str]]:
-        """Pairs of airports that have a direct flight, shuffled."""
+        """Return pairs of airports that have a direct flight, shuffled."""
         flights = self.database["flights"].values()
         return self.shuffle(
             sorted({(flight["origin"], flight["destination"]) for flight in flights})
@@ -114,7 +114,7 @@ class Case(CustomerCase):
     def offers(
         self, origin: str, destination: str, day: str, cabin: str, seats: int
     ) -> list[Record]:
-        """Direct flights that have the seats, by departure."""
+        """Return direct flights that have the seats, by departure."""
         flights = self.tools.search_direct_flight(origin, destination, day)
         return sorted(
             (
@@ -126,7 +126,7 @@ class Case(CustomerCase):
         )
 
     def trips(self, cabin: str, seats: int) -> Iterator[list[Record]]:
-        """What is offered on each route and day, where anything is; in an order of chance."""
+        """Yield the offers of each route and day that has any, in an order of chance."""
         for origin, destination in self.routes():
             for day in self.days()[:4]:
                 offers = self.offers(origin, destination, day, cabin, seats)
@@ -134,7 +134,7 @@ class Case(CustomerCase):
                     yield offers
 
     def replacements(self, reservation: Record, place: int, cabin: str) -> list[Record]:
-        """Other days' flights for a flight of a reservation that keep its order, shuffled."""
+        """Return other days' flights for one of a reservation that keep its order, shuffled."""
         flights, seats = reservation["flights"], len(reservation["passengers"])
         own = flights[place]
         first = int(flights[place - 1]["date"][-2:]) + 1 if place else TODAY + 1
@@ -144,7 +144,7 @@ class Case(CustomerCase):
         return self.shuffle(offer for offers in choices for offer in offers)
 
     def rebook(self, reservation: Record, cabin: str) -> list[Record] | None:
-        """The same flights at today's price in another cabin; None if one cannot be booked."""
+        """Return the flights at today's price in another cabin; None if one cannot be booked."""
         seats, changed = len(reservation["passengers"]), []
         for flight in reservation["flights"]:
             day = self.database["flights"][flight["flight_number"]]["dates"][flight["date"]]
@@ -155,12 +155,12 @@ class Case(CustomerCase):
 
 
 def departure(flight: Record) -> str:
-    """When a flight is to leave."""
+    """Return when a flight is to leave."""
     return str(flight["scheduled_departure_time_est"])
 
 
 def difference(reservation: Record, flights: Sequence[Record]) -> int:
-    """What a reservation costs more with these flights."""
+    """Return what a reservation costs more with these flights."""
     fares = sum(flight["price"] for flight in flights) - sum(
         f["price"] for f in reservation["flights"]
     )
@@ -168,7 +168,7 @@ def difference(reservation: Record, flights: Sequence[Record]) -> int:
 
 
 def sum_payments(reservation: Record) -> int:
-    """What was paid for a reservation."""
+    """Return what was paid for a reservation."""
     return sum(payment["amount"] for payment in reservation["payment_history"])
 
 
@@ -178,28 +178,28 @@ def find_payments(reservation: Record) -> Source:
 
 
 def is_basic(reservation: Record) -> bool:
-    """Whether its flights can never be changed."""
+    """Return whether its flights can never be changed."""
     return bool(reservation["cabin"] == BASIC)
 
 
 def subtract(whole: int, part: int) -> Action:
-    """Calculating a difference in dollars."""
+    """Return the calculation of a difference in dollars."""
     return action("calculate", expression=f"{whole} - {part}")
 
 
 def get_reservation(reservation: Record) -> Action:
-    """Looking up a reservation."""
+    """Return the look-up of a reservation."""
     return action("get_reservation_details", reservation_id=reservation["reservation_id"])
 
 
 def get_statuses(reservation: Record) -> tuple[Action, ...]:
-    """Looking up a reservation and then its flights' statuses."""
+    """Return the look-ups of a reservation and then of its flights' statuses."""
     flights = reservation["flights"]
     return (get_reservation(reservation), *(get_status(flight) for flight in flights))
 
 
 def get_status(flight: Record) -> Action:
-    """Looking up a flight's status."""
+    """Return the look-up of a flight's status."""
     return action("get_flight_status", **info(flight))
 
 
@@ -214,14 +214,14 @@ def search(flight: Record) -> Action:
 
 
 def cancel(reservation: Record) -> Action:
-    """Cancelling a reservation."""
+    """Return the call that cancels a reservation."""
     return action("cancel_reservation", reservation_id=reservation["reservation_id"])
 
 
 def update_flights(
     reservation: Record, cabin: str, flights: Sequence[Record], method: Record
 ) -> Action:
-    """Setting cabin and flights of a reservation."""
+    """Return the call that sets a reservation's cabin and flights."""
     return action(
         "update_reservation_flights",
         reservation_id=reservation["reservation_id"],
@@ -232,12 +232,12 @@ def update_flights(
 
 
 def info(flight: Record) -> dict[str, str]:
-    """What names a flight on a day."""
+    """Return the fields that name a flight on a day."""
     return {"flight_number": flight["flight_number"], "date": flight["date"]}
 
 
 def format_cabin(cabin: str) -> str:
-    """A cabin in a customer's words."""
+    """Return a cabin in a customer's words."""
     return cabin.replace("_", " ")
 
 
@@ -252,10 +252,10 @@ def format_count(number: int, thing: str) -> str:
 
 
 def format_name(person: Record) -> str:
-    """A person's full name."""
+    """Return a person's full name."""
     return f"{person['first_name']} {person['last_name']}"
 
 
 def because(reason: str) -> tuple[Answer, ...]:
-    """The answer to the question why."""
+    """Return the answer to the question why."""
     return (Answer(asks=r"\breason\b|\bwhy\b", says=reason),)

@@ -32,7 +32,7 @@ BY_AIRLINE: Final = "You have cancelled one of its flights."
 
 
 def cancellation(case: Case) -> Plan | None:
-    """A reservation that the rules allow to cancel."""
+    """Plan the cancellation of a reservation that the rules allow to cancel."""
     reservation = case.reservation(
         lambda candidate: case.can_cancel(candidate, insured_reason=True)
     )
@@ -40,13 +40,13 @@ def cancellation(case: Case) -> Plan | None:
 
 
 def more_bags(case: Case) -> Plan | None:
-    """Bags beyond those of the reservation."""
+    """Plan bags beyond those of the reservation."""
     reservation = case.reservation(case.open)
     return None if reservation is None else _plan_more_bags(case, reservation)
 
 
 def other_cabin(case: Case) -> Plan | None:
-    """Another cabin on the same flights, for a payment or a refund."""
+    """Plan another cabin on the same flights, for a payment or a refund."""
     reservation = case.reservation(case.open)
     if reservation is None:
         return None
@@ -94,7 +94,7 @@ def other_passenger(case: Case) -> Plan | None:
 
 
 def other_flight(case: Case) -> Plan | None:
-    """Another day for one flight; the others are kept."""
+    """Plan another day for one flight; the others are kept."""
     reservation = case.reservation(
         lambda candidate: case.open(candidate) and not is_basic(candidate)
     )
@@ -124,7 +124,7 @@ def other_flight(case: Case) -> Plan | None:
 
 
 def two_requests(case: Case) -> Plan | None:
-    """A cancellation, and bags for another reservation."""
+    """Plan a cancellation, and bags for another reservation."""
     first = case.reservation(lambda candidate: case.can_cancel(candidate, insured_reason=True))
     second = case.reservation(lambda candidate: candidate is not first and case.open(candidate))
     if first is None or second is None:
@@ -138,7 +138,7 @@ def two_requests(case: Case) -> Plan | None:
 
 
 def upgrade_then_change(case: Case) -> Plan | None:
-    """Basic economy, whose flights may be changed after its cabin was."""
+    """Plan an upgrade from basic economy, after which the flights may be changed."""
     reservation = case.reservation(
         lambda candidate: (
             case.open(candidate)
@@ -172,7 +172,7 @@ def upgrade_then_change(case: Case) -> Plan | None:
 
 
 def price_condition(case: Case) -> Plan | None:
-    """Business if it costs little enough, else a bag."""
+    """Plan business class if it costs little enough, else a bag."""
     reservation = case.reservation(
         lambda candidate: case.open(candidate) and candidate["cabin"] != BUSINESS
     )
@@ -226,7 +226,7 @@ def find_reservation(case: Case) -> Plan | None:
 
 
 def cancel_all(case: Case) -> Plan | None:
-    """The reservations that may be cancelled, and no other."""
+    """Plan the cancellation of the reservations that may be cancelled, and no other."""
     own = case.own()
     allowed = [reservation for reservation in own if case.can_cancel(reservation)]
     if len(allowed) in (0, len(own)) or any(case.is_underway(reservation) for reservation in own):
@@ -242,7 +242,7 @@ def cancel_all(case: Case) -> Plan | None:
 
 
 def move_flight(case: Case, reservation: Record, place: int) -> Action | None:
-    """The call that moves one flight to another day, at the expense of the credit card."""
+    """Return the call that moves one flight to another day, at the expense of the credit card."""
     cabin = reservation["cabin"]
     offers = case.replacements(reservation, place, cabin)
     if not offers:
@@ -252,7 +252,6 @@ def move_flight(case: Case, reservation: Record, place: int) -> Action | None:
 
 
 def _plan_cancellation(case: Case, reservation: Record) -> Plan:
-    """A cancellation for the reason that the rules allow."""
     reason = PLANS if case.can_cancel(reservation) else ILLNESS
     if CANCELLED in case.statuses(reservation):
         reason = BY_AIRLINE
@@ -264,7 +263,6 @@ def _plan_cancellation(case: Case, reservation: Record) -> Plan:
 
 
 def _plan_more_bags(case: Case, reservation: Record) -> Plan:
-    """Plan 1 to 3 more bags, paid with a method that can pay them."""
     bags = case.chance.randrange(1, 4)
     method = case.payer(BAG_PRICE * bags)
     return Plan(

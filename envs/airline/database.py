@@ -1,17 +1,13 @@
 """Airline databases: what a canonical one is, and a generator of our own.
 
-    canonical(tables)   any database file, with every field and type of the original's models
-    build_database(seed)     sixty daily flights, 24 users and their 72 reservations
+A generated database has sixty daily flights, 24 users and their 72 reservations. Seven airports are
+connected by 15 routes, flown both ways, once before and once after three o'clock; the other pairs
+need a change of planes. Each level of membership has eight users, who together hold a reservation
+of every situation in every cabin (`_SITUATIONS`).
 
-In a generated database seven airports are connected by 15 routes, flown both ways, once before
-and once after three o'clock; the other pairs need a change of planes. Each level of membership
-has eight users, who together hold a reservation of every situation in every cabin (`_SITUATIONS`).
-
-Guarantee: a generated database is a function of its seed and canonical; its people are ours, and
-its ids have another form than tau2-bench's (flights KTnnn instead of HATnnn, users 5 digits
-instead of 4, reservations 7 characters instead of 6, payment methods 8 digits instead of 7), so
-that none is one of its. Not promised: that a seed gives the same database in another version of
-this file.
+Guarantee: a generated database is a function of its seed (in one version of this file) and
+canonical. None of its ids is one of tau2-bench's: flights are KTnnn (there HATnnn), users have 5
+digits (4), reservations 7 characters (6), payment methods 8 digits (7).
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,15 +113,12 @@ _PLACES: Final = (
 """City, state, first digits of its zip codes."""
 
 _FARES: Final = {"basic_economy": (50, 110), "economy": (120, 240), "business": (300, 600)}
-"""What a flight costs in its cabin, in dollars, about which its days lie."""
+"""Price range of a flight by cabin, in dollars; prices of its days lie about one."""
 
 
 def canonical(tables: Mapping[str, Any]) -> Tables:
-    """Every record with all its fields in their order, what gift cards hold as floats.
-
-    Raises KeyError, AttributeError, or pydantic's ValidationError (a ValueError), for another
-    shape.
-    """
+    """Return every record with all its fields in their order, gift cards' amounts as floats. Raise
+    KeyError, AttributeError, or pydantic's ValidationError (a ValueError), for another shape."""
     return {
         "flights": _records(Flight, tables["flights"]),
         "users": _records(User, tables["users"]),
@@ -139,12 +132,12 @@ def _records(model: type[BaseModel], records: Mapping[str, Any]) -> dict[str, Re
 
 @lru_cache(maxsize=_KEPT)
 def build_database(seed: int) -> Database:
-    """Our database with this seed. Shared: fork it."""
+    """Return our database with this seed. Shared: fork it."""
     return Database(_Generator(seed).tables())
 
 
 def date(day: int) -> str:
-    """A day of May 2024, as the tools write it."""
+    """Return a day of May 2024, as the tools write it."""
     return f"2024-05-{day:02}"
 
 
@@ -157,8 +150,6 @@ class _Card:
 
 
 class _Generator:
-    """One database in the making."""
-
     def __init__(self, seed: int) -> None:
         self.chance = Random(f"airline database {seed}")
         self.taken: set[str] = set()
@@ -168,7 +159,7 @@ class _Generator:
         self.departures: dict[Situation, list[_Departure]] = {}
 
     def tables(self) -> Tables:
-        """Flights first, then users, each with reservations."""
+        """Return all tables: flights first, then users, each with reservations."""
         self.add_flights()
         for membership in MEMBERSHIPS:
             cards = iter(self.deck())
@@ -181,7 +172,7 @@ class _Generator:
         )
 
     def deck(self) -> list[_Card]:
-        """Every situation in every cabin, and further ones, shuffled."""
+        """Return every situation in every cabin, and further ones, shuffled."""
         cards = [_Card(situation, cabin) for situation in _SITUATIONS for cabin in CABINS]
         further = USERS_PER_MEMBERSHIP * RESERVATIONS_PER_USER - len(cards)
         cards += self.chance.choices(cards, k=further)
@@ -189,7 +180,7 @@ class _Generator:
         return cards
 
     def draw_unique(self, alphabet: str, length: int) -> str:
-        """Characters that are no other record's."""
+        """Return characters that are no other record's."""
         while True:
             drawn = "".join(self.chance.choices(alphabet, k=length))
             if drawn not in self.taken:
@@ -197,11 +188,11 @@ class _Generator:
                 return drawn
 
     def number(self) -> str:
-        """Eight digits."""
+        """Return eight digits."""
         return self.chance.choice("123456789") + self.draw_unique("0123456789", 7)
 
     def add_flights(self) -> None:
-        """Two a day each way on every route; a third of today's later ones are delayed."""
+        """Add two flights a day each way per route; a third of today's later ones is delayed."""
         airports = self.chance.sample(list(AIRPORTS), _AIRPORTS_SERVED)
         pairs = list(combinations(airports, 2))
         chosen = self.chance.sample(pairs, _ROUTES)
@@ -239,7 +230,7 @@ class _Generator:
     def day(
         self, day: int, today: str, departure: int, arrival: int, fares: Mapping[str, int]
     ) -> Record:
-        """What is known of a flight on a day."""
+        """Return what is known of a flight on a day."""
         if day != TODAY and self.chance.random() < 0.06:
             return {"status": CANCELLED}
         if day > TODAY:
@@ -255,7 +246,7 @@ class _Generator:
         }
 
     def offer(self, fares: Mapping[str, int]) -> Record:
-        """Seats and prices; one cabin of eight is full."""
+        """Return seats and prices; one cabin of eight is full."""
         return {
             "status": AVAILABLE,
             "available_seats": {
@@ -266,11 +257,11 @@ class _Generator:
         }
 
     def near(self, fare: int) -> int:
-        """A price within a sixth of the fare."""
+        """Return a price within a sixth of the fare."""
         return fare + self.chance.randrange(-fare // 6, fare // 6 + 1)
 
     def add_user(self, membership: str, certificate: bool) -> Record:
-        """A user with a credit card, a gift card and perhaps a certificate."""
+        """Add a user with a credit card, a gift card and perhaps a certificate."""
         person = self.person()
         user_id = f"{person['first_name']}_{person['last_name']}_{self.number()[:5]}".lower()
         while user_id in self.users:
@@ -314,12 +305,12 @@ class _Generator:
         }
 
     def balance(self, source: str, least: int, most: int) -> Record:
-        """A payment method that holds an amount."""
+        """Return a payment method that holds an amount."""
         amount = self.chance.randrange(least, most)
         return {"source": source, "id": f"{source}_{self.number()}", "amount": amount}
 
     def add_reservation(self, user: Record, card: _Card) -> None:
-        """A reservation as the card says, of the user and perhaps others."""
+        """Add a reservation as the card says, of the user and perhaps others."""
         flights = self.itinerary(card)
         people = [{**user["name"], "dob": user["dob"]}, *user["saved_passengers"]]
         people = people[: self.chance.choice((1, 1, 2, 3))]
@@ -350,12 +341,12 @@ class _Generator:
         return str(self.chance.choice([m["id"] for m in methods if m["source"] != "certificate"]))
 
     def bags(self, membership: str, cabin: str, people: int) -> tuple[int, int]:
-        """All checked bags, and those that are not free."""
+        """Return all checked bags, and those that are not free."""
         bags = self.chance.randrange(0, 2 * people + 1)
         return bags, max(0, bags - people * free_bags(membership, cabin))
 
     def draw_creation_time(self, situation: Situation) -> str:
-        """When it was booked: hours away from the limit of a day, on either side."""
+        """Return when it was booked: hours away from the limit of a day, on either side."""
         recent = (14, self.chance.randrange(18, 24)), (TODAY, self.chance.randrange(0, 14))
         old = (self.chance.randrange(1, _FIRST_DAY), self.chance.randrange(24))
         day, hour = self.chance.choice(recent) if situation == "recent" else old
@@ -364,7 +355,7 @@ class _Generator:
         )
 
     def itinerary(self, card: _Card) -> list[Record]:
-        """The flights of a reservation, one way or there and back; a flown one has both."""
+        """Return the flights of a reservation, one way or there and back; a flown one has both."""
         if card.situation not in self.departures:
             self.departures[card.situation] = self.suitable(card.situation)
         number, day = self.chance.choice(self.departures[card.situation])
@@ -375,7 +366,7 @@ class _Generator:
         return flights
 
     def suitable(self, situation: Situation) -> list[_Departure]:
-        """Flights and days that suit the first flight of a reservation."""
+        """Return flights and days that suit the first flight of a reservation."""
         status = {"flown": "landed", "cancelled": CANCELLED, "delayed": "delayed"}
         days = {"flown": range(_FIRST_DAY, TODAY), "delayed": range(TODAY, TODAY + 1)}
         return [
@@ -386,7 +377,7 @@ class _Generator:
         ]
 
     def returns(self, number: str, first_day: int) -> list[_Departure]:
-        """Flights and days, from a day on, that can be booked for the way back."""
+        """Return flights and days, from a day on, that can be booked for the way back."""
         there = self.flights[number]
         return [
             (other, day)
@@ -397,7 +388,7 @@ class _Generator:
         ]
 
     def flown_on(self, number: str, day: int, cabin: str) -> Record:
-        """A flight of a reservation, at the price of a day long ago."""
+        """Return a flight of a reservation, at the price of a day long ago."""
         flight = self.flights[number]
         return {
             "flight_number": number,
@@ -423,6 +414,6 @@ def _moment(day: int, minutes: int) -> str:
 
 
 def _clock(minutes: int) -> str:
-    """A time of day, with +1 after midnight."""
+    """Return a time of day, with +1 after midnight."""
     days, minute = divmod(minutes, 24 * 60)
     return f"{minute // 60:02}:{minute % 60:02}:00{'+1' if days else ''}"

@@ -26,7 +26,7 @@ from events.messages import Action
 
 
 def compensate_cancellation(case: Case) -> Plan | None:
-    """A certificate for a flight that the airline cancelled."""
+    """Plan a certificate for a flight that the airline cancelled."""
     reservation = case.reservation(
         lambda candidate: (
             CANCELLED in case.statuses(candidate)
@@ -53,7 +53,7 @@ def compensate_cancellation(case: Case) -> Plan | None:
 
 
 def compensate_delay(case: Case) -> Plan | None:
-    """A certificate for a delayed flight, once the reservation is cancelled or changed."""
+    """Plan a certificate for a delayed flight, once the reservation is cancelled or changed."""
     reservation = case.reservation(
         lambda candidate: (
             "delayed" in case.statuses(candidate)
@@ -79,7 +79,7 @@ def compensate_delay(case: Case) -> Plan | None:
 
 
 def refuse_compensation(case: Case) -> Plan | None:
-    """No certificate, but the cancellation that the rules allow."""
+    """Plan no certificate, but the cancellation that the rules allow."""
     reservation = case.reservation(
         lambda candidate: (
             CANCELLED in case.statuses(candidate)
@@ -96,7 +96,7 @@ def refuse_compensation(case: Case) -> Plan | None:
 
 
 def refuse_cancellation(case: Case) -> Plan | None:
-    """Not cancelled: nothing in the rules allows it."""
+    """Plan a refused cancellation: nothing in the rules allows it."""
     reservation = case.reservation(
         lambda candidate: (
             case.open(candidate) and not case.can_cancel(candidate, insured_reason=False)
@@ -119,7 +119,7 @@ def refuse_cancellation(case: Case) -> Plan | None:
 
 
 def refuse_change(case: Case) -> Plan | None:
-    """Not moved to another day: it is basic economy."""
+    """Plan a refused move to another day: it is basic economy."""
     reservation = case.reservation(lambda candidate: case.open(candidate) and is_basic(candidate))
     if reservation is None:
         return None
@@ -158,7 +158,7 @@ def refuse_passenger(case: Case) -> Plan | None:
 
 
 def refuse_insurance(case: Case) -> Plan | None:
-    """No insurance later; a bag instead."""
+    """Plan a refused later insurance; a bag instead."""
     reservation = case.reservation(
         lambda candidate: case.open(candidate) and candidate["insurance"] == "no"
     )
@@ -184,7 +184,7 @@ def refuse_insurance(case: Case) -> Plan | None:
 
 
 def hand_over(case: Case) -> Plan | None:
-    """Only a person can help: a flight has left."""
+    """Plan a hand-over: a flight has left."""
     reservation = case.reservation(case.is_underway)
     if reservation is None:
         return None
@@ -206,8 +206,7 @@ def hand_over(case: Case) -> Plan | None:
 
 
 def price_of_bags(case: Case) -> Plan | None:
-    """Ask the price of a reservation with more bags, which depends on membership, cabin and
-    number of passengers."""
+    """Ask the price of more bags, which depends on membership, cabin and number of passengers."""
     reservation = case.reservation(case.open)
     if reservation is None:
         return None
@@ -238,7 +237,7 @@ def price_of_bags(case: Case) -> Plan | None:
 
 
 def price_of_all(case: Case) -> Plan | None:
-    """What was paid for several reservations in all."""
+    """Ask what was paid for several reservations in all."""
     own = case.own()
     return Plan(
         case.say(phrases.QUESTION_TOTAL),
@@ -260,6 +259,5 @@ def _certificate(case: Case, reservation: Record, each: int) -> Action:
 
 
 def _number(change: Action) -> str:
-    """The first flight of a change, by its number."""
     flight = change.arguments["flights"][0]
     return f"flight {flight['flight_number']} of {flight['date']}"

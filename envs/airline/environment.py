@@ -1,11 +1,8 @@
 """Airline customer service: tasks of our own over generated databases, and tau2-bench's real ones.
 
-    Airline().tasks()                   our tasks, every kind in turn
-    Airline(benchmarks).tasks("test")   the real ones of a split
-
-Guarantee: a generated task is a function of capability and seed, its customer fits its kind, its
-gold actions keep the policy, and tasks with equal seeds share a database. Not promised: that a
-scripted customer understands every way in which an agent may ask; a model plays one better.
+Guarantee: a generated task is a function of capability and seed, its customer fits its kind, and
+its gold actions keep the policy; tasks with equal seeds share a database. Not promised: that a
+scripted customer understands every question.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,22 +40,22 @@ class Airline(CaseEnvironment):
 
     @staticmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
-        """The tables with every field and type of the original's models."""
+        """Return the tables with every field and type of the original's models."""
         return canonical(tables)
 
     def synthetic_database(self, seed: int) -> Database:
-        """Sixty flights, 24 users and their reservations."""
+        """Return a database of sixty flights, 24 users and their reservations."""
         return build_database(seed)
 
     def synthetic_policy(self) -> str:
-        """The rules in our words."""
+        """Return the rules in our words."""
         return POLICY
 
     def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
-        """The customer's id, and the call that looks it up."""
+        """Return the customer's id, and the call that looks it up."""
         identity = fill_phrase(words, phrases.IDENTITY, user=user["user_id"])
         return identity, action("get_user_details", user_id=user["user_id"])
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Broken rules about who is served, who agreed and how calls are made."""
+        """Return broken rules about who is served, who agreed and how calls are made."""
         return violations(messages)

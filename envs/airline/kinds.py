@@ -1,9 +1,7 @@
 """The kinds of task: capability -> what it demands, and the function that draws one.
 
 A kind is a function of a case; it returns None where this customer does not fit, and the next one
-is tried. Plain kinds are one change; the others combine two, hang on what is looked up, must be
-refused, or ask for an answer. Every kind changes something or demands an output, so that an agent
-that does nothing fails it.
+is tried. Every kind changes something or demands an output, so an agent that does nothing fails it.
 """
 
 from collections.abc import Mapping
@@ -53,4 +51,3 @@ KINDS: Final[Mapping[str, Kind[Case, Plan | None]]] = {
     "question_bags": Kind("Tell what a reservation costs with more bags.", decisions.price_of_bags),
     "question_total": Kind("Add up what several reservations cost.", decisions.price_of_all),
 }
-"""Capability -> its kind."""

@@ -1,9 +1,8 @@
 """The rules of airline customer service: for the agent, as functions, and in a transcript.
 
-The rules are tau2-bench's, the words are ours; tools enforce none of them. `violations` reads a
-transcript alone: it sees whether the user agreed before a change, whose records were changed, and
-whether a transfer that the agent speaks of was made. It does not judge what else was said, nor what
-a reservation allowed: the state shows that.
+The rules are tau2-bench's in our words; tools enforce none of them. `violations` reads a transcript
+alone: consent before a change, whose records were changed, and whether a transfer that the agent
+speaks of was made. The state shows what a reservation allowed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,15 +21,14 @@ BASIC, ECONOMY, BUSINESS = CABINS
 A_DAY_AGO: Final = "2024-05-14T15:00:00"
 """Bookings made since this time may be cancelled."""
 GONE: Final = frozenset({"landed", "flying"})
-"""Statuses of a flight that has left."""
 
 PER_CANCELLED: Final = 100
 PER_DELAYED: Final = 50
-"""What a certificate is worth per passenger, for a cancelled and for a delayed flight."""
+"""Dollars of a certificate per passenger, for a cancelled and for a delayed flight."""
 
 TRANSFER: Final = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
 HANDED_OVER: Final = "being transferred to a human agent"
-"""What of it tells a hand-over."""
+"""Words of the sentence that tell a hand-over."""
 
 POLICY: Final = f"""\
 You serve the customers of an airline: you book, change and cancel reservations, and compensate. \
@@ -118,17 +116,17 @@ _FACTS: Final = frozenset({"get_user_details", "get_reservation_details", "get_f
 
 
 def free_bags(membership: str, cabin: str) -> int:
-    """Checked bags that each passenger has free (rule 12)."""
+    """Return the number of free checked bags of each passenger (rule 12)."""
     return MEMBERSHIPS.index(membership) + CABINS.index(cabin)
 
 
 def count_extra_bags(membership: str, cabin: str, passengers: int, bags: int) -> int:
-    """How many of so many bags have to be paid."""
+    """Return the number of bags that have to be paid."""
     return max(0, bags - passengers * free_bags(membership, cabin))
 
 
 def can_cancel(reservation: Record, statuses: Iterable[str], insured_reason: bool) -> bool:
-    """Whether the rules (21, 22) allow it, given the statuses of its flights."""
+    """Return whether the rules (21, 22) allow it, given the statuses of its flights."""
     distinct = set(statuses)
     return not distinct & GONE and (
         reservation["created_at"] >= A_DAY_AGO
@@ -139,7 +137,7 @@ def can_cancel(reservation: Record, statuses: Iterable[str], insured_reason: boo
 
 
 def is_compensable(membership: str, reservation: Record) -> bool:
-    """Whether there is any compensation for this reservation (rule 25)."""
+    """Return whether there is any compensation for this reservation (rule 25)."""
     return (
         membership != MEMBERSHIPS[0]
         or reservation["insurance"] == "yes"
@@ -148,7 +146,7 @@ def is_compensable(membership: str, reservation: Record) -> bool:
 
 
 def violations(messages: Sequence[Message]) -> tuple[str, ...]:
-    """One sentence for each broken rule, in the order of the transcript."""
+    """Return one sentence for each broken rule, in the order of the transcript."""
     return tuple(_violations(messages))
 
 

@@ -1,9 +1,6 @@
-"""The shapes of airline records, as the original's models have them.
-
-Names, order of the fields and laxness are part of what an agent reads: a tool that is given a
-wrong object answers with pydantic's own error text, which names model and field, and a record is
-shown in the order of its fields. Unknown fields are dropped, "5" is an integer where one is due.
-"""
+"""The shapes of airline records, as the original's models have them. An agent reads names, order of
+fields and pydantic's error texts. Unknown fields are dropped, and "5" is an integer where one is
+due."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,13 +1,9 @@
 """The fourteen tools of airline customer service, with tau2-bench's names, arguments and answers.
 
 Guarantee: outputs, errors, their order and the state they leave are the original's, quirks
-included; where one looks like a mistake, a comment says so. Types of arguments are not checked,
-but the objects in `flights`, `passengers` and `payment_methods` are (records.py). No tool enforces
-the policy: what may be cancelled, changed or paid for is the agent's to know (policy.py).
-
-    flights        per day a status; if it is `available`, seats and prices per cabin
-    users          membership, payment methods, reservation ids
-    reservations   flights, passengers, payments, bags, insurance
+included; where one looks like a mistake, a comment says so. Types of arguments are not checked, but
+the objects in `flights`, `passengers` and `payment_methods` are (records.py). No tool enforces the
+policy (policy.py).
 """
 
 from collections.abc import Sequence
@@ -45,9 +41,9 @@ NEW_CERTIFICATES: Final = tuple(f"certificate_{number}" for number in (3221322, 
 """The ids that the tools give, in this order; there are no more."""
 
 INSURANCE_PRICE: Final = 30
-"""Per passenger."""
+"""Dollars per passenger."""
 BAG_PRICE: Final = 50
-"""Per bag that is not free."""
+"""Dollars per bag that is not free."""
 
 AIRPORTS: Final = {
     "SFO": "San Francisco",
@@ -342,7 +338,7 @@ class AirlineTools(Tau2Toolset):
     def _offers(
         self, date: str, origin: str | None, destination: str | None, shown: str | None = None
     ) -> list[Record]:
-        """What can be booked; from or to anywhere where the airport is None."""
+        """Return the bookable flights; an airport that is None stands for any."""
         return [
             _offer(flight, flight["dates"][date], shown)
             for flight in self.database["flights"].values()
@@ -353,7 +349,6 @@ class AirlineTools(Tau2Toolset):
         ]
 
     def _seats(self, info: FlightInfo, cabin: str, count: int) -> ReservationFlight:
-        """The flight at today's price, if so many seats can be had."""
         number, day = info.flight_number, self._on_day(info.flight_number, info.date)
         if day["status"] != AVAILABLE:
             raise ValueError(f"Flight {number} not available on date {info.date}")
@@ -373,7 +368,7 @@ class AirlineTools(Tau2Toolset):
         days[flight.date]["available_seats"][cabin] -= count
 
     def _check_payments(self, user_id: str, payments: Sequence[Payment], price: Any) -> None:
-        """Each method must be the user's and hold what it pays; together they pay the price."""
+        """Check that the methods are the user's, hold what they pay, and pay the price."""
         held = self._user(user_id)["payment_methods"]
         for payment in payments:
             if payment.payment_id not in held:
@@ -398,7 +393,7 @@ class AirlineTools(Tau2Toolset):
                 del held[payment.payment_id]
 
     def _pay_update(self, user_id: str, payment_id: str, price: Any) -> list[Record]:
-        """Charge or refund a gift card at once; the payment to be noted, none for 0 dollars."""
+        """Charge or refund a gift card at once; return the payment to note, none for 0 dollars."""
         held = self._user(user_id)["payment_methods"]
         if payment_id not in held:
             raise ValueError("Payment method not found")
@@ -415,17 +410,14 @@ class AirlineTools(Tau2Toolset):
 
 
 def _objects(model: type[M], values: Sequence[M | dict[str, Any]]) -> list[M]:
-    """Objects by their model, if all are objects; else what was given, to fail where it is used.
-
-    Raises pydantic's ValidationError.
-    """
+    """Return objects of the model, or, to fail later, the values unchanged if one is no object."""
     if all(isinstance(item, dict) for item in values):
         return [model(**item) for item in values if isinstance(item, dict)]
     return cast("list[M]", values)
 
 
 def _plain(people: Any) -> Any:
-    """Passengers as JSON; whatever else was given is stored as it is."""
+    """Return passengers as JSON; whatever else was given is stored as it is."""
     if isinstance(people, list):
         return [
             person.model_dump() if isinstance(person, Passenger) else person for person in people
@@ -434,7 +426,6 @@ def _plain(people: Any) -> Any:
 
 
 def _find_same_flight(reservation: Record, info: FlightInfo, cabin: str) -> Record | None:
-    """The reservation's own flight, if number, day and cabin stay."""
     for flight in reservation["flights"]:
         same = flight["flight_number"] == info.flight_number and flight["date"] == info.date
         if same and cabin == reservation["cabin"]:
@@ -447,7 +438,7 @@ def _fares(flights: Sequence[Record]) -> int:
 
 
 def _offer(flight: Record, day: Record, date: str | None) -> Record:
-    """A flight that can be booked; only a search with a stop shows the date."""
+    """Return a flight that can be booked; only a search with a stop shows the date."""
     return {
         "flight_number": flight["flight_number"],
         "origin": flight["origin"],

@@ -1,8 +1,6 @@
-"""The content of a message: a text, or a list of parts.
-
-Parts of a monologue, as thinking or reasoning, are apart from what is said. Guarantee: parts in
-parts are read to a bounded depth. Pictures and sounds are not read.
-"""
+"""The content of a message: a text, or a list of parts. Parts of a monologue, as thinking or
+reasoning, are apart from what is said. Nested parts are read to a bounded depth; pictures and
+sounds are not read."""
 
 from typing import Any, Final, NamedTuple
 
@@ -52,7 +50,6 @@ def is_monologue(part: Any) -> bool:
 
 
 def _read_part(part: Any) -> str | None:
-    """Return the text of a part; None for a part that has none."""
     if isinstance(part, dict):
         name = "refusal" if part.get("type") == "refusal" else "text"
         part = (part[name] or "") if name in part else None
@@ -60,8 +57,7 @@ def _read_part(part: Any) -> str | None:
 
 
 def read_monologue(value: Any, levels: int = _NESTING) -> str | None:
-    """Return the text of a monologue: a text, a part, or a list of both. None where it has none,
-    and beyond so many `levels`."""
+    """Return a monologue (a text, a part, or a list of both, to a depth of `levels`); else None."""
     if isinstance(value, str):
         return value
     if levels and isinstance(value, dict):

@@ -1,11 +1,7 @@
 """What a model answered, as its engine wrote it, whole or in pieces (wire -> Message).
 
-    MessageReader     a message of /v1/chat/completions: the deltas of a stream, or all at once
-    read_content      a content: a text, or a list of parts
-    read_count        a number of tokens in `usage`
-
-The gateway, the importers and the endpoint's client all read answers here, so that they agree on
-what was said. Engines differ in how they write the same thing; what is tolerated is this:
+The gateway, the importers and the endpoint's client read answers with `MessageReader`, so that they
+agree on what was said. It tolerates how engines differ:
 
     a call        is known by its index and its id together. An empty id is none, and one that comes
                   later is the call's. A piece without an id belongs to the last call of its index,
@@ -18,8 +14,8 @@ what was said. Engines differ in how they write the same thing; what is tolerate
     a content     may be a list of parts; those of a thought are reasoning, a refusal is text.
 
 Guarantee: calls are in the order in which they began, and reading takes time and memory linear in
-the size of the pieces. What no engine writes is reported to `doubt`; the rest is still read.
-Not covered: asides inside of parts, and pictures or sounds, which are no text.
+the size of the pieces. What no engine writes is reported to `doubt`; the rest is still read. Not
+covered: asides inside of parts, and pictures or sounds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -81,8 +77,7 @@ class CallPieces:
     names: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
     value: Any = None
-    """The arguments of a whole call that were no text: an object that can be stored, or another
-    value."""
+    """The arguments of a whole call that were no text: an object to be stored, or another value."""
     raw_ids: list[str] = field(default_factory=list)
     """Ids as they came, also again."""
     raw_names: list[str] = field(default_factory=list)
@@ -104,8 +99,7 @@ class CallPieces:
         return self.value if isinstance(self.value, str) else _write(self.value)
 
     def add_name(self, piece: str) -> None:
-        """Add a piece of the name. One that begins with all that came before is the whole name,
-        sent again or with more of it; any other is a fragment."""
+        """Add a piece of the name: a fragment, or the whole so far sent again, with more or not."""
         self.raw_names.append(piece)
         # Compared with texts that are no longer than itself, the pieces take linear time.
         if len(piece) >= self._name_length and piece.startswith(self.name):
@@ -115,9 +109,8 @@ class CallPieces:
             self._name_length += len(piece)
 
     def is_over(self, name: Any, arguments: Any) -> bool:
-        """Return whether a piece of the same place, without an id, begins another call: it has
-        another name although the arguments have begun, or the arguments are whole and begin
-        again."""
+        """Return whether a piece of the same place, without an id, begins another call: its name
+        differs although the arguments have begun, or the arguments are whole and begin again."""
         if not isinstance(name, str) or not name or not self.arguments:
             return False
         if len(name) != self._name_length or name != self.name:
@@ -176,7 +169,6 @@ class MessageReader:
         self._thoughts: list[str] = []
         self._refusals: list[str] = []
         self.calls: list[CallPieces] = []
-        """The calls in the order in which they began."""
         self._known: dict[Any, CallPieces] = {}
         """The last call of an index, an id, both, or a place."""
 
@@ -291,7 +283,6 @@ class MessageReader:
         self.add_reasoning(read.reasoning)
 
     def _read_call(self, piece: Mapping[str, Any]) -> _Fields:
-        """Return the fields of a call in OpenAI's envelope, of a custom tool, or without one."""
         for kind, field_name in (("function", "arguments"), ("custom", "input")):
             inner = piece.get(kind)
             if isinstance(inner, dict):
@@ -321,7 +312,6 @@ class MessageReader:
         return None if call.is_over(sent.name, sent.arguments) else call
 
     def _note(self, call: CallPieces, index: int | None, id: str | None, place: int | str) -> None:
-        """Remember by what a call is known."""
         known = self._known
         if ("place", place) in known:  # else there would be more places than calls
             known["place", place] = call
@@ -363,7 +353,6 @@ class MessageReader:
             pieces.append(text)
 
     def _read_objects(self, listed: Any, what: str) -> Iterable[Mapping[str, Any]]:
-        """Return the objects of a list."""
         objects = list_objects(listed)
         if not isinstance(listed, list) or len(objects) < len(listed):
             self._doubt(f"{what} is no list of objects", listed)

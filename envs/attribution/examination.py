@@ -1,15 +1,11 @@
-"""Say whose fault the failure of a rollout was (pure).
-
-    fault = examine(environment, task, messages, termination, verdict)   None: it is accepted
-
-The order is that of ALGORITHMS 4.1, and the first that has a fault has it:
+"""Decide whose fault the failure of a rollout was (pure). In the order of ALGORITHMS 4.1, the first
+that has a fault has it:
 
     task         the task cannot be won, whatever the verdict (task_faults.py)
     user         the played user broke its instructions (user_faults.py), or did not get through
     trajectory   the agent failed; the rule is the part of the verdict that it failed by
 
-Where the exact user of the environment played, it is not asked whether it erred: by construction it
-does not. Not covered: rollouts without a verdict.
+The environment's exact user never errs. Not covered: rollouts without a verdict.
 """
 
 from collections.abc import Sequence
@@ -57,9 +53,8 @@ def examine(
     *,
     exact_user: bool = False,
 ) -> RolloutFault | None:
-    """Return whose fault a rollout is, from its messages (without system prompt), its ending and
-    its unshaped verdict; None where it is accepted: a success without a fault of task or user.
-    `verdict` is None where the user or a machine failed. Raises NoVerdict."""
+    """Return whose fault a rollout is, from messages (without system prompt), ending and unshaped
+    verdict (None: user or machine failed). Return None for a faultless success. Raise NoVerdict."""
     fault = find_task_fault(environment, task)
     if fault is not None:
         return blame_task(fault)
@@ -82,7 +77,7 @@ def find_fault_beside_task(
     *,
     exact_user: bool = False,
 ) -> RolloutFault | None:
-    """Return the same of a task that is known to have no fault. Raises NoVerdict."""
+    """Return the same of a task that is known to have no fault. Raise NoVerdict."""
     if not exact_user:
         fault = find_user_fault(environment, task, messages)
         if fault is not None:
@@ -98,7 +93,6 @@ def find_fault_beside_task(
 
 
 def _blame_agent(verdict: Grade) -> RolloutFault:
-    """Return the part of a verdict that the agent failed by."""
     if verdict.irregular is not None:
         return RolloutFault("trajectory", "ending", f"it ended as {verdict.irregular}")
     if verdict.violations:

@@ -1,8 +1,5 @@
-"""Find what is wrong with a task, from the task alone (pure).
-
-    fault = find_task_fault(environment, task)     None: a perfect agent can win it
-
-A rollout fails by no fault of the agent or the user where the task itself cannot be won. By rule:
+"""Find what is wrong with a task, from the task alone (pure). A rollout fails by no fault of the
+agent or the user where the task cannot be won. By rule:
 
     gold            the gold actions fail, end in another state the second time, or change nothing
     contradiction   the user names another value than a gold write has, of the same kind, and never
@@ -12,11 +9,10 @@ A rollout fails by no fault of the agent or the user where the task itself canno
     provenance      a gold write needs a value that nobody says and no tool tells
     outputs         the agent must say what no tool answers and no policy dictates
 
-The first, third and fourth are the checks V2, V3 and V5 of written tasks (task_facts.py). A task
-that was loaded is a person's work: its gold actions leave out what is looked up, and a number may
-be the result of any sum. So there a call may be refused as long as something is changed, a value is
-unknown only where no table, text or answer has it, and outputs are held against the words in them
-alone. Of a task without gold actions nothing is said.
+The first, third and fourth are the checks V2, V3 and V5 of written tasks (task_facts.py). Gold
+actions of loaded tasks leave out what is looked up, and a number may be any sum. So there a call
+may be refused if something is changed, a value is unknown only where no table, text or answer has
+it, and outputs are held against the words in them. A task without gold actions has no fault.
 
 Guarantee: no task that an environment of ours generates has a fault. Not covered: a contradiction
 in numbers or in words that are no value of the tables, and a request that makes no sense to a
@@ -44,7 +40,6 @@ from envs.task import GENERATED, TaskDefinition
 from events.canonical import exact_json
 
 TaskFaultRule = Literal["gold", "contradiction", "provenance", "outputs"]
-"""Which rule a task breaks."""
 
 _SHORTEST: Final = 2
 """Characters below which a value is too common to be missing."""
@@ -56,7 +51,7 @@ class TaskFault:
 
     rule: TaskFaultRule
     reason: str
-    """In words, with the value that is wrong."""
+    """Description with the value that is wrong."""
 
     @property
     def summary(self) -> str:
@@ -91,7 +86,7 @@ class _WholeGold:
         return find_gold_failure(self.facts)
 
     def list_unknown(self) -> list[Missing]:
-        """Values of gold writes that neither the user nor an earlier gold call tells."""
+        """Return values of gold writes that neither the user nor an earlier gold call tells."""
         return self.facts.knowledge.silent
 
     def list_other_values(self) -> Iterator[Missing]:
@@ -134,7 +129,6 @@ class _SparseGold(_WholeGold):
         return None
 
     def _is_anywhere(self, values: Iterable[str]) -> bool:
-        """Whether the user, the policy, a tool or a table of the first state has each value."""
         environment, task = self.facts.environment, self.facts.task
         texts = (
             collect_user_text(task),
@@ -182,7 +176,6 @@ def _collect_wants(task: TaskDefinition) -> str:
 
 
 def _list_write_values(facts: TaskFacts) -> Iterator[Missing]:
-    """Yield the values of the gold writes."""
     for action in facts.task.criteria.gold_actions or ():
         if action.name in facts.environment.changes:
             for name, argument in action.arguments.items():

@@ -4,12 +4,11 @@
                              /possible_answer/<the same name>    JSON Lines: the gold calls
                              /multi_turn_func_doc/<module>.json  JSON Lines: a class's functions
 
-Gold calls are Python text: they are parsed, never run, and only literals are arguments. What the
-functions' documentation calls a dict or a float is an object or a number to a model.
+Gold calls are Python text: they are parsed, never run, and only literals are arguments. Types dict
+and float of the documentation become object and number.
 
-Guarantee: a case is as in the folder, except for the sentence with which held-out functions come,
-which is ours. A file that is missing or is not what it should be raises `NoBenchmark` or
-`InvalidBenchmark` with its path and line.
+Guarantee: a case is as in the folder, except for our sentence with which held-out functions come. A
+missing or malformed file raises `NoBenchmark` or `InvalidBenchmark` with its path and line.
 """
 
 import ast
@@ -25,13 +24,12 @@ from envs.tau2.benchmark import VARIABLE, InvalidBenchmark, NoBenchmark
 from events.messages import Action
 
 SPLITS: Final = ("base", "miss_func", "miss_param", "long_context")
-"""BFCL's categories."""
 
 LONG_CONTEXT: Final = "long_context"
 """The split whose classes answer at length."""
 
 MORE_TOOLS: Final = "There are more tools for you now. Please try again."
-"""What the user says when held-out functions come."""
+"""Words of the user when held-out functions come."""
 
 _JSON_TYPES: Final = {"dict": "object", "float": "number", "tuple": "array"}
 
@@ -52,7 +50,7 @@ class Case:
     """One conversation."""
 
     number: str
-    """Within its split; cases of equal numbers derive from one scenario."""
+    """Number in its split; cases of equal numbers derive from one scenario."""
     split: str
     turns: tuple[Turn, ...]
     config: Mapping[str, Mapping[str, Any]]
@@ -63,7 +61,7 @@ class Case:
     """Function -> the turn, from 0, in which the agent is first shown it."""
 
     def select_schemas(self, turn: int) -> list[dict[str, Any]]:
-        """The functions that the agent is shown in a turn."""
+        """Return the functions that the agent is shown in a turn."""
         return [
             dict(schema)
             for schema in self.schemas
@@ -72,7 +70,7 @@ class Case:
 
 
 def folder(benchmarks: Path) -> Path:
-    """Where the files are."""
+    """Return the folder of the files."""
     return benchmarks / "bfcl"
 
 
@@ -83,13 +81,13 @@ def find_splits(benchmarks: Path) -> tuple[str, ...]:
 
 
 def load_functions(benchmarks: Path | None) -> dict[str, list[Row]]:
-    """Class -> its functions in OpenAI's format. Raises NoBenchmark, InvalidBenchmark."""
+    """Return class -> its functions in OpenAI's format. Raise NoBenchmark, InvalidBenchmark."""
     place = _require_folder(benchmarks)
     return {name: _functions(place, module) for name, module in MODULES.items()}
 
 
 def load(benchmarks: Path | None, splits: Sequence[str] = SPLITS) -> dict[str, list[Case]]:
-    """Split -> its cases, in the order of the file. Raises NoBenchmark, InvalidBenchmark."""
+    """Return split -> its cases, in file order. Raise NoBenchmark, InvalidBenchmark."""
     functions = load_functions(benchmarks)
     place = _require_folder(benchmarks)
     return {split: list(_cases(place, split, functions)) for split in splits}
@@ -108,7 +106,6 @@ def _locate_cases(place: Path, split: str) -> Path:
 
 
 def _functions(place: Path, module: str) -> list[Row]:
-    """A class's functions in OpenAI's format."""
     return [_function(row) for _, row in _rows(place / "multi_turn_func_doc" / f"{module}.json")]
 
 
@@ -121,7 +118,7 @@ def _function(row: Row) -> Row:
 
 
 def json_schema(documented: Mapping[str, Any]) -> Row:
-    """Documentation of a value as JSON Schema: types by their names there; any value has none."""
+    """Return a value's documentation as JSON Schema: its types' names; `any` has no type."""
     schema = dict(documented)
     kind = schema.pop("type", "any")
     if kind != "any":
@@ -171,7 +168,7 @@ def _case(row: Row, answer: Row, split: str, functions: Mapping[str, list[Row]])
 
 
 def _read_user_text(messages: Sequence[Mapping[str, str]], functions_come: bool) -> str:
-    """The user's one message of a turn; none where held-out functions come instead."""
+    """Return the user's one message of a turn; none where held-out functions come instead."""
     if functions_come and not messages:
         return MORE_TOOLS
     (message,) = messages
@@ -181,10 +178,8 @@ def _read_user_text(messages: Sequence[Mapping[str, str]], functions_come: bool)
 
 
 def parse(text: str, parameters: Mapping[str, Sequence[str]]) -> Action:
-    """A gold call such as `tail('a.txt', lines=3)`; `parameters` names those given by position.
-
-    Raises ValueError, SyntaxError or KeyError for anything but a call with literals.
-    """
+    """Return a gold call such as `tail('a.txt', lines=3)`; `parameters` names those given by
+    position. Raise ValueError, SyntaxError or KeyError for anything but a call with literals."""
     call = ast.parse(text, mode="eval").body
     match call:
         case ast.Call(func=ast.Name(id=function), args=placed, keywords=named):
@@ -200,7 +195,6 @@ def parse(text: str, parameters: Mapping[str, Sequence[str]]) -> Action:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """The objects of a file of JSON Lines, each with its line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

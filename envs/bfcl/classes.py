@@ -1,7 +1,5 @@
-"""BFCL's classes, whose methods are the tools: loaded from the distribution bfcl-eval, not ours.
-
-Only the modules of the eight multi-turn classes are imported, which need mpmath and nothing else
-of what the distribution depends on (torch among it): it is installed without its dependencies.
+"""BFCL's classes, whose methods are the tools: loaded from the distribution bfcl-eval, installed
+without dependencies. Only the modules of the eight multi-turn classes and mpmath are imported.
 
 Guarantee: instances share nothing, neither with each other nor with their modules. Not covered:
 what the classes' own code does with memory and time.
@@ -15,7 +13,7 @@ from typing import Any, Final
 from envs.environment import UnknownTask
 
 REQUIREMENTS: Final = ("bfcl-eval==2026.3.23", "mpmath==1.3.0")
-"""What to install, without dependencies; mpmath as bfcl-eval pins it."""
+"""Packages to install, without dependencies; mpmath as bfcl-eval pins it."""
 
 MODULES: Final = {
     "GorillaFileSystem": "gorilla_file_system",
@@ -39,7 +37,7 @@ class NoBfclClasses(UnknownTask):
 
 
 def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
-    """A new object of the class in this initial state. Raises NoBfclClasses."""
+    """Return a new object of the class in this initial state. Raise NoBfclClasses."""
     api = getattr(_module(name), name)()
     if name != _STATELESS:
         api._load_scenario(deepcopy(config), long_context=long_context)
@@ -48,13 +46,13 @@ def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
 
 
 def require() -> None:
-    """See that the classes can be imported. Raises NoBfclClasses."""
+    """See that the classes can be imported. Raise NoBfclClasses."""
     for name in MODULES:
         _module(name)
 
 
 def read_official_sentence() -> str:
-    """Return what BFCL's user says when held-out functions come. Raises NoBfclClasses."""
+    """Return what BFCL's user says when held-out functions come. Raise NoBfclClasses."""
     return str(_import(_PROMPTS).DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 

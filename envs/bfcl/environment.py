@@ -1,23 +1,20 @@
 """The environment bfcl: the multi-turn cases of the Berkeley Function-Calling Leaderboard.
 
-It runs what the operator's folder holds, as one split per category, and generates no tasks of its
-own. Its tools are the classes of the distribution bfcl-eval; without playing a task neither is
-needed.
+The operator's folder has the cases, one split per category, and the distribution bfcl-eval the
+tools; only playing a task needs them. The user says the case's messages one by one, each when the
+agent answers without a call, and then hangs up. More than 20 messages with calls in one turn end
+the case.
 
-The user says the case's messages one after the other, each when the agent answers without a call,
-and then hangs up. More than 20 messages with calls in one turn end the case.
+Success is strict: `TURNS`, BFCL's official verdict, and `ABSTENTION`, the check that BFCL leaves
+out, must both be 1. Both are recorded with every rollout. No kind is constant: the next turn brings
+what was missing, so a refusal wins only together with the calls.
 
-Success is strict: `TURNS`, which is BFCL's official verdict, and `ABSTENTION`, which is the check
-that BFCL leaves out, must both be 1. Both are recorded with every rollout. No kind is constant: the
-next turn of a case brings what was missing, so a refusal wins it only together with the calls.
+The splits `base-fc` and so on are the same cases in BFCL's FC mode (models that call natively):
+without a system prompt, and with BFCL's own sentence where held-out functions come.
 
-The splits `base-fc` and so on are the same cases as BFCL plays them with models that call natively
-(its FC mode): without a system prompt, and with its own sentence where held-out functions come.
-
-Not covered: a message with neither text nor call, or with a call that cannot be read, ends a turn
-in BFCL; here the first ends the episode, as in every environment, and the second is answered by the
-tools. The sentence on Python that BFCL appends to each function's description. Its prompt for
-models without native calls.
+Not covered: a message with neither text nor call, or with an unreadable call, ends a turn in BFCL;
+here the first ends the episode, and tools answer the second. BFCL's sentence on Python in each
+function's description, and its prompt for models without native calls, are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +56,7 @@ class Bfcl(Environment):
     limits: ClassVar[Limits] = Limits(_UNLIMITED, max_errors=_UNLIMITED, max_rounds=20)
 
     def cases(self, split: str) -> Mapping[str, Case]:
-        """Number -> case, of one of BFCL's categories. Raises NoBenchmark, InvalidBenchmark."""
+        """Return number -> case of a BFCL category. Raise NoBenchmark, InvalidBenchmark."""
         if split not in self._loaded:
             cases = load(self.benchmarks, [split])[split]
             self._loaded[split] = {case.number: case for case in cases}
@@ -70,7 +67,7 @@ class Bfcl(Environment):
         return {}
 
     def case(self, task_id: str) -> Case:
-        """Return the case of a task. Raises UnknownTask, and its subclass NoBenchmark."""
+        """Return the case of a task. Raise UnknownTask, and its subclass NoBenchmark."""
         match task_id.split("/"):
             case [self.name, split, number] | [self.name, split, number, "fc"] if split in SPLITS:
                 if number in self.cases(split):
@@ -88,7 +85,7 @@ class Bfcl(Environment):
         return sizes | {f"{split}-{NATIVE}": size for split, size in sizes.items()}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in the order of the file. Raises UnknownTask, NoBenchmark, and
+        """Return a split's tasks in the order of the file. Raise UnknownTask, NoBenchmark, and
         NoBfclClasses for those in FC mode."""
         if split not in (*SPLITS, *NATIVE_SPLITS):
             raise UnknownTask(
@@ -99,41 +96,41 @@ class Bfcl(Environment):
         return (_definition(case, native=split in NATIVE_SPLITS) for case in cases)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return the task with this id. Raises UnknownTask, its subclass NoBenchmark, and
+        """Return the task with this id. Raise UnknownTask, its subclass NoBenchmark, and
         NoBfclClasses for one in FC mode."""
         return _definition(self.case(task_id), native=_is_native(task_id))
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """Raises UnknownTask: BFCL's cases are the only ones."""
+        """Raise UnknownTask: BFCL's cases are the only ones."""
         raise UnknownTask(f"environment bfcl generates no tasks, of no capability {capability!r}")
 
     def pristine(self, task: TaskDefinition) -> Database:
-        """What the case's objects begin with. Raises NoBfclClasses."""
+        """Return what the case's objects begin with. Raise NoBfclClasses."""
         require()
         return initial_state(self.case(task.id))
 
     def policy(self, task: TaskDefinition) -> str:
-        """Two sentences of ours; none in FC mode."""
+        """Return two sentences of ours; none in FC mode."""
         return "" if _is_native(task.id) else POLICY
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """The functions of the case's classes, less those that the case excludes."""
+        """Return the functions of the case's classes, less those that the case excludes."""
         return [dict(schema) for schema in self.case(task.id).schemas]
 
     def select_schemas(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> list[dict[str, Any]]:
-        """Held-out functions only from the turn on in which they come."""
+        """Return the functions; held-out ones only from their turn on."""
         return self.case(task.id).select_schemas(_turn(messages))
 
     def oracle(self, task: TaskDefinition) -> Agent:
-        """Makes the gold calls of each turn."""
+        """Return an agent that makes the gold calls of each turn."""
         return BfclOracle(self.case(task.id))
 
     def judge(
         self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[str, ...] | None:
-        """BFCL's official verdict, and its check of turns in which nothing can be done."""
+        """Return the faults by BFCL's official verdict, or its check of turns without a task."""
         case = self.case(task.id)
         if basis == "TURNS":
             return tuple(mistakes(case, messages, lambda: self.toolset(self.reset(task))))
@@ -174,7 +171,7 @@ class BfclOracle:
         self.case = case
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The calls of the turn, or a sentence when they were made or there are none."""
+        """Return the calls of the turn, or a sentence when they were made or there are none."""
         turn = _turn(messages)
         gold = self.case.turns[turn].gold
         done = _count_done(messages, gold)
@@ -188,8 +185,7 @@ class BfclOracle:
 
 
 def _count_done(messages: Sequence[Message], gold: Sequence[Action]) -> int:
-    """Return how many gold calls of the turn were made. Gold calls may fail, so a call of a prefix
-    that equals one counts whatever its result is."""
+    """Return the number of gold calls made in the turn; they may fail, so results do not matter."""
     begin = max(place for place, message in enumerate(messages) if message.role == "user")
     done = 0
     for message in messages[begin:]:
@@ -201,7 +197,6 @@ def _count_done(messages: Sequence[Message], gold: Sequence[Action]) -> int:
 
 
 def _turn(messages: Sequence[Message]) -> int:
-    """The turn, from 0, in which the agent is asked."""
     return max(0, sum(message.role == "user" for message in messages) - 1)
 
 
@@ -210,7 +205,6 @@ def _is_native(task_id: str) -> bool:
 
 
 def _definition(case: Case, native: bool) -> TaskDefinition:
-    """Return the task of a case, in FC mode or with our prompt."""
     requests = [turn.says for turn in case.turns]
     if native and MORE_TOOLS in requests:
         sentence = read_official_sentence()

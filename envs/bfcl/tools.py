@@ -1,11 +1,9 @@
-"""The tools of one BFCL case: the public methods of its classes.
+"""The tools of one BFCL case: the public methods of its classes, called with the model's values,
+never with code. Answers are as BFCL writes them: a string as it is, an object as JSON where it can
+be, all else as Python prints it; an exception is `Error during execution: ` with its text.
 
-An argument is a value, never code: a method is called with what the model gave. Answers are as
-BFCL writes them: a string as it is, an object as JSON where it can be, all else as Python prints
-it; an exception is `Error during execution: ` with its text.
-
-The state is what the objects hold. The `Database` holds only what they begin with, so a fork is as
-cheap as anywhere and every toolset makes objects of its own.
+The state is in the objects. The `Database` has only their initial data, so a fork is cheap and
+every toolset makes objects of its own.
 """
 
 import inspect
@@ -29,12 +27,12 @@ _FAILED: Final = "Error during execution: "
 
 _LARGEST: Final = 10_000
 _BOUNDED: Final = frozenset({"precision", "decimal_places", "exponent"})
-"""Integers that decide how long arithmetic takes. A larger one would only end later, and in an
-error: Python prints no number of so many digits."""
+"""Integers that decide how long arithmetic takes. Python prints no number of more digits, so a
+larger one would end in an error anyway."""
 
 
 def initial_state(case: Case) -> Database:
-    """The state in which a case begins."""
+    """Return the state in which a case begins."""
     begins = {"long_context": case.split == LONG_CONTEXT}
     return Database({CLASSES: case.config, _CASE: begins})
 
@@ -62,7 +60,7 @@ class BfclTools(Toolset):
         }
 
     def has_same_state(self, other: Self) -> bool:
-        """Whether all attributes of all objects are equal."""
+        """Return whether all attributes of all objects are equal."""
         return self.objects.keys() == other.objects.keys() and all(
             _has_same_attributes(value, other.objects[name]) for name, value in self.objects.items()
         )
@@ -103,7 +101,6 @@ def _run(method: Callable[..., Any], arguments: dict[str, Any]) -> ToolResult:
 
 
 def _format_answer(value: Any) -> str:
-    """The answer as BFCL writes it."""
     if isinstance(value, dict):
         try:
             return json.dumps(value)

@@ -4,13 +4,11 @@
     2. the public attributes of every object equal those of objects on which the gold calls ran
     3. each result of this turn's gold calls is among all results so far, as often as it is there
 
-Order is free, and so is a call too many that leaves no trace. `needless` is the check that BFCL
-has and leaves out: no call in a turn that asks for none. Calls without readable arguments count
-nowhere, as in BFCL, where they are text.
+Order is free, and so is an extra call that leaves no trace. Calls without readable arguments do not
+count. `needless` is the check that BFCL leaves out: no call in a turn that asks for none.
 
-Guarantee: everything is run again, on objects of the verdict's own; the tools' answers in the
-transcript are not trusted. Not covered: BFCL judges a case that was cut off in its last turn by
-what was done until then; here such a case has failed.
+Guarantee: everything is run again on the verdict's own objects, whatever the transcript's answers.
+Unlike BFCL's, a case that is cut off in its last turn has failed.
 """
 
 from collections import Counter
@@ -26,7 +24,7 @@ Calls = list[ToolCall]
 
 
 def turns_of(messages: Sequence[Message]) -> list[Calls]:
-    """The agent's calls after each message of the user, the one apart that hangs up."""
+    """Return the agent's calls after each message of the user, the one apart that hangs up."""
     turns: list[Calls] = []
     for message in messages:
         if message.role == "user" and STOP not in message.text:
@@ -39,7 +37,7 @@ def turns_of(messages: Sequence[Message]) -> list[Calls]:
 def mistakes(
     case: Case, messages: Sequence[Message], fresh: Callable[[], BfclTools]
 ) -> Iterator[str]:
-    """What is wrong in the first turn in which something is; nothing where the agent is right."""
+    """Yield what is wrong in the first wrong turn; nothing where the agent is right."""
     turns = turns_of(messages)
     if len(turns) < len(case.turns):
         yield f"the conversation ended after {len(turns)} of {len(case.turns)} turns"
@@ -61,8 +59,7 @@ def mistakes(
 
 
 def needless(case: Case, messages: Sequence[Message]) -> Iterator[str]:
-    """The turns in which the agent called something though nothing could be done; what the task's
-    prefix called is not the agent's."""
+    """Yield the needless calls of turns without gold; those of the task's prefix are not judged."""
     own = [m for m in messages if m.role == "user" or m.sampled is not False]
     for number, (turn, calls) in enumerate(zip(case.turns, turns_of(own), strict=False)):
         if calls and not turn.gold:

@@ -4,11 +4,9 @@
         if cheater.applies(knowledge):
             play(Episode(environment, task), CheaterAgent(cheater, knowledge, task), user)
 
-The gold look-ups of the task stand for those of an honest agent. Beyond them a cheater has nothing
-of the task: no gold write, no output, no first state.
-
-Guarantee: a cheater is deterministic, ends every episode with the closing words of the kind, and
-stays below the limit of failed calls.
+A cheater has the task's gold look-ups, which stand for an honest agent's, but no gold write, output
+or first state. Guarantee: a cheater is deterministic, ends every episode with the closing words of
+the kind, and stays below the limit of failed calls.
 """
 
 import json
@@ -68,7 +66,6 @@ class Attempt:
     knowledge: Knowledge
     task: TaskDefinition
     messages: Sequence[Message] = ()
-    """The messages that the agent can see."""
 
     def say(self, text: str) -> Message:
         """Return a message that says a text and closes."""
@@ -83,12 +80,10 @@ class Cheater:
     moves: Callable[[Attempt], Iterator[Message]]
     """Yields its messages up to the closing words. Each is made when its turn has come."""
     applies: Callable[[Knowledge], bool]
-    """Whether it can be tried on a kind."""
     remedy: str
-    """What helps where it wins."""
+    """Remedy for tasks that it wins."""
     restores: bool = False
-    """Whether a success counts only where the state is at last as it was at first: else a guess was
-    right, and nothing was undone."""
+    """Whether a success counts only where the final state is the first: else a guess was right."""
 
 
 class CheaterAgent:
@@ -103,7 +98,7 @@ class CheaterAgent:
         self._most_messages = limits.max_steps - _STEPS_TO_CLOSE
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next move, with calls that have ids of their own."""
+        """Return the next move, with calls that have ids of their own."""
         self._attempt.messages = messages
         failed = sum(message.role == "tool" and bool(message.error) for message in messages)
         is_near_limit = failed >= self._most_failures or len(messages) > self._most_messages
@@ -149,7 +144,7 @@ def _look_up(attempt: Attempt) -> Iterator[Message]:
 
 
 def _has_words(knowledge: Knowledge) -> bool:
-    """Whether a verdict may hang on what the agent says."""
+    """Return whether a verdict may hang on what the agent says."""
     return any(
         task.criteria.outputs or not _WORDLESS.issuperset(task.criteria.reward_basis)
         for task in knowledge.others
@@ -161,8 +156,6 @@ def _always(knowledge: Knowledge) -> bool:
 
 
 def _recite(write: Callable[[Knowledge], str]) -> Callable[[Attempt], Iterator[Message]]:
-    """Return the moves of a cheater that says a text and closes."""
-
     def moves(attempt: Attempt) -> Iterator[Message]:
         yield attempt.say(write(attempt.knowledge))
 
@@ -172,8 +165,6 @@ def _recite(write: Callable[[Knowledge], str]) -> Callable[[Attempt], Iterator[M
 def _after_lookups(
     moves: Callable[[Attempt], Iterator[Message]],
 ) -> Callable[[Attempt], Iterator[Message]]:
-    """Return the moves of a cheater that looks everything up before."""
-
     def after(attempt: Attempt) -> Iterator[Message]:
         yield from _look_up(attempt)
         yield from moves(attempt)
@@ -217,8 +208,7 @@ def _call_gold_tools(arguments: Mapping[str, Any] | str, does: str) -> Cheater:
 
 
 def _repeat_results(attempt: Attempt) -> Iterator[Message]:
-    """Look up, then say every value that a result showed. To read out a few values is an answer,
-    so nothing is said where there are no more."""
+    """Look up, then say every value of the results; not a few, which would be an answer."""
     yield from _look_up(attempt)
     results = (item.result for item in executed_calls(attempt.messages) if not item.failed)
     values = dict.fromkeys(
@@ -229,7 +219,6 @@ def _repeat_results(attempt: Attempt) -> Iterator[Message]:
 
 
 def _list_values(text: str) -> list[str]:
-    """Return the single values of a result, and the result itself where it is no JSON."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -238,7 +227,6 @@ def _list_values(text: str) -> list[str]:
 
 
 def _write_and_undo(attempt: Attempt) -> Iterator[Message]:
-    """Look up, then make writes, each with the one that takes it back."""
     yield from _look_up(attempt)
     known = _find_values(attempt.messages)
     for there, back in islice(_pair_writes(attempt, known), _UNDONE):
@@ -247,8 +235,7 @@ def _write_and_undo(attempt: Attempt) -> Iterator[Message]:
 
 
 def _pair_writes(attempt: Attempt, known: Mapping[str, Any]) -> Iterator[tuple[Action, Action]]:
-    """Yield writes that undo each other: by a tool of the opposite name with the same arguments, or
-    by the same tool with the values that were looked up."""
+    """Yield pairs of writes that undo each other, by opposite tools or with the former values."""
     writes = attempt.knowledge.environment.writes
     functions = {function["name"]: function for function in _list_functions(attempt)}
     for name in dict.fromkeys((*attempt.knowledge.gold_tools, *functions)):
@@ -264,7 +251,6 @@ def _pair_writes(attempt: Attempt, known: Mapping[str, Any]) -> Iterator[tuple[A
 
 
 def _list_opposites(tool: str) -> Iterator[str]:
-    """Yield the names that a tool which undoes this one may have."""
     for pair in _OPPOSITES:
         for verb, opposite in (pair, pair[::-1]):
             if verb in tool.split("_"):
@@ -283,7 +269,6 @@ def _alter(name: str, value: Any) -> Any:
 
 
 def _find_values(messages: Sequence[Message]) -> dict[str, Any]:
-    """Return names and values of what was looked up, and of the arguments of the look-ups."""
     known: dict[str, Any] = {}
     for item in executed_calls(messages):
         if isinstance(item.call.arguments, dict):
@@ -330,8 +315,8 @@ def _list_repairs(attempt: Attempt, *, looks: bool) -> list[str]:
 
 
 def _tell_tools(parts: int, *, looks: bool = False) -> Callable[[Attempt], Iterator[Message]]:
-    """Return the moves of a cheater that asks the user for every change in so many messages, after
-    a message that asks for every look where it is to."""
+    """Return moves that ask the user for every change in `parts` messages, if `looks` after a
+    message that asks for every look."""
 
     def moves(attempt: Attempt) -> Iterator[Message]:
         if looks:
@@ -342,8 +327,7 @@ def _tell_tools(parts: int, *, looks: bool = False) -> Callable[[Attempt], Itera
 
 
 def _tell_instructions(parts: int, most: int | None = None) -> Callable[..., Iterator[Message]]:
-    """Return the moves of a cheater that says what oracles of other tasks ask of their users, or
-    the commonest `most` of it."""
+    """Return the moves that say what other tasks' oracles ask of users, or the commonest `most`."""
 
     def moves(attempt: Attempt) -> Iterator[Message]:
         yield from _split(attempt.knowledge.instructions[:most], parts)
@@ -358,19 +342,17 @@ def _split(texts: Sequence[str], parts: int) -> Iterator[Message]:
 
 
 def _acts(knowledge: Knowledge) -> bool:
-    """Whether users act."""
     return knowledge.environment.user_toolset is not None
 
 
 def _varies(knowledge: Knowledge) -> bool:
-    """Whether a verdict hangs on answers which differ from task to task. Where it does not, an
-    agent that looks up and says what the policy dictates has done what is asked."""
+    """Return whether a verdict hangs on answers that differ from task to task, beside the policy's
+    words."""
     return _has_words(knowledge) and knowledge.has_answers
 
 
 def _repeats_numbers(knowledge: Knowledge) -> bool:
-    """Whether answers are numbers. To read out a short record is an answer to a question about a
-    text in it."""
+    """Return whether answers are numbers, as a record read out answers text questions."""
     return _varies(knowledge) and any(map(holds_number, knowledge.outputs))
 
 

@@ -1,12 +1,5 @@
-"""What a cheater knows of a kind of task: everything but the task that it plays.
-
-    knowledge = yield from learn(environment, "question_bags", first_seed=20)
-    knowledge.outputs      what agents of other tasks of the kind must say
-    knowledge.last_words      the words that usually end an episode of the kind
-
-All of it comes from the environment's code, its policy and other seeds. Pure: a function of
-environment, kind and seed.
-"""
+"""What a cheater knows of a kind of task: everything but the task that it plays. It comes from the
+environment's code, policy and other seeds, as a function of environment, kind and seed."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -26,9 +19,9 @@ from events.messages import Action, Message
 OTHER_TASKS: Final = 200
 """Tasks of a kind whose definitions a cheater knows."""
 _PLAYED: Final = 12
-"""Those of them whose right episodes it knows."""
+"""Number of these tasks whose right episodes it knows."""
 _STATES: Final = 3
-"""Those of them whose first states it knows."""
+"""Number of these tasks whose first states it knows."""
 _NOTHING: Final = exact_json([])
 _MOST_TEXTS: Final = 5_000
 """Texts of other states that are kept."""
@@ -40,7 +33,7 @@ class RightEpisode:
 
     task: TaskDefinition
     messages: tuple[Message, ...]
-    """Those that the agent wrote."""
+    """Messages of the agent."""
     closed: bool
     """Whether the episode ended with the agent's last words, and not with what a user did."""
 
@@ -70,8 +63,7 @@ class Knowledge:
 
     @cached_property
     def has_answers(self) -> bool:
-        """Whether tasks differ in what must be said beside the sentences that the policy dictates,
-        such as a refusal."""
+        """Whether tasks differ in what must be said, beside the policy's own sentences."""
         return len({tuple(filter(self._is_answer, outputs)) for outputs in self.answers}) > 1
 
     def _is_answer(self, output: str) -> bool:
@@ -85,21 +77,20 @@ class Knowledge:
 
     @cached_property
     def common_writes(self) -> tuple[Action, ...]:
-        """The agent's gold writes that all other tasks have in common, such as switching on what a
-        look-up needs."""
+        """Gold writes that all other tasks share, such as a switch for look-ups."""
         first, *rest = [self.find_writes(task) for task in self.others]
         return tuple(action for action in first if all(action in writes for writes in rest))
 
     @cached_property
     def is_constant(self) -> bool:
-        """Whether other tasks differ in neither writes nor outputs: then whoever does always the
-        same after an honest look-up does what the kind demands."""
+        """Whether other tasks differ in neither writes nor outputs, so that one act after an honest
+        look-up always does what the kind demands."""
         return len(self.answers) == 1 and len(self._changes) == 1
 
     @cached_property
     def commonest_episode(self) -> RightEpisode:
-        """The right episode whose changes most of the other tasks have, one that changes something
-        where there is any: to change nothing after a look-up is what a refusal demands."""
+        """The right episode whose changes most of the other tasks have; one with changes, if any,
+        as a refusal demands no change after a look-up."""
         return max(self.episodes, key=self._rank)
 
     @cached_property
@@ -159,8 +150,7 @@ class Knowledge:
         return Counter(map(self._key, self.others))
 
     def _key(self, task: TaskDefinition) -> str:
-        """Return what the parties of a task change, as text. What is said in handing over is in
-        everybody's own words."""
+        """Return what a task's parties change, as text; words of a hand-over are free."""
         transfers = self.environment.catalog.transfer
         return exact_json(
             [
@@ -174,9 +164,8 @@ class Knowledge:
 def learn(
     environment: Environment, capability: str, first_seed: int
 ) -> Generator[None, None, Knowledge]:
-    """Learn what other tasks of a kind tell, those from `first_seed` on. Yields after each, so that
-    kinds can be learnt seed by seed: tasks of one seed often share a state that is dear to make.
-    Raises whatever code of the environment raises."""
+    """Learn from a kind's other tasks, from `first_seed` on. Yields after each, so that kinds can
+    share a seed's state, which is dear to make. The environment's errors pass through."""
     others: list[TaskDefinition] = []
     episodes: list[RightEpisode] = []
     for seed in range(first_seed, first_seed + OTHER_TASKS):

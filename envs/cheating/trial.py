@@ -4,12 +4,10 @@
     report.winnable     kind -> the cheater that wins it most often, where one wins it
     report.failures     the kinds that could not be measured
 
-A kind is winnable where some cheater wins more than a twentieth of its tasks, and more than one.
-Who wins 2 to 4 of 20 plays 200 others, which decide.
-Kinds of constant outcome (`Environment.constant`) are not measured.
-
-Guarantee: a function of environment, kinds, number of tasks and seed. Not covered: a cheat that is
-not in the bank.
+A kind is winnable where some cheater wins more than a twentieth of its tasks, and more than one. A
+cheater that wins 2 to 4 of 20 plays 200 others, which decide. Kinds of constant outcome
+(`Environment.constant`) are not measured. Guarantee: the report is a function of environment,
+kinds, number of tasks and seed.
 """
 
 from collections import Counter
@@ -66,7 +64,6 @@ class KindTrial:
     wins: Mapping[str, Win]
     """Cheater -> how often it won; those that apply to the kind."""
     defects: tuple[str, ...]
-    """Exceptions that tools raised."""
 
     @property
     def best(self) -> Win:
@@ -84,7 +81,6 @@ class BankReport:
     """What the bank made of an environment."""
 
     trials: Mapping[str, KindTrial]
-    """Kind -> its trial."""
     failures: Mapping[str, str]
     """Kind that could not be measured -> what was raised."""
 
@@ -106,8 +102,7 @@ def run_bank(
     tasks: int = TASKS_PER_KIND,
     seed: int = 0,
 ) -> BankReport:
-    """Let every cheater that applies play the tasks of these kinds with the seeds from `seed` on.
-    Raises nothing that the environment raises."""
+    """Let all cheaters that apply play the kinds from `seed` on. Raise no environment's error."""
     running = {name: _measure(environment, name, tasks, seed) for name in capabilities}
     trials: dict[str, KindTrial] = {}
     failures: dict[str, str] = {}
@@ -129,7 +124,6 @@ def run_bank(
 def _measure(
     environment: Environment, capability: str, tasks: int, seed: int
 ) -> Generator[None, None, KindTrial]:
-    """Measure one kind. Yields after each task."""
     knowledge = yield from learn(environment, capability, first_seed=seed + tasks)
     applying = [name for name, cheater in CHEATERS.items() if cheater.applies(knowledge)]
     seeds = range(seed, seed + tasks)
@@ -145,8 +139,7 @@ def _measure(
 def _play(
     knowledge: Knowledge, capability: str, cheaters: Sequence[str], seeds: Sequence[int]
 ) -> Generator[None, None, tuple[dict[str, Win], dict[str, None]]]:
-    """Let cheaters play the tasks with these seeds. Yields after each task; returns their wins and
-    the defects of tools."""
+    """Let cheaters play these seeds; yield after each, return their wins and the tools' defects."""
     environment, won, defects = knowledge.environment, Counter[str](), dict[str, None]()
     for seed in seeds:
         task = environment.generate(capability, seed)

@@ -1,12 +1,8 @@
 """Lists whose order has no meaning, brought into one order before a verdict compares them.
 
-Where it sits: grading.py and what repeats its comparison (attribution, the search for repairs). The
-catalog of the environment declares the lists (`unordered`, `unordered_fields`). Only tasks with
-rules are compared so; a benchmark's own tasks stay as they are.
-
-Both sides are arranged: the arguments of calls before they are replayed, so that a tool never sees
-two orders of the same lists, and the records of the final states, where several calls fill one
-list. Whole numbers in records are compared by value: 250 is 250.0.
+The environment's catalog declares them (`unordered`, `unordered_fields`); only tasks with rules are
+compared so. Arranged are the arguments of calls before they are replayed, and the records of final
+states. Whole numbers in records are compared by value: 250 is 250.0.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

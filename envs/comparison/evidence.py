@@ -1,18 +1,11 @@
 """The evidence that an agent's answer rests on: the records and the numbers that it has seen.
+Grading uses it for generated tasks, which have rules (task.py, `Rules`).
 
-Pure. Generated tasks have rules (task.py, `Rules`), and grading asks these functions:
+A call of either party, by any tool, reads a record if it did not fail and a JSON object in its
+result has the fields of the source. Calls of a task's prefix count.
 
-    find_breaches              what is wrong with the outputs of an episode, in words
-    find_outputs_without_source   outputs that were said before their records were read
-    count_unseen_values        numbers that the agent said and that nobody showed it
-    remove_thought             a message without what the agent only thought
-    has_lookup                 whether anything was looked up at all
-
-A record is read by a call of either party, by any tool, that did not fail and whose result holds
-the record: some JSON object in it has the fields of the source. Calls of a task's prefix count.
-
-Guarantee: nothing raises for any transcript. Not covered: an agent that reads the right record and
-repeats all of it, and answers in number words.
+Guarantee: pure, and no transcript makes it raise. Not covered: an agent that reads the right record
+and repeats all of it, and answers in number words.
 """
 
 import json
@@ -27,7 +20,7 @@ from events.messages import ExecutedCall, Message, executed_calls
 
 MAX_UNSEEN_VALUES: Final = 8
 """Largest number of unseen values in an episode whose outputs count: an honest agent has a few,
-such as the steps of a sum, and a list of guesses has many."""
+such as the steps of a sum; a list of guesses has many."""
 
 _THOUGHT_START, _THOUGHT_END = "<think>", "</think>"
 
@@ -55,8 +48,8 @@ def find_breaches(
 
 
 def remove_thought(message: Message) -> Message:
-    """Return a message without what the agent only thought: the text in <think> tags that no parser
-    took out. The first opening tag may stand in the prompt, and the last closing one be missing."""
+    """Return a message without the agent's thought: text in <think> tags that no parser took out.
+    The first opening tag may stand in the prompt, and the last closing one be missing."""
     text = message.text
     if message.role != "assistant" or not (_THOUGHT_START in text or _THOUGHT_END in text):
         return message
@@ -84,12 +77,8 @@ def find_outputs_without_source(
 
 
 def holds(item: ExecutedCall, source: Source) -> bool:
-    """Return whether a call did not fail and its result holds the record of a source.
-
-    An object of the result must have the source's fields. Fields of the identity that it lacks are
-    taken from the call's arguments. Where the result is a text or a number, the arguments alone
-    tell the record, so such a source has no fields.
-    """
+    """Return whether a call succeeded and an object of its result has a source's fields. Identity
+    fields it lacks come from the arguments, which alone count for a text or number."""
     if item.result is None or item.failed:
         return False
     arguments = {} if isinstance(item.call.arguments, str) else item.call.arguments
@@ -106,13 +95,9 @@ def holds(item: ExecutedCall, source: Source) -> bool:
 def count_unseen_values(
     policy: str, messages: Sequence[Message], stateless: Collection[str] = ()
 ) -> int:
-    """Return how many different numbers the agent said that stood neither in its policy nor in the
-    conversation nor in a result before. Signs do not count.
-
-    A call that failed shows nothing, and neither does one of a tool in `stateless`, such as a
-    calculator. A number that the agent first wrote into a call stays unseen whatever results repeat
-    it: else it could have a tool show it any number.
-    """
+    """Return how many different numbers, signs ignored, the agent said that neither policy,
+    conversation nor results had before. Failed calls and tools in `stateless` (a calculator) show
+    nothing. A number that the agent first wrote into a call stays unseen, as tools repeat it."""
     calls = {id(item.result): item for item in executed_calls(messages)}
     seen, written, unseen = set(_read_numbers(policy)), set[Decimal](), set[Decimal]()
     for message in messages:
@@ -128,8 +113,7 @@ def count_unseen_values(
 
 
 def has_lookup(messages: Sequence[Message], lookups: Collection[str]) -> bool:
-    """Return whether either party called one of the tools `lookups` (`Environment.lookups`) and it
-    did not fail."""
+    """Return whether a party called one of `lookups` (`Environment.lookups`) successfully."""
     return any(
         item.call.name in lookups and item.result is not None and not item.failed
         for item in executed_calls(messages)
@@ -159,19 +143,16 @@ def _read_numbers(text: str) -> frozenset[Decimal]:
 
 
 def _read_result(item: ExecutedCall | None, stateless: Collection[str]) -> set[Decimal]:
-    """Return the numbers that a result shows; none where the call failed or touched no state."""
     if item is None or item.result is None or item.failed or item.call.name in stateless:
         return set()
     return _collect_numbers(_parse(item.result.text))
 
 
 def _find_arguments(message: Message) -> set[Decimal]:
-    """Return the numbers in the arguments of a message's calls."""
     return _collect_numbers([call.arguments for call in message.tool_calls])
 
 
 def _parse(text: str) -> Any:
-    """Return a text as JSON, or as it is where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -179,7 +160,6 @@ def _parse(text: str) -> Any:
 
 
 def _collect_numbers(value: Any) -> set[Decimal]:
-    """Return the numbers of a JSON value, those in its texts and keys included."""
     numbers: set[Decimal] = set()
     for item in _walk(value):
         if isinstance(item, str):
@@ -192,7 +172,6 @@ def _collect_numbers(value: Any) -> set[Decimal]:
 
 
 def _walk(value: Any) -> Iterator[Any]:
-    """Yield a JSON value and all that it holds, keys of objects included."""
     waiting = [value]
     while waiting:
         item = waiting.pop()

@@ -1,8 +1,8 @@
 """Whether a text says an output, in whatever form people write it.
 
-A text is read as tokens. A number is one token by its value: "1,250.00", "$1,250" and "1250" are
-the same token. Any other run of letters and digits is a token in lower case, and signs between
-tokens mean nothing. A text says an output if the output's tokens follow one another in it.
+A number is one token by its value: "1,250.00", "$1,250" and "1250" are the same. Any other run of
+letters and digits is a token in lower case, and signs between tokens mean nothing. A text says an
+output if it has the output's tokens in a row.
 
     "-$5"   "**250**"   "1,250 EUR"    -5; 250; 1250 and the word eur
     "5-7"   "3,4,5"   ".5"   "25%"     5, 7; 3, 4, 5; 0.5; 25
@@ -10,8 +10,8 @@ tokens mean nothing. A text says an output if the output's tokens follow one ano
     "12:30"   "3/4"   "2024-05-15"     no number: times, fractions, dates,
     "1.2.3"   "W123"   "15th"   "007"  versions, ids and ordinals
 
-Guarantee: pure functions; the time is linear in the length of the text. Not covered: numbers in
-words ("twelve") or with a power of ten ("1.5M"), and a comma as the decimal sign.
+Guarantee: pure, in time linear in the text's length. Not covered: numbers in words ("twelve") or
+with a power of ten ("1.5M"), and a comma as the decimal sign.
 """
 
 import re
@@ -72,8 +72,7 @@ def find_numbers(text: str) -> Iterator[Decimal]:
 
 
 def find_values(text: str) -> Iterator[Decimal]:
-    """Yield the numbers of a text and those inside of its other tokens, such as the parts of a date
-    or of an id."""
+    """Yield the numbers of a text and those in its other tokens, such as the parts of a date."""
     for token in _find_tokens(text):
         for value in (token[1:],) if token[0] == "=" else _DIGIT_RUN.findall(token):
             yield Decimal(value)

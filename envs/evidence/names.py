@@ -2,9 +2,6 @@
 
     names = list_names(environment, task)
     names.find("send it to aldgate")        the values of the tables that a text has as whole words
-    list_names_like(environment, task, "street", "Aldgate", common)     of one kind alone: what
-                                            stands in the tables where this value does, or under
-                                            this name
 
 The tables of a first state are read once for all tasks that begin in it, since those of a real
 benchmark have a hundred thousand texts. What a task adds, which fields count, is looked up.
@@ -38,7 +35,7 @@ class Names:
     common: frozenset[str]
     """Words of policy and tools, which anybody may use."""
     values: Sequence[_ValuesByWord]
-    """Of each field that counts."""
+    """Values of each field that counts."""
 
     def find(self, text: str) -> Iterator[str]:
         """Yield the values that a text in lower case has as whole words, each once."""
@@ -75,15 +72,14 @@ def list_names_like(
     value: str,
     common: frozenset[str],
 ) -> Names:
-    """Return the names of the kind of an argument's value: what stands in the tables in which a
-    task begins under the names under which the value does, or under the argument's. `common`:
-    list_common_words."""
+    """Return the names of an argument's kind: what the tables of the first state have under the
+    argument's name and under the names that `value` has there. `common`: list_common_words."""
     tables = _find_tables(environment, task)
     return tables.select(common, {argument, *tables.fields.get(value, ())})
 
 
 def is_in_tables(environment: Environment, task: TaskDefinition, value: str) -> bool:
-    """Whether a text is a value or a key of the tables in which a task begins."""
+    """Return whether a text is a value or a key of the tables in which a task begins."""
     tables = _find_tables(environment, task)
     return value in tables.fields or value in tables.keys
 
@@ -108,24 +104,19 @@ def _find_tables(environment: Environment, task: TaskDefinition) -> "_Tables":
 
 @dataclass(frozen=True, slots=True)
 class _FirstState:
-    """A first state, by its environment and key."""
-
     environment: Environment
     key: str
     task: TaskDefinition = field(compare=False)
-    """One that begins in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """The texts of a first state."""
-
     values: Mapping[str, _ValuesByWord]
-    """Of each field, those that a user may name."""
+    """Field -> its values that a user may name."""
     fields: Mapping[str, frozenset[str]]
     """Text -> the fields under which it stands."""
     keys: frozenset[str]
-    """Of tables and of what is in them."""
+    """Keys of tables and of what is in them."""
 
     def select(self, common: frozenset[str], fields: Iterable[str]) -> Names:
         """Return the names under some fields, without common words."""
@@ -160,7 +151,6 @@ def _read_tables(state: _FirstState) -> _Tables:
 
 
 def _list_keys(record: Any) -> Iterator[str]:
-    """Yield the names of all fields in a record."""
     if isinstance(record, dict):
         yield from record
         for value in record.values():
@@ -171,7 +161,7 @@ def _list_keys(record: Any) -> Iterator[str]:
 
 
 def _has_whole(text: str, value: str) -> bool:
-    """Whether a text has a value with no letter or digit beside it."""
+    """Return whether a text has a value with no letter or digit beside it."""
     place = text.find(value)
     while place >= 0:
         beside = text[max(place - 1, 0) : place] + text[place + len(value) : place + len(value) + 1]
@@ -182,7 +172,6 @@ def _has_whole(text: str, value: str) -> bool:
 
 
 def _list_arguments(environment: Environment, task: TaskDefinition) -> Iterator[set[str]]:
-    """Yield the names of the arguments of each of the agent's tools."""
     for schema in environment.schemas(task):
         yield set(schema["function"].get("parameters", {}).get("properties", {}))
 

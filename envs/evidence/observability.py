@@ -1,7 +1,5 @@
-"""What an agent can know: what the user says, and what reading tools return for it.
-
-Guarantee: pure; the tools run on a fresh state of the task, and only the gold actions change it.
-"""
+"""What an agent can know: what the user says, and what reading tools return for it. Pure: the tools
+run on a fresh state of the task, and only the gold actions change it."""
 
 from collections.abc import Iterable, Mapping, Set
 from itertools import combinations
@@ -26,25 +24,21 @@ Missing = tuple[str, str, Any]
 
 
 def is_computable(value: float, numbers: Iterable[float]) -> bool:
-    """Whether `value` is the sum of up to three of `numbers`, times up to nine: a price for a
-    party."""
+    """Return whether `value` is a sum of up to three `numbers`, times up to nine (for a group)."""
     terms = sorted(set(numbers))[-_NUMBERS:]
     sums = {round(sum(parts), 2) for count in (1, 2, 3) for parts in combinations(terms, count)}
     return any(round(value / times, 2) in sums for times in range(1, 10))
 
 
 class Knowledge:
-    """What an agent can know after the gold actions of a task.
-
-    The answer to a gold call is known from then on if the call's own arguments are. Only where that
-    is not enough, reading tools with one argument are tried on all known words.
-    """
+    """What an agent can know after a task's gold actions. An answer is known if its call's
+    arguments are; else reading tools with one argument are tried on all known words."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.missing: list[Missing] = []
         """Values of gold writes that an agent cannot know, in order of the gold actions."""
         self.silent: list[Missing] = []
-        """Those and others that neither the user nor the answers to earlier gold calls tell."""
+        """`missing` and other values that neither the user nor earlier gold answers tell."""
         self._tools = environment.open_tools(task, environment.reset(task))
         self._choices = {
             schema["function"]["name"]: exact_json(schema).lower()
@@ -83,14 +77,13 @@ class Knowledge:
         return self._words.keys()
 
     def _call(self, action: Action) -> None:
-        """Make a call and add its answer to what is known."""
         result = self._tools.call(action.name, dict(action.arguments), action.requestor)
         if not result.error:
             self._hear(result.content)
 
     def _unknown(self, tool: str, arguments: Mapping[str, Any]) -> list[Missing]:
-        """Return the text arguments that are not known. Numbers are exempt, as they can be counted
-        or computed, and so are values that the tool's own description names."""
+        """Return the text arguments that are not known. Exempt are numbers, which can be computed,
+        and values in the tool's own description."""
         return [
             (tool, name, value)
             for name, argument in arguments.items()
@@ -117,8 +110,6 @@ class Knowledge:
             self._words.setdefault(word.lower(), word)
 
     def _can_know(self, value: str, choices: str) -> bool:
-        """Whether a value is known: a single word as a word, any other text as a part of a known
-        text."""
         if WORD.fullmatch(value):
             return value in self._words or value in words(choices)
         return any(value in text for text in (*self._texts, choices))

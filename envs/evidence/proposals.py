@@ -1,10 +1,7 @@
 """Whether the agent proposes what the task is about (pure).
 
-    proposals = Proposals(environment, task, situation)
-    proposals.has_gold("Shall I cancel order O50?")     a user who refuses this is wrong
-
-A script says yes to whatever it is asked to confirm. A user that was told what it wants may refuse
-any other proposal, so a refusal counts only of one that holds what a gold write does.
+A script says yes to whatever it is asked to confirm, but a user that was told what it wants may
+refuse other proposals. So a refusal counts only of a proposal that holds what a gold write does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,8 +27,8 @@ class Proposals:
         self._environment, self._task, self._situation = environment, task, situation
 
     def has_gold(self, text: str) -> bool:
-        """Whether a text proposes a gold write: it names each value of the write that the user may
-        say, no verb of another writing tool alone, and negates nothing."""
+        """Return whether a text proposes a gold write: it has each value that the user may say, no
+        verb of another writing tool alone, and no negation."""
         if negates(text):
             return False
         compact, stems = squeeze(text), {word[:_STEM] for word in words(text)}
@@ -49,7 +46,6 @@ class Proposals:
 
     @cached_property
     def _verbs(self) -> set[str]:
-        """The verbs of the agent's writing tools."""
         return {_find_verb(name) for name in self._environment.writes}
 
     @cached_property
@@ -68,5 +64,4 @@ class Proposals:
 
 
 def _find_verb(tool: str) -> str:
-    """Return the stem of the first word of a tool's name."""
     return tool.lower().partition("_")[0][:_STEM]

@@ -4,11 +4,9 @@
     has_request("Could you cancel it?", roots)       True
     has_request("I am a user.", roots)               False
 
-A root is the beginning of a word, so that forms of one word are the same. Those of a task are of
-its reason for call, of the user's first line, and of the names of the environment's tools. Words
-that fit any request have none.
-
-Not covered: a request in words that share no root with these, such as a synonym's.
+A root is the beginning of a word, so that forms of one word are the same. A task's roots come from
+its reason for call, the user's first line and the names of tools; words that fit any request have
+none. Not covered: requests in words without these roots, such as synonyms.
 """
 
 from typing import Final
@@ -56,7 +54,7 @@ def list_request_roots(environment: Environment, task: TaskDefinition) -> frozen
 
 
 def has_request(text: str, roots: frozenset[str]) -> bool:
-    """Whether a text has a word with one of these roots."""
+    """Return whether a text has a word with one of these roots."""
     return not roots.isdisjoint(_list_roots(text))
 
 

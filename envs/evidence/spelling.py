@@ -1,9 +1,6 @@
 """How people write values and names: whether a word names something, and whether a text has it
-(pure).
-
-is_value("O85")                        True; of "24-hour", "9th-10th" and "12.00" it is False
-has_value("onmay16th", "2024-05-16")   True: the text is squeezed (words.py)
-"""
+(pure). `is_value("O85")` is True; of "24-hour", "9th-10th" and "12.00" it is False.
+`has_value("onmay16th", "2024-05-16")` is True: the text is squeezed (words.py)."""
 
 import re
 from collections.abc import Container, Iterable, Iterator
@@ -44,8 +41,7 @@ _NUMBER_WORD: Final = re.compile(
 
 
 def is_value(word: str) -> bool:
-    """Whether a word names something: an id of letters and digits, or a long number that is no
-    year."""
+    """Return whether a word is an id of letters and digits, or a long number that is no year."""
     digits = sum(character.isdigit() for character in word)
     if not digits or _MEASURE.fullmatch(word) or _YEAR.fullmatch(word):
         return False
@@ -55,13 +51,13 @@ def is_value(word: str) -> bool:
 
 
 def has_value(text: str, value: str) -> bool:
-    """Whether a squeezed text has a value, as it is or as another would write it."""
+    """Return whether a squeezed text has a value, as it is or as another would write it."""
     return squeeze(value) in text or any(spelling in text for spelling in _respell(value))
 
 
 def has_id(text: str, value: str) -> bool:
-    """Whether a text has an id with a digit: as it is, behind a sign or a word, with a sign or a
-    space between its characters, or with its digits in words."""
+    """Return whether a text has an id with a digit: as it is, behind a sign or a word, with a sign
+    or a space between its characters, or with its digits in words."""
     if not _SHORTEST_ID <= len(value) <= _LONGEST_ID or not any(map(str.isdigit, value)):
         return False
     plain = _DIGIT_WORD.sub(lambda word: str(_DIGITS.index(word[0].lower())), text)
@@ -73,10 +69,10 @@ def has_id(text: str, value: str) -> bool:
 def find_name(
     words: Iterable[str], names: Iterable[str], common: Container[str] = ()
 ) -> str | None:
-    """Return the name with a low line that one of the words is, in lower case: as it is, behind a
-    point (`shop.cancel_order`), or without its low lines (`cancelorder`); from three parts on, also
-    with hyphens. None where there is none. What is English too is none but as it is: words that are
-    `common`, and phrasal verbs (`checkin`)."""
+    """Return the name with a low line that one of the words is, in lower case; else None. It may
+    follow a point (`shop.cancel_order`), lack low lines (`cancelorder`), or have hyphens (from
+    three parts on). English words (`common`, or phrasal verbs as `checkin`) count only as they
+    are."""
     spelled = {squeeze_word(name): name for name in names if "_" in name}
     for word in sorted(words):
         for piece in word.split("."):
@@ -89,13 +85,13 @@ def find_name(
 
 
 def _is_english(word: str, name: str) -> bool:
-    """Whether a word without low lines may be no name, but English."""
+    """Return whether a word without low lines may be no name, but English."""
     parts = name.lower().strip("_").split("_")
     return parts[-1] in _PARTICLES or ("-" in word and len(parts) < _LEAST_PARTS)
 
 
 def has_number_words(text: str) -> bool:
-    """Whether a text writes a number out in words."""
+    """Return whether a text writes a number out in words."""
     return len(_NUMBER_WORD.findall(text)) > 1
 
 

@@ -4,14 +4,8 @@
     facts.replay.refusals         the tools that refuse a gold action
     facts.knowledge.missing       what gold needs and an agent cannot know
 
-    find_gold_gap(facts)          why nothing can be replayed
-    find_gold_failure(facts)      the gold actions fail, or find_wrong_end(facts): they end in
-                                  another state the second time, or change nothing
-    find_unknown_value(facts)     a gold write needs what nobody says and no tool tells
-    find_unknown_output(facts)    the agent must say what no tool answers
-
-Each function returns a sentence, or None. The checks V2, V3 and V5 of written tasks and the faults
-of tasks (task_faults.py) are these same functions.
+Each `find_...` function returns a sentence, or None. The checks V2, V3 and V5 of written tasks and
+the faults of tasks (task_faults.py) are these functions.
 """
 
 import re
@@ -37,11 +31,11 @@ class GoldReplay:
     """The gold actions of a task, made in its first state."""
 
     outputs: tuple[str, ...]
-    """What the tools answer to those that they take."""
+    """Answers to the gold actions that the tools take."""
     digest: str
-    """Of the state after them."""
+    """Digest of the state after the gold actions."""
     refusals: tuple[tuple[str, str], ...]
-    """Tool and what it answers, of those that they refuse."""
+    """Tool and answer of each gold action that is refused."""
 
 
 class TaskFacts:
@@ -105,9 +99,8 @@ def find_gold_failure(facts: TaskFacts) -> str | None:
 
 
 def find_wrong_end(facts: TaskFacts) -> str | None:
-    """Return what is wrong with the state that the gold actions of a task leave, whatever the tools
-    refuse. Where the reward holds the state against nothing, it may be kept elsewhere than in the
-    tables (BFCL's classes), and is not asked for."""
+    """Return what is wrong with the state after the gold actions, whatever tools refuse. A state
+    that the reward ignores is skipped, as it may lie outside the tables (BFCL's classes)."""
     if not facts.repeats:
         return "the gold actions end in another state the second time"
     if not _STATE_PARTS & set(facts.task.criteria.reward_basis):
@@ -128,8 +121,8 @@ def find_unknown_value(facts: TaskFacts) -> str | None:
 
 
 def find_unknown_output(facts: TaskFacts) -> str | None:
-    """Return what the agent must say although no tool answers it and the policy does not dictate
-    it. Graded texts have no commas, so an output with one is never said."""
+    """Return what is wrong with an output that no tool answers and no policy dictates. An output
+    with a comma is never said, as graded texts have none."""
     rules = " ".join(facts.environment.policy(facts.task).lower().replace(",", "").split())
     for output in facts.task.criteria.outputs:
         if "," in output:
@@ -142,8 +135,8 @@ def find_unknown_output(facts: TaskFacts) -> str | None:
 
 
 def _is_derivable(facts: TaskFacts, output: str, rules: str) -> bool:
-    """Whether an output's words and numbers come from tools or the policy: from the gold calls, or
-    from what can be looked up. Numbers may be computed."""
+    """Return whether an output's words and numbers come from the policy, gold calls or what can be
+    looked up. Numbers may be computed."""
     named, dictated, answered = words(output), words(rules), words(" ".join(facts.replay.outputs))
     if named & answered and named <= answered | dictated:
         return True

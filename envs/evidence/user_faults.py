@@ -1,10 +1,6 @@
-"""Find what the user of an episode did wrong, from the transcript alone (pure).
-
-    fault = find_user_fault(environment, task, messages)     None: the user kept to its situation
-
-Where a model plays the user it may err, and the agent must not pay for it. The exact user of the
-environment (users.py) hears the same texts of the agent, and what the played user says is held
-against it, by rule:
+"""Find what the user of an episode did wrong, from the transcript alone (pure), because a model
+that plays the user may err and the agent must not pay for it. The exact user of the environment
+(users.py) hears the same texts, and the played user's words are compared with its own, by rule:
 
     secret       the user tells a value of the gold actions or outputs that it cannot know
     instruction  it tells another value than its situation has, refuses what it was to confirm, or
@@ -14,16 +10,16 @@ against it, by rule:
     tool         it calls a tool wrongly, one that nobody asked for, or the same over and over
 
 Values are ids, numbers of four digits and more, and what the tables hold under the name of an
-argument of a writing tool. A value counts as known where the scenario, the script, the agent or a
-tool of the user named it, whatever the spelling (spelling.py). A user is free in its words, may
-correct an agent that asks about something else, may go on waiting for one that has not done its
-part once it has told it what it wants, and may hang up where the task is a success or the agent
-turns the request down. An agent that had failed before the fault (`is_lost`) is not excused by it.
+argument of a writing tool. A value is known where the scenario, the script, the agent or a tool of
+the user named it, in any spelling (spelling.py). A user is free in its words, may correct an agent
+that asks about something else, and may wait for one that has not done its part after it told what
+it wants. It may hang up where the task is a success or the agent turns the request down. An agent
+that failed before the fault (`is_lost`) is not excused.
 
 Guarantee: the exact user has no fault in any task of its environment. Not covered: manners, wrong
-words without a value in them, and, where the agent speaks another language than English, an end in
-answer to a question that the situation has no answer to. Source: AReaL-SEA, arXiv 2601.22607,
-which tells faults of the task from faults of the trajectory; the user's are ours.
+words without a value, and, in other languages than English, an end in answer to a question that the
+situation has no answer to. Source: AReaL-SEA, arXiv 2601.22607, for faults of the task and of the
+trajectory; the user's are ours.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +55,6 @@ from envs.users import HEARD_CHARACTERS, OUT_OF_SCOPE, STOP_TOKENS, User, is_end
 from events.messages import ExecutedCall, Message, Requestor, ToolCall, executed_calls
 
 FaultRule = Literal["secret", "instruction", "early_end", "tool"]
-"""Which rule a user broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +63,9 @@ class UserFault:
 
     rule: FaultRule
     place: int
-    """Of the message in the transcript, from 0."""
+    """Place of the message in the transcript, from 0."""
     reason: str
-    """In words, with the value that is wrong."""
+    """Description with the value that is wrong."""
 
     @property
     def summary(self) -> str:
@@ -104,8 +99,8 @@ _WORDS_OF_ANY_TOOL: Final = frozenset(
 )
 """Words of tools' names and descriptions that say nothing of what they act on."""
 _REPEATS: Final = 4
-"""How often in a row a user may not make one call or say one line, where the exact user would do
-otherwise; and how often it may speak on where the exact user hangs up."""
+"""Number of equal calls or lines in a row that are a fault where the exact user acts otherwise, and
+of lines that are one where the exact user hangs up."""
 _OPENING_LINES: Final = 5
 """Lines of a user by which it has told something of what it wants."""
 _STEM: Final = 5
@@ -117,9 +112,8 @@ _SHORT_WORD: Final = 3
 def find_user_fault(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> UserFault | None:
-    """Return the first fault of the user in a transcript (without system prompt); None where it has
-    none, or where the agent had failed before. What was not written in the episode, its prefix, is
-    nobody's fault."""
+    """Return the first fault of the user in a transcript (without system prompt); None where there
+    is none, or where the agent had failed before. The prefix has no faults."""
     if task.solo:
         return None
     fault = _find_first_fault(environment, task, messages)
@@ -142,37 +136,31 @@ def _find_first_fault(
 
 
 class _Observer:
-    """Follows one transcript."""
-
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self._environment, self._task = environment, task
         self._exact: User = environment.user(task)
         self._tools = environment.open_tools(task, environment.reset(task))
         self._situation = squeeze(collect_user_text(task))
         self._heard = self._situation
-        """What the user can know, without spaces and signs."""
+        """Everything the user can know, without spaces and signs."""
         self._agent_text = ""
-        """What of it the agent said."""
+        """The part of it that the agent said."""
         self._told = ""
-        """What the user said, likewise."""
+        """Words of the user, without spaces and signs."""
         self._has_number_words = False
         """Whether the user wrote a number out in words."""
         self._asked: set[str] = set()
-        """Words of the agent."""
         self._lookups: list[tuple[str, str]] = []
-        """Calls of the agent with what the tools answered."""
         self._transferred = False
-        """Whether the agent transferred the user."""
         self._owed: list[tuple[int, str]] = []
         """Values that the exact user would have told, with the place where."""
         self._first = 0
         """Place of the user's first message that was checked."""
         self._last = -1
-        """Place of the user's last message that was checked."""
         self._expected: list[str] = []
-        """What the exact user would have said in place of each of the user's lines."""
+        """The exact user's line in place of each of the user's."""
         self._overdue: list[int] = []
-        """Where the user spoke although the exact user hangs up."""
+        """Places where the user spoke although the exact user hangs up."""
         self._secrets = _list_secrets(task)
         self._names = list_names(environment, task)
         self._proposals = Proposals(environment, task, self._situation)
@@ -181,7 +169,7 @@ class _Observer:
         self._has_opened = False
         """Whether the user told something of what it wants."""
         self._idle_lines: list[str] = []
-        """What the user said before."""
+        """Lines of the user before."""
 
     def hear(self, message: Message) -> None:
         """Take in a message that was checked."""
@@ -245,9 +233,8 @@ class _Observer:
         return None
 
     def _has_answer(self, value: str) -> bool:
-        """Whether the user told a value, or the agent got it elsewhere: from a tool that it did not
-        ask with it. One of the gold actions counts only where the agent then named it to the user,
-        for what is looked up may be one of many."""
+        """Return whether the user told a value, or a tool not asked with it told the agent; a gold
+        value must also be in the agent's own text, because a look-up may show many."""
         if has_value(self._told, value) or (self._has_number_words and value.isdigit()):
             return True
         text = squeeze(value)
@@ -256,12 +243,11 @@ class _Observer:
         )
 
     def _has_success(self, messages: Sequence[Message]) -> bool:
-        """Whether nothing is missing in a transcript that ends here."""
+        """Return whether nothing is missing in a transcript that ends here."""
         verdict = grade(self._environment, self._task, messages, Termination.USER_STOP)
         return verdict.success is not False
 
     def _check_call(self, call: ToolCall, expected: Message) -> str | None:
-        """Return what is wrong with a call of the user."""
         own = self._environment.user_toolset
         if own is None or call.name not in own.tools():
             return f"it calls {call.name}, which is no tool of the user"
@@ -284,7 +270,6 @@ class _Observer:
     def _check_end(
         self, place: int, asked: str, message: Message, expected: Message
     ) -> UserFault | None:
-        """Return whether the user hangs up too early."""
         script = self._task.script
         if expected.text and any(token in expected.text for token in STOP_TOKENS):
             return None
@@ -306,13 +291,12 @@ class _Observer:
         return None
 
     def _had_needless_question(self, script: Script | None) -> bool:
-        """Whether the agent said something before that the exact user has no answer to."""
+        """Return whether the agent said something before that the exact user has no answer to."""
         return script is not None and script.otherwise in self._expected[:-1]
 
     def _check_opening(self, asked: str) -> UserFault | None:
-        """Return whether the user goes without ever telling a value of a gold action that the exact
-        user begins with, though the agent called a tool and neither turned it down nor transferred
-        it. The fault lies where the user began."""
+        """Return whether the user goes without a gold value that it was to begin with, and the
+        agent called a tool without refusal or transfer. The fault lies where the user began."""
         script = self._task.script
         if script is None or self._transferred or not self._lookups or turns_down(asked):
             return None
@@ -325,8 +309,7 @@ class _Observer:
     def _check_repeated_call(
         self, place: int, before: Sequence[Message], message: Message, expected: Message
     ) -> UserFault | None:
-        """Return whether the user makes the same calls over and over, and the agent says nothing
-        meanwhile."""
+        """Return whether the user makes the same calls over and over while the agent is silent."""
         calls = _describe_calls(message)
         recent = [item for item in before if item.role != "tool"][-(_REPEATS - 1) :]
         if len(recent) < _REPEATS - 1 or calls == _describe_calls(expected):
@@ -339,9 +322,8 @@ class _Observer:
     def _check_repeated_line(
         self, before: Sequence[Message], texts: Sequence[str], message: Message, expected: Message
     ) -> str | None:
-        """Return whether the user speaks on and on where the exact user hangs up, or says one line
-        over and over where the exact user has an answer to each of the agent's texts, and not the
-        same to all."""
+        """Return whether the user speaks on where the exact user hangs up, or repeats a line to
+        texts that need other answers."""
         script = self._task.script
         if script is None:
             return None
@@ -364,9 +346,8 @@ class _Observer:
         return f"it says the same for the {_REPEATS}th time in a row: {lines[0][:80]!r}"
 
     def _check_idle_line(self, text: str) -> str | None:
-        """Return whether the user has told nothing of what it wants in its first lines, though the
-        exact user has. A line in another language than English may tell it; the same line again
-        does not tell more."""
+        """Return whether the user, unlike the exact user, tells nothing of its wish in its first
+        lines. A line in another language may tell it; a repeated line tells no more."""
         if self._has_opened or self._opens(text):
             return None
         self._idle_lines.append(text)
@@ -380,24 +361,21 @@ class _Observer:
         return f"it never says what it wants, in {len(self._idle_lines)} lines: {text[:80]!r}"
 
     def _opens(self, text: str) -> bool:
-        """Whether a text tells something of what the user wants: a value of its situation, or a
-        word of its request."""
+        """Return whether a text has a value of the user's situation or a word of its request."""
         return has_request(text, self._roots) or any(
             has_value(self._situation, value) for value in self._list_values(text)
         )
 
     def _list_untold(self, text: str, message: Message | None = None) -> Iterator[str]:
-        """Yield the values of the user's situation in a text that the user has not told yet; what
-        `message` tells is told."""
+        """Yield a text's values of the situation that neither the user nor `message` has told."""
         told = self._told + ("" if message is None else squeeze(message.text))
         for value in self._list_values(text):
             if has_value(self._situation, value) and not has_value(told, value):
                 yield value
 
     def _is_contrary(self, asked: str, expected: str, text: str) -> bool:
-        """Whether the user refuses what it was to agree to, or agrees to what it was to refuse.
-        What the agent asks about must be of the user's situation, and what is refused must be a
-        gold write: else a correction is right."""
+        """Return whether the user wrongly refuses or agrees. The question must be about its
+        situation, and a refusal must be of a gold write: else a correction is right."""
         if self._task.script is None or is_farewell(asked):
             return False
         if any(token in expected for token in STOP_TOKENS):
@@ -412,13 +390,11 @@ class _Observer:
         return refuses(expected) and agrees(text)
 
     def _find_unknown(self, text: str) -> str | None:
-        """Return a value in a text of the user that it cannot know."""
         return next(
             (value for value in self._list_values(text) if not has_value(self._heard, value)), None
         )
 
     def _list_values(self, text: str) -> Iterator[str]:
-        """Yield the values that a text names, as far as a user hears it."""
         text = text[-HEARD_CHARACTERS:]
         for word in split_words(text):
             if is_value(word) and squeeze_word(word) not in self._names.common:
@@ -445,9 +421,8 @@ def _list_secrets(task: TaskDefinition) -> frozenset[str]:
 
 
 def is_lost(environment: Environment, task: TaskDefinition, messages: Sequence[Message]) -> bool:
-    """Whether no success can follow a transcript (without system prompt), by what the agent did: a
-    violation of the policy, or a write that is none of the gold actions and leaves a value that is
-    neither the first state's nor the gold one's. A user that errs afterwards does not excuse it.
+    """Return whether no success can follow a transcript (without system prompt): the agent broke
+    the policy, or a write that is no gold action left a value of neither first nor gold state.
     Not covered: a wrong write that the agent takes back, and what is only told wrong."""
     if not any(message.role == "assistant" for message in messages):
         return False
@@ -460,7 +435,6 @@ def is_lost(environment: Environment, task: TaskDefinition, messages: Sequence[M
 def _has_violation(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> bool:
-    """Whether the agent broke the policy; what is missing from the first message on is none yet."""
     open_from_start = set(environment.violations(task, messages[:1]))
     return any(item not in open_from_start for item in environment.violations(task, messages))
 
@@ -481,7 +455,6 @@ def _has_wrong_write(
 
 
 def _writes(environment: Environment, item: ExecutedCall) -> bool:
-    """Whether a call is one of the agent's in this episode, and its tool changes the state."""
     return item.sampled and item.requestor == "assistant" and item.call.name in environment.writes
 
 

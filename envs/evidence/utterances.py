@@ -1,11 +1,6 @@
-"""What an utterance does, by its words alone (pure): it agrees, refuses, asks, takes leave.
-
-Of other languages than English they know nothing (is_readable).
-
-agrees("Yes, please.")            True
-turns_down("I cannot do that.")   True
-wants_answer("I cannot do that.") False: nothing is asked
-"""
+"""What an utterance does, by its English words alone (pure): it agrees, refuses, asks, takes leave.
+`turns_down("I cannot do that.")` is True; `wants_answer` of it is False. `is_readable` tells other
+languages apart."""
 
 import re
 from typing import Final
@@ -19,9 +14,9 @@ _NO: Final = re.compile(
 _AGREES: Final = re.compile(
     r"(?<!not )(?<!n't )\b(yes|yeah|yep|sure|correct|right|fine|go ahead|proceed|please do)\b", re.I
 )
-"""What takes a refusal back: "No changes, go ahead"."""
+"""Words that take a refusal back: "No changes, go ahead"."""
 _REFUSES: Final = re.compile(r"\b(no|not|nope|\w+n't|never mind|instead|stop)\b", re.I)
-"""What takes an agreement back."""
+"""Words that take an agreement back."""
 _FAREWELL: Final = re.compile(
     r"\b(anything|something|what|how|nothing) (else|more)\b|\bfurther\b|\bmore I can\b"
     r"|\bfeel free to\b|\b(any|other|more|additional) (question|request|concern|issue)s?\b"
@@ -55,35 +50,35 @@ _NEGATES: Final = re.compile(
 
 
 def agrees(text: str) -> bool:
-    """Whether a text begins with a yes, and takes nothing of it back."""
+    """Return whether a text begins with a yes, and takes nothing of it back."""
     return bool(_YES.match(text)) and not _REFUSES.search(text)
 
 
 def refuses(text: str) -> bool:
-    """Whether a text begins with a no, and takes nothing of it back."""
+    """Return whether a text begins with a no, and takes nothing of it back."""
     return bool(_NO.match(text)) and not _AGREES.search(text)
 
 
 def is_farewell(text: str) -> bool:
-    """Whether a user may hang up in answer to a text, or say "no" beside a question to confirm."""
+    """Return whether a user may hang up at a text, or say "no" beside a question to confirm."""
     return bool(_FAREWELL.search(text))
 
 
 def wants_answer(text: str) -> bool:
-    """Whether a text asks the other side for something."""
+    """Return whether a text asks the other side for something."""
     return bool(_REQUEST.search(text))
 
 
 def is_readable(text: str) -> bool:
-    """Whether the other functions can read a text: it is in English, as far as its words show."""
+    """Return whether the other functions can read a text: its words look English."""
     return bool(_ENGLISH.search(text)) or (text.isascii() and len(text.split()) <= _SHORT_LINE)
 
 
 def turns_down(text: str) -> bool:
-    """Whether a text refuses what was asked for."""
+    """Return whether a text refuses what was asked for."""
     return bool(_TURNS_DOWN.search(text))
 
 
 def negates(text: str) -> bool:
-    """Whether a text has a word by which a yes to it may mean the opposite."""
+    """Return whether a text has a word by which a yes to it may mean the opposite."""
     return bool(_NEGATES.search(text))

@@ -1,9 +1,6 @@
-"""The words and the values that a text names (pure).
-
-words("Order O85, please.")     {"order", "o85", "please"}
-squeeze("Order O-85!")          "ordero85"
-leaves({"a": [1, {"b": 2}]})    1, 2
-"""
+"""The words and values of a text (pure). `words("Order O85, please.")` is {"order", "o85",
+"please"}, `squeeze("Order O-85!")` is "ordero85", and `leaves({"a": [1, {"b": 2}]})` yields 1 and
+2."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +15,7 @@ WORD: Final = re.compile(r"\d+(?:\.\d+)+|[^\W_][\w#@+-]*(?:[.@][^\W_][\w@-]*)*|#
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 _NOTHING: Final = re.compile(r"[^0-9a-z]+")
-"""What spelling may change in a value."""
+"""Characters that spelling may change in a value."""
 
 
 def collect_user_text(task: TaskDefinition) -> str:
@@ -45,7 +42,7 @@ def squeeze(text: str) -> str:
 
 
 squeeze_word = lru_cache(maxsize=4096)(squeeze)
-"""The same for what is short and comes often."""
+"""`squeeze` with a cache, for short texts that come often."""
 
 
 def leaves(value: Any) -> Iterator[Any]:

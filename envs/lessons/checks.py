@@ -1,11 +1,9 @@
 """Check a task that has a lesson, wherever it comes from.
 
-    check_lesson(environment, task)         BadLesson says what is wrong
-
-A lesson is right where its prefix ends with a call of the agent that was answered, its expected
-message is the oracle's next one and its calls run, its reflection is well-formed and names every
-key in which the wrong call differs from the right one, and its gold text is read back. That the
-oracle then succeeds is check V7 of docs/proposing.md.
+A lesson is right where its prefix ends with an answered call of the agent, its expected message is
+the oracle's next one and its calls run, its reflection is well-formed and names every key in which
+the wrong call differs from the right one, and its gold text is read back. That the oracle then
+succeeds is check V7 of docs/proposing.md.
 """
 
 from collections.abc import Sequence
@@ -25,22 +23,20 @@ class BadLesson(KintsugiError):
 
 
 def get_lesson(task: TaskDefinition) -> Lesson:
-    """Return the lesson of a task. Raises BadLesson where it has none."""
+    """Return the lesson of a task. Raise BadLesson where it has none."""
     if task.lesson is None:
         raise BadLesson(f"task {task.id} has no lesson")
     return task.lesson
 
 
 def follows_refusal(task: TaskDefinition) -> bool:
-    """Whether the prefix of a task ends with a call of the agent that a tool answered with an
-    error."""
+    """Return whether a task's prefix ends with a call of the agent that a tool refused."""
     results = takewhile(lambda message: message.role == "tool", reversed(task.prefix))
     return any(message.error for message in results)
 
 
 def check_lesson(environment: Environment, task: TaskDefinition) -> None:
-    """Check the lesson of a task. Raises BadLesson, and PrefixMismatch where the prefix does not
-    replay."""
+    """Check a task's lesson. Raise BadLesson, or PrefixMismatch if the prefix does not replay."""
     lesson = get_lesson(task)
     check_reflection(lesson.reflection)
     if not lesson.calls and not lesson.final.strip():
@@ -62,7 +58,7 @@ def check_lesson(environment: Environment, task: TaskDefinition) -> None:
 
 
 def check_reflection(reflection: str) -> None:
-    """Raises BadLesson where a text is no reflection."""
+    """Raise BadLesson where a text is no reflection."""
     fault = find_fault(reflection)
     if fault is not None:
         raise BadLesson(f"this text is no reflection: {fault}; write one or two plain sentences")
@@ -71,16 +67,14 @@ def check_reflection(reflection: str) -> None:
 def find_key_changes(
     lesson: Lesson, wrong: ToolCall, right: ToolCall | Action | None
 ) -> tuple[Change, ...]:
-    """Return the differences that a reflection has to name: none for a repetition, and none where
-    no call was due."""
+    """Return differences for a reflection to name: none for a repetition or a needless call."""
     if lesson.operator == "redundant" or right is None:
         return ()
     return find_changes(wrong, right)
 
 
 def _find_wrong(episode: Episode) -> ToolCall:
-    """Return the call at the end of the prefix: the first of its message that failed, else the
-    last. Raises BadLesson."""
+    """Return the prefix's last call, of its message the first that failed. Raise BadLesson."""
     calls = executed_calls(episode.messages)
     last: Sequence[ExecutedCall] = [item for item in calls if item.turn == calls[-1].turn]
     if (
@@ -94,7 +88,7 @@ def _find_wrong(episode: Episode) -> ToolCall:
 
 
 def _play_expected(environment: Environment, episode: Episode, lesson: Lesson) -> ToolCall | None:
-    """Make the expected message; return the right call in place of the wrong one. Raises BadLesson
+    """Make the expected message; return the right call in place of the wrong one. Raise BadLesson
     where the message is not the oracle's, or a call of it fails."""
     wrong = _find_wrong(episode)
     oracle, user = environment.oracle(episode.task), environment.user(episode.task)

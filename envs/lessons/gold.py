@@ -48,7 +48,7 @@ def _render(reflection: str | None, text: str, calls: Sequence[Action | ToolCall
 
 
 def is_read_back(lesson: Lesson) -> bool:
-    """Whether the text of a lesson has its parts again, and the reward of gold is 1."""
+    """Return whether the text of a lesson has its parts again, and the reward of gold is 1."""
     try:
         gold = build_gold(lesson)
     except ImpossibleLesson:

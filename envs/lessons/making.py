@@ -4,9 +4,9 @@
     report.lessons        tasks by content, each with a prefix and a lesson
     report.discarded      operator -> reason -> number
 
-Each perturbation makes an equal part of what the recordings leave; what one cannot make is made
-by no other, so a report may have fewer lessons than were wanted. The result is a function of the
-arguments. Not covered: which recordings and tasks may be trained on.
+Each perturbation makes an equal part of what the recordings leave, and no other replaces it, so
+there may be fewer lessons than wanted. The result is a function of the arguments. Not covered:
+which recordings and tasks may be trained on.
 """
 
 from collections import Counter
@@ -38,8 +38,7 @@ from events.messages import executed_calls
 PER_TRAJECTORY: Final = 4
 """Most lessons of one operator from one trajectory."""
 SPREAD: Final = 256
-"""Lessons that have to be wanted for each further one of an operator from one trajectory: a few
-shall not all be of the same."""
+"""Lessons wanted for each further one of an operator from one trajectory, so that few differ."""
 _TRIES: Final = 24
 """Most wrong calls of one operator that are made in one trajectory."""
 _BARREN: Final = 3
@@ -80,9 +79,8 @@ def make_lessons(
     recordings: Iterable[Trajectory] = (),
     operators: Sequence[Operator] = PERTURBATIONS,
 ) -> LessonReport:
-    """Return at most `wanted` lessons. `sources` are tasks that the oracle plays, or recorded
-    conversations that were a success; they are read as far as they are needed. `recordings` are
-    those in which calls failed; `operators` are the perturbations that shall be made."""
+    """Return at most `wanted` lessons from `sources` (tasks for the oracle, or recorded successes;
+    read as needed) by `operators`, and from `recordings` with failed calls."""
     maker = _Maker(environment, wanted, seed)
     for recording in recordings:
         if not maker.left:
@@ -185,7 +183,6 @@ class _Maker:
     def _find_places(
         self, source: TaskDefinition | Trajectory, grader: Grader
     ) -> tuple[Trajectory, list[Place]]:
-        """Return the trajectory of a source and its places. Raises NoTrajectory."""
         if isinstance(source, TaskDefinition):
             trajectory, places = play_trajectory(grader)
         elif source.task.prefix:
@@ -206,7 +203,6 @@ class _Maker:
         wanted: Mapping[Operator, int],
         made: Counter[Operator],
     ) -> None:
-        """Make lessons of each operator and count them in `made`. Raises NoTrajectory."""
         task = source.task if isinstance(source, Trajectory) else source
         grader = Grader(self._environment, task)
         trajectory, places = self._find_places(source, grader)
@@ -241,7 +237,6 @@ class _Maker:
         place: Place | None,
         proofs: Proofs,
     ) -> bool:
-        """Add the lesson of a mistake; return whether there is one."""
         try:
             repair = find_repair(self._environment, mistake, place, proofs)
             written = writer.write(operator, mistake, repair, place)

@@ -1,10 +1,6 @@
-"""Read off a transcript whether its agent repaired a mistake, and which calls it repeated.
-
-    seen = observe(environment, lesson, messages, success)
-
-Repair@k is estimated from these. Source: Structured Reflection, arXiv 2509.18847; its own rule is
-`official`.
-"""
+"""Read off a transcript whether its agent repaired a mistake, and which calls it repeated. Repair@k
+is estimated from these. Source: Structured Reflection, arXiv 2509.18847; its own rule is
+`official`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,8 +24,7 @@ class Observation:
     """Whether the first message makes the right calls, or, where it has to speak first, whether it
     does and the task is done in the end; None for a task without a mistake."""
     official: bool | None = None
-    """Whether the first message is correct by the benchmark's own rule, which takes any text for
-    right where no call is due."""
+    """Whether it is correct by the benchmark's rule, which allows any text where no call is due."""
 
 
 def observe(

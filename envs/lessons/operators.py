@@ -1,4 +1,4 @@
-"""Wrong calls in place of a right one: the perturbations of Structured Reflection.
+"""Wrong calls in place of a right one, as in Structured Reflection (arXiv 2509.18847).
 
     swap        the next call before the one that it depends on
     redundant   the same call twice in one message
@@ -6,9 +6,8 @@
     argument    a required argument left out, null, -1, of another type, under another name, off by
                 one, or another entity that was seen
 
-Each function yields wrong calls in an order that the seed draws. What an agent cannot know at that
-place is not in them: a value that only a later answer has is replaced by one of its kind that was
-seen. Whether a tool refuses a call is found by making it (repairs.py). Source: arXiv 2509.18847.
+Each function yields wrong calls in an order that the seed draws. A value that only a later answer
+has is replaced by a seen one of its kind.
 """
 
 import re
@@ -23,10 +22,10 @@ from envs.lessons.values import SeenValues
 from envs.task import Operator
 
 REFUSABLE: Final[tuple[Operator, ...]] = ("argument", "swap", "missing")
-"""Those whose calls tools refuse: a repetition they allow."""
+"""Operators whose calls tools may refuse: a repetition is allowed."""
 
 WRONG_TEXT: Final = "wrong_value"
-"""Where a text of another type is needed."""
+"""Text in place of a value of another type."""
 
 _REPLACEMENTS: Final = 4
 """Most values that are tried in place of one that was not seen."""
@@ -55,8 +54,7 @@ class WrongCall:
 
 
 def read_schemas(schemas: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return tool -> parameters, of schemas in OpenAI's format; a tool without parameters has
-    none."""
+    """Return tool -> parameters of OpenAI schemas; a tool without parameters has none."""
     functions = [schema.get("function", schema) for schema in schemas]
     return {
         str(function["name"]): function.get("parameters") or {}
@@ -127,7 +125,6 @@ def _change_type(arguments: Arguments, name: str, *_: Any) -> Arguments | None:
 def _rename(
     arguments: Arguments, name: str, properties: Mapping[str, Any], _: SeenValues, chance: Random
 ) -> Arguments | None:
-    """Give an argument under another name, in its place."""
     aliases = [
         _CAPITAL.sub(lambda match: match[1].upper(), name),
         name.removesuffix("_id").removesuffix("_ids"),
@@ -143,7 +140,6 @@ def _rename(
 def _shift(
     arguments: Arguments, name: str, _: Mapping[str, Any], __: SeenValues, chance: Random
 ) -> Arguments | None:
-    """Make a number one larger or one smaller."""
     value = arguments[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -213,8 +209,8 @@ def _call_other_tool(place: Place, schemas: Schemas, chance: Random) -> Iterator
 def _take_later(
     operator: Operator, places: Sequence[Place], step: int, later: int, chance: Random
 ) -> Iterator[WrongCall]:
-    """Make a later call now, as it can be made with what was seen: a value that was not is another
-    one of its kind, or any that has a digit, or is left out."""
+    """Make a later call now; its unseen values become others of the kind, any with a digit, or
+    none."""
     place, call = places[step], places[later].call
     if call.name == place.call.name or isinstance(call.arguments, str):
         return
@@ -233,8 +229,7 @@ def _take_later(
 
 
 def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> Iterator[Arguments]:
-    """Yield values in place of those that were not seen; an argument for which there is none is
-    left out. In the last ones all are left out."""
+    """Yield values for unseen ones; arguments without any are left out, in the last ones all."""
     candidates: dict[str, list[str]] = {}
     for name, value in unseen.items():
         others = seen.find_others(name, value) or seen.list_texts()
@@ -250,8 +245,7 @@ def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> I
 
 
 def _fill(place: Place, schema: Mapping[str, Any]) -> Arguments | None:
-    """Return the required arguments of a tool, from values that were seen or that the right call
-    has; None where one has none."""
+    """Return a tool's required arguments, seen or from the right call; None if one is missing."""
     own = place.call.arguments
     if isinstance(own, str):
         return None

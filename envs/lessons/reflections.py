@@ -1,14 +1,6 @@
-"""What was wrong with a call, in two sentences.
-
-    changes = find_changes(wrong, right)           keys in which two calls differ
-    write_aside(mistake, changes, ...)        "The call of get_order failed: no such order.
-                                                    order_id was O7 and must be O12."
-    find_unnamed(reflection, changes)              keys that a reflection does not name
-    find_fault(reflection)                         why it is none: a tag, the JSON of a call
-
-The words follow from the tool's error and from the difference of the two calls, so a small model
-can learn them.
-"""
+"""What was wrong with a call, in two sentences that follow from the tool's error and the difference
+of the two calls, so that a small model can learn them ("The call of get_order failed: no such
+order. order_id was O7 and must be O12.")."""
 
 import json
 import re
@@ -45,7 +37,6 @@ class Change:
     """One key in which a wrong call differs from the right one."""
 
     key: str
-    """The argument, or TOOL."""
     wrong: Any
     """`ABSENT` where the wrong call lacks it."""
     right: Any
@@ -97,8 +88,7 @@ def _describe_change(change: Change) -> str:
 
 
 def write_value(value: Any) -> str:
-    """Return a value as a reflection has it: a plain text as it is, all else as JSON, so that a
-    text of digits is told apart from a number."""
+    """Return a plain text as it is, and any other value as JSON, so that "5" differs from 5."""
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return _ENCODER.encode(value)
@@ -114,7 +104,6 @@ def find_cause(error: str) -> str:
 
 
 def _read_error(text: str) -> str:
-    """Return the text of an error that is an object."""
     if not text.startswith("{"):
         return text
     try:
@@ -140,7 +129,7 @@ def find_unnamed(reflection: str, changes: Sequence[Change], with_values: bool =
 
 
 def _has(reflection: str, part: str) -> bool:
-    """Whether a part stands in a text as a word of its own."""
+    """Return whether a part stands in a text as a word of its own."""
     begin = reflection.find(part)
     while begin >= 0:
         end = begin + len(part)
@@ -173,7 +162,7 @@ def find_fault(reflection: str) -> str | None:
 
 
 def has_half_pair(text: str) -> bool:
-    """Whether a text has half of a surrogate pair: it cannot be stored."""
+    """Return whether a text has half of a surrogate pair: it cannot be stored."""
     return not text.isascii() and _HALF_PAIR.search(text) is not None
 
 

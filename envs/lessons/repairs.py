@@ -3,11 +3,9 @@
     mistake = make_mistake(place, wrong)          the call, made on a fork of the state
     repair = find_repair(mistake, proofs)         what the oracle does next; both raise NoLesson
 
-Proof that the oracle succeeds: its whole rest is played and judged. Where the state is as it
-is in the trajectory, one such proof holds for each call of a place after which the oracle writes
-the same; and where it writes what the trajectory has there, so that the rest is the trajectory's,
-one holds for all places of it. So is what its next calls come to: they are made on an equal state.
-tests/envs/lessons plays all of them.
+Proof that the oracle succeeds: its whole rest is played and judged. In the trajectory's state, one
+proof holds for each call of a place after which the oracle writes the same. Where it writes what
+the trajectory has there, one holds for all places, and so do the results of its next calls.
 """
 
 from dataclasses import dataclass
@@ -40,12 +38,11 @@ class Mistake:
     episode: Episode
     """The episode behind it; all of it is a prefix."""
     calls: tuple[ExecutedCall, ...]
-    """Those that were made in place of the right one, with their results."""
+    """Calls that were made in place of the right one, with their results."""
     has_clean_state: bool
     """Whether the state is surely the trajectory's: as it was before the call, or, where the right
     call is repeated, as it is behind one."""
     is_repeated: bool = False
-    """Whether the right call was made twice."""
     comes_too_early: bool = False
     """Whether it is a later call of the same trajectory."""
 
@@ -91,8 +88,8 @@ class Proofs:
 
 
 def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mistake:
-    """Make a wrong call in place of the right one, on a fork of the state. Raises NoLesson for one
-    that no tool refuses and that changes nothing, unless it is a repetition."""
+    """Make a wrong call on a fork of the state. Raise NoLesson for one that no tool refuses and
+    that changes nothing, unless it is a repetition."""
     episode = place.episode.fork()
     called = [(call.name, call.arguments) for call in place.before]
     called += [(wrong.name, wrong.arguments)] * wrong.times
@@ -134,9 +131,8 @@ def _has_clean_state(episode: Episode, place: Place, is_repeated: bool) -> bool:
 def find_repair(
     environment: Environment, mistake: Mistake, place: Place | None, proofs: Proofs
 ) -> Repair:
-    """Return what the oracle does next behind a wrong call; `place` is that of the call in its
-    trajectory. Raises NoLesson where it makes a call that fails, fails more often than in the
-    trajectory, or fails the task."""
+    """Return what the oracle does next; `place` is the wrong call's in its trajectory. Raise
+    NoLesson where it fails a call, fails more often than the trajectory, or fails the task."""
     episode = mistake.episode
     oracle = environment.oracle(episode.task)
     expected = oracle.reply(episode.view(Party.AGENT))

@@ -1,12 +1,7 @@
 """Trajectories: conversations in which a task was done right, and the places of the agent's calls.
 
-    trajectory, places = play_trajectory(Grader(environment, task))      or NoTrajectory
-    places = walk(environment, trajectory)                               of a recorded one
-
-
-A place is before one of the agent's calls. It has the episode as it stands there, so that any
-number of other calls can be made from it: the state is forked and the conversation is not played
-again.
+A place is before one of the agent's calls. It has the episode as it stands there, so that other
+calls can be made from it on a fork, without playing the conversation again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +34,7 @@ class Trajectory:
 
     task: TaskDefinition
     messages: tuple[Message, ...]
-    """Without system prompt and greeting; what the task's prefix says is a part of it."""
+    """Messages without system prompt and greeting, those of the task's prefix included."""
     rollout: str | None = None
     """Rollout that it was recorded in; None for one that the oracle played."""
 
@@ -51,13 +46,11 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of a party, with the episode before and behind it. Either must be forked, not
-    played on."""
+    """A message of a party, with the episode before and behind it: fork them, do not play on."""
 
     message: Message
     before: Episode | None
-    """Everything in it is a prefix: nobody wrote it here. None where no tool of the agent is
-    called."""
+    """The episode, all of it a prefix; None where no tool of the agent is called."""
     after: Episode
 
 
@@ -73,7 +66,7 @@ class Place:
         self.before = message.tool_calls[:index]
         """Calls of the same message that come first."""
         self.following: Message | None = None
-        """What the agent writes after this message; None where it writes nothing."""
+        """The agent's next message; None where it writes none."""
         self.message = message
 
     @cached_property
@@ -90,8 +83,8 @@ class Place:
 
 
 def play_trajectory(grader: Grader) -> tuple[Trajectory, list[Place]]:
-    """Return the conversation of the oracle and the scripted user about a task, and the place of
-    each of the agent's calls. Raises NoTrajectory where it is no success, or begins midway."""
+    """Return the oracle's conversation with the scripted user, and the place of each agent call.
+    Raise NoTrajectory where it is no success, or begins midway."""
     task = grader.task
     if task.prefix:
         raise NoTrajectory(BEGINS_MIDWAY)
@@ -104,8 +97,7 @@ def play_trajectory(grader: Grader) -> tuple[Trajectory, list[Place]]:
 
 
 def walk(environment: Environment, trajectory: Trajectory) -> list[Place]:
-    """Return the place of each of the agent's calls, in order. Raises NoTrajectory where the tools
-    answer otherwise now."""
+    """Return the places of the agent's calls. Raise NoTrajectory where tools answer otherwise."""
     return _collect_places(follow(environment, trajectory))
 
 
@@ -125,7 +117,6 @@ def _collect_places(turns: Iterable[Turn]) -> list[Place]:
 
 
 def _play(environment: Environment, task: TaskDefinition) -> Iterator[Turn]:
-    """Yield the messages of the oracle and the scripted user as their episode takes them."""
     episode = open_whole(environment, task)
     agent, user = environment.oracle(task), environment.user(task)
     prefix: list[Message] = []
@@ -142,8 +133,8 @@ def _play(environment: Environment, task: TaskDefinition) -> Iterator[Turn]:
 
 
 def follow(environment: Environment, trajectory: Trajectory) -> Iterator[Turn]:
-    """Yield the messages of a conversation as its episode takes them. Raises NoTrajectory at the
-    first that a party cannot write there, or that the tools answer otherwise now."""
+    """Yield a conversation's messages as its episode takes them. Raise NoTrajectory at the first
+    that a party cannot write there, or that the tools answer otherwise now."""
     episode = open_whole(environment, trajectory.task)
     for message, results in _group(trajectory.messages):
         if episode.turn is None or episode.turn is not _WRITERS.get(message.role):
@@ -162,7 +153,6 @@ def follow(environment: Environment, trajectory: Trajectory) -> Iterator[Turn]:
 
 
 def _group(messages: Sequence[Message]) -> Iterator[tuple[Message, list[Message]]]:
-    """Yield each message of a party with the results that follow it."""
     place = 0
     while place < len(messages):
         end = place + 1

@@ -1,12 +1,9 @@
-"""What an agent has seen at a place: words, and the values of arguments and results by name and
-kind.
+"""What an agent has seen at a place: words, and values of arguments and results by name and kind.
 
-    seen = SeenValues(episode.view(Party.AGENT))
     seen.has("O12")                     whether it was said, called with, or answered
     seen.find_others("order_id", "O12") other values of its kind, such as O7
 
-A kind is the name under which a value was seen, or what it looks like: `#W12` and `#W7` are equal
-but for their digits.
+A kind is the name under which a value was seen, or its form: `#W12` and `#W7` differ in digits.
 """
 
 import json
@@ -34,13 +31,11 @@ class SeenValues:
                 self._see(message)
 
     def has(self, value: Any) -> bool:
-        """Whether a text value was seen, or each that a list or object holds. Other values, such as
-        numbers, can be computed, so they count as seen."""
+        """Return whether every text in a value was seen; numbers count as seen."""
         return all(self._has_text(text) for text in find_texts(value))
 
     def find_others(self, name: str, value: Any) -> list[str]:
-        """Return the other values of the same kind, in the order in which they were seen; `name` is
-        the argument that `value` belongs to."""
+        """Return other values of the kind in the order seen; `name` is the argument."""
         others: dict[str, None] = {}
         for key in _list_names(name):
             others |= self._by_name.get(key, {})
@@ -86,8 +81,7 @@ class SeenValues:
 def _read_text(
     text: str, is_result: bool
 ) -> tuple[str, frozenset[str], tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """Return a text in lower case, its words in lower case, those with a digit as (kind, word), and
-    the values of a result as (name, value)."""
+    """Return the lower-case text, its words, (kind, word) with digits, and a result's values."""
     words = [word.rstrip(".:-+") for word in _WORD.findall(text)]
     kinds = tuple((kind, word) for word in words if (kind := _get_kind(word)) is not None)
     values: tuple[tuple[str, str], ...] = ()
@@ -100,8 +94,7 @@ def _read_text(
 
 
 def _list_values(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the texts that a value holds with their names; the keys of an object whose own name is
-    a plural are values too."""
+    """Yield (name, text) of a value's texts; the keys of an object with a plural name count too."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if name.endswith("s"):
@@ -127,7 +120,6 @@ def find_texts(value: Any) -> Iterator[str]:
 
 
 def _list_names(name: str) -> Iterable[str]:
-    """The names under which a value of an argument may be seen."""
     stem = name.removesuffix("_ids").removesuffix("_id")
     return (name, f"{name}s", f"{stem}s", stem, f"{stem}_id")
 

@@ -1,7 +1,4 @@
-"""Write the lesson of a mistake: its prefix, its reflection and what is expected, as a task.
-
-    writer = LessonWriter(environment, trajectory)
-    writer.write("argument", mistake, repair, place).task        or NoLesson
+"""Write the lesson of a mistake as a task: its prefix, its reflection and what is expected.
 
 A lesson is kept only if its reflection names every key in which the wrong call differs from the
 right one, with values that the agent has seen, and if the gold text is read back (gold.py).
@@ -47,7 +44,7 @@ class WrittenLesson:
     """A lesson as a task."""
 
     task: TaskDefinition
-    """Under its id by content."""
+    """The task under its id by content."""
     prefix: str
     """Its prefix as JSON: lessons with equal ones are the same."""
 
@@ -64,19 +61,17 @@ class LessonWriter:
         self._before = "{" + "".join(f"{m}," for m in _write_members(body, "", "lesson"))
         """The task's body as JSON with sorted keys, up to the lesson."""
         self._between = "".join(f",{m}" for m in _write_members(body, "lesson", "prefix"))
-        """From there to the prefix."""
+        """The body's JSON between lesson and prefix."""
         self._behind = "".join(f",{m}" for m in _write_members(body, "prefix", "~")) + "}"
         self._read_back: dict[str, bool] = {}
         """Text and calls that are expected -> whether they are read back."""
         self._clean: dict[int, tuple[Message, Message, str]] = {}
-        """Identity of a message -> the message, which keeps the identity its own; the same as a
-        prefix has it; and that as JSON."""
+        """id of a message -> the message (kept alive), its form in a prefix, and its JSON."""
 
     def write(
         self, operator: Operator, mistake: Mistake, repair: Repair, place: Place | None
     ) -> WrittenLesson:
-        """Return the lesson; `place` is that of the wrong call in its trajectory, where it has one.
-        Raises NoLesson."""
+        """Return the lesson; `place` is the wrong call's, if any. Raise NoLesson."""
         right = _find_right(mistake, repair, place)
         changes = () if right is None else find_changes(mistake.wrong.call, right)
         self._check_seen(mistake, repair, place, changes)
@@ -98,16 +93,15 @@ class LessonWriter:
         return self._name(mistake.episode.messages[self._begin :], lesson)
 
     def _is_read_back(self, lesson: Lesson) -> bool:
-        """Whether the text of a lesson has its parts again. Its reflection has no tag, so one that
-        expects the same says it for all."""
+        """Return whether a lesson's text has its parts again; one per expectation is tested."""
         expected = repr((lesson.final, [(call.name, call.arguments) for call in lesson.calls]))
         if expected not in self._read_back:
             self._read_back[expected] = is_read_back(lesson)
         return self._read_back[expected]
 
     def _name(self, messages: Sequence[Message], lesson: Lesson) -> WrittenLesson:
-        """Return the task with this prefix and lesson. Its id is that of `name_by_content`, put
-        together from parts that were written before. Raises NoLesson."""
+        """Return the task with this prefix and lesson. Its id equals `name_by_content`'s, made of
+        parts written before. Raise NoLesson."""
         parts = [self._clean_message(message) for message in messages]
         prefix = f"[{','.join(text for _, _, text in parts)}]"
         written = (
@@ -136,7 +130,7 @@ class LessonWriter:
     def _check_seen(
         self, mistake: Mistake, repair: Repair, place: Place | None, changes: Sequence[Change]
     ) -> None:
-        """Raises NoLesson where a right value is one that the agent can only know later."""
+        """Raise NoLesson where a right value is one that the agent can only know later."""
         rights = [c.right for c in changes if c.key != TOOL and c.right is not ABSENT]
         if place is not None:
             rights = [value for value in rights if not place.seen.has(value)]
@@ -160,9 +154,8 @@ def _write_members(body: Mapping[str, Any], above: str, below: str) -> Iterator[
 
 
 def _find_right(mistake: Mistake, repair: Repair, place: Place | None) -> ToolCall | None:
-    """Return the call that is right in place of the wrong one; None where it is that of none: a
-    repetition, or a call where none was due. Raises NoLesson where the oracle makes another call
-    than the trajectory has."""
+    """Return the right call in place of the wrong one; None for a repetition or a needless call.
+    Raise NoLesson where the oracle makes another call than the trajectory has."""
     if mistake.is_repeated:
         return None
     call = repair.next_call

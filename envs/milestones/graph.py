@@ -2,8 +2,7 @@
 
 A milestone is a set of constraints on one moment of an episode. The moments are ToolSandbox's
 (arXiv 2408.04682): one after each row of the conversation, with the tables as they then are. The
-models here are plain data, so they are part of a task's definition and of its digest;
-envs/toolsandbox measures transcripts against them.
+models are plain data, part of a task's digest; envs/toolsandbox measures transcripts against them.
 """
 
 import itertools
@@ -59,8 +58,7 @@ class Measure(StrictModel):
     name: Literal["exact", "contains", "number", "rouge_l", "tool_trace", "close", "any"]
     """`number`: a text says the target as a number, so that 23 is not said by 230."""
     tolerance: dict[str, float | None] = {}
-    """Of `tool_trace` and `close`: argument or column -> largest difference of two numbers; None:
-    any."""
+    """For `tool_trace` and `close`: argument or column -> tolerance of a number; None: any."""
 
 
 class Constraint(StrictModel):
@@ -75,7 +73,7 @@ class Constraint(StrictModel):
     reference: Annotated[int, Field(ge=FIRST)] | None = None
     """Place of the milestone whose moment is referred to; `FIRST` for the first moment."""
     fill_to: Literal["tool_trace", "content"] | None = None
-    """Of `trace_dependent`: the column that is filled."""
+    """Column that `trace_dependent` fills."""
     extractor: Extractor | None = None
 
     @model_validator(mode="after")
@@ -128,9 +126,8 @@ class MilestoneGraph(StrictModel):
         return self.sort_places(lambda place: place)
 
     def sort_places(self, key: Callable[[int], Any]) -> tuple[int, ...]:
-        """Return the milestones that are matched in an order that the edges allow: of those that
-        may come next, the one with the smallest key. Those of a circle and after it are left out.
-        """
+        """Return the matched milestones in an order that the edges allow, the smallest key first.
+        Those of a circle and after it are left out."""
         left = {0} if len(self.milestones) == 1 else set(itertools.chain(*self.edges))
         before = {place: {a for a, b in self.edges if b == place} for place in left}
         order: list[int] = []

@@ -18,7 +18,7 @@ _MOST_STEPS: Final = 100_000_000
 _SHORT_REPEAT: Final = 24
 """Times that a set of characters may be repeated at no cost to speak of."""
 _FEW_CHOICES: Final = 8
-"""The same for alternatives."""
+"""Alternatives that are free likewise."""
 
 _REPEATS: Final = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 LOOKS: Final = (op.ASSERT, op.ASSERT_NOT)
@@ -38,8 +38,8 @@ def bound_text(tree: Iterable[Any]) -> int:
 
 
 def _measure_degree(tree: Iterable[Any]) -> int | None:
-    """Return how many repeats `re` may try in combination: the exponent of its time, without the
-    place where it begins. None where a repeat repeats choices, so that the time is exponential."""
+    """Return the exponent of `re`'s time: how many repeats it combines, the search's beginning not
+    counted. None where a repeat repeats choices: exponential time."""
     degree = most = 0
     for kind, value in tree:
         inner = _measure_node(kind, value)
@@ -67,7 +67,6 @@ def _measure_node(kind: Any, value: Any) -> int | None:
 
 
 def _has_choice(tree: Iterable[Any]) -> bool:
-    """Whether one text can be read as a tree in several ways."""
     return any(
         kind is op.BRANCH or (kind in _REPEATS and value[0] < value[1])
         for kind, value in _walk(tree)
@@ -75,7 +74,6 @@ def _has_choice(tree: Iterable[Any]) -> bool:
 
 
 def _list_parts(kind: Any, value: Any) -> list[Any]:
-    """Return the trees in a node that is no repeat."""
     if kind is op.BRANCH:
         return list(value[1])
     if kind is op.SUBPATTERN:

@@ -1,17 +1,12 @@
 """Search text with the patterns of tasks, in time that grows with the length of the text.
 
-    matches(r"\\bconfirm\\b", "Please confirm.")     whether a pattern occurs in a text
-    find_fault(r"order(?! now)")                   why RE2 does not take a pattern; None: it does
-
-A pattern is written as Python's `re` reads it and is matched without regard to case. `re` takes
-quadratic time and worse for common patterns, and the agent writes the text. So a pattern is
-translated and searched by RE2 (docs/adr/0023), with the meaning that it has in `re`: `\\w`, `\\b`
-and the other classes know every language.
+Patterns are Python's `re` without regard to case. `re` takes quadratic time and worse for common
+patterns, and the agent writes the text. So patterns are translated for RE2 (docs/adr/0023) with the
+meaning that they have in `re`: `\\w`, `\\b` and the other classes know every language.
 
 Guarantee: the same answer as `re.search(pattern, text, re.IGNORECASE)`, in linear time. RE2 has no
-look-around but where the text begins, no back-reference and no atomic group. A pattern with one of
-them is searched by `re` in the last `MOST_CHARACTERS` characters of the text, and in fewer where
-its repeats multiply.
+look-around but where the text begins, no back-reference and no atomic group. `re` searches such a
+pattern in the last `MOST_CHARACTERS` characters, and in fewer where its repeats multiply.
 """
 
 import re
@@ -29,7 +24,7 @@ from envs.patterns.backtracking import LOOKS, bound_text
 
 _FLAGS: Final = re.IGNORECASE | re.UNICODE | re.MULTILINE | re.DOTALL
 REMEDY: Final = "write it without, in the syntax of RE2"
-"""What to do about a pattern that RE2 does not take."""
+"""Remedy for a pattern that RE2 does not take."""
 
 
 class _Untranslatable(Exception):
@@ -77,7 +72,6 @@ _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
 def _encode(text: str) -> str:
-    """Return a text as translated patterns read it."""
     if text.isascii():
         return text.replace("_", f"_{_MARK}_")
     text = _HALF_PAIR.sub("\ufffd", text.translate(_FOLDED))
@@ -85,8 +79,7 @@ def _encode(text: str) -> str:
 
 
 def _translate(pattern: str) -> list[tuple[Any, bool]]:
-    """Return RE2's expressions for a pattern, each with whether it must match. Raises
-    _Untranslatable."""
+    """Return (RE2 expression, whether it must match) of each part. Raise _Untranslatable."""
     tree = parser.parse(pattern, re.IGNORECASE)
     options = re2.Options()
     options.log_errors = False  # raised instead
@@ -117,8 +110,7 @@ def _is_ahead(kind: Any, value: Any) -> bool:
 
 
 def _write(tree: Iterable[Any], flags: int, is_last: bool) -> str:
-    """Return the nodes of a tree in RE2's syntax; `is_last`: nothing that reads a character follows
-    them. Raises _Untranslatable."""
+    """Return a tree in RE2's syntax; `is_last`: nothing behind it reads. Raise _Untranslatable."""
     if flags & ~_FLAGS:
         raise _Untranslatable("the flag `a`, `L` or `x`")
     nodes = list(tree)
@@ -211,7 +203,6 @@ def _negate(characters: str) -> str:
 
 
 def _write_ranges(first: int, last: int) -> Iterator[str]:
-    """Yield a range without the low line."""
     yield _write_range(first, min(last, ord("_") - 1))
     yield _write_range(max(first, ord("_") + 1), last)
 

@@ -1,2 +1,1 @@
-"""Repairs of failed calls: their form, their similarity, their reward, and how benchmarks score
-them."""
+"""Repairs of failed calls: their form, similarity, reward, and how benchmarks score them."""

@@ -1,10 +1,9 @@
 """The rule of Tool-Reflection-Bench without its defects (official.py lists them).
 
 A completion is correct if its form is right and its calls are gold's: equal multisets of names and
-of arguments as JSON with sorted keys, in any order. Neither calls on both sides is correct. The
-form is wrong where a block of <tool_call> holds no call, a tag of it is left over, or a call stands
-as bare JSON; what <reflect> and <think> quote is not looked at. In Llama's form a call is wrong
-where its list is no JSON.
+arguments (JSON with sorted keys), in any order, also none on both sides. The form is wrong where a
+block of <tool_call> holds no call, a tag is left over, or a call stands as bare JSON outside
+<reflect> and <think>. In Llama's form a list that is no JSON is wrong.
 """
 
 import re
@@ -36,5 +35,4 @@ def _parse(text: str, dialect: Dialect) -> Parts:
 
 
 def _select(parts: Parts, dialect: Dialect) -> tuple[ParsedCall, ...]:
-    """Return the calls in a dialect."""
     return parts.calls[: parts.tagged] if dialect == "qwen" else parts.calls[parts.tagged :]

@@ -1,9 +1,8 @@
 """How Tool-Reflection-Bench itself scores a completion, defects included.
 
-Behaviour of MeiGen-AI/Tool-Reflection-Bench@291bb3e, benchmark/test.py, kept so that figures can be
-set beside published ones; mended.py is the rule without the defects. A completion is correct if it
-has no format error, as many calls as gold, and the same set of calls; the order does not matter and
-any error while comparing is wrong. The defects that are kept:
+Behaviour of MeiGen-AI/Tool-Reflection-Bench@291bb3e, benchmark/test.py, kept to compare with
+published figures. A completion is correct if it has no format error, as many calls as gold, and the
+same set of calls in any order; any error while comparing is wrong. The defects that are kept:
 
     1  an argument that is a list or an object cannot be put into a set: wrong, whatever was called
     2  a call that a reflection quotes as bare JSON is a format error, as gold itself often has one
@@ -103,7 +102,6 @@ def _read_gold(text: str, dialect: Dialect) -> list[dict[str, Any]]:
 
 
 def _read_calls(text: str, dialect: Dialect) -> list[dict[str, Any]]:
-    """Return the calls of a completion. Raises _FormatError."""
     if dialect == "llama":
         return _read_lists(text, strict=True)
     calls = _read_blocks(text, strict=True)
@@ -114,8 +112,7 @@ def _read_calls(text: str, dialect: Dialect) -> list[dict[str, Any]]:
 
 
 def _read_blocks(text: str, strict: bool) -> list[dict[str, Any]]:
-    """Return what stands between call tags, each block as far as the first brace before a closing
-    tag."""
+    """Return the contents of call tags, each cut at the first brace before a closing tag."""
     calls: list[dict[str, Any]] = []
     position = 0
     while (start := _CALL_OPEN.search(text, position)) and (
@@ -151,7 +148,6 @@ def _has_bare_call(text: str) -> bool:
 
 
 def _read_lists(text: str, strict: bool) -> list[dict[str, Any]]:
-    """Return the objects of all lists of calls."""
     calls: list[dict[str, Any]] = []
     names = [match.start() for match in re.finditer('"name"', text)]
     fields = [match.start() for match in re.finditer('"parameters"', text)]
@@ -170,8 +166,7 @@ def _read_lists(text: str, strict: bool) -> list[dict[str, Any]]:
 
 
 def _pair_brackets(text: str) -> list[tuple[int, int]]:
-    """Return where each list begins and ends, in the order of their beginnings; brackets in strings
-    count, as in the official program."""
+    """Return each list's (begin, end), by begin; brackets in strings count, as in the original."""
     opened: list[int] = []
     pairs: list[tuple[int, int]] = []
     for match in re.finditer(r"[\[\]]", text):
@@ -188,7 +183,7 @@ def _is_between(places: list[int], start: int, end: int) -> bool:
 
 
 def _collect(calls: list[dict[str, Any]], dialect: Dialect) -> set[tuple[Any, tuple[Any, ...]]]:
-    """Return calls as a set. Raises TypeError for arguments that no set can hold (defect 1)."""
+    """Return calls as a set. Raise TypeError for arguments that no set can hold (defect 1)."""
     field = ARGUMENTS[dialect]
     # The program sorts the calls first, which fails for names that cannot be compared.
     sorted((call["name"], json.dumps(call[field], sort_keys=True)) for call in calls)

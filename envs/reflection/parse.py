@@ -7,11 +7,11 @@
     <final>the answer</final>                             the first one is the final answer
 
 Format: Structured Reflection, arXiv 2509.18847, and its Tool-Reflection-Bench. Tags are matched
-without regard to case. A tag that is never closed is text. What stands in a reflection or in
-<think> is no call, and a block that holds no call is ignored (`malformed` says so).
+without regard to case; an unclosed tag is text. Calls in a reflection or in <think> do not count,
+and a block without a call is ignored (`malformed` says so).
 
-Guarantee: any text gives a result and no exception, in time linear in its length. Not covered:
-text behind a </think> whose opening tag the prompt holds; cut it off before.
+Guarantee: any text gives a result and no exception, in time linear in its length. Not covered: text
+behind a </think> whose opening tag the prompt holds; cut it off before.
 """
 
 import json
@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 100
-"""Deepest nesting of a call (events/json_text/guard.py has the same): Python's own limit depends on
-how deep its stack is already."""
+"""Deepest nesting of a call, as in events/json_text/guard.py; Python's own limit varies."""
 
 MAX_DIGITS: Final = 640
 """Most digits of an integer: the least that Python converts in any process."""
@@ -63,7 +62,7 @@ class ParsedCall:
     """A call of one tool."""
 
     name: str
-    """Without surrounding white space."""
+    """Name without surrounding white space."""
     arguments: dict[str, Any]
     canonical: str
     """The arguments as JSON with sorted keys. Two calls are equal if name and this are."""
@@ -154,7 +153,6 @@ def _load(text: str) -> Any:
 
 
 def _measure_depth(text: str) -> int:
-    """Return how deep the brackets of a JSON text are nested."""
     deepest = depth = 0
     for match in _BRACKET.finditer(text):
         mark = match[0]
@@ -167,8 +165,7 @@ def _measure_depth(text: str) -> int:
 
 
 def _read_call(value: Any, field: str) -> ParsedCall | None:
-    """Return the call that a JSON value is, its arguments under this field; None where it is
-    none."""
+    """Return a JSON value's call, its arguments under this field; None where it is none."""
     if not isinstance(value, dict):
         return None
     name, arguments = value.get("name"), value.get(field)
@@ -181,8 +178,7 @@ def _read_call(value: Any, field: str) -> ParsedCall | None:
 
 
 def _take_bare_calls(text: str) -> tuple[list[ParsedCall], str]:
-    """Return the calls in Llama's form, and the text without the JSON that holds them: lists of
-    objects, or objects, among other text."""
+    """Return the calls in Llama's form, in lists or alone, and the text without their JSON."""
     calls: list[ParsedCall] = []
     if '"parameters"' not in text:
         return calls, text
@@ -201,9 +197,8 @@ def _take_bare_calls(text: str) -> tuple[list[ParsedCall], str]:
 
 
 def _decode_at(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value that begins here, and where the scan goes on. Behind a value that is
-    nested too deeply it ends; where there is no value, it goes on where the decoder gave up, so
-    that no part of a text is read again and again."""
+    """Return the JSON value that begins here, and where the scan goes on: nowhere behind a value
+    that is nested too deeply, else where the decoder gave up, so that no part is read twice."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:

@@ -3,15 +3,14 @@
     gold = build_gold(lesson)                        once per task
     repair = assess_repair(text, calls, gold)        .reward as reward.py has it, .success
 
-The reflection and the text come from what the model wrote, the calls are those that its tools were
-given: a call in a form that the engine does not read repairs nothing, and a model whose calls have
-another form than Qwen's or Llama's is judged alike. All text outside of <reflect>, <think> and
-calls is the final answer, with or without <final>: so our agents speak. Where the lesson expects
-calls alone, text beside them is thus an answer that nobody expects.
+The reflection and the text come from the model's words, the calls from what its tools were given: a
+call in a form that the engine does not read repairs nothing, and the form of calls does not matter.
+All text outside of <reflect>, <think> and calls is the final answer, as our agents write no
+<final>. Where the lesson expects calls alone, such text is an unexpected answer.
 
-A repair is a success where the calls are those of the lesson, as a multiset, or, where the lesson
-expects none, where no tool was called and something was said. The reflection decides nothing: it is
-a means, and no replay can tell a right one from a wrong one.
+A repair is a success where its calls are the lesson's as a multiset, or, where the lesson expects
+none, where no tool was called and something was said. The reflection decides nothing: no replay can
+tell a right one from a wrong one.
 
 Guarantee: any text and any calls have a reward between 0 and 1.
 """
@@ -51,8 +50,7 @@ class Repair:
 
 
 def build_gold(lesson: Lesson) -> Parts:
-    """Return the parts that a lesson expects. Raises ImpossibleLesson for arguments that no call
-    can have (envs/reflection/parse.py)."""
+    """Return a lesson's parts. Raise ImpossibleLesson for arguments that no call can have."""
     calls = [_read(action.name, action.arguments) for action in lesson.calls]
     for action, call in zip(lesson.calls, calls, strict=True):
         if call is None:
@@ -67,8 +65,7 @@ def build_gold(lesson: Lesson) -> Parts:
 
 
 def read_answer(text: str, calls: Sequence[ToolCall] = ()) -> Parts:
-    """Return the parts of a message: `text` as the model wrote it, calls and tags included, and the
-    calls that its tools were given."""
+    """Return a message's parts: the model's `text`, and the calls that its tools were given."""
     made = (_read(call.name, call.arguments) or _unreadable(call) for call in calls)
     return replace(read_written(text), calls=tuple(made))
 
@@ -83,8 +80,7 @@ def read_written(text: str) -> Parts:
 def assess_repair(
     text: str, calls: Sequence[ToolCall], gold: Parts, form: RepairForm = "paper"
 ) -> Repair:
-    """Return what a message is worth: `text` as the model wrote it, and the calls that its tools
-    were given."""
+    """Return what a message is worth, from the model's `text` and the calls to its tools."""
     made = read_answer(text, calls)
     if gold.calls:
         success = are_calls_equal(made.calls, gold.calls)
@@ -110,5 +106,4 @@ def _read(name: str, arguments: Mapping[str, Any] | str) -> ParsedCall | None:
 
 
 def _unreadable(call: ToolCall) -> ParsedCall:
-    """Return a call that equals none of a lesson."""
     return ParsedCall(call.name.strip(), {}, "")

@@ -12,9 +12,9 @@ the calls 1 where they are equal as multisets (parse.py), else 0. n* and n count
 and completion.
 
 Sources: Structured Reflection, arXiv 2509.18847, equations 11 to 25; the constants are those of its
-released program (MeiGen-AI/Tool-Reflection-Bench@291bb3e, train/swift/plugin/orm.py), whose own
-form is `release`: 0 where gold has calls and the completion others, so that neither the formula nor
-the last resort counts there. Otherwise than in that program, r is .3 too where neither has a call.
+released program (MeiGen-AI/Tool-Reflection-Bench@291bb3e, train/swift/plugin/orm.py). Its own form
+is `release`: 0 where gold has calls and the completion others, without the last resort. Otherwise
+than there, r is .3 too where neither has a call.
 """
 
 import json
@@ -28,20 +28,20 @@ REFLECTION, CALLS, FINAL = 0.1, 0.7, 0.2
 """Weight of each part in the score, and importance of each in the penalty."""
 
 EXTRA: Final = 0.8
-"""Of a part's importance, where it is there and gold does not have it."""
+"""Share of a part's importance for a part that gold does not have."""
 COUNT: Final = 0.6
-"""Of the calls' importance, where their number is another."""
+"""Share of the calls' importance for another number of calls."""
 PENALTY: Final = 0.8
 """Strength of the penalty."""
 EQUAL_CALLS: Final = 0.3
-"""What the penalty is multiplied with where the calls are equal."""
+"""Factor of the penalty where the calls are equal."""
 LAST_RESORT: Final = 0.15
-"""What the similarity of whole texts is worth where nothing else is."""
+"""Worth of the similarity of whole texts where the reward is below `LEAST`."""
 LEAST: Final = 1e-6
-"""Below it, that counts."""
+"""Reward below which `LAST_RESORT` counts."""
 
 REPAIR_SHARE: Final = 0.5
-"""What a repair is worth beside the verdict on its whole episode (a decision of this project)."""
+"""Worth of a repair beside its whole episode's verdict (a decision of this project)."""
 
 
 def compute_reward(completion: Parts, gold: Parts, form: RepairForm = "paper") -> float:
@@ -57,13 +57,11 @@ def compute_reward(completion: Parts, gold: Parts, form: RepairForm = "paper") -
 
 
 def combine_with_verdict(repair: float, verdict: float) -> float:
-    """Return the reward where both count: a good repair in an episode that fails is worth half of
-    its own, an episode that passes all of its own."""
+    """Return the larger of half the repair's reward and the episode's verdict."""
     return max(REPAIR_SHARE * repair, verdict)
 
 
 def _score(completion: Parts, gold: Parts, equal: bool) -> float:
-    """Return S, the weighted mean over the parts that gold has."""
     total = weight = 0.0
     if gold.reflection:
         weight += REFLECTION
@@ -78,7 +76,6 @@ def _score(completion: Parts, gold: Parts, equal: bool) -> float:
 
 
 def _penalty(completion: Parts, gold: Parts) -> float:
-    """Return P."""
     penalty = 0.0
     for importance, present, expected in (
         (REFLECTION, bool(completion.reflection), bool(gold.reflection)),
@@ -96,6 +93,5 @@ def _penalty(completion: Parts, gold: Parts) -> float:
 
 
 def _line_up(parts: Parts) -> str:
-    """Return all parts as one text."""
     calls = [{"name": call.name, "arguments": call.arguments} for call in parts.calls]
     return f"{parts.reflection} {json.dumps(calls)} {parts.final}"

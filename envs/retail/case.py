@@ -20,21 +20,21 @@ class Case(CustomerCase):
     """One customer, and the chance that draws what they want."""
 
     def orders(self, status: str) -> list[Record]:
-        """The customer's orders with this status, shuffled."""
+        """Return the customer's orders with this status, shuffled."""
         own = (self.database["orders"][order_id] for order_id in self.user["orders"])
         return self.shuffle(order for order in own if order["status"] == status)
 
     def order(self, status: str) -> Record:
-        """One of them. Raises IndexError if there is none."""
+        """Return one of them. Raise IndexError if there is none."""
         return self.orders(status)[0]
 
     def draw_rest(self) -> float:
-        """Return the dollars between a sum in a record and another in the request. The answer is
-        this difference and not the recorded sum, which a recital of the record would tell."""
+        """Return the dollars by which a record's sum and the request's differ. The answer is this
+        difference, which a recital of the record would not tell."""
         return (self.chance.randrange(200, 2_000) * 10 + self.chance.randrange(1, 10)) / 100
 
     def variants(self, item: Record, available: bool = True) -> list[Record]:
-        """Other items of the same product that can (or cannot) be had, shuffled."""
+        """Return other items of the same product that can (or cannot) be had, shuffled."""
         variants = self.database["products"][item["product_id"]]["variants"].values()
         return self.shuffle(
             variant
@@ -43,12 +43,12 @@ class Case(CustomerCase):
         )
 
     def method(self, source: str) -> Record | None:
-        """The customer's payment method of this source."""
+        """Return the customer's payment method of this source."""
         methods = self.user["payment_methods"].values()
         return next((method for method in methods if method["source"] == source), None)
 
     def methods(self, amount: float) -> list[Record]:
-        """The payment methods that can pay this amount, shuffled."""
+        """Return the payment methods that can pay this amount, shuffled."""
         return self.shuffle(
             method
             for method in self.user["payment_methods"].values()
@@ -56,12 +56,12 @@ class Case(CustomerCase):
         )
 
     def method_of(self, order: Record) -> Record:
-        """The payment method that paid the order."""
+        """Return the payment method that paid the order."""
         methods: Mapping[str, Record] = self.user["payment_methods"]
         return methods[order["payment_history"][0]["payment_method_id"]]
 
     def find_orders_with(self, product_id: str) -> list[Record]:
-        """The customer's orders that have an item of this product."""
+        """Return the customer's orders that have an item of this product."""
         own = (self.database["orders"][order_id] for order_id in self.user["orders"])
         return [
             order
@@ -71,42 +71,42 @@ class Case(CustomerCase):
 
 
 def total(order: Record) -> float:
-    """What the order cost when it was placed."""
+    """Return what the order cost when it was placed."""
     return float(order["payment_history"][0]["amount"])
 
 
 def difference(item: Record, variant: Record) -> float:
-    """What the variant costs more."""
+    """Return what the variant costs more."""
     return float(round(variant["price"] - item["price"], 2))
 
 
 def subtract(whole: float, *parts: float) -> Action:
-    """Calculating a difference in dollars."""
+    """Return the calculation of a difference in dollars."""
     return action("calculate", expression=" - ".join(f"{value:.2f}" for value in (whole, *parts)))
 
 
 def get_order(order: Record) -> Action:
-    """Looking up an order."""
+    """Return the look-up of an order."""
     return action("get_order_details", order_id=order["order_id"])
 
 
 def get_user(case: Case) -> Action:
-    """Looking up the customer."""
+    """Return the look-up of the customer."""
     return action("get_user_details", user_id=case.user["user_id"])
 
 
 def get_product(item: Record) -> Action:
-    """Looking up an item's product."""
+    """Return the look-up of an item's product."""
     return action("get_product_details", product_id=item["product_id"])
 
 
 def describe_items(items: Sequence[Record]) -> str:
-    """The items of an order in a customer's words: no order has a product twice."""
+    """Return the items of an order in a customer's words: no order has a product twice."""
     return " and ".join(f"the {item['name'].lower()}" for item in items)
 
 
 def describe_variant(variant: Record) -> str:
-    """A variant by its options."""
+    """Return a variant by its options."""
     return ", ".join(f"{option} {value}" for option, value in variant["options"].items())
 
 

@@ -1,12 +1,9 @@
-"""Retail databases: what a canonical one is, and a generator of our own.
+"""Retail databases: what a canonical one is, and a generator of our own. A generated database has
+thirty users, each with at least one pending and one delivered order.
 
-    canonical(tables)   any database file, with every field and type of the original's models
-    build_database(seed)     thirty users, each with a pending and a delivered order at least
-
-Guarantee: a generated database is a function of its seed and canonical; its words are ours and its
-ids have other lengths than tau2-bench's (users 5 digits instead of 4, orders 6 instead of 7, items
-and products 8 instead of 10, payment methods 8 instead of 7), so that none is one of its. Not
-promised: that a seed gives the same database in another version of this file.
+Guarantee: a generated database is a function of its seed (in one version of this file) and
+canonical. None of its ids is one of tau2-bench's: users have 5 digits (there 4), orders 6 (7),
+items and products 8 (10), payment methods 8 (7).
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,10 +108,8 @@ _STATUSES: Final = (PENDING, DELIVERED, PROCESSED, CANCELLED)
 
 
 def canonical(tables: Mapping[str, Any]) -> Tables:
-    """Every order with all its fields, all money as floats.
-
-    Raises KeyError, TypeError, ValueError or AttributeError for another shape.
-    """
+    """Return every order with all its fields, all money as floats. Raise KeyError, TypeError,
+    ValueError or AttributeError for another shape."""
     return {
         "products": {key: _product(record) for key, record in tables["products"].items()},
         "users": {key: _user(record) for key, record in tables["users"].items()},
@@ -151,13 +146,11 @@ def _order(record: Mapping[str, Any]) -> Record:
 
 @lru_cache(maxsize=_KEPT)
 def build_database(seed: int) -> Database:
-    """Our database with this seed. Shared: fork it."""
+    """Return our database with this seed. Shared: fork it."""
     return Database(_Generator(seed).tables())
 
 
 class _Generator:
-    """One database in the making."""
-
     def __init__(self, seed: int) -> None:
         self.chance = Random(f"retail database {seed}")
         self.taken: set[int] = set()
@@ -166,7 +159,7 @@ class _Generator:
         self.orders: dict[str, Record] = {}
 
     def tables(self) -> Tables:
-        """Products first, then users, each with orders."""
+        """Return all tables: products first, then users, each with orders."""
         for name, (price, options) in _PRODUCTS.items():
             self.add_product(name, price, options)
         for _ in range(USERS):
@@ -174,7 +167,7 @@ class _Generator:
         return canonical({"products": self.products, "users": self.users, "orders": self.orders})
 
     def number(self, digits: int) -> str:
-        """Digits that no other record has."""
+        """Return digits that no other record has."""
         while True:
             drawn = self.chance.randrange(10 ** (digits - 1), 10**digits)
             if drawn not in self.taken:
@@ -182,7 +175,7 @@ class _Generator:
                 return str(drawn)
 
     def add_product(self, name: str, price: int, options: Mapping[str, Sequence[str]]) -> None:
-        """All combinations of its options; one of three is out of stock, never all of a kind."""
+        """Add a product with all combinations of its options; a third of them is out of stock."""
         product_id = self.number(8)
         kinds = [
             dict(zip(options, chosen, strict=True)) for chosen in combinations_of(*options.values())
@@ -206,12 +199,12 @@ class _Generator:
         }
 
     def price(self, about: int) -> float:
-        """Within a fifth of `about`, to the cent, the last digit never 0."""
+        """Return a price within a fifth of `about`, to the cent, the last digit never 0."""
         cents = self.chance.randrange(about * 80, about * 120)
         return (cents - cents % 10 + self.chance.randrange(1, 10)) / 100
 
     def add_user(self) -> None:
-        """A user with at least two means of payment, and orders."""
+        """Add a user with at least two means of payment, and orders."""
         first, last = self.chance.choice(_FIRST_NAMES), self.chance.choice(_LAST_NAMES)
         number = self.number(5)
         user_id = f"{first}_{last}_{number}".lower()
@@ -247,7 +240,7 @@ class _Generator:
         return {"source": "paypal", "id": f"paypal_{self.number(8)}"}
 
     def add_order(self, user: Record, status: str) -> None:
-        """One to three items of different products, paid at once with one method."""
+        """Add an order of one to three different products, paid at once with one method."""
         order_id = f"#W{self.number(6)}"
         chosen = self.chance.sample(list(self.products.values()), self.chance.randrange(1, 4))
         items = [self.item(product) for product in chosen]
@@ -285,7 +278,7 @@ class _Generator:
 
 
 def address(chance: Random) -> Record:
-    """An address whose zip code fits its city."""
+    """Return an address whose zip code fits its city."""
     city, state, digits = chance.choice(_PLACES)
     return {
         "address1": f"{chance.randrange(1, 200)} {chance.choice(_STREETS)}",

@@ -1,11 +1,8 @@
 """Retail customer service: tasks of our own over generated databases, and tau2-bench's real ones.
 
-    Retail().tasks()                    our tasks, every kind in turn
-    Retail(benchmarks).tasks("test")    the real ones of a split
-
-Guarantee: a generated task is a function of capability and seed, its customer fits its kind, and
+Guarantee: a generated task is a function of capability and seed, and its customer fits its kind;
 tasks with equal seeds share a database. Not promised: that a scripted customer understands every
-way in which an agent may ask; a model plays one better.
+question.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,19 +44,19 @@ class Retail(CaseEnvironment):
 
     @staticmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
-        """The tables with every field and type of the original's models."""
+        """Return the tables with every field and type of the original's models."""
         return canonical(tables)
 
     def synthetic_database(self, seed: int) -> Database:
-        """Thirty users and their orders."""
+        """Return a database of thirty users and their orders."""
         return build_database(seed)
 
     def synthetic_policy(self) -> str:
-        """The rules in our words."""
+        """Return the rules in our words."""
         return POLICY
 
     def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
-        """The customer's e-mail address, or name and zip code, and the call that finds them."""
+        """Return the customer's e-mail address, or name and zip code, and the call to find them."""
         if chance.random() < 0.5:
             identity = fill_phrase(words, phrases.BY_EMAIL, email=user["email"])
             return identity, action("find_user_id_by_email", email=user["email"])
@@ -70,5 +67,5 @@ class Retail(CaseEnvironment):
         return identity, action("find_user_id_by_name_zip", **name, zip=zip_code)
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Broken rules about who is helped, who agreed and how calls are made."""
+        """Return broken rules about who is helped, who agreed and how calls are made."""
         return violations(messages, self.writes)

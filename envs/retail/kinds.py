@@ -1,9 +1,7 @@
 """The kinds of task: each draws what a customer wants and says what a perfect agent does about it.
 
 A kind is a function of a case; it returns None where this customer does not fit, and the next one
-is tried. Plain kinds are one change; the others combine two, hang on what is looked up, must be
-refused, or ask for an answer. Every kind changes something or demands an output, so that an agent
-that does nothing fails it.
+is tried. Every kind changes something or demands an output, so an agent that does nothing fails it.
 """
 
 from collections.abc import Mapping
@@ -349,7 +347,6 @@ KINDS: Final[Mapping[str, Kind[Case, Plan | None]]] = {
     "question_refund": Kind("Answer a question by calculating; change nothing.", _question_refund),
     "question_price": Kind("Answer a question from the catalogue.", _question_price),
 }
-"""Capability -> its kind."""
 
 
 _ALL_ITEMS: Final = Answer(

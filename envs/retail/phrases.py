@@ -1,8 +1,6 @@
-"""How customers of retail say what they want: several ways for each kind of task.
-
-The first phrase of each tuple is that of a generated task; the others are those of the same task
-in other words (`Environment.rephrase`). Every phrase names each detail that the perfect calls need.
-"""
+"""How customers of retail say what they want, in several ways. The first phrase of each tuple is a
+generated task's, the others are for `Environment.rephrase`. Every phrase names each detail that the
+perfect calls need."""
 
 from typing import Final
 

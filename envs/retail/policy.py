@@ -1,8 +1,7 @@
 """The rules of retail customer service in our words, and which of them a transcript breaks.
 
 The rules are tau2-bench's; tools enforce none of them but an order's status. `violations` reads a
-transcript alone: it sees who was authenticated, whether the user agreed before a change, and whose
-records were changed. It does not judge what was said.
+transcript alone: who was authenticated, consent before a change, and whose records were changed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -66,7 +65,7 @@ _FREE: Final = AUTHENTICATING | {
 
 
 def violations(messages: Sequence[Message], writes: frozenset[str]) -> tuple[str, ...]:
-    """One sentence for each broken rule, in the order of the transcript."""
+    """Return one sentence for each broken rule, in the order of the transcript."""
     return tuple(_violations(messages, writes))
 
 

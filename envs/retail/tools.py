@@ -1,12 +1,8 @@
 """The sixteen tools of retail customer service, with tau2-bench's names, arguments and answers.
 
 Guarantee: outputs, errors, their order and the state they leave are the original's, quirks
-included; where one looks like a mistake, a comment says so. No tool enforces the policy beyond an
-order's status: who asks, and whether they agreed, is the agent's to know (policy.py).
-
-    orders     items, status, payments, and what was cancelled, returned or exchanged
-    users      address, payment methods, order ids
-    products   variants with options, price and availability
+included; where one looks like a mistake, a comment says so. No tool enforces the policy (policy.py)
+beyond an order's status.
 """
 
 import json
@@ -27,7 +23,6 @@ ITEMS_MODIFIED: Final = "pending (item modified)"
 RETURN_REQUESTED: Final = "return requested"
 EXCHANGE_REQUESTED: Final = "exchange requested"
 REASONS: Final = frozenset({"no longer needed", "ordered by mistake"})
-"""Why an order may be cancelled."""
 
 OrderId = Annotated[str, Field(description="The order's id; it begins with '#', as in '#W...'.")]
 UserId = Annotated[str, Field(description="The user's id, such as 'ada_berg_81234'.")]
@@ -345,14 +340,13 @@ class RetailTools(Tau2Toolset):
         return methods[payment_method_id]
 
     def _check_items(self, order: Record, item_ids: Sequence[str], refusal: str) -> None:
-        """Every item must be in the order, as often as it is named."""
+        """Check that every item is in the order as often as it is named."""
         owned = [item["item_id"] for item in order["items"]]
         for item_id in item_ids:
             if item_ids.count(item_id) > owned.count(item_id):
                 raise ValueError(refusal.format(item_id))
 
     def _replacement(self, item: Record, new_item_id: str) -> Record:
-        """The variant of the item's product, if it can be had."""
         variants = self._product(item["product_id"])["variants"]
         if new_item_id not in variants:
             raise ValueError("Variant not found")
@@ -361,7 +355,7 @@ class RetailTools(Tau2Toolset):
         return variants[new_item_id]
 
     def _lacks(self, user_id: str, payment_method_id: str, amount: float) -> bool:
-        """Whether this is a gift card that holds less than the amount."""
+        """Return whether this is a gift card that holds less than the amount."""
         method = self._payment_method(user_id, payment_method_id)
         return bool(method["source"] == GIFT_CARD and method["balance"] < amount)
 
@@ -381,17 +375,16 @@ class RetailTools(Tau2Toolset):
 
 
 def _item(order: Record, item_id: str) -> Record:
-    """The first item of the order with this id."""
     return next(item for item in order["items"] if item["item_id"] == item_id)
 
 
 def _is_pending(order: Record) -> bool:
-    """Address and payment may still be changed after the items were."""
+    """Return whether an order is pending, also after a change of its items."""
     return PENDING in order["status"]
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> Record:
-    """The address, whose parts must be strings. Raises pydantic's ValidationError."""
+    """Return the address, whose parts must be strings. Raise pydantic's ValidationError."""
     address = UserAddress(
         address1=address1, address2=address2, city=city, state=state, country=country, zip=zip
     )

@@ -51,7 +51,7 @@ class Wish:
 
 
 def get_order(order_id: str) -> Action:
-    """Looking up an order."""
+    """Return the look-up of an order."""
     return Action(name="get_order", arguments={"order_id": order_id})
 
 
@@ -61,8 +61,7 @@ class Case:
     def __init__(
         self, tables: Tables, user: Mapping[str, Any], chance: Random, words: Random | None = None
     ) -> None:
-        """Make a case. With `words` of its own, the same chance draws the same case in other
-        words."""
+        """Make a case. With its own `words`, the same chance draws the same case in other words."""
         self.tables = tables
         self.user = user
         self.chance = chance
@@ -70,44 +69,44 @@ class Case:
         self.get_user = Action(name="get_user", arguments={"user_id": user["user_id"]})
 
     def orders(self, status: str | None = None) -> list[Any]:
-        """The customer's orders (with this status), shuffled."""
+        """Return the customer's orders (with this status), shuffled."""
         own = (self.tables["orders"][order_id] for order_id in self.user["orders"])
         return self.shuffle(order for order in own if status in (None, order["status"]))
 
     def order(self, status: str | None = None) -> Any:
-        """One of them."""
+        """Return one of them."""
         return self.orders(status)[0]
 
     def shuffle(self, values: Iterable[Any]) -> list[Any]:
-        """The values in an order of chance."""
+        """Return the values in an order of chance."""
         copy = list(values)
         self.chance.shuffle(copy)
         return copy
 
     def pick(self, values: Sequence[Any]) -> Any:
-        """One of the values."""
+        """Return one of the values."""
         return self.chance.choice(values)
 
     def item(self, order: Any) -> str:
-        """An item of an order."""
+        """Return an item of an order."""
         return str(self.pick(list(order["items"])))
 
     def phrase(self, templates: Phrases) -> str:
-        """One of the phrases. Chance draws in any case, so that what it draws next is the same."""
+        """Return a phrase. Chance draws in any case, so that its next draw is the same."""
         drawn = self.chance.choice(templates)
         return drawn if self.words is None else self.words.choice(templates)
 
     def say(self, templates: Phrases, **values: str) -> str:
-        """One of the phrases, filled in and with a capital."""
+        """Return one of the phrases, filled in and with a capital."""
         text = self.phrase(templates).format_map(values)
         return text[0].upper() + text[1:]
 
     def in_stock(self, item: str, order: Any) -> str:
-        """A colour that an item can be exchanged for."""
+        """Return a colour that an item can be exchanged for."""
         return str(self.pick([c for c in COLOURS if self._exchangeable(item, order, c)]))
 
     def out_of_stock(self, item: str, order: Any) -> str:
-        """A colour that it has not and cannot be exchanged for."""
+        """Return a colour that it has not and cannot be exchanged for."""
         colours = [c for c in COLOURS if c != order["items"][item]]
         return str(self.pick([c for c in colours if not self._exchangeable(item, order, c)]))
 
@@ -118,10 +117,8 @@ class Case:
     def wish(
         self, verb: str, order: Any, which: Phrases = phrases.NUMBERED, **overrides: str
     ) -> Wish:
-        """A wish about an order; `given` are values that are not left to chance.
-
-        Raises KeyError for a verb that is none of `STATUS`.
-        """
+        """Return a wish about an order; `given` are values not left to chance. Raise KeyError for a
+        verb that is none of `STATUS`."""
         item = overrides.get("item") or self.item(order)
         values = {"order": order["order_id"], "item": item}
         values |= self._new(verb, item, order) | overrides
@@ -137,7 +134,6 @@ class Case:
         )
 
     def _new(self, verb: str, item: str, order: Any) -> dict[str, str]:
-        """The value that a wish brings in."""
         match verb:
             case "return":
                 return {"payment": order["payment_id"]}
@@ -156,12 +152,12 @@ class Case:
         return str(self.pick([payment for payment in own if payment != order["payment_id"]]))
 
     def feasible(self, *verbs: str, which: Phrases = phrases.NUMBERED) -> Wish:
-        """A wish (one of these) that can be fulfilled."""
+        """Return a wish (one of these) that can be fulfilled."""
         verb = self.pick(verbs or tuple(STATUS))
         return self.wish(verb, self.order(STATUS[verb]), which)
 
     def hopeless(self) -> Wish:
-        """A wish about an order whose status forbids it."""
+        """Return a wish about an order whose status forbids it."""
         verb = self.pick(tuple(STATUS))
         order = next(order for order in self.orders() if order["status"] != STATUS[verb])
         return self.wish(verb, order)

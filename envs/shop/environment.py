@@ -1,11 +1,10 @@
 """The environment shop: a small retail domain that a model of a million parameters can learn.
 
-Ten tools, databases drawn from a seed, 22 kinds of task that can be mixed in any share, episodes
-of 80 to 200 tokens with a tokenizer that holds each entity and each piece of JSON as one token
-(tests/envs/shop/tokens.py). Success is the database by replay, the right closing sentence and
-answers, and the rules whose breach the state does not show (policy.py).
-
-Not covered: prices, quantities, a customer who refuses to confirm, one who gives a wrong zip code.
+It has ten tools, databases drawn from a seed, 22 kinds of task that can be mixed in any share, and
+episodes of 80 to 200 tokens with a tokenizer that holds each entity and each piece of JSON as one
+token (tests/envs/shop/tokens.py). Success is the database by replay, the right closing sentence and
+answers, and the rules that the state does not show (policy.py). Not covered: prices, quantities, a
+customer who refuses to confirm or gives a wrong zip code.
 """
 
 import re
@@ -39,18 +38,16 @@ class Shop(Environment):
     limits: ClassVar[Limits] = Limits(max_steps=60, max_errors=5)
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """Pure. Its database depends on kind and seed both, and is named by `task.seed`."""
+        """Return a task; `task.seed` names its database, which depends on kind and seed."""
         return self._build_task(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return a task as any environment does, or one of `rephrase`:
-        shop/CAPABILITY/SEED/PHRASING."""
+        """Return a task as usual, or one of `rephrase`: shop/CAPABILITY/SEED/PHRASING."""
         phrased = self.read_phrasing(task_id)
         return super().task(task_id) if phrased is None else self._build_task(*phrased)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """The same customer with the same wish, by other phrases; None where these phrases put two
-        wishes in another order, which asks for other calls."""
+        """Return the task in other phrases; None where they put two wishes in another order."""
         original = "/".join(task.id.split("/")[:3])
         rephrased = self.task(f"{original}/{seed}")
         return rephrased if rephrased.criteria == task.criteria else None
@@ -84,7 +81,7 @@ class Shop(Environment):
         return str(task.seed)
 
     def policy(self, task: TaskDefinition) -> str:
-        """The same for every task."""
+        """Return the policy, the same for every task."""
         return policy.POLICY
 
     def oracle(self, task: TaskDefinition) -> Agent:
@@ -95,7 +92,6 @@ class Shop(Environment):
 
 
 def _case(capability: str, database: int, chance: Random, phrasing: int | None) -> Case:
-    """A customer with three orders; for `one_order`, the one with a single order."""
     tables = make_tables(database)
     single = capability == "one_order"
     users = [user for user in tables["users"].values() if (len(user["orders"]) == 1) == single]

@@ -1,9 +1,8 @@
 """The kinds of task: each draws what a customer wants and says what a perfect agent does about it.
 
-The plain ones need values copied by their type alone: the request and what was just looked up hold
-one order, one payment, one street that could be meant. The harder ones compose them, hang on what
-is looked up, or are to be refused. A kind shows in nothing but the request: sibling kinds with the
-opposite answer (`exchange` and `unavailable`, `cancel` and `ineligible`) ask in the same words.
+The plain ones need values copied by their type alone: request and look-up hold one order, payment
+and street. The harder ones compose them, depend on a look-up, or are to be refused. Sibling kinds
+with the opposite answer (`cancel` and `ineligible`) ask in the same words.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +27,7 @@ class Plan:
     source: Source | None = None
     """The record that the answer is read from."""
     reaction: str | None = None
-    """What the customer says to the answer."""
+    """Words of the customer after the answer."""
 
 
 def _plain(verb: str) -> Callable[[Case], Plan]:
@@ -104,7 +103,7 @@ def _compound(case: Case) -> Plan:
 
 
 def _unknown_order(case: Case) -> Plan:
-    """The order is among the first two, so that the search stays short."""
+    """Plan a request without an order's number; it is among the first two, for a short search."""
     first_two = case.user["orders"][:2]
     order = next(
         order

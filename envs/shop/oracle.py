@@ -23,7 +23,7 @@ class ShopOracle(GoldAgent):
     """Looks things up, answers, asks before each write, closes with one sentence."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next gold call, what must be said before it, or the closing."""
+        """Return the next gold call, what must be said before it, or the closing."""
         done = count_done(messages, self.actions)
         action = self.actions[done] if done < len(self.actions) else None
         if action is not None and action.name not in self.writes:
@@ -38,13 +38,12 @@ class ShopOracle(GoldAgent):
         return call(action, done)
 
     def question(self, action: Action) -> str:
-        """Asks for leave to make a write, in as few words as name everything."""
+        """Ask for leave to make a write, in as few words as name everything."""
         return f"{CONFIRM} {QUESTIONS[action.name].format_map(action.arguments)}"
 
     def final_text(self) -> str:
-        """The sentence the task is to be closed with."""
+        """Return the sentence the task is to be closed with."""
         return next(_CLOSINGS[sentence] for sentence in self.outputs if sentence in _CLOSINGS)
 
     def _unsaid(self, texts: Sequence[str]) -> str | None:
-        """The first answer that is still owed."""
         return next((o for o in self.outputs if o not in _CLOSINGS and o not in texts), None)

@@ -1,9 +1,6 @@
-"""How customers of shop say what they want, as data: several ways for everything.
-
-A wish is what follows "please" or "I want to"; it names its order by a phrase of its own, because
-not every customer knows the number. A kind that is not a single plain wish has sentences of its
-own, in which wishes may stand.
-"""
+"""How customers of shop say what they want, as data: several ways for everything. A wish is what
+follows "please" or "I want to" and names its order by its own phrase, because not every customer
+knows the number. A kind that is not a single plain wish has sentences with places for wishes."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,9 +1,8 @@
 """The rules of shop: what the agent is told, and what in a transcript breaks them.
 
-Checked are the rules whose breach the final state does not show: the customer is authenticated and
-has agreed to exactly this change before every write; the agent closes with the one right sentence,
-gives no answer but the right one, refuses only what it has looked up, and transfers only who asked
-for it, likewise. What a rule forbids to write shows in the state.
+Checked are the rules whose breach the final state does not show. Before every write the customer is
+authenticated and has agreed to exactly this change. The agent closes with the one right sentence,
+gives only the right answer, refuses only after a look-up, and transfers only on request.
 """
 
 import re
@@ -42,24 +41,24 @@ ASKS: Final = r"\bconfirm\b[\s\S]*\?"
 
 _AGREES: Final = re.compile(r"\W*(yes|yeah|sure|ok|okay|correct|please do|go ahead)\b", re.I)
 _ANSWER: Final = re.compile(r"answer:[^.\n]*\.?", re.IGNORECASE)
-"""Wherever it stands, also inside a word: so does an output (grading.py)."""
+"""An answer anywhere, also inside a word, as for outputs (grading.py)."""
 _WORD: Final = re.compile(r"\w+")
 
 
 def output(sentence: str) -> str:
-    """A sentence as an output: graded texts have no commas (grading.py)."""
+    """Return a sentence as an output: graded texts have no commas (grading.py)."""
     return sentence.replace(",", "")
 
 
 def answer(value: str) -> str:
-    """The sentence that answers a question."""
+    """Return the sentence that answers a question."""
     return f"Answer: {value}."
 
 
 def violations(
     task: TaskDefinition, messages: Sequence[Message], catalog: ToolCatalog
 ) -> Iterator[str]:
-    """What breaks a rule, one sentence each."""
+    """Yield what breaks a rule, one sentence each."""
     executed = executed_calls(messages)
     yield from _writes_without_authentication(executed, catalog)
     yield from _writes_without_consent(messages, catalog)
@@ -93,7 +92,7 @@ def _writes_without_consent(messages: Sequence[Message], catalog: ToolCatalog) -
 
 
 def _find_confirmation(before: Sequence[Message]) -> str | None:
-    """The question for leave, where the last thing that happened is a yes to it."""
+    """Return the question for leave, where the last thing that happened is a yes to it."""
     if len(before) < 2 or before[-1].role != "user" or before[-2].role != "assistant":
         return None
     question = before[-2].text
@@ -101,7 +100,7 @@ def _find_confirmation(before: Sequence[Message]) -> str | None:
 
 
 def _find_foreign_value(call: ToolCall, question: str) -> str | None:
-    """The first value of a call that the question does not hold word for word."""
+    """Return the first value of a call that the question does not hold word for word."""
     if isinstance(call.arguments, str):
         return call.arguments
     named = _words(question)
@@ -131,8 +130,8 @@ def _transfers(
 
 
 def _sayings(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield closings and answers that are not the task's, because one could say them all, and those
-    of the task that are said in another form: in other words, wrong ones are not told apart."""
+    """Yield closings and answers that are not the task's, because an agent could say them all, and
+    the task's own in another form, which cannot be told from wrong ones."""
     right = {sentence.lower() for sentence in task.criteria.outputs}
     spoken = [output(m.text).lower() for m in messages if m.role == "assistant" and m.content]
     for sentence in sorted(right - {DONE.lower()}):
@@ -158,7 +157,6 @@ def _refusals(
 
 
 def _has_lookup(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
-    """Whether the customer was found and one of the task's orders was looked up."""
     # No set, because an agent may write a list for an id.
     seen = [
         (item.call.name, item.call.arguments.get("order_id"))
@@ -171,7 +169,6 @@ def _has_lookup(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
 
 
 def _agent_texts(messages: Sequence[Message]) -> list[str]:
-    """The agent's own texts, as grading reads them."""
     return [
         output(message.text).lower()
         for message in messages

@@ -1,9 +1,8 @@
 """The database of one task, drawn from a seed: three customers, seven orders, eight products.
 
-Two customers have three orders each, at least one of them pending and one delivered; the third has
-one order. A customer pays with one of two cards and has a gift card besides. No product is in two
-orders of one customer, so an item tells the order. Of a product's three colours at least two are in
-stock, so there is always another colour to change to.
+Two customers have three orders, at least one pending and one delivered; the third has one. A
+customer pays with one of two cards and has a gift card. No product is in two orders of one
+customer, so an item tells the order. At least two of a product's three colours are in stock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from envs.shop.vocabulary import (
 
 ORDERS_OF_CUSTOMERS: Final = (3, 3, 1)
 ITEMS: Final = 2
-"""Per order."""
+"""Items per order."""
 OFFERED: Final = 8
 """Products of one database."""
 VARIANTS: Final = 3
@@ -33,7 +32,7 @@ VARIANTS: Final = 3
 
 
 def make_tables(seed: int) -> Tables:
-    """The tables `users`, `orders` and `products` of this seed. Pure."""
+    """Return the tables `users`, `orders` and `products` of this seed. Pure."""
     chance = Random(f"shop tables {seed}")
     products = {name: _product(name, chance) for name in chance.sample(PRODUCTS, OFFERED)}
     users = {user["user_id"]: user for user in _users(chance)}

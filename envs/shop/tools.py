@@ -1,9 +1,6 @@
-"""The tools of shop: short answers, one word per value, names that no benchmark's retail has.
-
-A tool refuses what cannot be (an order that does not exist, an item that is not in it, a colour
-that is not in stock, a wrong status). It does not know who is asking and for what money is given
-back: these are rules of the policy, and the agent's to keep.
-"""
+"""The tools of shop: short answers, one word per value, names that no benchmark's retail has. A
+tool refuses what cannot be: an unknown order or item, a colour out of stock, a wrong status. Who
+asks, and for what money is given back, is for the agent to check by the policy."""
 
 from typing import Annotated, Any
 

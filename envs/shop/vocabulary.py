@@ -1,8 +1,7 @@
 """Every entity of shop, one word each: what databases are drawn from and a tokenizer is built from.
 
 A small model copies a value by its type long before it looks one up by key. So each entity is one
-word of one pool, to be held as one token in every context; no two pools share a word, and no word
-begins with another.
+word of one pool, one token in every context; no two pools share a word, and none begins another.
 """
 
 from collections.abc import Mapping
@@ -43,4 +42,4 @@ POOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "street": STREETS,
     "status": STATUSES,
 }
-"""What an entity is -> every word for one."""
+"""Kind of entity -> every word for one."""

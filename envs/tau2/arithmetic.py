@@ -1,8 +1,8 @@
 """The calculator of tau2-bench's tools: arithmetic on text, with its results and error texts.
 
-The original hands the text to the interpreter. Here it is parsed and walked, without recursion,
-and every intermediate integer is bounded, so that no expression takes long. Texts that differ
-between versions of Python are written out, as Python 3.12 words them, which made the recordings.
+The original hands the text to the interpreter. Here it is parsed and walked without recursion, and
+every intermediate integer is bounded, so no expression takes long. Error texts are Python 3.12's,
+which made the recordings.
 
 Guarantee: for any text of up to `MAX_CHARACTERS` the result, or an exception whose text is the
 answer. Not covered: expressions beyond the limits, which the original may compute.
@@ -35,7 +35,7 @@ _DIVISIONS: Final = {
     ast.Div: ("division by zero", "float division by zero"),
     ast.FloorDiv: ("integer division or modulo by zero", "float floor division by zero"),
 }
-"""What a division by zero says: of integers, and with a float."""
+"""Error texts of divisions by zero, of integers and with a float."""
 
 _TOKEN: Final = re.compile(r"\d+\.?\d*|\.\d+|\.\.\.|\*\*|//|.")
 _GENERIC: Final = "invalid syntax"
@@ -50,10 +50,8 @@ _ZEROS: Final = (
 
 
 def calculate(expression: str) -> str:
-    """The value, rounded to two digits, as a float's text: "2+2" is "4.0".
-
-    Raises ValueError, TypeError, ArithmeticError or SyntaxError, whose text is the answer.
-    """
+    """Return the value, rounded to two digits, as a float's text: "2+2" is "4.0". Raise ValueError,
+    TypeError, ArithmeticError or SyntaxError, whose text is the answer."""
     if not all(character in ALLOWED for character in expression):
         raise ValueError("Invalid characters in expression")
     if not isinstance(expression, str):
@@ -72,7 +70,6 @@ def _parse(expression: str) -> ast.expr:
 
 
 def _evaluate(root: ast.expr) -> Any:
-    """The value of the tree: operands first, then what is done with them."""
     waiting: list[ast.expr] = [root]
     ordered: list[ast.expr] = []
     while waiting:
@@ -129,7 +126,7 @@ def _check_zero(kind: type[ast.operator], left: float, right: float) -> None:
 
 
 def _bits(kind: type[ast.operator], left: int, right: int) -> int:
-    """At most so many bits has the result."""
+    """Return the most bits that the result can have."""
     if kind is ast.Pow:
         return left.bit_length() * right if abs(left) > 1 and right > 0 else 1
     if kind is ast.Mult:
@@ -138,7 +135,7 @@ def _bits(kind: type[ast.operator], left: int, right: int) -> int:
 
 
 def _fault(expression: str) -> str:
-    """Why it cannot be parsed: what is wrong with the tokens comes before the grammar."""
+    """Return why it cannot be parsed: faults of tokens come before faults of grammar."""
     tokens = [token for token in _TOKEN.findall(expression) if token != " "]
     depth = 0
     for token in tokens:
@@ -153,7 +150,7 @@ def _fault(expression: str) -> str:
 
 
 def _misplacement(tokens: Sequence[str]) -> str:
-    """What is wrong with the grammar; the parser speaks of a parenthesis if it ran out of text."""
+    """Return the grammar's fault; for missing text, the parser speaks of a parenthesis."""
     place = _find_misfit(tokens)
     if place is None:
         return _UNCLOSED if tokens.count("(") > tokens.count(")") else _GENERIC
@@ -166,7 +163,7 @@ def _misplacement(tokens: Sequence[str]) -> str:
 
 
 def _find_misfit(tokens: Sequence[str]) -> int | None:
-    """Where the first token is that no expression has there; None if the text is just too short."""
+    """Return the place of the first token that does not fit; None for a text that is too short."""
     complete, depth, before = False, 0, ""
     for place, token in enumerate(tokens):
         depth += (token == "(") - (token == ")")

@@ -6,11 +6,10 @@
                                       /policy.md          the system prompt
                                       /tools.json         {"assistant": [OpenAI schemas], ...}
 
-Guarantee: the tables are canonical, so that their digest is the original's database hash; policy
-and schemas are as in the folder. A folder or file that is missing or is not what it should be
-raises `NoBenchmark` or `InvalidBenchmark` with its path. Telecom's folder has more and other files
-(envs/telecom/benchmark.py). Not covered: tasks that begin with data or messages of their own
-(`initialization_data`, `message_history`), which no domain here has.
+Guarantee: the tables are canonical, so their digest is the original's database hash. A missing or
+malformed folder or file raises `NoBenchmark` or `InvalidBenchmark` with its path. Telecom has other
+files (envs/telecom/benchmark.py). Not covered: tasks with `initialization_data` or
+`message_history`, which no domain here has.
 """
 
 import json
@@ -36,8 +35,8 @@ BASE: Final = "base"
 NO_CHANGE: Final = "benchmark_no_change"
 ONE_CHANGE: Final = "benchmark_one_change"
 SEVERAL_CHANGES: Final = "benchmark_several_changes"
-"""Capabilities of real tasks, by the writes of a perfect agent: an agent that becomes passive
-gains on the first and loses on the others, so the three are reported apart."""
+"""Capabilities of real tasks, by the writes of a perfect agent: a passive agent gains on the first
+and loses on the others, so the three are reported apart."""
 
 
 class NoBenchmark(UnknownTask):
@@ -90,12 +89,12 @@ class DomainFiles:
 
 
 def folder(benchmarks: Path, domain: str) -> Path:
-    """Where the domain's files are."""
+    """Return where the domain's files are."""
     return benchmarks / "tau2" / domain
 
 
 def load(benchmarks: Path | None, files: DomainFiles) -> Benchmark:
-    """Read a domain. Raises NoBenchmark, InvalidBenchmark."""
+    """Read a domain. Raise NoBenchmark, InvalidBenchmark."""
     domain = files.domain
     place = _find_folder(benchmarks, domain)
     records = _read_records(place, files)
@@ -144,7 +143,7 @@ def _read_database(place: Path, files: DomainFiles) -> Database:
 
 
 _Records = Sequence[tuple[str, Mapping[str, Any]]]
-"""Where each task's record stands, and the record."""
+"""Place and record of each task."""
 
 
 def _read_records(place: Path, files: DomainFiles) -> _Records:
@@ -192,11 +191,8 @@ def _read_tickets(records: _Records, domain: str) -> dict[str, str]:
 
 
 def task_definition(raw: Mapping[str, Any], files: DomainFiles, split: str) -> TaskDefinition:
-    """A task from its record in the file, or in a results file that embeds it.
-
-    Raises KeyError, TypeError or pydantic's ValidationError for a record of another shape,
-    InvalidBenchmark for a task that needs a state that its domain cannot make.
-    """
+    """Return the task of a record of tasks or results. Raise KeyError, TypeError or ValidationError
+    for another shape, InvalidBenchmark for a state that its domain cannot make."""
     criteria = _criteria(raw.get("evaluation_criteria") or {})
     return TaskDefinition(
         id=f"{files.domain}/{raw['id']}",
@@ -275,7 +271,7 @@ def _part(raw: Any, key: str, path: Path) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file holds. Raises NoBenchmark, InvalidBenchmark."""
+    """Return what a file holds. Raise NoBenchmark, InvalidBenchmark."""
     try:
         return json.loads(read_text(path))
     except ValueError as error:
@@ -283,7 +279,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text. Raises NoBenchmark."""
+    """Return a file's text. Raise NoBenchmark."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

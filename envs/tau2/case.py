@@ -1,8 +1,6 @@
-"""Tasks of our own that are one customer's request: what retail and airline have in common.
-
-A domain (envs/retail, envs/airline) has kinds. A kind is a function of a case, which is a customer
-of a generated database; it returns the plan of a task, or None where the customer does not fit.
-"""
+"""Tasks of our own that are one customer's request, for retail and airline. A kind is a function of
+a case, a customer of a generated database; it returns a task's plan, or None where the customer
+does not fit."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,26 +44,25 @@ class CustomerCase:
     def __init__(
         self, database: Database, user: Record, chance: Random, words: Random | None = None
     ) -> None:
-        """Make a case. With `words` of its own, the same chance draws the same case in other
-        words."""
+        """Make a case. With its own `words`, the same chance draws the same case in other words."""
         self.database = database
         self.user = user
         self.chance = chance
         self.words = words
 
     def say(self, phrases: Sequence[str], **values: str) -> str:
-        """One of the phrases, filled in."""
+        """Return one of the phrases, filled in."""
         return fill_phrase(self.words, phrases, **values)
 
     def shuffle(self, values: Iterable[T]) -> list[T]:
-        """The values in an order of chance."""
+        """Return the values in an order of chance."""
         copy = list(values)
         self.chance.shuffle(copy)
         return copy
 
 
 def action(name: str, **arguments: Any) -> Action:
-    """A call of a perfect agent."""
+    """Return a call of a perfect agent."""
     return Action(name=name, arguments=arguments)
 
 
@@ -78,7 +75,7 @@ class IdentityOracle(GoldAgent):
         """The question who they are."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The question, until they said it; then as any oracle."""
+        """Return the question, until they said it; then as any oracle."""
         if not count_calls(messages) and not self._has_identity(messages):
             return Message(role="assistant", content=self.who)
         return super().reply(messages)
@@ -114,7 +111,7 @@ class CaseEnvironment(Tau2Environment):
         return IdentityOracle(task, self.writes, self.who)
 
     def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
-        """The task of this kind with this seed, in its first words or in those of a phrasing."""
+        """Return the task of this kind with this seed, in its first words or in a phrasing."""
         words = None if phrasing is None else Random(f"{self.name} phrasing {phrasing}")
         chance = Random(f"{self.name} task {capability} {seed}")
         database, kind = self.synthetic_database(seed), self.kinds[capability]

@@ -14,13 +14,12 @@ _AGREED: Final = re.compile(
 
 
 def has_consent(message: Message) -> bool:
-    """Whether a user's message holds a yes."""
+    """Return whether a user's message holds a yes."""
     return _AGREED.search(message.text) is not None
 
 
 def owner(answer: str) -> str | None:
-    """Return the id of the user whose record a tool answered with; None where the transcript does
-    not say."""
+    """Return the id of the user whose record a tool answered with; None where it is not said."""
     try:
         record = json.loads(answer)
     except (ValueError, RecursionError):
@@ -35,8 +34,7 @@ def check_single_call(turn: int, message: Message) -> Iterator[str]:
 
 
 def bad_write(turn: int, tool: str, of: str | None, known: str | None, yes: bool) -> Iterator[str]:
-    """Yield what is wrong with a write: without a yes, or on data of another user (`of`) than the
-    one served (`known`)."""
+    """Yield what is wrong with a write: no yes, or data of another user (`of`) than `known`."""
     if not yes:
         yield f"message {turn} calls {tool} without the user's yes"
     if of not in (None, known):

@@ -1,7 +1,4 @@
-"""What scripted customers of every domain have in common: how they agree and how they hang up.
-
-A domain adds what its customers say of who they are, and the answers that a kind of task needs.
-"""
+"""What scripted customers of every domain have in common: how they agree and how they hang up."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -54,8 +51,8 @@ def scenario(request: str, identity: str) -> Scenario:
 
 
 def fill_phrase(words: Random | None, phrases: Sequence[str], **values: str) -> str:
-    """Return the first phrase, or one of the others where the case has `words` of its own, with
-    the values filled in. A name with a capital, such as {Method}, gives its value one."""
+    """Return the first phrase, or another where the case has its own `words`, with the values
+    filled in. A name with a capital, such as {Method}, capitalizes its value."""
     template = phrases[0] if words is None else words.choice(phrases[1:])
     capitals = {name.capitalize(): f"{text[:1].upper()}{text[1:]}" for name, text in values.items()}
     return template.format_map(capitals | values)
@@ -64,8 +61,7 @@ def fill_phrase(words: Random | None, phrases: Sequence[str], **values: str) -> 
 def find_customer(
     database: Database, chance: Random, plan: Callable[[Record], Plan | None]
 ) -> tuple[Record, Plan]:
-    """Return a customer for whom there is a plan, and the plan. Raises LookupError where no
-    customer has one."""
+    """Return a customer and a plan for it. Raise LookupError where there is a plan for none."""
     users = list(database["users"].values())
     chance.shuffle(users)
     for user in users:

@@ -1,9 +1,8 @@
 """An environment that generates tasks of its own and also runs tau2-bench's real ones.
 
-A domain (envs/retail, envs/airline) adds its tools, what a canonical database is, a generator of
-databases, the policy in our words and the kinds of task it generates. Real tasks appear as the
-splits `base`, `train` and `test` where the operator's folder has the domain; they share one state,
-and policy and tool schemas are then the folder's own.
+A domain adds its tools, what a canonical database is, a generator of databases, the policy in our
+words and its kinds of task. Where the operator's folder has the domain, its real tasks are the
+splits `base`, `train` and `test`; they share one state, policy and tool schemas of the folder.
 
 Guarantee: training draws from `generate` alone, which never reads the folder.
 """
@@ -31,29 +30,27 @@ class Tau2Environment(Environment):
     @staticmethod
     @abstractmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
-        """The tables of a database file with every field and type of the original's models.
-
-        Raises KeyError, TypeError, ValueError or AttributeError for another shape.
-        """
+        """Return a database file's tables with every field and type of the original's models. Raise
+        KeyError, TypeError, ValueError or AttributeError for another shape."""
 
     @abstractmethod
     def synthetic_database(self, seed: int) -> Database:
-        """Our own database with this seed; tasks with equal seeds share it."""
+        """Return our own database with this seed; tasks with equal seeds share it."""
 
     @abstractmethod
     def synthetic_policy(self) -> str:
-        """The policy of generated tasks, in our words."""
+        """Return the policy of generated tasks, in our words."""
 
     @abstractmethod
     def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
-        """The task of this kind with this seed, in its first words or in those of a phrasing."""
+        """Return the task of this kind with this seed, in its first words or in a phrasing."""
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """The task of this kind with this seed."""
+        """Return the task of this kind with this seed."""
         return self.write_task(capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """The same customer with the same request, by other phrases; None for a real task."""
+        """Return the same request of the customer in other phrases; None for a real task."""
         if task.split != GENERATED:
             return None
         return self.task("/".join([*task.id.split("/")[:3], str(seed)]))
@@ -74,28 +71,27 @@ class Tau2Environment(Environment):
         )
 
     def pristine(self, task: TaskDefinition) -> Database:
-        """The state in which a task begins; it is never changed."""
+        """Return the state in which a task begins; it is never changed."""
         if task.split == GENERATED:
             return self.synthetic_database(task.seed)
         return self.benchmark.database
 
     def state_key(self, task: TaskDefinition) -> str:
-        """All real tasks share one state, generated ones that of their seed."""
+        """Return the key of a task's state: one for all real tasks, else that of the seed."""
         return f"generated {task.seed}" if task.split == GENERATED else _REAL_STATE
 
     def policy(self, task: TaskDefinition) -> str:
-        """Our words, or the folder's for a real task."""
+        """Return our words, or the folder's for a real task."""
         return self.synthetic_policy() if task.split == GENERATED else self.benchmark.policy
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """Our descriptions, or the folder's for a real task."""
+        """Return our descriptions, or the folder's for a real task."""
         if task.split == GENERATED:
             return super().schemas(task)
         return [dict(schema) for schema in self.benchmark.schemas]
 
     def solo_split(self, split: str) -> str:
-        """Return the split that has a split's tasks for an agent that works alone. Raises
-        UnknownTask where the user has no tools for it."""
+        """Return a split's solo variant. Raise UnknownTask where the user has no tools for it."""
         raise UnknownTask(
             f"environment {self.name} has no tasks for an agent that works alone: its user has no "
             "tools; leave out --solo"
@@ -110,7 +106,7 @@ class Tau2Environment(Environment):
         return {**super().splits, **real}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in a fixed order. Raises UnknownTask, NoBenchmark."""
+        """Yield the tasks of a split, in a fixed order. Raise UnknownTask, NoBenchmark."""
         if split == GENERATED:
             return super().tasks(split)
         if split not in self.benchmark.splits:
@@ -120,11 +116,8 @@ class Tau2Environment(Environment):
         return (self.benchmark.tasks[task_id] for task_id in self.benchmark.splits[split])
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id: generated `name/capability/seed`, with `/phrasing` in other words,
-        or real `name/number`.
-
-        Raises UnknownTask, and its subclass NoBenchmark.
-        """
+        """Return the task with this id: generated `name/capability/seed`, with `/phrasing` in other
+        words, or real `name/number`. Raise UnknownTask, and its subclass NoBenchmark."""
         phrased = self.read_phrasing(task_id)
         if phrased is not None:
             return self.write_task(*phrased)

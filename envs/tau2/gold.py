@@ -1,10 +1,9 @@
 """The gold actions of real tasks, played through whole episodes and graded.
 
 A scripted agent makes the calls, asks before each write and says what must be communicated; a
-scripted user agrees. Every task should be worth 1: one that is not shows a mistake in the tools,
-the turn protocol or the evaluation, or a task whose data does not fit its database.
-
-Guarantee: what needs a judge is named as unevaluated and never counted as 1.
+scripted user agrees. A task that is not worth 1 shows a mistake in tools, turn protocol or
+evaluation, or does not fit its database. Guarantee: what needs a judge is named as unevaluated and
+never counted as 1.
 """
 
 from collections.abc import Sequence
@@ -29,8 +28,7 @@ class GoldReport:
 
 
 def play_gold(environment: Tau2Environment, split: str = BASE, *, solo: bool = False) -> GoldReport:
-    """Play and grade every task of a split; with `solo` for an agent that works alone. Raises
-    UnknownTask, InvalidBenchmark."""
+    """Play and grade a split, with `solo` without a user. Raise UnknownTask, InvalidBenchmark."""
     report = GoldReport()
     for task in environment.tasks(environment.solo_split(split) if solo else split):
         _count(report, task, _play_task(environment, task))

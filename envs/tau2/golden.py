@@ -8,15 +8,14 @@ A row of a JSON Lines file is one sequence of calls on a fresh database of the r
     call: {"name", "arguments", "error", "output"}, a long output as "output_sha256",
           "output_len" and "output_head"
 
-Where the user acts too (telecom), a call may say who makes it ("requestor": "user"), a row with the
-"task_id" of a real task begins in that task's state, and the user's side has hashes of its own
-("initial_user_db_hash", "gold_user_db_hash", "user_db_hash_after"). A row whose "task_id" is an
-id by content (ENVIRONMENT/=SHA256, or =SHA256) begins in the state of that task, and may be of any
-environment.
+Where the user acts too (telecom), a call may have "requestor": "user", and the user's side has
+hashes of its own ("initial_user_db_hash", "gold_user_db_hash", "user_db_hash_after"). A row with a
+"task_id" begins in that task's state: a real task's, or by content (ENVIRONMENT/=SHA256, or
+=SHA256), of any environment.
 
-What a row has is compared; the two kinds may be mixed. A row that is none of this is a mismatch of
-its own, named by its number. The version in the links of pydantic's errors is left out: it is that
-of the installation, not of the tool.
+What a row has is compared; the two kinds may be mixed. A malformed row is a mismatch of its own,
+named by its number. The version in the links of pydantic's errors is left out, as it is the
+installation's.
 """
 
 import hashlib
@@ -66,8 +65,7 @@ class _InvalidRecord(Exception):
 
 
 def replay(environment: Environment, lines: Iterable[str]) -> ReplayReport:
-    """Replay every line that is not empty. Raises NoBenchmark, InvalidBenchmark where a row is of
-    the real tasks."""
+    """Replay every row. Raise NoBenchmark, InvalidBenchmark where a row is of the real tasks."""
     report = ReplayReport()
     for number, line in enumerate(lines):
         if line.strip():
@@ -77,8 +75,8 @@ def replay(environment: Environment, lines: Iterable[str]) -> ReplayReport:
 
 
 def _open_row(environment: Environment, row: Mapping[str, Any]) -> tuple[Database, ToolAccess]:
-    """The state in which a row begins, and the tools over it. Raises _InvalidRecord for a task that
-    is not known, and for a row without one where there are no real tasks."""
+    """Return the state in which a row begins, and the tools over it. Raise _InvalidRecord for an
+    unknown task, and for a row without a task where there are no real tasks."""
     name = str(row.get("task_id"))
     for task_id in (name, f"{environment.name}/{name}"):
         if is_content_id(task_id):
@@ -189,5 +187,4 @@ def _hash(row: int, place: int | None, what: str, expected: Any, digest: str) ->
 
 
 def _normalize(value: Any) -> Any:
-    """The value without what depends on the installation."""
     return _LINK.sub("https://errors.pydantic.dev/", value) if isinstance(value, str) else value

@@ -8,11 +8,9 @@
     a record            `json.dumps` of it, in the order of its fields
     nothing             `null`
 
-A record is what the original models with pydantic. Not covered: plain data, whose numbers and truth
-values the original shows as strings; a tool that returns any writes them so itself.
-
-Guarantee: `call` raises nothing and answers byte for byte as the original. What a tool does to the
-state is the domain's (envs/retail, envs/airline, envs/telecom).
+Guarantee: `call` raises nothing and answers byte for byte as the original. Not covered: plain data,
+whose numbers and truth values the original shows as strings; a tool that returns any writes them so
+itself. What a tool does to the state is the domain's.
 """
 
 import inspect
@@ -34,7 +32,7 @@ class Tau2Conventions(Toolset):
     validates: ClassVar[bool] = False
 
     def render(self, value: Any) -> str:
-        """A string as it is, the rest as JSON in ASCII."""
+        """Return a string as it is, the rest as JSON in ASCII."""
         return value if isinstance(value, str) else json.dumps(value)
 
     def _run(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:

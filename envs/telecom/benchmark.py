@@ -38,15 +38,14 @@ def describe_files(domain: str, writes: frozenset[str]) -> DomainFiles:
 
 
 def find_intent(number: str) -> str | None:
-    """Return what a task is about, which its id begins with: `[mms_issue]...`; None where it does
-    not."""
+    """Return a task's topic, with which its id begins (`[mms_issue]...`); else None."""
     intent = _INTENT.match(number)
     return f"benchmark_{intent.group(1)}" if intent else None
 
 
 def read_policy(place: Path, *, solo: bool = False, workflow: bool = False) -> str:
-    """Return the system prompt: the rules, then the manual or the workflow, marked as in the
-    original. The manual is one and the same for an agent without a user."""
+    """Return the system prompt: the rules, then manual or workflow, marked as in the original. The
+    manual is the same without a user."""
     support = _SUPPORT
     if workflow:
         support = "tech_support_workflow_solo.md" if solo else "tech_support_workflow.md"

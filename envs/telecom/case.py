@@ -50,15 +50,15 @@ def draw_case(database: Database, chance: Random) -> Case:
 
 
 def prepare(function: str, side: Requestor = "user", /, **arguments: Any) -> StateCall:
-    """A call that makes something go wrong."""
+    """Return a call that makes something go wrong."""
     return StateCall(name=function, arguments=arguments, side=side)
 
 
 def agent(tool: str, /, **arguments: Any) -> Action:
-    """A call of the perfect agent."""
+    """Return a call of the perfect agent."""
     return Action(name=tool, arguments=arguments)
 
 
 def user(tool: str, /, **arguments: Any) -> Action:
-    """A call that the user makes when the perfect agent asks for it."""
+    """Return a call that the user makes when the perfect agent asks for it."""
     return Action(name=tool, arguments=arguments, requestor="user")

@@ -4,11 +4,10 @@
     Is your SIM card all right?       looks, tells the result
     Please restart your phone.        restarts it, tells the result
 
-After it did something it looks whether what it called for works now; if so it says so and hangs up.
-Every other text of the agent is answered by the script (envs/users.py).
-
-Guarantee: a function of what the user can see. Not promised: that every wording is understood; a
-clause is read word by word for a part of the phone (`_PARTS`) and for what is to be done with it.
+After an action it looks whether its request is met; if so it says so and hangs up. The script
+answers every other text (envs/users.py). Guarantee: a function of what the user can see. Not
+promised: that every wording is understood; a clause is read word by word for a part of the phone
+(`_PARTS`) and for what is to be done with it.
 """
 
 import re
@@ -41,8 +40,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
-    """A part of the phone that is on or off."""
-
     noun: str
     looks: str
     on: str
@@ -76,7 +73,7 @@ _ORDERS: Final = (
 )
 
 _IT: Final = r"\b(it|that)\b"
-"""What was named before."""
+"""Pronouns for the part that was named before."""
 
 _OFF: Final = r"\b(off|disable|deactivate|disconnect|stop using)\b"
 _ON: Final = r"\b(on|enable|activate|connect to)\b(?! (the|your) (phone|device|screen))"
@@ -151,7 +148,7 @@ _NOT_FOR_THE_USER: Final = re.compile(
     r"|\b(?:company|plan|on our side|account)\b",
     re.IGNORECASE,
 )
-"""What shows that a sentence says nothing about what the user should do."""
+"""Signs of a sentence that asks nothing of the user."""
 
 _TOOL_NAME: Final = re.compile(
     "|".join(sorted(TelecomUserTools.tools(), key=len, reverse=True)), re.IGNORECASE
@@ -174,7 +171,7 @@ def read_requests(text: str) -> tuple[Request, ...]:
 
 
 def _find_switch(clause: str, before: _Switch | None) -> _Switch | None:
-    """The switch that a clause names, or means by a pronoun; else none."""
+    """Return the switch that a clause names, or means by a pronoun; else none."""
     named = next((switch for switch in _SWITCHES if re.search(switch.noun, clause)), None)
     is_meant = re.search(_IT, clause) and re.search(f"{_OFF}|{_ON}", clause)
     return named or (before if is_meant or not clause.strip() else None)
@@ -269,8 +266,7 @@ _GOALS: Final = {
     "assert_mobile_data_status": ("run_speed_test", "Speed Test Result"),
     "assert_service_status": ("check_network_status", "Cellular Connection: connected"),
 }
-"""Assertion -> the tool by which the user sees whether it holds, and the pattern that shows it; the
-first that a task has."""
+"""Assertion -> the tool and the pattern by which the user sees that it holds; a task's first."""
 
 
 class ActingUser:
@@ -285,7 +281,7 @@ class ActingUser:
         """Tool and pattern that show whether what the user called for works; None: nothing does."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next line, or the next call, given what the user has seen."""
+        """Return the next line, or the next call, given what the user has seen."""
         if not any(message.role == "user" for message in messages):
             return Message(role="user", content=self.script.opening)
         place = max(i for i, message in enumerate(messages) if message.role == "assistant")
@@ -307,7 +303,7 @@ class ActingUser:
         return self._understood[text]
 
     def _act(self, requests: Sequence[Request], own: Sequence[Message], number: int) -> Message:
-        """The next call that the requests need after the user's own, else what came of them."""
+        """Return the next call that the requests need, or else a report of what came of them."""
         answers = [message.text for message in own if message.role == "tool"]
         steps = self._steps(requests)
         for place, answer in enumerate([None, *answers]):
@@ -322,7 +318,6 @@ class ActingUser:
         return Message(role="user", content=self._report(requests, names, answers))
 
     def _steps(self, requests: Sequence[Request]) -> Any:
-        """Yield the calls (name, arguments) one by one; each is sent its answer."""
         has_acted = False
         for request in requests:
             arguments = dict(request.arguments)
@@ -339,7 +334,7 @@ class ActingUser:
     def _report(
         self, requests: Sequence[Request], names: Sequence[str], answers: Sequence[str]
     ) -> str:
-        """What the user tells of what it saw, but for what it looked at before it did something."""
+        """Return what the user tells of what it saw, except looks before it did something."""
         before = {request.looks for request in requests if request.acts in names}
         seen = "; ".join(
             answer.rstrip(".").replace("\n", "; ")
@@ -354,7 +349,7 @@ class ActingUser:
 
 
 def _find_goal(task: TaskDefinition) -> tuple[str, str] | None:
-    """How the user sees that its trouble is over; None where it is not about the phone."""
+    """Return how the user sees that its trouble is over; None if that is not the phone's."""
     wanted = {
         assertion.name
         for assertion in task.criteria.assertions

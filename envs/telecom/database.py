@@ -1,12 +1,9 @@
-"""Telecom states: what a canonical one is, its hashes, and a generator of our own.
+"""Telecom states: what a canonical one is, its hashes, and a generator of our own. A generated
+state has twelve customers with lines, bills and plans, and a phone. `company_digest` and
+`user_digest` are tau2-bench's two hashes of a state.
 
-    canonical(company, phone)   any two database files, with every field and type of the original's
-    build_database(seed)        twelve customers with lines, bills and plans, and a phone
-    company_digest, user_digest tau2-bench's two hashes of a state
-
-Guarantee: a generated state is a function of its seed and canonical; its words are ours and its ids
-have other lengths than tau2-bench's (five digits instead of four), so that none is one of its. Not
-promised: that a seed gives the same state in another version of this file.
+Guarantee: a generated state is a function of its seed (in one version of this file) and canonical.
+None of its ids is one of tau2-bench's: they have five digits instead of four.
 """
 
 import hashlib
@@ -38,11 +35,8 @@ _KEPT: Final = 64
 
 
 def canonical(company: Mapping[str, Any], phone: Mapping[str, Any]) -> Tables:
-    """Return the tables of a state from its two files.
-
-    Raises KeyError, TypeError, ValueError (pydantic's among them) or AttributeError for another
-    shape.
-    """
+    """Return a state's tables from its two files. Raise KeyError, TypeError, ValueError (pydantic's
+    among them) or AttributeError for another shape."""
     unknown = sorted(company.keys() - COMPANY.keys())
     if unknown:
         raise ValueError(f"{unknown[0]!r} is no table")
@@ -67,7 +61,7 @@ def canonical(company: Mapping[str, Any], phone: Mapping[str, Any]) -> Tables:
 
 
 def _dump(record: BaseModel) -> Record:
-    """The record as JSON; a date is what Python's own text of it is, as in the original."""
+    """Return the record as JSON; a date is what Python's own text of it is, as in the original."""
     return json.loads(json.dumps(record.model_dump(), default=str))
 
 
@@ -87,7 +81,7 @@ def _hash(tables: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=_KEPT)
 def build_database(seed: int) -> Database:
-    """The state with this seed; pristine: fork it."""
+    """Return the pristine state with this seed; fork it."""
     return Database(_Generator(Random(f"telecom database {seed}")).tables())
 
 
@@ -122,15 +116,13 @@ _AREAS: Final = ("217", "319", "423", "541", "715", "828")
 
 
 class _Generator:
-    """Draws one state."""
-
     def __init__(self, chance: Random) -> None:
         self.chance = chance
         self.taken: set[str] = set()
         self.company: dict[str, list[Record]] = {name: [] for name in COMPANY}
 
     def tables(self) -> Tables:
-        """Plans first, then customers, each with lines and bills."""
+        """Return all tables: plans first, then customers, each with lines and bills."""
         self.company["plans"] = [
             {
                 "plan_id": self.draw_id("P"),
@@ -146,29 +138,29 @@ class _Generator:
         return canonical(self.company, {})
 
     def draw_id(self, letter: str) -> str:
-        """An id that no other record has."""
+        """Return an id that no other record has."""
         return self.draw(lambda: f"{letter}{self.chance.randrange(10_000, 100_000)}")
 
     def draw_number(self) -> str:
-        """A phone number that no other line has."""
+        """Return a phone number that no other line has."""
         area = self.chance.choice(_AREAS)
         return self.draw(
             lambda: f"{area}-{self.chance.randrange(200, 1000)}-{self.chance.randrange(10_000):04}"
         )
 
     def draw(self, make: Any) -> str:
-        """What `make` gives and has not given before."""
+        """Return what `make` gives and has not given before."""
         while (drawn := str(make())) in self.taken:
             pass
         self.taken.add(drawn)
         return drawn
 
     def draw_day(self, first: int, last: int) -> str:
-        """A day between two, counted from the first of 2024."""
+        """Return a day between two, counted from the first of 2024."""
         return date.fromordinal(738_886 + self.chance.randrange(first, last)).isoformat()
 
     def add_customer(self) -> None:
-        """A customer with up to three lines and two bills that were paid or are not due yet."""
+        """Add a customer with up to three lines and two bills that are paid or not due yet."""
         chance = self.chance
         first, last = chance.choice(_FIRST_NAMES), chance.choice(_LAST_NAMES)
         customer_id, place = self.draw_id("C"), chance.choice(_PLACES)
@@ -198,7 +190,7 @@ class _Generator:
         )
 
     def draw_method(self) -> Record:
-        """A means of payment."""
+        """Return a means of payment."""
         chance = self.chance
         return {
             "method_type": chance.choice(("Credit Card", "Debit Card", "PayPal")),
@@ -207,7 +199,7 @@ class _Generator:
         }
 
     def add_line(self) -> Record:
-        """A line that works, on a phone."""
+        """Add a line that works, on a phone."""
         chance = self.chance
         device_id = self.draw_id("D")
         plan = chance.choice(self.company["plans"])
@@ -237,7 +229,7 @@ class _Generator:
         return line
 
     def add_bill(self, customer_id: str, lines: list[Record], month: str, status: str) -> str:
-        """A bill for a month's lines."""
+        """Add a bill for a month's lines."""
         prices = {plan["plan_id"]: plan["price_per_month"] for plan in self.company["plans"]}
         bill_id, issued = self.draw_id("B"), f"2025-{month}-03"
         self.company["bills"].append(

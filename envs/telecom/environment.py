@@ -5,8 +5,8 @@
     Telecom(benchmarks).tasks("test-solo")    the same for an agent that works alone from a ticket
     Telecom(benchmarks).tasks("test-workflow")  the same with a workflow in place of the manual
 
-An id with `/solo` at its end names the solo variant of any task, one with `/workflow` before that
-or at its end a real task whose policy has the workflow.
+The end `/solo` of an id names any task's solo variant; `/workflow` before that or at the end names
+a real task whose policy has the workflow.
 
 Guarantee: a generated task is a function of capability and seed, and tasks with equal seeds share
 the state in which their trouble begins. Not promised: that the scripted user understands every way
@@ -56,19 +56,19 @@ class Telecom(Tau2Environment):
 
     @staticmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
-        """The tables of a company with a phone that was never changed."""
+        """Return the tables of a company with a phone that was never changed."""
         return canonical(tables, {})
 
     def synthetic_database(self, seed: int) -> Database:
-        """Twelve customers, and a phone."""
+        """Return a database of twelve customers, and a phone."""
         return build_database(seed)
 
     def synthetic_policy(self) -> str:
-        """The rules in our words."""
+        """Return the rules in our words."""
         return POLICY
 
     def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
-        """The task of this kind with this seed, in its first words or in those of a phrasing."""
+        """Return the task of this kind with this seed, in its first words or in a phrasing."""
         task_id = self.task_id(capability, seed) + ("" if phrasing is None else f"/{phrasing}")
         return write_task(task_id, capability, seed, phrasing)
 
@@ -78,7 +78,6 @@ class Telecom(Tau2Environment):
         return describe_files(self.name, self.changes)
 
     def _read_policy(self, solo: bool, workflow: bool) -> str:
-        """The operator's rules of a variant; read once."""
         assert self.benchmarks is not None, "a real task comes from the folder"
         if (solo, workflow) not in self._policies:
             place = folder(self.benchmarks, self.name)
@@ -91,7 +90,7 @@ class Telecom(Tau2Environment):
         return {}
 
     def policy(self, task: TaskDefinition) -> str:
-        """Our words, or the folder's for a real task; for an agent alone, with the ticket."""
+        """Return our words, or the folder's for a real task; with the ticket if solo."""
         if task.split != GENERATED:
             workflow = WORKFLOW_VARIANT in task.id.split("/")
             rules = self._read_policy(task.solo, workflow)
@@ -102,20 +101,20 @@ class Telecom(Tau2Environment):
         return f"<policy>\n{rules}\n</policy>\n<ticket>\n{task.ticket}\n</ticket>"
 
     def pristine(self, task: TaskDefinition) -> Database:
-        """The state in which a task begins: with its trouble."""
+        """Return the state in which a task begins: with its trouble."""
         database = super().pristine(task).fork()
         for call in task.setup:
             run_setup(database, call)
         return database
 
     def state_key(self, task: TaskDefinition) -> str:
-        """Tasks with one setup on one state begin alike."""
+        """Return a key that is equal for tasks with one setup on one state."""
         setup = " ".join(call.model_dump_json() for call in task.setup)
         return f"{super().state_key(task)} {setup}"
 
     def compare_states(self, expected: Database, actual: Database) -> tuple[Difference, ...]:
-        """Return where the company's records are not as expected. The phone is judged by the
-        assertions, and of a bill's items their sum: their words tell 2 GB from 2.0 GB."""
+        """Return where the company's records are not as expected. Assertions judge the phone. Only
+        the sum of a bill's items counts: their words tell 2 GB from 2.0 GB."""
         return tuple(
             item
             for item in expected.difference(actual)
@@ -123,24 +122,24 @@ class Telecom(Tau2Environment):
         )
 
     def digests(self, database: Database) -> Mapping[str, str]:
-        """The original's hashes of the company's and of the user's side."""
+        """Return the original's hashes of the company's and of the user's side."""
         return {"db_hash": company_digest(database), "user_db_hash": user_digest(database)}
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """The agent's tools, or those of both sides for an agent that works alone."""
+        """Return the agent's tools, or those of both sides for an agent that works alone."""
         own = super().schemas(task)
         if task.split == GENERATED or not task.solo:
             return own
         return [*own, *map(dict, self.benchmark.user_schemas)]
 
     def user_schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """The user's tools: our descriptions, or the folder's for a real task."""
+        """Return the user's tools: our descriptions, or the folder's for a real task."""
         if task.split == GENERATED or task.solo:
             return super().user_schemas(task)
         return [dict(schema) for schema in self.benchmark.user_schemas]
 
     def user(self, task: TaskDefinition) -> User:
-        """A user who acts."""
+        """Return a user who acts."""
         return ActingUser(task)
 
     def oracle(self, task: TaskDefinition) -> Agent:
@@ -149,13 +148,13 @@ class Telecom(Tau2Environment):
         return TelecomOracle(task, self.writes, who)
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Broken rules about who is helped, who agreed and how calls are made."""
+        """Return broken rules about who is helped, who agreed and how calls are made."""
         return violations(task, messages, self.writes)
 
     def judge(
         self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[str, ...] | None:
-        """Which assertions do not hold in the state that the calls of both parties leave."""
+        """Return which assertions do not hold in the state that the calls of both parties leave."""
         if basis != "ENV_ASSERTION":
             return None
         database = replay(self, task, executed_calls(messages))
@@ -176,17 +175,14 @@ class Telecom(Tau2Environment):
         return {**splits, **variants}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in a fixed order. Raises UnknownTask, NoBenchmark."""
+        """Yield the tasks of a split, in a fixed order. Raise UnknownTask, NoBenchmark."""
         name, *variant = split.split("-")
         if tuple(variant) not in _VARIANTS or name == GENERATED:
             return super().tasks(split)
         return (self._vary(task, variant) for task in super().tasks(name))
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id, in the variant that its end names.
-
-        Raises UnknownTask, and its subclass NoBenchmark.
-        """
+        """Return the task in its id's variant. Raise UnknownTask, or its subclass NoBenchmark."""
         for variant in reversed(_VARIANTS):
             end = "".join(f"/{part}" for part in variant)
             if task_id.endswith(end):
@@ -194,17 +190,17 @@ class Telecom(Tau2Environment):
         return super().task(task_id)
 
     def like(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """A fresh task of the same kind, solo where the task is."""
+        """Return a fresh task of the same kind, solo where the task is."""
         fresh = super().like(task, seed)
         return self.make_solo(fresh) if fresh is not None and task.solo else fresh
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """The same customer with the same trouble, by other phrases; None for a real task."""
+        """Return the same trouble of the customer in other phrases; None for a real task."""
         other = super().rephrase(task, seed)
         return self.make_solo(other) if other is not None and task.solo else other
 
     def _vary(self, task: TaskDefinition, variant: Sequence[str]) -> TaskDefinition:
-        """A task in a variant. Raises UnknownTask where it has none."""
+        """Return a task in a variant. Raise UnknownTask where it has none."""
         if WORKFLOW_VARIANT in variant:
             if task.split == GENERATED:
                 raise UnknownTask(f"{task.id} is a generated task; their policy has no workflow")
@@ -217,7 +213,7 @@ class Telecom(Tau2Environment):
         return split if SOLO_VARIANT in variant else "-".join((name, *variant, SOLO_VARIANT))
 
     def make_solo(self, task: TaskDefinition) -> TaskDefinition:
-        """Return the task for an agent that works alone. Raises UnknownTask if it has no ticket."""
+        """Return the task for an agent that works alone. Raise UnknownTask if it has no ticket."""
         ticket = task.scenario.text()
         if task.split != GENERATED:
             written = self.benchmark.tickets.get("/".join(task.id.split("/")[:2]))

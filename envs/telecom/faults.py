@@ -1,8 +1,6 @@
-"""What may be wrong with a line or a phone: how it comes about, and how it is repaired.
-
-A fault is a function of a case. Several faults make one task: their setups run in the order of
-`FAULTS`, in which none undoes another, and so do their repairs (`combine`).
-"""
+"""What may be wrong with a line or a phone: how it comes about, and how it is repaired. A task may
+have several faults: setups and repairs run in the order of `FAULTS`, in which none undoes another
+(`combine`)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from envs.telecom.case import Case, agent, prepare, user
 from events.messages import Action
 
 OVERUSE_GB: Final = 0.1
-"""By how much a line has used more than its limit."""
+"""Gigabytes that a line has used above its limit."""
 
 RESTART: Final = user("reboot_device")
 SEARCH: Final = prepare("simulate_network_search")
@@ -26,7 +24,7 @@ class Fault:
 
     setup: tuple[StateCall, ...]
     repair: tuple[Action, ...]
-    """What a perfect agent does and asks for; the last restart of several faults does for all."""
+    """Actions of a perfect agent and its user; several faults share the last restart."""
 
 
 def _airplane_mode(case: Case) -> Fault:

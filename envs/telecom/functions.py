@@ -1,8 +1,6 @@
 """What only a task can call: what goes wrong before it begins, and questions about how it ended.
-
-Guarantee: names, arguments and effects are those that tau2-bench's tasks use. A call that no
-function fits raises `UnknownFunction`; none of an episode's parties can reach one.
-"""
+Guarantee: names, arguments and effects are tau2-bench's. A call that no function fits raises
+`UnknownFunction`; no party of an episode can reach one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -20,13 +18,13 @@ class UnknownFunction(UnknownTask):
 
 
 def run_setup(database: Database, call: StateCall) -> None:
-    """Run one call of a task's setup, then synchronise. Raises UnknownFunction."""
+    """Run one call of a task's setup, then synchronise. Raise UnknownFunction."""
     _run(database, call)
     phone.synchronize(database)
 
 
 def holds(database: Database, assertion: Assertion) -> bool:
-    """Whether an assertion holds in a state. Raises UnknownFunction."""
+    """Return whether an assertion holds in a state. Raise UnknownFunction."""
     return bool(_run(database, assertion)) == assertion.expected
 
 

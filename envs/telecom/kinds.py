@@ -1,9 +1,7 @@
-"""The kinds of generated task: which faults a customer has, and how it is judged.
-
-A kind is a function of a case and gives a plan. Most are trouble with the phone, put together from
-faults.py; one must be handed over, and one is a wish that only the company's records know of. Every
-kind changes something or demands a call, so that an agent that does nothing fails it.
-"""
+"""The kinds of generated task: which faults a customer has, and how it is judged. A kind is a
+function of a case and gives a plan. Most are trouble with the phone (faults.py); one is a
+hand-over, one a wish for the company's records alone. An agent that does nothing fails every
+kind."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +62,7 @@ class Plan:
     request: phrases.Phrases
     setup: tuple[StateCall, ...]
     calls: tuple[Action, ...]
-    """Once it has found the customer."""
+    """The agent's calls after it has found the customer."""
     assertions: tuple[Assertion, ...] = ()
     basis: tuple[Basis, ...] = ("DB", "ENV_ASSERTION", "POLICY")
 
@@ -92,8 +90,7 @@ def _draw(case: Case, names: Sequence[str], least: int, most: int) -> list[str]:
 def _draw_set(
     case: Case, names: Sequence[str], needs: Sequence[str], sizes: Sequence[int] = (2, 3, 4)
 ) -> list[str]:
-    """Return one of the sets of names with such a size and a name of `needs`. All are as likely, so
-    that no guess of a set is often right."""
+    """Return a random set of such a size with a name of `needs`; all are equally likely."""
     sets = (group for size in sizes for group in combinations(names, size))
     return list(case.chance.choice([group for group in sets if {*group} & {*needs}]))
 
@@ -167,7 +164,7 @@ def _several_faults(case: Case) -> Plan:
 
 
 def _hand_over(case: Case) -> Plan:
-    """Half of the tasks are twins: the same words, and a line that may be resumed."""
+    """Draw a hand-over or, for half of the tasks, a twin: the same words, a resumable line."""
     if case.chance.random() < 0.5:
         return _plan_resumption(case, phrases.HAND_OVER)
     customer_id = case.customer["customer_id"]
@@ -210,7 +207,6 @@ KINDS: Final[Mapping[str, Kind[Case, Plan]]] = {
     "hand_over": Kind("hands over what it can or may not mend, and mends the rest", _hand_over),
     "line_change": Kind("changes a line as asked, after a yes", _line_change),
 }
-"""Name -> kind of task."""
 
 
 def write_task(task_id: str, capability: str, seed: int, phrasing: int | None) -> TaskDefinition:

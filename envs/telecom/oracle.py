@@ -1,7 +1,5 @@
-"""The perfect agent: it makes its own gold calls and tells the user which step is theirs.
-
-In a task with rules it has the user look before each repair, and before it hands over.
-"""
+"""The perfect agent: it makes its own gold calls and tells the user which step is theirs. In a task
+with rules the user looks before each repair and before a hand-over."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -51,7 +49,7 @@ class TelecomOracle(GoldAgent):
         self.who = who if self.actions and self.actions[0].name in AUTHENTICATING else ""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next gold action, the question before it, or the closing words."""
+        """Return the next gold action, the question before it, or the closing words."""
         if self.who and not self._knows_user(messages):
             return Message(role="assistant", content=self.who)
         done = self._count_done(messages)
@@ -65,7 +63,6 @@ class TelecomOracle(GoldAgent):
         return Message(role="assistant", content=self.question(action))
 
     def _closing(self, messages: Sequence[Message]) -> str:
-        """The words for a hand-over where the last call was one."""
         if self.actions and self.actions[-1].name == "transfer_to_human_agents":
             return "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
         return " ".join([*self.outputs, CLOSING])
@@ -75,7 +72,6 @@ class TelecomOracle(GoldAgent):
         return all(str(value) in text for value in self.actions[0].arguments.values())
 
     def _count_done(self, messages: Sequence[Message]) -> int:
-        """How many gold actions were made or asked for."""
         done = 0
         calls: dict[int, list[ExecutedCall]] = {}
         for item in executed_calls(messages):
@@ -91,7 +87,6 @@ class TelecomOracle(GoldAgent):
         return done
 
     def _has_consent(self, action: Action, messages: Sequence[Message]) -> bool:
-        """Whether it has just asked for leave, and was answered."""
         return len(messages) >= 2 and messages[-2].text == self.question(action)
 
 

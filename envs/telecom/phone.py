@@ -1,8 +1,7 @@
 """The phone: what it shows, how it finds a network, and what company and phone tell each other.
 
-A phone is two records of the table `phone`: `device`, its settings, and `surroundings`, where it is
-and what the company lets it do. Functions that take them read; those that take a `Database` change
-the records through `edit`.
+The table `phone` has two records: `device`, its settings, and `surroundings`, where it is and what
+the company lets it do. Functions that take records read; those that take a `Database` change them.
 
 Guarantee: the state after each change is tau2-bench's. Not covered: settings of a type that no tool
 of ours can set, which the original keeps although nothing can read them.
@@ -23,7 +22,6 @@ VPN_DEFAULT: Final = "default"
 
 NONE: Final = "none"
 MODES: Final = ("4g_5g_preferred", "4g_only", "3g_only", "2g_only")
-"""Values of the network mode preference."""
 
 _TECHNOLOGIES: Final = {"4g_only": "4G", "3g_only": "3G", "2g_only": "2G"}
 _SPEEDS: Final = {"2G": (0.1, 0.4), "3G": (1.0, 5.0), "4G": (10.0, 100.0), "5G": (50.0, 500.0)}
@@ -41,22 +39,22 @@ _RATINGS: Final = ((1, "Very Poor"), (5, "Poor"), (25, "Fair"), (100, "Good"))
 
 
 def device(database: Database) -> Record:
-    """The phone's settings, to be read."""
+    """Return the phone's settings, to be read."""
     return database[PHONE][DEVICE]
 
 
 def surroundings(database: Database) -> Record:
-    """Where the phone is, to be read."""
+    """Return where the phone is, to be read."""
     return database[PHONE][SURROUNDINGS]
 
 
 def edit_device(database: Database) -> Record:
-    """The phone's settings, to be changed."""
+    """Return the phone's settings, to be changed."""
     return database.edit(PHONE, DEVICE)
 
 
 def edit_surroundings(database: Database) -> Record:
-    """Where the phone is, to be changed."""
+    """Return where the phone is, to be changed."""
     return database.edit(PHONE, SURROUNDINGS)
 
 
@@ -93,7 +91,7 @@ def _choose_network(phone: Record, signals: Mapping[str, str]) -> tuple[str, str
 
 
 def has_mobile_data(database: Database) -> bool:
-    """Whether the phone reaches the internet by the mobile network."""
+    """Return whether the phone reaches the internet by the mobile network."""
     phone, place = device(database), surroundings(database)
     if phone["airplane_mode"] or phone["network_signal_strength"] == NONE:
         return False
@@ -122,7 +120,7 @@ def measure_speed(database: Database) -> tuple[float | None, str]:
 
 
 def can_send_mms(database: Database) -> bool:
-    """Whether the messaging app can send pictures."""
+    """Return whether the messaging app can send pictures."""
     phone = device(database)
     if not has_mobile_data(database) or phone["network_technology_connected"] == "2G":
         return False
@@ -197,10 +195,8 @@ def default_apn_settings() -> Record:
 
 
 def synchronize(database: Database) -> None:
-    """Let company and phone know of each other: what the line allows, and what was paid.
-
-    Raises ValueError where the phone's number is no line's.
-    """
+    """Tell company and phone what the line allows and what was paid. Raise ValueError where the
+    phone's number is no line's."""
     place = surroundings(database)
     number = place["phone_number"]
     if number is None:
@@ -222,7 +218,7 @@ def synchronize(database: Database) -> None:
 
 
 def _settle_payment(database: Database, request: Record | None) -> Record | None:
-    """Mark the bill of a request that was paid; the request that still stands."""
+    """Mark the bill of a paid request; return the request that still stands."""
     if request is None or not request["paid"]:
         return request
     find_record(database, "bills", request["bill_id"], "Bill")
@@ -231,7 +227,6 @@ def _settle_payment(database: Database, request: Record | None) -> Record | None
 
 
 def _find_request(database: Database, number: str) -> Record | None:
-    """The request for the first bill that the customer of a number is to pay."""
     if not any(bill["status"] == "Awaiting Payment" for bill in database["bills"].values()):
         return None
     bills = awaiting_payment(database, find_customer(database, number))
@@ -241,7 +236,7 @@ def _find_request(database: Database, number: str) -> Record | None:
 
 
 def find_record(database: Database, table: str, key: Any, kind: str) -> Record:
-    """Return a record by its id. Raises ValueError in the original's words."""
+    """Return a record by its id. Raise ValueError in the original's words."""
     record = database[table].get(key) if isinstance(key, str) else None
     if record is None:
         raise ValueError(f"{kind} with ID {key} not found")
@@ -249,7 +244,7 @@ def find_record(database: Database, table: str, key: Any, kind: str) -> Record:
 
 
 def find_owned_line(database: Database, customer_id: Any, line_id: Any) -> Record:
-    """Return a customer's line. Raises ValueError in the original's words."""
+    """Return a customer's line. Raise ValueError in the original's words."""
     customer = find_record(database, "customers", customer_id, "Customer")
     if line_id not in customer["line_ids"]:
         raise ValueError(f"Line {line_id} not found for customer {customer_id}")
@@ -257,7 +252,7 @@ def find_owned_line(database: Database, customer_id: Any, line_id: Any) -> Recor
 
 
 def find_line(database: Database, number: str) -> Record:
-    """Return the first line with a phone number. Raises ValueError."""
+    """Return the first line with a phone number. Raise ValueError."""
     for line in database["lines"].values():
         if line["phone_number"] == number:
             return line
@@ -265,7 +260,7 @@ def find_line(database: Database, number: str) -> Record:
 
 
 def find_customer(database: Database, number: Any) -> Record:
-    """Return the first customer who has a phone number, or a line with it. Raises ValueError."""
+    """Return the first customer who has a phone number, or a line with it. Raise ValueError."""
     for customer in database["customers"].values():
         if customer["phone_number"] == number:
             return customer
@@ -276,6 +271,6 @@ def find_customer(database: Database, number: Any) -> Record:
 
 
 def awaiting_payment(database: Database, customer: Record) -> list[Record]:
-    """Return the customer's bills for which a payment was requested. Raises ValueError."""
+    """Return the customer's bills for which a payment was requested. Raise ValueError."""
     bills = (find_record(database, "bills", key, "Bill") for key in customer["bill_ids"])
     return [bill for bill in bills if bill["status"] == "Awaiting Payment"]

@@ -1,10 +1,8 @@
 """The rules of telecom customer service in our words, and which of them a transcript breaks.
 
-The rules are tau2-bench's; no tool enforces them. `violations` reads a transcript alone: it sees
-who was looked up, whether the user agreed before a change, and whose records were changed. In a
-task with rules it checks two things more: that something showed that a repair was needed before the
-agent asked for it, and that the user was handed over for a reason that had been seen. It does not
-judge what else was said.
+The rules are tau2-bench's; no tool enforces them. `violations` reads a transcript alone: who was
+looked up, consent before a change, and whose records were changed. In a task with rules, the need
+for a repair and the reason of a hand-over must also have been seen.
 """
 
 import json
@@ -82,8 +80,8 @@ TRANSFERS: Final = CATALOGS["telecom"].transfer
 def violations(
     task: TaskDefinition, messages: Sequence[Message], writes: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return one sentence for each broken rule, in the order of the transcript, those that only a
-    task with rules has after the others. Without a user no leave is asked for."""
+    """Return one sentence for each broken rule, in transcript order, those of tasks with rules
+    last. Without a user no leave is asked for."""
     broken = [*_check_changes(messages, writes, task.solo)]
     if task.criteria.rules is not None:
         broken += [*_check_repairs(task, messages), *_check_transfer(task, messages)]
@@ -118,8 +116,8 @@ def _check_changes(
 
 
 def _check_repairs(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the repairs that the agent asked for or made before anything showed that they are
-    needed. What the user does after a message of the agent counts as asked for in it."""
+    """Yield the repairs that the agent asked for or made before their need was seen. What the user
+    does after a message of the agent counts as asked for in it."""
     answers: list[str] = []
     earlier: list[str] = []
     for turn, message in enumerate(messages):
@@ -144,7 +142,6 @@ def _check_repairs(task: TaskDefinition, messages: Sequence[Message]) -> Iterato
 
 
 def _check_transfer(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield whether the user was handed over without a reason, or wrongly was not."""
     transfers = 0
     known: set[str] = set()
     answers: list[str] = []
@@ -168,7 +165,6 @@ def _check_transfer(task: TaskDefinition, messages: Sequence[Message]) -> Iterat
 
 
 def _find_customers(answer: str) -> set[str]:
-    """The ids of the customers that a lookup found."""
     try:
         records = json.loads(answer)
     except (ValueError, RecursionError):

@@ -1,9 +1,5 @@
-"""The shapes of telecom records, as the original's models have them.
-
-Names, order of the fields and their defaults are part of what a party reads: a record is shown in
-the order of its fields, and a wrong object is answered with pydantic's own text. A field that no
-model has is an error.
-"""
+"""The shapes of telecom records, as the original's models have them. A party reads names, order of
+fields, defaults and pydantic's error texts. An unknown field is an error."""
 
 from datetime import date, datetime
 from enum import Enum

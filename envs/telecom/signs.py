@@ -56,8 +56,7 @@ SIM_LOCK: Final = Sign("check_sim_status", r"SIM Card Status: locked|locked with
 
 
 def is_needed(tool: str, arguments: Mapping[str, Any], answers: Iterable[str]) -> bool:
-    """Return whether one of the answers of tools shows that a repair is needed; True for a tool
-    that is no repair."""
+    """Return whether an answer shows the need for a repair; True for tools that are no repair."""
     if tool not in SIGNS:
         return True
     pattern = SIGNS[tool].pattern
@@ -68,8 +67,7 @@ def is_needed(tool: str, arguments: Mapping[str, Any], answers: Iterable[str]) -
 
 
 def is_beyond_repair(answers: Iterable[str]) -> bool:
-    """Return whether one of the answers shows a locked SIM card, or a suspended line whose contract
-    has ended."""
+    """Return whether an answer shows a locked SIM card or a suspended line with ended contract."""
     return any(re.search(SIM_LOCK.pattern, answer) or _shows_ended(answer) for answer in answers)
 
 

@@ -1,9 +1,8 @@
 """The thirteen tools of a telecom agent, with tau2-bench's names, arguments and answers.
 
-Guarantee: outputs, errors, their order and the state they leave are the original's, but for the id
-of a draft bill that refuelling opens: the original draws it, here it follows from the customer. No
-tool enforces the policy (policy.py). After each call of either party company and phone are
-synchronised (phone.py), as in the original.
+Guarantee: outputs, errors, their order and the state they leave are the original's, except that a
+draft bill's id follows from the customer (the original draws it). No tool enforces the policy
+(policy.py). Each call of either party synchronises company and phone (phone.py).
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,6 @@
-"""The thirty tools of a user with a phone, with tau2-bench's names, arguments and answers.
-
-    check_*, run_speed_test, can_send_mms   show what the phone shows
-    toggle_*, set_*, reset_*, ...           change a setting; most answer with the status bar
-    check_payment_request, make_payment     what the company asks to be paid
-
-Guarantee: as for the agent's tools (tools.py).
-"""
+"""The thirty tools of a user with a phone, with tau2-bench's names, arguments and answers. Most
+tools that change a setting answer with the status bar. Guarantee: as for the agent's tools
+(tools.py)."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -320,7 +315,7 @@ class TelecomUserTools(TelecomToolset):
         return f"{text}\n{self._bar()}"
 
     def _switch(self, setting: str) -> bool:
-        """Turn a setting around; what it is then."""
+        """Turn a setting around; return what it is then."""
         state = self._edit()
         state[setting] = not state[setting]
         return bool(state[setting])
@@ -345,7 +340,7 @@ def _list_permissions(app: Any) -> list[str]:
 
 
 def _describe_vpn(details: Any) -> str:
-    """Python's text of the details as the original keeps them, with a member of an enumeration."""
+    """Return Python's text of the details, as the original keeps them: with an enum's member."""
     performance = str(details["server_performance"])
     member = f"<PerformanceLevel.{performance.upper()}: {performance!r}>"
     shown = [f"{name!r}: {value!r}" for name, value in details.items() if name != _PERFORMANCE]

@@ -38,17 +38,17 @@ class Plan:
     milestones: tuple[tuple[Constraint, ...], ...]
     """One after the other."""
     tools: tuple[str, ...]
-    """That the agent needs; others may distract it."""
+    """Tools that the agent needs; others may distract it."""
     outputs: tuple[str, ...] = ()
-    """What the last message must contain, and what no tool's name tells."""
+    """Texts that the last message must contain, and that no tool's name tells."""
     forbidden: tuple[Constraint, ...] = ()
     """None of these must ever hold."""
     switches: Mapping[str, Any] | None = None
     """The settings that are not as usual at the beginning."""
     details: str | None = None
-    """What the user says only when asked."""
+    """Words that the user says only when asked."""
     knows: str = ""
-    """What else the user knows."""
+    """Other knowledge of the user."""
     withheld: tuple[str, ...] = ()
     """Tools that must not even distract, because with them the wish could be fulfilled."""
 
@@ -63,8 +63,7 @@ class Case:
         self.words = words
 
     def say(self, templates: Phrases, **values: str) -> str:
-        """One of the phrases, filled in. Chance draws in any case, so that what it draws next is
-        the same."""
+        """Return a filled phrase. Chance draws in any case, so that its next draw is the same."""
         drawn = self.chance.choice(templates)
         template = drawn if self.words is None else self.words.choice(templates)
         capitals = {name.capitalize(): text[:1].upper() + text[1:] for name, text in values.items()}
@@ -72,11 +71,11 @@ class Case:
         return text[:1].upper() + text[1:]
 
     def pick(self, values: Sequence[Any]) -> Any:
-        """One of the values."""
+        """Return one of the values."""
         return self.chance.choice(values)
 
     def new_phone_number(self) -> str:
-        """A number that nobody on the device has."""
+        """Return a number that nobody on the device has."""
         taken = {row["phone_number"] for row in self.device.people}
         while True:
             number = draw_phone_number(self.chance)
@@ -84,7 +83,7 @@ class Case:
                 return number
 
     def new_name(self) -> str:
-        """A name that nobody on the device has."""
+        """Return a name that nobody on the device has."""
         taken = {row["name"] for row in self.device.people}
         while True:
             name = f"{self.pick(FIRST_NAMES)} {self.pick(LAST_NAMES)}"
@@ -98,23 +97,22 @@ class Case:
 
 
 def action(tool: str, **arguments: Any) -> Action:
-    """A call of a perfect agent."""
+    """Return a call of a perfect agent."""
     return Action(name=tool, arguments=arguments)
 
 
 def write_locally(number: str) -> str:
-    """A number of the United States as people there write it: +12065550142 is (206) 555-0142."""
+    """Return a number of the United States in local form: +12065550142 is (206) 555-0142."""
     return f"({number[2:5]}) {number[5:8]}-{number[8:]}"
 
 
 def setting(**switches: bool) -> Constraint:
-    """The settings have these values."""
+    """Require the settings to have these values."""
     return Constraint(table=SETTING, relation="snapshot", rows=(dict(switches),))
 
 
 def traced(tool: str, /, holds: Any = None, **arguments: Any) -> Constraint:
-    """The tool was called with these arguments, whatever others it had, and its result has the
-    value `holds`, where there is one."""
+    """Require a call of the tool with these arguments, among others, and `holds` in its result."""
     target = json.dumps(
         {"tool_name": tool, "arguments": arguments, **({} if holds is None else {HOLDS: holds})}
     )
@@ -125,7 +123,7 @@ def traced(tool: str, /, holds: Any = None, **arguments: Any) -> Constraint:
 
 
 def said(*texts: str) -> tuple[Constraint, ...]:
-    """A message of the agent contains all of these texts."""
+    """Require a message of the agent to contain all of these texts."""
     return tuple(
         Constraint(
             table=CONVERSATION,
@@ -138,14 +136,13 @@ def said(*texts: str) -> tuple[Constraint, ...]:
 
 
 def said_number(number: str) -> Constraint:
-    """A message of the agent says this number."""
+    """Require a message of the agent to say this number."""
     (constraint,) = said(number)
     return constraint.model_copy(update={"columns": {"content": _NUMBER}})
 
 
 def said_value(place: str, reference: int) -> Constraint:
-    """A message of the agent says the temperature that the call of milestone `reference` returned,
-    in one of its precisions."""
+    """Require the agent to say the temperature that milestone `reference`'s call returned."""
     return Constraint(
         table=CONVERSATION,
         relation="trace_dependent",
@@ -158,13 +155,13 @@ def said_value(place: str, reference: int) -> Constraint:
 
 
 def changed(table: str, relation: Any, row: Row) -> Constraint:
-    """A row was added, updated or removed since the milestone before."""
+    """Require a row to be added, updated or removed since the milestone before."""
     return Constraint(table=table, relation=relation, rows=(row,), reference=FIRST)
 
 
 def build_graph(milestones: Sequence[Sequence[Constraint]]) -> MilestoneGraph:
-    """A chain of milestones. A table that neither a milestone nor the one before it constrains must
-    be as it was at the one before; changes of the first are from the beginning."""
+    """Return a chain of milestones. A table that neither of two neighbours constrains must not
+    change between them; changes of the first are from the beginning."""
     whole = []
     for place, constraints in enumerate(milestones):
         before = milestones[place - 1] if place else ()
@@ -186,8 +183,8 @@ def build_graph(milestones: Sequence[Sequence[Constraint]]) -> MilestoneGraph:
 
 
 def build_minefields(constraints: Sequence[Constraint]) -> MilestoneGraph:
-    """Moments of which none must come, one for each constraint. The chain lets each be matched: the
-    others may stand where they are not reached."""
+    """Return one forbidden moment per constraint. The chain lets each be matched: the others may
+    stand where they are not reached."""
     fields = tuple(Milestone(constraints=(constraint,)) for constraint in constraints)
     edges = tuple((place, place + 1) for place in range(len(fields) - 1))
     return MilestoneGraph(milestones=fields, edges=edges)

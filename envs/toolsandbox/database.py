@@ -144,7 +144,7 @@ class Device:
         ]
 
     def _draw_messages(self) -> list[Row]:
-        """The oldest first; at least one that the user sent, and one that the user got."""
+        """Return messages, oldest first; at least one that the user sent, and one that it got."""
         own = self.people[0]
         moment = self.now
         rows: list[Row] = []
@@ -168,7 +168,7 @@ class Device:
         }
 
     def _draw_reminders(self) -> list[Row]:
-        """Some that are over and some that come, no two at one time."""
+        """Return reminders, some past and some to come, no two at one time."""
         days = self.chance.sample([d for d in range(-_SOON, _SOON) if d], _REMINDERS)
         if max(days) < 0:
             days[0] = self.chance.randrange(1, _SOON)
@@ -204,17 +204,17 @@ class Device:
 
 
 def draw_phone_number(chance: Random) -> str:
-    """A number of the United States that nobody has: 555-01xx is kept for fiction."""
+    """Return a number of the United States that nobody has: 555-01xx is kept for fiction."""
     area = chance.choice((206, 212, 312, 408, 415, 503, 617, 720, 802, 907))
     return f"+1{area}55501{chance.randrange(100):02}"
 
 
 @lru_cache(maxsize=256)
 def build_device(seed: int) -> Device:
-    """The device with this seed. Shared: nobody may change its rows."""
+    """Return the device with this seed. Shared: nobody may change its rows."""
     return Device(seed)
 
 
 def switch(rows: dict[str, list[Row]], switches: dict[str, Any]) -> dict[str, list[Row]]:
-    """The rows with these switches in the settings."""
+    """Return the rows with these switches in the settings."""
     return {**rows, SETTING: [{**rows[SETTING][0], **switches}]}

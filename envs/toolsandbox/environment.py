@@ -4,9 +4,9 @@
     ToolSandbox(benchmarks).tasks("scenarios")     those of the operator's folder
     environment.use_scenarios(path)                those of another file
 
-ToolSandbox's tools, states and scoring (arXiv 2408.04682) in our own code. The reward is the score
-itself, between 0 and 1; an episode is a success where it is 1. Nothing shapes it, because a penalty
-could put a success below a failure that came close.
+ToolSandbox's tools, states and scoring (arXiv 2408.04682) in our own code. The reward is the score,
+between 0 and 1; 1 is a success. Nothing shapes it, because a penalty could put a success below a
+failure that came close.
 
 Guarantee: a generated task is a function of capability and seed; its score of 1 can be reached in
 any words, because texts are compared by what they contain. Not covered: the variants with scrambled
@@ -40,7 +40,7 @@ from envs.users import STOP
 from events.messages import Message, executed_calls
 
 BASIS: Final[tuple[Basis, ...]] = ("MILESTONES",)
-"""Of a loaded scenario."""
+"""Reward basis of a loaded scenario."""
 QUESTION: Final = "What exactly shall I do?"
 
 _ASKS: Final = r"\?"
@@ -62,7 +62,7 @@ class DecliningAgent:
     """The agent that does nothing: it says that it cannot help, whatever it is told."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The sentence."""
+        """Return the sentence."""
         return Message(role="assistant", content="Sorry, I cannot help with that.")
 
 
@@ -86,8 +86,7 @@ class ToolSandbox(Environment):
         self._gold: dict[str, GoldPlan] = {}
 
     def use_scenarios(self, path: Path) -> ScenarioFile:
-        """Take the scenarios of this file for those of the operator's folder. Raises NoBenchmark,
-        InvalidBenchmark."""
+        """Use this file's scenarios, not the folder's. Raise NoBenchmark, InvalidBenchmark."""
         self._path = path
         self._states.clear()
         self._gold.clear()
@@ -107,31 +106,31 @@ class ToolSandbox(Environment):
         return {**super().splits, SCENARIOS: len(self.file.scenarios)}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """The tasks of a split, in a fixed order. Raises UnknownTask, NoBenchmark."""
+        """Yield the tasks of a split, in a fixed order. Raise UnknownTask, NoBenchmark."""
         if split != SCENARIOS:
             return super().tasks(split)
         return map(self._define, self.file.scenarios.values())
 
     def task(self, task_id: str) -> TaskDefinition:
-        """The task with this id, one of `rephrase` included. Raises UnknownTask."""
+        """Return the task with this id, one of `rephrase` included. Raise UnknownTask."""
         if task_id.startswith(f"{self.name}/{SCENARIOS}/"):
             return self._define(self.scenario(task_id))
         phrased = self.read_phrasing(task_id)
         return super().task(task_id) if phrased is None else self._write(*phrased)
 
     def scenario(self, task_id: str) -> LoadedScenario:
-        """The scenario of a loaded task. Raises UnknownTask."""
+        """Return the scenario of a loaded task. Raise UnknownTask."""
         name = task_id.rpartition("/")[2]
         if name not in self.file.scenarios:
             raise UnknownTask(f"{self.file.path} has no scenario {name!r}; correct the name")
         return self.file.scenarios[name]
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """Pure. Raises UnknownTask for a kind that there is not."""
+        """Return the task of this kind with this seed. Raise UnknownTask for an unknown kind."""
         return self._write(capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """The same wish in other words; None for a scenario."""
+        """Return the same wish in other words; None for a scenario."""
         if task.split != GENERATED:
             return None
         return self.task(f"{'/'.join(task.id.split('/')[:3])}/{seed}")
@@ -145,15 +144,15 @@ class ToolSandbox(Environment):
         )
 
     def state_key(self, task: TaskDefinition) -> str:
-        """A task and its rephrasings begin in the same state."""
+        """Return the key of the first state, which a task and its rephrasings share."""
         return "/".join(task.id.split("/")[:3])
 
     def policy(self, task: TaskDefinition) -> str:
-        """Our rules; a scenario's own for a scenario."""
+        """Return our rules; a scenario's own for a scenario."""
         return self.scenario(task.id).policy if task.split == SCENARIOS else POLICY
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """The tools that the task allows, as tools.json beside a file of scenarios has them."""
+        """Return the tools that the task allows, for scenarios with the schemas of tools.json."""
         allowed: Sequence[str]
         published: Mapping[str, Mapping[str, Any]] = {}
         if task.split == SCENARIOS:
@@ -165,7 +164,7 @@ class ToolSandbox(Environment):
         return [dict(published.get(name, ours[name])) for name in ours if name in allowed]
 
     def oracle(self, task: TaskDefinition) -> Agent:
-        """Does what the plan of a perfect agent says."""
+        """Return an agent that follows the plan of a perfect one."""
         if task.split == SCENARIOS:
             return PlanAgent(self._plan_gold(self.scenario(task.id)))
         plan = _draw(task.capability, task.seed)[1]
@@ -173,11 +172,11 @@ class ToolSandbox(Environment):
         return PlanAgent(gold, QUESTION if plan.details else None)
 
     def idle_agent(self, task: TaskDefinition) -> Agent:
-        """Declines: in the tasks that cannot be fulfilled that is nearly right."""
+        """Return an agent that declines, which is nearly right where nothing can be done."""
         return DecliningAgent()
 
     def categories(self, task: TaskDefinition) -> tuple[str, ...]:
-        """ToolSandbox's categories that a task has."""
+        """Return a task's categories of ToolSandbox."""
         if task.split == SCENARIOS:
             return self.scenario(task.id).categories
         distractions = _draw_distractions(task.capability, task.seed)
@@ -186,8 +185,7 @@ class ToolSandbox(Environment):
     def measure(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[float, tuple[str, ...]] | None:
-        """The score, and one sentence for each milestone that was not reached or minefield that
-        was."""
+        """Return the score, and a sentence per missed milestone or matched minefield."""
         milestones = task.criteria.milestones
         if milestones is None:
             return None
@@ -202,8 +200,8 @@ class ToolSandbox(Environment):
         )
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """What a generated task forbids and its milestones do not see: more changes than the wish
-        needs, and numbers that nothing had shown."""
+        """Return what a generated task forbids and its milestones do not see: more changes than the
+        wish needs, and numbers that nothing had shown."""
         if task.criteria.rules is None:
             return ()
         return tuple(self._find_violations(task, messages))
@@ -289,7 +287,7 @@ class ToolSandbox(Environment):
 
 
 def _script(opening: str, aloud: str) -> Script:
-    """Says more when asked, insists once, and hangs up on the first statement."""
+    """Return a user who says more when asked, insists once, and hangs up on a statement."""
     return Script(
         opening=opening,
         answers=(
@@ -304,7 +302,6 @@ def _script(opening: str, aloud: str) -> Script:
 def _draw(
     capability: str, seed: int, phrasing: int | None = None
 ) -> tuple[Device, Plan, tuple[str, ...]]:
-    """A device, the wish of its owner, and the tools that the agent has."""
     chance = Random(f"toolsandbox {capability} {seed}")
     words = None if phrasing is None else Random(f"toolsandbox phrasing {phrasing}")
     device = build_device(chance.getrandbits(48))
@@ -317,7 +314,7 @@ def _draw_distractions(capability: str, seed: int) -> int | None:
 
 
 def _select_tools(plan: Plan, capability: str, seed: int) -> tuple[str, ...]:
-    """Those that the wish needs, and as many distractions as the seed draws."""
+    """Return the tools that the wish needs, and as many distractions as the seed draws."""
     others = sorted(set(ToolSandboxTools.tools()) - set(plan.tools) - set(plan.withheld))
     count = _draw_distractions(capability, seed)
     chance = Random(f"toolsandbox tools {capability} {seed}")
@@ -333,7 +330,6 @@ def _explain_missed(graph: MilestoneGraph, match: Match) -> Iterator[str]:
 
 
 def _describe(graph: MilestoneGraph, place: int) -> str:
-    """What a milestone asks for, in short."""
     constraints = [c for c in graph.milestones[place].constraints if c.relation != "guardrail"]
     texts = (f"{c.table} {c.relation} {list(c.rows)}" for c in constraints)
     return "; ".join(texts)[:_SHOWN]

@@ -1,8 +1,6 @@
-"""What is taken from the call that a milestone refers to, to be filled into a target.
-
-Each gives the possible values by name: a number as text has several precisions. A call of another
-tool, whose result has no such value, gives none.
-"""
+"""What is taken from the call that a milestone refers to, to be filled into a target. Each function
+returns the possible values by name, as a number has several precisions; none for another tool's
+call."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,7 +12,7 @@ Values = list[dict[str, Any]]
 
 
 def extract(name: Extractor, trace: Trace | None) -> Values:
-    """The values of a trace; none where there is no trace or it has no such value."""
+    """Return the values of a trace; none where there is no trace or it has no such value."""
     if trace is None:
         return []
     try:

@@ -1,10 +1,9 @@
 """What a perfect agent does, worked out from a scenario's milestones.
 
-The milestones are taken in an order that their edges allow: a state that must hold is brought about
-by the tool that writes it, a call that must be traced is made, a text that must be said is said at
-the end. Each call is made on a state of its own, so that values which later milestones take from
-its result are known. The result is as good as the milestones say: where they ask for a call of a
-tool that the scenario does not allow, no agent reaches them all.
+In an order that the edges allow, a required state is brought about by the tool that writes it, and
+a required call is made; required texts are said at the end. The calls are made on a state of its
+own, so that later milestones can take values from results. Where milestones ask for a tool that the
+scenario does not allow, no agent reaches them all.
 """
 
 import itertools
@@ -33,7 +32,7 @@ from envs.toolsandbox.snapshots import AGENT, USER, Trace
 from events.messages import Action, Message
 
 REFUSAL: Final = "I cannot do this: a tool or a value that it needs is missing."
-"""What a perfect agent says where nothing can be done."""
+"""Words of a perfect agent where nothing can be done."""
 
 _SWITCHES: Final[Mapping[str, str]] = {
     "cellular": "set_cellular_service_status",
@@ -60,13 +59,13 @@ _WRITES: Final[Mapping[tuple[str, str], tuple[str, tuple[str, ...]]]] = {
     (REMINDER, "removal"): ("remove_reminder", ("reminder_id",)),
     (MESSAGING, "addition"): ("send_message_with_phone_number", ("phone_number", "content")),
 }
-"""What must have happened to a table -> the tool that does it, and the arguments it takes."""
+"""Required change of a table -> the tool that makes it, and the arguments it takes."""
 
 _COLUMN_OF: Final = {"phone_number": "recipient_phone_number"}
 """Argument of a message's sending -> its column."""
 
 _PRECISION: Final = 1
-"""Which of the precisions of a number is said: one digit after the point."""
+"""Precision in which a number is said: one digit after the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class GoldPlan:
     says: tuple[str, ...]
     """Its last messages."""
     outputs: tuple[str, ...]
-    """What they must contain, without commas."""
+    """Texts that they must contain, without commas."""
 
 
 class PlanAgent:
@@ -89,7 +88,7 @@ class PlanAgent:
         self.question = question
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next call or text; the last text again when all is said."""
+        """Return the next call or text; the last text again when all is said."""
         done = count_done(messages, self.plan.actions)
         said = sum(m.role == "assistant" and not m.tool_calls for m in messages)
         if self.question is not None:
@@ -102,7 +101,7 @@ class PlanAgent:
 
 
 def make_database(scenario: LoadedScenario) -> Database:
-    """The state in which a scenario begins."""
+    """Return the state in which a scenario begins."""
     return Database(build_tables(scenario.rows, scenario.now, scenario.tools))
 
 
@@ -123,7 +122,7 @@ class _Planner:
         self.outputs: list[str] = []
 
     def plan(self) -> GoldPlan:
-        """Go through the milestones."""
+        """Return the plan for the milestones."""
         for place in self._order():
             milestone = self.graph.milestones[place]
             for constraint in milestone.constraints:
@@ -134,8 +133,8 @@ class _Planner:
         return GoldPlan(tuple(self.actions), says, tuple(dict.fromkeys(self.outputs)))
 
     def _order(self) -> tuple[int, ...]:
-        """The milestones in an order that the edges allow, settings as early as can be: from one
-        milestone to the next nothing may change that neither is about."""
+        """Return the milestones in an order that the edges allow, settings as early as can be:
+        between two milestones nothing may change that neither is about."""
         return self.graph.sort_places(lambda place: (not self._is_setting(place), place))
 
     def _is_setting(self, place: int) -> bool:
@@ -146,7 +145,6 @@ class _Planner:
         )
 
     def _bring_about(self, constraint: Constraint) -> None:
-        """Make the write that lets a table other than the conversation be as it must."""
         if constraint.table == SETTING and constraint.relation == "snapshot":
             for name, value in itertools.chain(*(row.items() for row in constraint.rows)):
                 if name in _SWITCHES and read_setting(self.database)[name] != value:
@@ -160,7 +158,6 @@ class _Planner:
                 self._call(tool, {k: v for k, v in values.items() if v is not None})
 
     def _make_traced_call(self, place: int, milestone: Milestone) -> None:
-        """Make the call that a milestone asks for, with what its constraints fill in."""
         rows = [
             (c, row)
             for c in milestone.constraints
@@ -178,7 +175,7 @@ class _Planner:
             self.traces[place] = trace
 
     def _complete(self, tool: str, arguments: Row) -> Row:
-        """The arguments, with one that every row meets where a search names none."""
+        """Return the arguments, with one that every row meets where a search names none."""
         if arguments or tool not in ("search_contacts", "search_messages", "search_reminder"):
             return arguments
         if tool == "search_contacts":

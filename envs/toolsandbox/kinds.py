@@ -1,8 +1,6 @@
-"""The kinds of generated task: each draws a wish and says what a perfect agent does about it.
-
-Four of them cannot be fulfilled, because a tool that they need is not there: then the agent must
-say what is missing, in words that its rules dictate. Silence, and a refusal in general, win none.
-"""
+"""The kinds of generated task: each draws a wish and says what a perfect agent does about it. Four
+cannot be fulfilled, because a tool is not there: then the agent must say what is missing, in words
+that its rules dictate. Silence, and a refusal in general, win none."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -40,7 +38,6 @@ _SWITCH: Final = {
 """Switch -> the tools that tell and change it."""
 
 SWITCHES: Final = frozenset(tool for _, tool in _SWITCH.values())
-"""The tools that change a setting."""
 
 _LOW_BATTERY: Final[Mapping[str, bool]] = {
     "low_battery_mode": True,
@@ -54,14 +51,12 @@ class Kind(NamedTuple):
     """A kind of task."""
 
     demands: str
-    """What it demands of the agent."""
     categories: tuple[str, ...]
     """ToolSandbox's categories that it has."""
     plan: Callable[[Case], Plan]
 
 
 def _on(*switches: str) -> tuple[Action, ...]:
-    """Switching these on, low battery mode off."""
     return tuple(action(_SWITCH[name][1], on=name != "low_battery_mode") for name in switches)
 
 
@@ -291,7 +286,7 @@ def _remove_reminder(case: Case) -> Plan:
 
 
 def _holiday(case: Case) -> tuple[str, float]:
-    """One that is still to come this year, and when it begins."""
+    """Return a holiday that is still to come this year, and when it begins."""
     coming = [
         (name, datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
         for day, name in list_holidays(case.now.year)
@@ -433,13 +428,12 @@ def _current_city(case: Case) -> Plan:
 
 
 def _city(place: Place) -> str:
-    """The city as the address has it."""
     return place.address.split(", ")[-3]
 
 
 def _lacking(lacks: str, plan: Plan, without: tuple[str, ...], call: str) -> Plan:
-    """A wish that cannot be fulfilled without some tools; `call` would be a guess, and so is to say
-    that something else is missing: who recites all of it has looked for nothing."""
+    """Return a wish that cannot be fulfilled without some tools. Forbidden are `call`, a guess, and
+    other missing things: reciting them all is no search."""
     others = [text for name, text in MISSING.items() if name != lacks]
     return Plan(
         request=plan.request,

@@ -1,10 +1,9 @@
 """Which milestone is reached at which moment: the assignment with the largest sum of similarities.
 
-The moments of milestones must not decrease along an order that the graph's edges allow; of equal
-assignments that with the later moments is taken. The similarity of a milestone may hang on the
-moments of those before it, to which its constraints refer. The search is exact: a recursion over
-the milestones that are left, remembered by what can still matter (the last moment, and what the
-milestones that are left can see of those that are assigned).
+The moments of milestones must not decrease along an order that the edges allow; of equal
+assignments the one with later moments is taken. A milestone's similarity may depend on the moments
+of earlier ones. The search is exact: a recursion over the milestones left, memoized by what can
+still matter (the last moment, and what those left can see of assigned ones).
 """
 
 import math
@@ -40,7 +39,7 @@ class Score:
 
 
 def score(milestones: Milestones, recording: Recording) -> Score:
-    """Measure a transcript. Raises ScoringUnavailable."""
+    """Measure a transcript. Raise ScoringUnavailable."""
     wanted = match(milestones.wanted, recording)
     forbidden = match(milestones.forbidden, recording)
     reached = wanted.similarity if milestones.wanted.milestones else 1.0
@@ -48,7 +47,7 @@ def score(milestones: Milestones, recording: Recording) -> Score:
 
 
 def match(graph: MilestoneGraph, recording: Recording) -> Match:
-    """The best assignment of a graph's milestones to the moments of a transcript."""
+    """Return the best assignment of a graph's milestones to the moments of a transcript."""
     if not graph.places or not recording.snapshots:
         return Match({}, 0.0)
     search = _Search(graph, recording)
@@ -75,7 +74,7 @@ class _Search:
     def find(
         self, left: tuple[int, ...], first: int, assigned: dict[int, int]
     ) -> tuple[float, _Steps]:
-        """The largest sum of the milestones that are left, from the moment `first` on."""
+        """Return the largest sum of the milestones that are left, from the moment `first` on."""
         if not left:
             return 0.0, ()
         key = (left, first, self._see(left, assigned))
@@ -100,7 +99,7 @@ class _Search:
     def _options(
         self, left: tuple[int, ...], first: int, assigned: dict[int, int]
     ) -> Iterator[tuple[float, int, int]]:
-        """The next milestones and moments, the likest first, of equal ones the later moment."""
+        """Yield next milestones and moments, the likest first, of equal ones the later moment."""
         ready = [place for place in left if not self.before[place] & set(left)]
         options = [
             (self._measure(place, moment, assigned), place, moment)
@@ -110,8 +109,8 @@ class _Search:
         return iter(sorted(options, key=lambda option: (-option[0], option[1], -option[2])))
 
     def _measure(self, place: int, moment: int, assigned: Mapping[int, int]) -> float:
-        """Similarity of a milestone at a moment: the product over its constraints, with the root of
-        the number of those that are no guardrails."""
+        """Return a milestone's similarity at a moment: the root, by the number of constraints
+        without guardrails, of the product over all."""
         product, count = 1.0, 0
         for number, constraint in enumerate(self.graph.milestones[place].constraints):
             reference = _find_reference(constraint, assigned)
@@ -139,13 +138,13 @@ class _Search:
         return self._cache[key]
 
     def _version(self, table: str, moment: int) -> int:
-        """What tells two states of a table apart; of the conversation, the moment."""
+        """Return a table's version at a moment; for the conversation, the moment itself."""
         if table == CONVERSATION:
             return moment
         return self.recording.snapshots[moment].versions[table]
 
     def _bound(self, place: int) -> list[float]:
-        """Moment -> the largest similarity that the milestone can have there or later."""
+        """Return the largest similarity that the milestone can have at each moment or later."""
         bounds = [0.0] * len(self.moments)
         most = 0.0
         for moment in reversed(self.moments):
@@ -171,7 +170,7 @@ class _Search:
         return math.pow(product, 1 / max(1, count))
 
     def _see(self, left: tuple[int, ...], assigned: Mapping[int, int]) -> _Key:
-        """What the milestones that are left can see of those that are assigned."""
+        """Return what the milestones that are left can see of those that are assigned."""
         return tuple(
             self._version(constraint.table, assigned[constraint.reference])
             for place in left
@@ -185,7 +184,6 @@ _UNASSIGNED: Final = -2
 
 
 def _find_reference(constraint: Constraint, assigned: Mapping[int, int]) -> int | None:
-    """The moment that a constraint refers to; None where it refers to none."""
     if constraint.reference is None:
         return None
     return 0 if constraint.reference == FIRST else assigned.get(constraint.reference, _UNASSIGNED)

@@ -9,7 +9,7 @@ MISSING: Final[Mapping[str, str]] = {
     "removal": "Missing: a way to remove contacts.",
     "location": "Missing: the current location.",
 }
-"""What a wish may lack -> the sentence that says so."""
+"""Lacking thing -> the sentence that says so."""
 
 POLICY: Final = f"""\
 You help a user with their phone, by tools.

@@ -5,11 +5,11 @@
     export_info.json   beside it, optional: when the scenarios were exported, `exported_at_unix`
     tools.json         beside it, optional: the published schemas, which the agent is then shown
 
-The clock of a scenario stands at the time of the export, because the times in it are relative to
-that; without export_info.json, a minute after the newest row of the scenario.
+A scenario's clock stands at the export, to which its times are relative; without export_info.json,
+a minute after its newest row.
 
-Guarantee: a line that is damaged is named with its number and what to do, and the others are
-loaded. Not covered: the variants with scrambled names, types and descriptions of tools.
+Guarantee: a damaged line is named with its number and what to do, and the others are loaded. Not
+covered: the variants with scrambled names, types and descriptions of tools.
 """
 
 import json
@@ -45,10 +45,9 @@ SCENARIOS: Final = "scenarios"
 """The split of the scenarios of a file."""
 
 _MARKER: Final = "to complete:"
-"""What precedes the user's wish in the original's instructions of its user simulator."""
+"""Words before the wish in the instructions of the original's user simulator."""
 _HIDDEN: Final = re.compile(r"should (be|say)|leak|\bdo(n't| not| you)\b|^you do\b", re.IGNORECASE)
-"""Sentences of the wish that a user does not say aloud: the expected answer, and what it must not
-do."""
+"""Sentences of the wish that a user keeps to itself: the expected answer, and prohibitions."""
 _SENTENCE: Final = re.compile(r"(?<=[.?!])\s*(?=[A-Z])")
 
 _SYSTEM: Final = "SYSTEM"
@@ -109,7 +108,7 @@ class _Function(_Raw):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, raw: Any) -> Any:
-        """The options are called kwargs in the file, which no field of a model may be."""
+        """Rename the file's field kwargs to options: no field of a model may be called so."""
         return {**raw, "options": raw.get("kwargs", {})} if isinstance(raw, dict) else raw
 
 
@@ -126,7 +125,7 @@ class _Constraint(_Raw):
     column_similarity: dict[str, _Function] | None = None
 
     def parse(self) -> Constraint:
-        """The constraint in our terms. Raises ValueError."""
+        """Return the constraint in our terms. Raise ValueError."""
         known = ROW_COLUMNS if self.database == CONVERSATION else COLUMNS.get(self.database)
         if known is None:
             raise ValueError(f"there is no table {self.database!r}; use {', '.join(_DEFAULTS)}")
@@ -166,7 +165,7 @@ class _Milestone(_Raw):
     guardrails: list[_Guardrail] = []
 
     def parse(self) -> Milestone:
-        """The milestone in our terms. Raises ValueError."""
+        """Return the milestone in our terms. Raise ValueError."""
         guardrails = (
             Constraint(
                 table=item.database, relation="guardrail", reference=item.reference_milestone
@@ -251,13 +250,11 @@ class LoadedScenario:
 
     name: str
     categories: tuple[str, ...]
-    """In lower case."""
+    """Categories in lower case."""
     policy: str
-    """What the agent is told."""
     opening: str
-    """The user's first words."""
     wish: str
-    """What the user simulator is told to want."""
+    """Wish that the user simulator is told."""
     aloud: str
     """The part of it that a user may say."""
     tools: tuple[str, ...]
@@ -265,7 +262,7 @@ class LoadedScenario:
     now: float
     milestones: Milestones
     seed: int
-    """From the digest of the whole line: another line is another task."""
+    """Seed from the digest of the whole line: another line is another task."""
     schemas: Mapping[str, Mapping[str, Any]]
     """Tool -> its published schema, where tools.json has it."""
 
@@ -297,13 +294,12 @@ class ScenarioFile:
 
 
 def find_file(benchmarks: Path) -> Path:
-    """Where the operator's folder has the scenarios."""
+    """Return where the operator's folder has the scenarios."""
     return benchmarks / "toolsandbox" / "scenarios.jsonl"
 
 
 def load(path: Path | None) -> ScenarioFile:
-    """Read a file. Raises NoBenchmark where there is none, InvalidBenchmark where no line of it is
-    a scenario."""
+    """Read a file. Raise NoBenchmark if it is missing, InvalidBenchmark if it has no scenario."""
     if path is None:
         raise NoBenchmark(
             f"no file of scenarios is named; give --scenarios FILE, or let {VARIABLE} name the "
@@ -334,7 +330,7 @@ def load(path: Path | None) -> ScenarioFile:
 def _parse(
     line: str, exported: float | None, schemas: Mapping[str, Mapping[str, Any]]
 ) -> LoadedScenario:
-    """A line. Raises ValueError, of which pydantic's ValidationError is one."""
+    """Return the scenario of a line. Raise ValueError (also pydantic's ValidationError)."""
     raw = _Scenario.model_validate_json(line)
     known = ToolSandboxTools.tools().keys() | {"end_conversation"}
     allowed = known if raw.tool_allow_list is None else raw.tool_allow_list
@@ -370,7 +366,7 @@ def _parse_graph(
 
 
 def _find_said(raw: _Scenario, sender: str, recipient: str) -> str:
-    """The first message from one to another that is no example. Raises ValueError."""
+    """Return the first message from one to another that is no example. Raise ValueError."""
     for said in raw.starting_messages:
         if (said.sender, said.recipient) == (sender, recipient) and not said.is_example:
             if not said.content.strip() or STOP in said.content:
@@ -430,7 +426,6 @@ def _read_lines(path: Path) -> Iterator[str]:
 
 
 def _read_beside(path: Path, name: str) -> Any:
-    """JSON of a file in the folder of the scenarios; None where there is none."""
     beside = path.with_name(name)
     try:
         return json.loads(beside.read_text(encoding="utf-8"))

@@ -6,8 +6,7 @@
                the numbers of rows differ
 
 ROUGE-L is the F-measure of the longest common subsequence (Lin 2004) of words of letters a to z and
-digits; those of more than three characters are stemmed (stemming.py), as the distribution
-rouge-score does it.
+digits; those of more than three characters are stemmed, as in the distribution rouge-score.
 """
 
 import json
@@ -42,11 +41,8 @@ class ScoringUnavailable(KintsugiError):
 
 
 def measure_constraint(constraint: Constraint, now: Rows, reference: Rows | None) -> float:
-    """Similarity of a table `now` with what a constraint asks of it.
-
-    `reference` is the same table at the moment of the milestone that the constraint names; None
-    where it names none. Raises ScoringUnavailable.
-    """
+    """Return how similar table `now` is to what a constraint asks. `reference` is the table at the
+    moment of the milestone that the constraint names; else None. Raise ScoringUnavailable."""
     return _RELATIONS[constraint.relation](constraint, now, reference or ())
 
 
@@ -55,7 +51,7 @@ def _measure_snapshot(constraint: Constraint, now: Rows, _: Rows) -> float:
 
 
 def _measure_addition(constraint: Constraint, now: Rows, reference: Rows) -> float:
-    """0 unless every row of the reference is still there; what is there beside them is compared."""
+    """Compare the rows beside the reference's; return 0 if one of the reference is missing."""
     if not all(row in now for row in reference):
         return 0.0
     return _measure_rows(constraint, [row for row in now if row not in reference], constraint.rows)
@@ -76,7 +72,7 @@ def _measure_guardrail(_: Constraint, now: Rows, reference: Rows) -> float:
 
 
 def _measure_dependent(constraint: Constraint, now: Rows, reference: Rows) -> float:
-    """The best over the values of the reference's call, each filled into the target."""
+    """Return the best similarity over the reference call's values, filled into the target."""
     if len(now) != 1 or len(reference) != 1 or constraint.extractor is None:
         return 0.0
     fill = _fill_trace if constraint.fill_to == "tool_trace" else _fill_content
@@ -91,8 +87,7 @@ def _measure_dependent(constraint: Constraint, now: Rows, reference: Rows) -> fl
 
 
 def _fill_trace(row: Row, values: Mapping[str, Any]) -> Row:
-    """The values as arguments of each call that the target allows: once over its own, once
-    under."""
+    """Return the row with `values` over, and again under, the arguments of its allowed calls."""
     filled = []
     for call in parse_traces(row.get("tool_trace")):
         for arguments in ({**call["arguments"], **values}, {**values, **call["arguments"]}):
@@ -101,7 +96,7 @@ def _fill_trace(row: Row, values: Mapping[str, Any]) -> Row:
 
 
 def _fill_content(row: Row, values: Mapping[str, Any]) -> Row | None:
-    """None where the target asks for a value that there is not."""
+    """Return the row with its content filled; None where the target asks for a missing value."""
     try:
         return {**row, "content": str(row["content"]).format(**values)}
     except (KeyError, IndexError, ValueError, AttributeError):
@@ -119,7 +114,6 @@ _RELATIONS: Final[Mapping[Relation, Callable[[Constraint, Rows, Rows], float]]] 
 
 
 def _measure_rows(constraint: Constraint, rows: Rows, targets: Rows) -> float:
-    """The geometric mean of the similarities of rows and targets, assigned one to one."""
     known = ROW_COLUMNS if constraint.table == CONVERSATION else COLUMNS[constraint.table]
     if len(rows) != len(targets) or any(set(target) - set(known) for target in targets):
         return 0.0
@@ -132,13 +126,12 @@ def _measure_rows(constraint: Constraint, rows: Rows, targets: Rows) -> float:
 
 
 def can_assign_rows() -> bool:
-    """Whether constraints with several target rows can be measured: scipy is an extra."""
+    """Return whether constraints with several target rows can be measured: scipy is an extra."""
     return find_spec("scipy") is not None
 
 
 def _assign(costs: Sequence[Sequence[float]]) -> float:
-    """The mean cost of the cheapest assignment, by the Hungarian algorithm; infinite where every
-    assignment has an infinite cost. Raises ScoringUnavailable."""
+    """Return the mean cost of the cheapest assignment, or infinity. Raise ScoringUnavailable."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
@@ -155,7 +148,6 @@ def _assign(costs: Sequence[Sequence[float]]) -> float:
 
 
 def _cost(constraint: Constraint, row: Row, target: Row) -> float:
-    """The mean of the columns' -log similarities."""
     total = 0.0
     for column, value in target.items():
         measure = constraint.columns.get(column, _EXACT)
@@ -167,7 +159,7 @@ def _cost(constraint: Constraint, row: Row, target: Row) -> float:
 
 
 def measure_column(measure: Measure, column: str, actual: Any, target: Any) -> float:
-    """Similarity of one value with the target's."""
+    """Return the similarity of a value with the target's."""
     if measure.name == "any":
         return 1.0
     if measure.name == "tool_trace":
@@ -186,7 +178,7 @@ def measure_column(measure: Measure, column: str, actual: Any, target: Any) -> f
 
 
 def _as_text(value: Any) -> Any:
-    """A value, with an empty text for none: as the original compares tables with gaps."""
+    """Return a value, with an empty text for none: as the original compares tables with gaps."""
     return "" if value is None else value
 
 
@@ -195,8 +187,8 @@ def _says_number(text: str, target: str) -> bool:
 
 
 def _matches_trace(measure: Measure, actual: Trace | None, target: Any) -> bool:
-    """Whether a call is one of those that the target allows; arguments that it does not name are
-    free. A target with `holds` asks that the result is this value, or has it anywhere."""
+    """Return whether the target allows a call; unnamed arguments are free. With `holds`, the
+    result must be or have this value."""
     return actual is not None and any(
         call["tool_name"] == actual.name
         and all(
@@ -233,12 +225,12 @@ def _load_traces(text: str) -> list[dict[str, Any]]:
 
 
 def parse_traces(target: Any) -> list[dict[str, Any]]:
-    """The calls that a target allows: `{"tool_name", "arguments"}`, or a list of them, as JSON."""
+    """Return a target's allowed calls from JSON: `{"tool_name", "arguments"}` or a list."""
     return _load_traces(target) if isinstance(target, str) else []
 
 
 def measure_rouge_l(target: Any, prediction: Any) -> float:
-    """ROUGE-L F-measure of two texts."""
+    """Return the ROUGE-L F-measure of two texts."""
     return _rouge_l(str(target), str(prediction)[-_LONGEST:])
 
 
@@ -262,7 +254,6 @@ def _split(text: str) -> list[str]:
 
 
 def _count_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest common subsequence."""
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0

@@ -6,9 +6,9 @@
     environment -> agent     one row per answer, with the trace of a call that did not fail
     user -> environment      the user ends the conversation
 
-What comes after 30 rows counts no more, because the original's conversations end there. Calls of
-one message have all taken effect with the first of their answers. The tables come from making the
-calls again on a fresh state, so a transcript is enough, wherever it was recorded.
+Rows after the opening and 30 more do not count, as in the original. Calls of one message have all
+taken effect with the first of their answers. The tables come from making the calls again on a fresh
+state, so a transcript is enough.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class Trace:
 
     name: str
     arguments: dict[str, Any]
-    """With the defaults of those that were left out."""
+    """Arguments with the defaults of those that were left out."""
     result: Any
 
 
@@ -79,7 +79,7 @@ class Recording:
                 self._add(message)
 
     def read_table(self, snapshot: Snapshot, table: str) -> tuple[Row, ...]:
-        """The rows of a table at a moment; of the conversation, its one row."""
+        """Return the rows of a table at a moment; of the conversation, its one row."""
         if table == CONVERSATION:
             return (
                 {
@@ -132,7 +132,6 @@ class Recording:
 
 
 def _write_call(call: ToolCall) -> str:
-    """A call as the content of its row: its name, and its arguments where they can be written."""
     arguments = call.arguments
     if isinstance(arguments, str):
         return f"{call.name}({arguments})"

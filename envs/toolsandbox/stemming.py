@@ -1,9 +1,8 @@
 """Porter's stemmer (M. F. Porter, An algorithm for suffix stripping, Program 14(3), 1980), in the
-variant of the distribution nltk that rouge-score uses, with which ToolSandbox compares texts.
+variant of the distribution nltk that rouge-score and so ToolSandbox uses.
 
 The variant differs in a few irregular words, in `y` (`days` is `day`), in short words in `-ies` and
-`-ied`, and in `-fully` and `-logy`. The library itself is not used because importing it takes
-seconds and brings numpy and scipy; equality is tested on the words of this project's documents.
+`-ied`, and in `-fully` and `-logy`. The library takes seconds to import and brings numpy and scipy.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,8 +37,7 @@ _IRREGULAR: Final = {
 
 
 def stem(word: str) -> str:
-    """The stem of a word in lower case; one of at most two letters, or of more than 50, is its
-    own."""
+    """Return a lower-case word's stem; a word of at most two letters, or over 50, is its own."""
     return _stem(word) if len(word) <= _LONGEST else word
 
 
@@ -63,7 +61,7 @@ def _is_consonant(word: str, place: int) -> bool:
 
 @lru_cache(maxsize=16_384)
 def _measure(text: str) -> int:
-    """m in Porter's [C](VC)^m[V]: how often a consonant follows a vowel."""
+    """Return Porter's m in [C](VC)^m[V]: how often a consonant follows a vowel."""
     kinds = [_is_consonant(text, place) for place in range(len(text))]
     return sum(not first and second for first, second in pairwise(kinds))
 
@@ -85,8 +83,7 @@ def _ends_double(word: str) -> bool:
 
 
 def _ends_cvc(word: str) -> bool:
-    """Whether it ends in consonant, vowel, consonant, the last none of w, x and y; in the variant
-    also a word of a vowel and a consonant."""
+    """Return whether a word ends in consonant, vowel, consonant (not w, x, y), or is a VC word."""
     if len(word) == 2:
         return not _is_consonant(word, 0) and _is_consonant(word, 1)
     return (
@@ -99,7 +96,7 @@ def _ends_cvc(word: str) -> bool:
 
 
 def _apply(word: str, rules: Sequence[_Rule]) -> str:
-    """The first rule whose suffix fits decides, whether its condition holds or not."""
+    """Apply the first rule whose suffix fits; if its condition fails, change nothing."""
     for suffix, replacement, holds in rules:
         if word.endswith(suffix):
             rest = word[: len(word) - len(suffix)]

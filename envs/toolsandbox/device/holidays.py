@@ -29,8 +29,8 @@ _JUNETEENTH: Final = 2021
 
 @lru_cache(maxsize=128)
 def list_holidays(year: int) -> tuple[tuple[date, str], ...]:
-    """(day, name) of a year's holidays, in order. One on a Saturday or Sunday is observed on the
-    Friday before or the Monday after as well."""
+    """Return (day, name) of a year's holidays in order. One on a Saturday or Sunday is observed on
+    the Friday before or the Monday after as well."""
     days: list[tuple[date, str]] = []
     for name, month, day in _FIXED:
         if name.startswith("Juneteenth") and year < _JUNETEENTH:

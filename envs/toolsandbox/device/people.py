@@ -139,10 +139,8 @@ class PeopleTools(SettingTools):
         return message_id
 
     def replace_row(self, table: str, column: str, row_id: str, given: dict[str, Any]) -> None:
-        """Change what is given (not None) of the row with this id; it becomes the last one.
-
-        Raises ToolError where nothing is given, or not exactly one row has the id.
-        """
+        """Change the given values (not None) of the row with this id; it becomes the last one.
+        Raise ToolError where nothing is given, or not exactly one row has the id."""
         changes = {name: value for name, value in given.items() if value is not None}
         if not changes:
             raise ToolError(f"nothing to change is given; give one of {', '.join(given)}")
@@ -154,7 +152,7 @@ class PeopleTools(SettingTools):
         self.database.remove(table, keys[0])
 
     def remove_rows(self, table: str, column: str, row_id: str) -> None:
-        """Remove every row with this id. Raises ToolError where there is none."""
+        """Remove every row with this id. Raise ToolError where there is none."""
         keys = find_keys(self.database, table, column, row_id)
         if not keys:
             raise ToolError(f"no entry has the {column} {row_id[:60]!r}")

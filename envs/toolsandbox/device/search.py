@@ -27,10 +27,7 @@ class Criterion(NamedTuple):
 
 
 def find_rows(rows: Iterable[Row], criteria: Iterable[Criterion]) -> list[Row]:
-    """The rows that meet all criteria; after a search by likeness the likest first.
-
-    Raises ToolError where no criterion has a value.
-    """
+    """Return the rows that meet all criteria, the likest first. Raise ToolError for no values."""
     asked = [criterion for criterion in criteria if criterion.value is not None]
     if not asked:
         raise ToolError("a search needs at least one argument")
@@ -63,8 +60,8 @@ def _select_alike(rows: list[Row], criterion: Criterion) -> list[Row]:
 
 
 def measure_likeness(query: str, text: str) -> float:
-    """Likeness of two texts between 0 and 100, without regard to case and punctuation. Of the query
-    its first 1,000 characters count."""
+    """Return the likeness of two texts, 0 to 100, without regard to case and punctuation. Only the
+    query's first 1,000 characters count."""
     return _measure_likeness(query[:_LONGEST], text)
 
 

@@ -6,7 +6,7 @@ from envs.tools import ToolError, Toolset, read, write
 from envs.toolsandbox.device.state import edit_setting, read_setting
 
 _SERVICES = ("cellular", "wifi", "location_service")
-"""What cannot be on in low battery mode."""
+"""Services that cannot be on in low battery mode."""
 
 _NAMES = {
     "cellular": "cellular service",
@@ -67,12 +67,12 @@ class SettingTools(Toolset):
         self._switch_service("wifi", on)
 
     def is_on(self, name: str) -> bool:
-        """Whether a switch is on."""
+        """Return whether a switch is on."""
         state: bool = read_setting(self.database)[name]
         return state
 
     def locate(self) -> dict[str, float]:
-        """Where the device is. Raises ToolError while the location service is off."""
+        """Return where the device is. Raise ToolError while the location service is off."""
         self.require("location_service")
         row = read_setting(self.database)
         return {"latitude": row["latitude"], "longitude": row["longitude"]}

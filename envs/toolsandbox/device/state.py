@@ -4,8 +4,8 @@
     CONTACT, MESSAGING, REMINDER    rows in the order in which they came
     DEVICE     the time, what the agent may call, and how many rows were ever added
 
-Table and column names are ToolSandbox's, because its scenarios name them. A row's key in a table is
-its number: rows may share an id, as some of the original's messages do.
+Table and column names are those of ToolSandbox's scenarios. A row's key in a table is its number:
+rows may share an id, as some of the original's messages do.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,8 +57,7 @@ Row = dict[str, Any]
 def build_tables(
     rows: Mapping[str, Sequence[Mapping[str, Any]]], now: float, tools: Iterable[str]
 ) -> Tables:
-    """Tables from rows by table. `now` is the POSIX time in seconds; `tools` are those that the
-    agent may call."""
+    """Return tables from rows. `now` is in POSIX seconds; `tools` are those the agent may call."""
     tables: Tables = {
         name: {_key(place): dict(row) for place, row in enumerate(rows.get(name, ()))}
         for name in COLUMNS
@@ -68,31 +67,31 @@ def build_tables(
 
 
 def read_rows(database: Database, table: str) -> list[Row]:
-    """The rows of a table, in order."""
+    """Return the rows of a table, in order."""
     records = database[table]
     return [records[key] for key in sorted(records)]
 
 
 def read_setting(database: Database) -> Row:
-    """The one row of the settings."""
+    """Return the one row of the settings."""
     row: Row = database[SETTING][_key(0)]
     return row
 
 
 def edit_setting(database: Database) -> Row:
-    """The one row of the settings, to be changed."""
+    """Return the one row of the settings, to be changed."""
     row: Row = database.edit(SETTING, _key(0))
     return row
 
 
 def read_time(database: Database) -> float:
-    """The time, as POSIX seconds."""
+    """Return the time, as POSIX seconds."""
     now: float = database[DEVICE]["clock"]["now"]
     return now
 
 
 def make_id(database: Database, table: str) -> str:
-    """A new id for a row of a table: a function of how many ids were made before."""
+    """Return a new id for a row of a table: a function of how many ids were made before."""
     clock = database.edit(DEVICE, "clock")
     clock["added"] += 1
     return str(uuid5(NAMESPACE_URL, f"{table} {clock['added']}"))
@@ -105,7 +104,7 @@ def append_row(database: Database, table: str, row: Row) -> None:
 
 
 def find_keys(database: Database, table: str, column: str, value: Any) -> list[str]:
-    """The keys of the rows that have this value in this column, in order."""
+    """Return the keys of the rows that have this value in this column, in order."""
     return sorted(key for key, row in database[table].items() if row[column] == value)
 
 

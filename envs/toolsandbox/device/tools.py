@@ -1,12 +1,10 @@
-"""All tools of the device: ToolSandbox's names, arguments and dependencies, in our own code.
+"""All tools of the device: ToolSandbox's names, arguments and dependencies, in our own code. A task
+allows some of them; the others do not exist for its agent. A result is shown as Python writes it.
+Schemas have the names, types and required arguments of the published ones, with our descriptions.
 
-A task allows some of them; any other does not exist for its agent. What a tool returns is shown as
-Python writes it, as in the original. Schemas have the names, types and required arguments of the
-published ones; descriptions are ours.
-
-Differences from the original: the clock stands still, and its zone is UTC; ids are a function of
-the order in which rows are added; the network's answers come from tables (world.py, holidays.py);
-calls of one message run in their order, and not in every order.
+Differences from the original: the clock stands still, in UTC; ids follow from the order in which
+rows are added; the network's answers come from tables (world.py, holidays.py); calls of one message
+run in their order only.
 """
 
 import math
@@ -146,7 +144,7 @@ class ToolSandboxTools(NetworkTools):
     """The whole device; `call` knows only the tools that the task allows."""
 
     value: Any = None
-    """What the last tool returned, before it was written out."""
+    """Value of the last tool, before it was written out."""
 
     @generic
     def calculate_lat_lon_distance(
@@ -227,7 +225,7 @@ class ToolSandboxTools(NetworkTools):
 
     @classmethod
     def schemas(cls) -> list[dict[str, Any]]:
-        """Every tool in OpenAI's function format, with the types of the published schemas."""
+        """Return every tool in OpenAI's format, with the types of the published schemas."""
         return [_publish(schema) for schema in super().schemas()]
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
@@ -238,14 +236,13 @@ class ToolSandboxTools(NetworkTools):
         return super().call(name, arguments)
 
     def render(self, value: Any) -> str:
-        """What the agent reads: the value as Python writes it."""
+        """Return what the agent reads: the value as Python writes it."""
         self.value = value
         return repr(value)
 
     @classmethod
     def complete(cls, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call as a trace has them: with the defaults of those that were left
-        out and have one."""
+        """Return a call's arguments as a trace has them, with the defaults of those left out."""
         return {**copy_json(_read_defaults(name)), **arguments}
 
 
@@ -311,7 +308,7 @@ def _find_nearest(latitude: float, longitude: float) -> Place | None:
 
 
 def _estimate_distance(latitude: float, longitude: float, place: Place) -> float:
-    """Kilometres from a point to a place, on a sphere (haversine formula)."""
+    """Return the kilometres from a point to a place, on a sphere (haversine formula)."""
     north, other = math.radians(latitude), math.radians(place.latitude)
     east = math.radians(longitude - place.longitude)
     half = math.sin((north - other) / 2) ** 2

@@ -86,10 +86,8 @@ UNITS: Final[Mapping[str, Unit]] = {
 
 
 def convert(amount: float, from_unit: str, to_unit: str) -> float:
-    """Convert an amount. Raises ToolError for an unknown unit, and for two of different dimensions.
-
-    An affine map: (amount · factor + offset - offset') / factor'.
-    """
+    """Convert an amount: (amount · factor + offset - offset') / factor'. Raise ToolError for an
+    unknown unit, and for two of different dimensions."""
     source, target = _find_unit(from_unit), _find_unit(to_unit)
     if source.dimension != target.dimension:
         raise ToolError(
@@ -102,7 +100,7 @@ def convert(amount: float, from_unit: str, to_unit: str) -> float:
 
 _PLURAL: Final = re.compile(r"(?<=[a-z])s(?=_|$)")
 _PLURALS_IN_ES: Final = {"inche": "inch"}
-"""What is left of plurals in -es."""
+"""Singulars of plurals in -es whose s was cut off."""
 
 
 def _find_unit(name: str) -> Unit:

@@ -1,9 +1,6 @@
 """What the network tools know: tables that never change, so that an answer follows from the call.
-
-Coordinates, symbols and addresses are those of real places and companies, to the accuracy of a
-map; phone numbers (but Apple Park's), prices, rates and weather are made up. Currencies are the
-commonest of ISO 4217.
-"""
+Coordinates, symbols and addresses are real, to the accuracy of a map; phone numbers (but Apple
+Park's), prices, rates and weather are made up. Currencies are the commonest of ISO 4217."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -220,7 +217,7 @@ class Weather:
 
 
 def forecast(place: Place, day: date) -> Weather:
-    """The weather: warmer in summer and towards the equator, else as a hash of place and day."""
+    """Return weather, warmer in summer and towards the equator, else by a hash of place and day."""
     drawn = sha256(f"{place.name} {place.latitude} {day.isoformat()}".encode()).digest()
     summer = 1 - abs(day.timetuple().tm_yday - 200) / 183
     mean = 30 - abs(place.latitude) / 2 + 12 * (summer - 0.5) + drawn[0] % 9 - 4
