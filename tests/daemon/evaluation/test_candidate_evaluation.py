@@ -408,7 +408,8 @@ class Ruled(Shop):
 def test_where_the_rules_of_a_kind_change_a_candidate_is_evaluated_anew(
     large: App, base: Path, unchanged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded(monkeypatch, target=(0.4, 0.9), other=(0.99, 0.99))
+    # The digest has the temporary path in it, so the draws differ from run to run.
+    recorded(monkeypatch, target=(0.2, 0.9), other=(1.0, 1.0))
     place = tmp_path / "ruled.py"
     place.write_text(f"KINDS = {OWN_KINDS}\n{RULED}")
     agent = RECORDED.model_copy(update={"environment": str(place), "checkpoint": str(base)})
