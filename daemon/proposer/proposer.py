@@ -128,6 +128,7 @@ class ClientPlaces:
         return not self._left or self._left[self._part[rollout]] > 0
 
     def take(self, rollout: str) -> None:
+        """Use a place of this failure's key."""
         if self._left:
             self._left[self._part[rollout]] -= 1
 
