@@ -1,17 +1,10 @@
-"""A finished cycle's cost and gain: minutes, rollouts, GPU-hours, and hours per point.
+"""A finished cycle's minutes, rollouts, GPU-hours and hours per point, from its events.
 
-    read_cost(connection, settings, row)
-
-All of it follows from the times and reports of events. A stage lasts from the last stage's event to
-its own; the last begun stage lasts until the cycle ended:
-
-    diagnose   propose   stage      canary
-    direct     train     evaluate
-
-Hours per point divide the hours of all stages but `canary`, which keeps no machine busy, by the
-gate's points of pass^1. They count only for a promoted adapter. In a cycle with branches, `train`
-includes the members' evaluation, and `stage` and `evaluate` are the version's. Not covered: the
-GPUs that a job really used; today's settings give their number.
+A stage lasts from the event of the stage before to its own; the last begun stage lasts until the
+cycle ended. Hours per point divide the hours of all stages but `canary`, which keeps no machine
+busy, by the gate's points of pass^1. They count only for a promoted adapter. In a cycle with
+branches, `train` includes the members' evaluation, and `stage` and `evaluate` are the version's.
+Not covered: the GPUs that a job really used; today's settings give their number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

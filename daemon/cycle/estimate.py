@@ -1,9 +1,5 @@
 """Estimate a planned cycle from the finished cycles and jobs of the same home.
 
-    history = read_history(connection, settings, alias, base)
-    estimate(history, planned, gpus)
-    read_job_budget(connection, settings, pair, now).find_refusal(requested)
-
 Minutes of writing and evaluation are medians over the agent's finished cycles on this base, else
 over other agents'. Minutes of training follow from the median rate of earlier jobs. Values that no
 earlier cycle shows are None, and `unknown` gives the reasons.

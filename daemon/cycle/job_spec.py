@@ -1,8 +1,5 @@
 """A cycle's job: a spec from settings, agent and pools of tasks. Pure.
 
-    spec = build_job_spec(settings.training, agent, job=..., base=..., pools=pools)
-    name_capability(pools, kind)     the name of its adapter's capability
-
 Guarantee: the spec fixes everything that the result depends on; draws follow from the job's id, so
 a repeated request is the same.
 """

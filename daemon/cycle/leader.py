@@ -1,12 +1,8 @@
 """The role `schedule`: one process leads, begins cycles and advances them.
 
-    leader = Leader(app, author)
-    leader.tick()     one look at every agent
-
 A tick holds the lease, takes each agent's next steps (scheduler.py, state_machine.py), and appends
-under ids of the cycle with the leader's epoch. The author (planner.py) writes directives and tasks.
-Guarantee: the next tick completes one that was cut short, or done twice, and it counts once. Not
-covered: the role `work` (daemon/roles/worker.py).
+under ids of the cycle with the leader's epoch. Guarantee: the next tick completes one that was cut
+short, or done twice, and it counts once. Not covered: the role `work` (daemon/roles/worker.py).
 """
 
 from collections import Counter

@@ -1,8 +1,5 @@
 """Tell why each agent's next cycle does not begin yet.
 
-    read_facts(connection, settings, pair, now)   the input of `scheduler.decide`
-    read_outlooks(connection, settings, now)      the outlook of each agent, for display
-
 Calls the leader's pure functions (scheduler.py, state_machine.py) on the same tables.
 """
 

@@ -1,12 +1,11 @@
 """The adapter that a cycle's job trains on from: the incumbent, or a rejected candidate.
 
-A candidate may be rejected because its tasks were too few to show its gain, or because it lost on
-one kind and gained on others. The next job continues it if the newest job left it, its targets
-gained on the whole, its incumbent still answers, and it never answered a session. A candidate worse
-at a kind must also be shown not to be worse over all tasks; the job replays its losses
-(siblings.py). After `MOST_TRIES` rejected candidates in a row, the job continues the incumbent, so
-chains of chance gains end. Every candidate meets the incumbent on fresh tasks, so this promotes no
-more by chance.
+A candidate may be rejected for too few tasks, or for a loss on one kind beside gains. The next job
+continues it if the newest job left it, its targets gained on the whole, its incumbent still
+answers, and it never answered a session. A candidate worse at a kind must also be shown not to be
+worse over all tasks; the job replays its losses (siblings.py). After `MOST_TRIES` rejected
+candidates in a row, the job continues the incumbent, so chains of chance gains end. Every candidate
+meets the incumbent on fresh tasks, so this promotes no more by chance.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -1,12 +1,9 @@
 """A dry run of an agent's next cycle that appends nothing.
 
-    plan = plan_cycle(app, alias, engines)
-
-The planner of the real cycle writes directive and tasks from copies of the round's tables
+The real planner writes directive and tasks from copies of the round's tables
 (consumers/diagnosis/preview.py) under the next cycle's id, so it draws the same. A configured
 analyzer is asked, and with `engines` the answering policy plays the tasks, unrecorded. Rules and
 templates replace `models.proposer`, which would cost tokens and write others in the cycle.
-
 Guarantee: no event is appended and no shared table written. It runs with or without the roles. Not
 covered: later rollouts, and other answers of the policy.
 """

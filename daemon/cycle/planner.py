@@ -1,9 +1,5 @@
 """The leader's writing: the Controller's directive, the Proposer's tasks, and their jobs.
 
-    author = CyclePlanner(app)
-    author.write_directive(cycle)   DirectiveWritten (controller/)
-    author.propose_tasks(cycle)     tasks, rejections and requests of jobs (proposer/, job_spec.py)
-
 Guarantee: the events follow from the tables of one moment and the cycle's id. A restarted leader,
 or another one, writes the same events under the same ids (but for an analyzer's words).
 """

@@ -1,9 +1,4 @@
-"""When a cycle is due: a pure function of the tables and the time.
-
-    decide(facts, settings, now)          Due, or NotDue with the missing conditions
-    not_due_without_environment(alias)    the same of an agent with unplayable tasks
-
-Triggers:
+"""When a cycle is due: a pure function of the tables and the time. Triggers:
 
     operator    a person's request (kintsugi cycle start); only obstacles hold it back
     cron        a point of the schedule has passed since the last cycle began; missed ones are one
@@ -13,10 +8,9 @@ Triggers:
 
 Obstacles: an open cycle of the agent, the cool-down after the last, too few new failures, and the
 day's budget of job minutes. Hysteresis: each fruitless cycle in a row multiplies the cool-down and
-the needed counts by `scheduler.backoff`; a promotion resets them. An agent without an executable
-environment has no cycles, so nothing is counted for it.
-
-Source of the triggers: SENTINEL, arXiv 2606.12908, section 3; docs/loop.md has ours.
+the needed counts by `scheduler.backoff`; a promotion resets them. Agents without an executable
+environment have no cycles. Source of the triggers: SENTINEL, arXiv 2606.12908, section 3;
+docs/loop.md has ours.
 """
 
 from collections.abc import Iterator

@@ -1,30 +1,24 @@
 """A cycle as a process manager: a pure function from the log to the next step.
 
-    next_step(state)        the next step of a cycle, or how it ended
-    list_due_steps(state)   the same, and of a cycle with several jobs each one's
-
-    step        role       who takes it
-    DIAGNOSE    schedule   leader.py appends the end of the round
-    DIRECT      schedule   planner.py: the Controller writes a directive
-    PROPOSE     schedule   planner.py: the Proposer writes tasks, job_spec.py the job
+    step        role       module
+    DIAGNOSE    schedule   leader.py
+    DIRECT      schedule   planner.py (controller/)
+    PROPOSE     schedule   planner.py (proposer/), job_spec.py
     TRAIN       work       jobs/training_runs.py
-    STAGE       work       worker.py: serving/staging.py
-    EVALUATE    work       worker.py: evaluation/candidate_evaluation.py
-    CHOOSER     schedule   planner.py: a job that teaches the chooser of a version with members
-    COMPOSE     work       worker.py: members that passed become a version
-    ROUTE       work       worker.py: serving/publisher.py
+    STAGE       work       worker.py (serving/staging.py)
+    EVALUATE    work       worker.py (evaluation/candidate_evaluation.py)
+    CHOOSER     schedule   planner.py
+    COMPOSE     work       worker.py
+    ROUTE       work       worker.py (serving/publisher.py)
     WATCH       work       serving/canary_monitor.py
     an end      schedule   leader.py
 
-`views.read_next_step` reads the tables and asks here. If the incumbent of a gate was replaced
-before the adapter was routed, the adapter is evaluated again, up to `MOST_GATES` gates.
-
-Each branch of a cycle needs TRAIN, STAGE and EVALUATE until it passed or is out. When all are
-settled, those that passed become a version with members, which takes the steps of an adapter. The
-gate of a member is never repeated: the version's own gate follows.
-
-Guarantee: the log is the only memory. Each step ends in an event and may be taken twice, also by
-two processes at once, because ids follow from the cycle.
+If the incumbent of a gate was replaced before the adapter was routed, the adapter is evaluated
+again, up to `MOST_GATES` gates. Each branch of a cycle needs TRAIN, STAGE and EVALUATE until it
+passed or is out. Those that passed become a version with members, which takes the steps of an
+adapter. The gate of a member is never repeated: the version's own gate follows. Guarantee: the log
+is the only memory. Each step ends in an event and may be taken twice, also by two processes at
+once, because ids follow from the cycle.
 """
 
 from collections.abc import Mapping, Sequence

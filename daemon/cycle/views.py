@@ -1,9 +1,5 @@
 """Read the next step of an open cycle from the tables (rule: state_machine.py).
 
-    read_next_step(connection, settings, cycle, pair)   the cycle's state and next step
-    read_due_steps(connection, settings, cycle, pair)   the same, with each branch's step
-    read_step(connection, settings, cycle)              the next step as text, for display
-
 All callers ask within one `database.read_transaction`, so they agree about a cycle.
 """
 

@@ -1,16 +1,9 @@
-"""The role `work` for open cycles, from a job's adapter to its first sessions.
-
-    CycleWorker(app, fleet, runner).advance(Breaks())   repeatedly
-
-    stage       every replica loads and proves it
-    evaluate    it plays beside the incumbent, in a process of its own, and the gate decides
-    compose     the adapters of branches that passed become a version with members
-    route       it gets the first of `canary.shares`
+"""The role `work` for open cycles, from a job's adapter to its first sessions: stage it, evaluate
+it in a process of its own, compose members, and route it with the first of `canary.shares`.
 
 Level-triggered: each round takes the next step by the tables (state_machine.py), so an interrupted
 one is made up for. Failed steps are reported and tried again; an adapter that can never be staged
-is rejected with the reason. Not covered: the job (jobs/training_runs.py), and live traffic
-(serving/canary_monitor.py).
+is rejected with the reason.
 """
 
 from collections.abc import Callable, Iterator

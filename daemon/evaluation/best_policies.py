@@ -1,7 +1,5 @@
 """The best policy ever of each kind of task, by the reports of passed gates. Pure.
 
-    find_best(promotions, incumbent, kinds)     kind -> its best policy, if not the incumbent
-
 Each promotion was measured against its incumbent, and against a kind's best policy if that was
 another. The first best is the base. Another replaces it when the lower 95 % bound of their
 difference, chained along the promotions with variances added, is above 0. The estimate alone would

@@ -1,10 +1,9 @@
-"""BFCL's multi-turn categories for any endpoint, as a table of the paper's rows.
+"""BFCL's multi-turn categories for any endpoint, as a table of the paper's rows (Structured
+Reflection, arXiv 2509.18847, table 1).
 
-A category is a split of the environment `bfcl` in FC mode, played and recorded like any evaluation
-(run.py), so a killed run continues. The official verdict is the part `TURNS`; BFCL judges a case
-that was cut off in its last turn by the calls until then. The strict verdict is the rollout's
-success, which also needs `ABSTENTION` and a regular ending. Source of the table: Structured
-Reflection, arXiv 2509.18847, table 1.
+A category is a split of the environment `bfcl` in FC mode, and an evaluation (run.py). The official
+verdict is the part `TURNS`; BFCL judges a case that was cut off in its last turn by the calls until
+then. The strict verdict also needs `ABSTENTION` and a regular ending.
 """
 
 from collections import Counter

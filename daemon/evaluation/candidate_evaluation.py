@@ -1,31 +1,22 @@
 """The unattended evaluation of a candidate up to the gate (role `work`).
 
-    for told in CandidateEvaluation(app, runner, agent, row, incumbent).advance(): ...   repeatedly
-
     pilot       the incumbent alone plays a few tasks of every kind, to plan the sizes
     look 1      both play so many fresh tasks; the gate decides
-    look 2 ...  more tasks of the undecided kinds, until there are no more
+    look 2 ...  more tasks of the undecided kinds, until there are no more; then open means rejected
 
 A candidate is judged on the tasks that its cycle wrote (targets.py), else on its own kind or its
-members'. A version with members is judged as a whole: its chooser's errors count. If another policy
-was ever better at a kind than the incumbent (best_policies.py), it plays the kind's tasks too,
-unless the gate has rejected the candidate already. A candidate that was rewarded for repairs also
-plays a slice of tasks that begin behind a refused call.
+members'. A version with members is judged as a whole: its chooser's errors count. The candidate of
+a branch is judged on its targets' kinds; the others, which are not sent to it, are only reported.
+If another policy was ever better at a kind than the incumbent (best_policies.py), it plays the
+kind's tasks too, unless the gate has rejected the candidate already. A candidate that was rewarded
+for repairs also plays a slice of tasks that begin behind a refused call.
 
-Each trial (trial.py) outlives the worker. The tasks follow from candidate, incumbent and targets,
-with seeds that training never uses, so a restarted process plays the same ones. Rollouts and gate
-reports are events. The last look rejects a candidate with anything still unproven.
-
-The candidate of a branch is judged on its targets' kinds; the other kinds are reported and reject
-nothing, since they are not sent to it.
-
-One model plays the users of both sides. While its endpoint cannot be reached, has no tokens left,
-or the agent's checkpoint is wrong, the evaluation waits (gate_waits.py). Trials with its faults
-have no verdict. If the candidate has more of them than the incumbent by more than chance, the
-surplus counts as failed (`fail_surplus` in gate/pairs.py; ADR 0076).
-
-A candidate is evaluated again, on fresh tasks, after a change of its incumbent, of its users or of
-its tasks' rules: the digest covers all three. Trials that play with those before are stopped.
+Each trial (trial.py) outlives the worker. Its tasks follow from candidate, incumbent and targets,
+with seeds that training never uses. One model plays the users of both sides; while it or the
+agent's checkpoint is missing, the evaluation waits (gate_waits.py). Trials with the users' faults
+have no verdict, and a candidate's surplus of them beyond chance counts as failed (`fail_surplus` in
+gate/pairs.py; ADR 0076). After a change of incumbent, users or rules, all in the digest, the
+candidate is evaluated again on fresh tasks, and the old trials are stopped.
 
 Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
 A candidate that cannot be played is rejected, with the reason.

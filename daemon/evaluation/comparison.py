@@ -4,13 +4,11 @@
     asyncio.run(play(app, environment, comparison, means, told))        played and recorded
     judged = judge(app, comparison, settings, act)                      two events
 
-Both play at one engine at the same time, task by task, so a slow engine slows both. Tasks are drawn
-anew for each evaluation, from seeds that training never uses; a killed command continues with the
-same draw. If users may err, a task counts by the trials with verdicts of both, and a surplus of the
-candidate's unjudged trials beyond chance counts as failed.
-
-Guarantee: the gate reads the verdicts in the tables, of rollouts whose ids follow from the
-comparison, as the decision's does. Not covered: a killed attempt's tokens count as the mean.
+Both play at one engine at the same time, so a slow engine slows both. Tasks are drawn anew for each
+evaluation, from seeds that training never uses; a killed command continues its draw. If users may
+err, a task counts by the trials with verdicts of both, and a surplus of the candidate's unjudged
+trials beyond chance counts as failed. Guarantee: the gate reads the verdicts in the tables, and all
+ids follow from the comparison. Not covered: a killed attempt's tokens count as the mean.
 """
 
 import asyncio

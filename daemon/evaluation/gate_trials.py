@@ -1,11 +1,5 @@
-"""Advance a gate's trials, for adapters of any role.
-
-    trials = GateTrials(app, runner, row, checkpoint, user)
-    is_over = yield from trials.advance(job, f"trial {job}", start)
-
-A trial outlives the worker, and an interrupted attempt is repeated. A wrong setting makes it wait
-(gate_waits.py).
-"""
+"""Advance a gate's trials, for adapters of any role. A trial outlives the worker, an interrupted
+attempt is repeated, and a wrong setting makes it wait (gate_waits.py)."""
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path

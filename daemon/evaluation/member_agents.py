@@ -1,10 +1,5 @@
-"""Agents of a version with members: its chooser names the member that plays an episode.
-
-    agents = MemberAgents(choose, make_member)     for Setup.agent
-    agents.choices[task, seed]                       the member of an episode
-
-It is asked before the first answer. The base plays if it is in doubt, or fails.
-"""
+"""Agents of a version with members: before an episode's first answer, its chooser names the member
+that plays it. The base plays if the chooser is in doubt, or fails."""
 
 from collections.abc import Awaitable, Callable, Sequence
 

@@ -1,17 +1,11 @@
 """A program that plays a plan in chunks and stores each before the next.
 
-    return run_program(NAME, description, arguments, Plan, play)
-    journal = ChunkJournal(folder, plan.digest, items)
-    journal.fill(chunks, prepare)      play the missing chunks
-    journal.read()
-
-stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}` or `{"outcome": "failed",
-"reason": ...}`, with `setting` if one is at fault. Exit codes: 0, 1, and 2 for an unreadable plan.
+stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}` or
+`{"outcome": "failed", "reason": ...}`, with `setting` if one is at fault. Exit codes: 0, 1, and 2
+for an unreadable plan. Guarantee: a killed program plays only its unfinished chunk again.
 
     FOLDER/definitions.jsonl   the bodies of the plan's tasks by content (daemon/solver/journal.py)
     FOLDER/rollouts.jsonl      a head with the plan's digest, then one line per chunk: [item, ...]
-
-Guarantee: a killed program plays only its unfinished chunk again.
 """
 
 import json

@@ -1,10 +1,5 @@
 """Players of a trial or an evaluation: an adapter, or a version with members and a chooser.
 
-    player = build_player(connection, row)         from the rows of adapters (tables -> plan)
-    choices = choose_members(player, ...)          a trial's own engine asks the chooser
-    choice = await choose_member(player, ...)      the thread of an engine asks it
-    choose = make_endpoint_chooser(...)            an engine behind an endpoint asks it
-
 Evaluation reaches the choosers' method only here. A stored plan has a chooser's fields as `router`
 and `router_adapter`.
 """

@@ -1,15 +1,11 @@
 """One evaluation from the command to the report (log -> episodes -> log).
 
-    Spec       everything that decides a result; its digest, with the tasks', names the evaluation
-    Run        one pass over the tasks; the next begins when every attempt of the last has an end
-    report     pass^k and the rest, as the command prints them
-
-A rollout's id follows from digest, run, task, trial and try. A rollout whose id is in the tables is
-not played again, so a killed run continues where the log ends. The next command repeats an attempt
-that machines spoiled, `TRIES` times in all.
-
-Guarantee: an attempt counts once, whatever was killed when. Not covered: two homes that play one
-evaluation at once; both play, and one counts.
+`Spec` decides the result; its digest, with the tasks', names the evaluation. A `Run` is one pass
+over the tasks; the next begins when every attempt of the last has an end. A rollout's id follows
+from digest, run, task, trial and try, and one in the tables is not played again. The next command
+repeats an attempt that machines spoiled, `TRIES` times in all. Guarantee: an attempt counts once,
+whatever was killed when. Not covered: two homes that play one evaluation at once; both play, and
+one counts.
 """
 
 import asyncio

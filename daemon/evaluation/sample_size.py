@@ -1,8 +1,5 @@
 """Numbers of tasks that candidate and incumbent play before the gate decides. Pure.
 
-    sizes = sizes_of(pilot, targets, trial, gate)     kind -> tasks, and the plans of the targets
-    more = extend_sizes(sizes, report, trial)         more tasks of undecided kinds
-
 A trial of a task passes with the task's chance p, so the difference of two like players has the
 variance 2 p (1 - p), which the incumbent's pilot estimates for each kind. True differences between
 tasks are taken to have a standard deviation of 0.1. A target's plan finds the wanted gain with a

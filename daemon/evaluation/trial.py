@@ -4,14 +4,12 @@
 
 Both are played from the files that the replicas were given: the adapter's sha256 and its answers to
 the probes of serving are checked first. Output, exit codes and files are those of plan_program.py.
+A model may play the user; behind an endpoint nothing repeats bit for bit. An attempt with a fault
+of the user has no verdict. The chooser of a player with members picks one before an episode's first
+turn, as in a gateway. Chunks of the two alternate, each in a fresh engine.
 
-A model may play the user: an adapter in the agent's engine, or one behind an endpoint; with an
-endpoint nothing repeats bit for bit. An attempt with a fault of the user has no verdict. The
-chooser of a player with members picks one before an episode's first turn, as in a gateway.
-
-Chunks of the two alternate, each in a fresh engine. A killed plan that is run again leaves the same
-verdicts on one machine with one number of threads, and skips what is on disk. Not covered:
-environments with parts that a judge decides (such trials have no verdict).
+Guarantee: a killed plan that is run again leaves the same verdicts on one machine with one number
+of threads, and skips what is on disk. Not covered: parts that a judge decides (no verdict).
 """
 
 import asyncio

@@ -1,14 +1,10 @@
 """Tasks that an operator adds: a file of definitions, each checked like the Proposer's.
 
-    for item in Additions(open_named, known, ...).examine(read_definitions(file)):
-        Addition(position, task, verified, is_known)  or  Refusal(position, check, reason)
-
 A definition is envs/task.py's as JSON. Its id may be left out: ENVIRONMENT/=SHA256 follows from the
 rest, and another id by content is refused. A definition that equals a generated task keeps that
-task's id and needs no body. Any other id is the file's own name and only tells the seed.
-
-Runs all checks of verification.py but V8, which plays rollouts. Not covered: a gate's task under
-another id, if the environment's seeds are not its generator's.
+task's id and needs no body. Any other id is the file's own name and only tells the seed. Runs all
+checks of verification.py but V8, which plays rollouts. Not covered: a gate's task under another id,
+if the environment's seeds are not its generator's.
 """
 
 import json

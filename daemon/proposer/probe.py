@@ -1,14 +1,10 @@
 """Measure the current policy on a written task before it is accepted (check V8).
 
-    prober = Prober(app, environment, probed)
-    prober(task)        how many of 8 rollouts pass
-
 The rollouts are played together on a serving engine and recorded under a purpose of their own,
 which only the buffer's rates read. A model (an endpoint, or an adapter of the same engine) may play
-the user. A rollout whose user erred is played again with another seed.
-
-Guarantee: a rollout's id follows from cycle, policy, task, trial and the user's model, so a
-restarted leader reads it from the tables. Not covered: engines without HTTP.
+the user. A rollout whose user erred is played again with another seed. Guarantee: a rollout's id
+follows from cycle, policy, task, trial and the user's model, so a restarted leader reads it from
+the tables. Not covered: engines without HTTP.
 """
 
 import asyncio

@@ -1,17 +1,14 @@
 """Write candidates by modes until a directive's quotas are full.
 
     inherit   the failed task in other words: same calls, same first state, same criteria
-    explore   a fresh task like it: the environment draws a new state and a new trajectory, and
-              writes the request from them
+    explore   a fresh task like it, with a new state, trajectory and request
 
 A method may write tasks of a mode of its own (task_writer.py), in the first places of a quota, as
-many as the directive names. The two modes above fill the rest; places that are full already
-(`ProposalRequest.full`) are skipped. The followed tasks are those of the failed rollouts that the
-directive names; the environment's label of a kind is never used.
-
-Guarantee: everything is drawn from the cycle's id (and its job's round), the pattern, the place and
-the try, so a redo writes the same tasks under the same event ids (where V8 samples the policy, as
-far as the samples agree). At most three tries a place. Not covered: appending (the cycle).
+many as the directive names. The followed tasks are those of the failed rollouts that the directive
+names; the environment's label of a kind is never used. Guarantee: everything is drawn from the
+cycle's id (and its job's round), the pattern, the place and the try, so a redo writes the same
+tasks under the same event ids (where V8 samples the policy, as far as the samples agree). Not
+covered: appending (the cycle).
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence

@@ -1,15 +1,9 @@
 """Siblings: tasks like the passed ones that training on failures damages first.
 
-    find_siblings(failed, passed)               passed task -> its weight
-    find_regressions(differences)               task -> its weight
-    draw_siblings(environment, near, 96, seed)  ids of fresh tasks like them
-
-- A failed task's siblings are the `NEIGHBOURS` passed tasks nearest in words (Jaccard index of the
-openings) among all, and among those with other gold writes. They share the failed task's weight. -
-Regressions are the tasks on whose generators the last candidate passed less than the incumbent in
-its gate.
-
-Each of the two has half of the weight. Labels of the environment are not read.
+A failed task's siblings are the `NEIGHBOURS` passed tasks nearest in words (Jaccard index of the
+openings) among all, and among those with other gold writes; they share its weight. Regressions are
+the tasks on whose generators the last candidate passed less than the incumbent in its gate. Each of
+the two has half of the weight. Labels of the environment are not read.
 """
 
 import re

@@ -1,12 +1,5 @@
-"""Add, retire and replace tasks of an agent's buffer, as events of an operator.
-
-    TaskWriter(app, act, target).append(additions)    TaskProposed, with its open or sealed body
-    retire_task(app, act, alias, task)                TaskRetired
-    replace_task(app, act, action, target, addition, task)    TaskProposed and TaskRetired
-
-Each follows from one `OperatorActed`. Appended tasks are durable at return, so after a kill the
-same command adds the rest.
-"""
+"""Add, retire and replace tasks of an agent's buffer, as events of one `OperatorActed`. Appended
+tasks are durable at return, so after a kill the same command adds the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

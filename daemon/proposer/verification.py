@@ -13,9 +13,9 @@
     V8   informative     the current policy neither always wins nor, as a rule, always loses
 
 The first failure ends the examination. Each check depends on the task alone, except V8, which plays
-rollouts and needs a sampler of the current policy. An error of the environment fails its check: a
-bad task ends no cycle. Not covered: whether a person finds the request sensible. Source:
-docs/proposing.md (after SENTINEL, arXiv 2606.12908).
+rollouts and needs a sampler. An error of the environment fails its check: a bad task ends no cycle.
+Not covered: whether a person finds the request sensible. Source: docs/proposing.md (after SENTINEL,
+arXiv 2606.12908).
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,5 @@
 """Search the repairs of failed rollouts, a few with each round of the role `work`.
 
-    RepairQueue(app).advance()    a few: those that no round has counted first, then the newest
-    RepairQueue(app).drain()      all of them, with those that were skipped
-
 Each result is one event whose id follows from rollout and rules, so two workers, or a killed one,
 leave one result. A rollout that cannot be replayed (unknown task, broken environment, erased
 person) gets an event with the reason; only `kintsugi diagnose --repair` tries it again. An

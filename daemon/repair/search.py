@@ -6,8 +6,8 @@
     insert      make a gold write that is missing
 
 Order: fewest edits, then this list, accepted writes before refused ones, fewest changed arguments,
-earliest place. Bounds: `EDITS` edits, `REPLAYS` replays, `SECONDS` seconds. A replay runs the tools
-over a fresh state, without model and user, exactly as grading does (envs/grading.py).
+earliest place. A replay runs the tools over a fresh state, without model and user, exactly as
+grading does (envs/grading.py).
 
 Not tried: changes of writes that are gold already; drops of refused writes, and changes of all but
 the first of equal ones; insertions elsewhere than in gold's order or at the end; other tools for a

@@ -1,11 +1,8 @@
 """A new base model: move routes of an old one to the engines' present base.
 
-    rebase_routes(table, look)     the routes that turn, by alias
-    move(app, fleet)         the same, decided
-
-An adapter fits only its base. When every engine answers and all serve one other base, the alias
-begins anew: the new base answers alone, and the old one's adapters drain. Guarantee: no route moves
-while an engine is away, since it may serve the old base. Not covered: several new bases.
+When every engine answers and all serve one other base, the alias begins anew: the new base answers
+alone, and the old one's adapters drain. Guarantee: no route moves while an engine is away, since it
+may serve the old base. Not covered: several new bases.
 """
 
 from typing import TYPE_CHECKING

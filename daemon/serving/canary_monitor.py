@@ -1,8 +1,5 @@
 """The live guard: reads judged sessions from the tables and turns routes.
 
-    guards = Guards(app)
-    guards.watch(now)     decide about every canary from live traffic, as events; called repeatedly
-
 A route from a passed gate (`canary`) is watched from the canary's first session: the arms of its
 judged sessions are tested against the shares that drew them (sequential_test.py). Evidence of 20
 against it rolls back, 20 for it promotes. Its share rises through `canary.shares` in equal factors
@@ -10,10 +7,9 @@ of evidence. The share does not rise while one arm's sessions are judged more of
 later verdicts may change the result, nothing is promoted. After `canary.max_age_seconds`, counts
 that need no judge decide between a rollback and a plain end. Silence never promotes.
 
-Guarantees: the guard's state is a function of the judged sessions up to the event's position, in
-any process and any order of verdicts, so two processes take the same decision under the same id. A
-look reads only sessions with new events, with the result of a full read. Not covered: routes that
-an operator set (`operator`).
+Guarantee: the guard's state is a function of the judged sessions up to the event's position, in any
+process and any order of verdicts, so two processes take the same decision under the same id. A look
+reads only sessions with new events. Not covered: routes that an operator set (`operator`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

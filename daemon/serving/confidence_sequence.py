@@ -1,19 +1,15 @@
 """Confidence sequence for the mean success probability of an arm's sessions. Pure.
 
-    low, high = bound_mean(successes, trials, error)
-
 The sessions, in order of beginning, have success probabilities `p_1, p_2, ...` that may drift and
-depend on earlier outcomes. For every `e` (a log odds ratio), the `product of exp(e * x_i) / (1 -
-p_i + p_i * exp(e))` over outcomes `x_i` in {0, 1} is a nonnegative martingale from 1. The log of
-its denominator is concave in `p_i`, so with the mean `m` of `p_1 ... p_n` (Hoeffding 1963, theorem
-1)
+depend on earlier outcomes. For every `e` (a log odds ratio) and outcomes `x_i` in {0, 1}, the
+product of `exp(e * x_i) / (1 - p_i + p_i * exp(e))` is a nonnegative martingale from 1. The log of
+its denominator is concave in `p_i`, so with the mean `m` of the `p_i` (Hoeffding 1963, theorem 1)
 
     exp(e * successes) / (1 - m + m * exp(e)) ** n
 
-never exceeds the martingale, nor does a mean over fixed `e`. By Ville's inequality it reaches `1 /
-error` at any `n` with a probability of at most `error`: the sub-Bernoulli mixture of Howard,
-Ramdas, McAuliffe and Sekhon (arXiv 1810.08240). The bounds are the extreme `m` at which it does
-not.
+never exceeds the martingale, nor does a mean over fixed `e`. By Ville's inequality it reaches
+`1 / error` at any `n` with a probability of at most `error`: the sub-Bernoulli mixture of Howard,
+Ramdas, McAuliffe and Sekhon (arXiv 1810.08240). The bounds are the extreme `m` that avoid this.
 
 Guarantee: with a probability of at least `1 - error` the mean of the first `n` probabilities lies
 within the bounds for all `n` at once, also for an `n` chosen after the outcomes. The order of

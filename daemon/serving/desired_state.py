@@ -1,14 +1,10 @@
 """The adapters that replicas should hold, and the steps that lead there: pure.
 
-    roles(situation)    adapter -> why it should be loaded; others should not be
-    steps(situation)    due steps, in this order: unload, load, note, retire, delete
-
 A version with members has a role and no files. Its parts, the adapters of its members and of its
 chooser, inherit the role whatever their own states. A part that was loaded for such versions alone
 is retired once the last of them is unloaded. An adapter that plays users keeps its slot until
-another takes its place, while its agent runs on its base; no gateway routes to it.
-
-Level-triggered: the same situation gives the same steps, also after a kill or a replica's restart.
+another takes its place, while its agent runs on its base; no gateway routes to it. Level-triggered:
+the same situation gives the same steps, also after a kill or a replica's restart.
 
 Guarantees: an adapter is unloaded only when it is no part of a version with a role, and every live
 gateway has applied the route without it and has neither a call nor an open session on it (or it has

@@ -1,10 +1,5 @@
-"""Export an adapter of the home as one bundle, with its history from the tables.
-
-    row = find_version(connection, "better-200-0f8fad5b")
-    write_bundle(build_bundle(row.adapter, read_files(app, connection, row)), ...)
-
-Changes neither tables nor files. Raises for unknown names, and for collected or altered files.
-"""
+"""Export an adapter of the home as one bundle, with its history from the tables. Changes neither
+tables nor files. Raises for unknown names, and for collected or altered files."""
 
 from collections.abc import Iterator
 from dataclasses import asdict

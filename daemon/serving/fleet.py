@@ -1,15 +1,9 @@
 """The replicas of a home, for code that loads adapters (settings in, engines out).
 
-    with open_fleet(settings, urls) as fleet:
-            look = fleet.look()                 contents of each, and those without an answer
-        proof = fleet.admit(engine, row, rivals)
-        fleet.check_base(engine, row)       its base is unchanged while the adapter answers
-
 The engines are the only state. An engine's tolerance, how far its answers may lie from exact ones,
-is measured on its base while no adapter answers, and kept in a file for later commands.
-
-Guarantee: an adapter that gateways know gets its own name on an engine only after a proof under
-another name, so no call reaches it before. Not covered: when adapters may be loaded and unloaded
+is measured on its base while no adapter answers, and kept in a file for later commands. Guarantee:
+an adapter that gateways know gets its own name on an engine only after a proof under another name,
+so no call reaches it before. Not covered: when adapters may be loaded and unloaded
 (desired_state.py, staging.py).
 """
 

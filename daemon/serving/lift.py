@@ -1,7 +1,5 @@
 """Cumulative lift: an agent's gain over the held-out base since its loop's first promotion.
 
-    read_lifts(connection)    the lift of each alias whose route held sessions out
-
 Compares the success of judged sessions that the loop answered with that of held-out ones. Each
 arm's mean success probability has a confidence sequence at half the error (confidence_sequence.py),
 so the difference lies within both with a probability of at least 95 %, at all times at once.

@@ -1,7 +1,5 @@
 """Merge several adapters of the home into one: AdapterProduced, with its sources.
 
-    result = merge_adapters(app, fleet, [("refunds-1", 0.5), ("rebooking-2", 0.5)], act)
-
 One adapter may replace several on an engine with few slots. It is staged and gated like any other.
 Another process computes it (daemon/engine/merging.py), since that needs torch. Equal members,
 weights, method and rank give the same adapter.

@@ -1,16 +1,6 @@
 """Operations on pushed adapters and on routes: one method each.
 
-    stage      every replica loads it and proves it, AdapterStaged (staging.py)
-    promote    RouteChanged: it answers an alias, or a share of its sessions
-    canary     RouteChanged: the first share after a passed gate, without an operator
-    rollback   RouteChanged: the former adapter answers again
-    set_route  RouteChanged: the operator's shares
-    hold_out   RouteChanged: the held-out share of `canary.holdout`
-    pin        it stays loaded under its own name
-    retire     AdapterMoved: it goes out of service
-
 Each but `canary` and `hold_out` is an `OperatorActed`, which its effects name as their cause.
-
 Guarantees: a repeated command, also after a `kill -9`, ends where the first would have. A route
 names an adapter only once all replicas proved it, so partial success routes no session. A route
 that the tables would refuse is refused before it is appended, and immediate refusals leave no

@@ -1,7 +1,5 @@
 """Add a PEFT directory from any trainer to the home as an adapter: AdapterProduced.
 
-    pushed = push(app, fleet, folder, act, alias="agent")
-
 daemon/adapters/adoption.py checks and copies the files. A repeated push of the same files gives the
 same adapter. Not covered: loading (staging.py), and quality.
 """

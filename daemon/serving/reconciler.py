@@ -1,16 +1,11 @@
 """Bring replicas to their desired state, and take adapters out of service (`kintsugi work`).
 
-    reconciler.tick()      look at replicas and tables, take the steps of desired_state.py
-
 A restarted replica gets its adapters back, each proven under another name first. A failed step is
-logged, tried again later, and delays no other adapter. Routes turn in publisher.py and
-canary_monitor.py.
-
-Guarantees: `AdapterMoved(unloaded)` is appended when no answering replica holds the adapter,
-`AdapterMoved(collected)` when its files are gone (a version with members has none),
-`AdapterMoved(draining)` when the last version with a part is unloaded. Ids follow from the
-adapter's last event, so two reconcilers, or a killed one, do it once. Files outside the adapters'
-folder are never deleted.
+logged, tried again later, and delays no other adapter. Guarantees: `AdapterMoved(unloaded)` is
+appended when no answering replica holds the adapter, `AdapterMoved(collected)` when its files are
+gone (a version with members has none), `AdapterMoved(draining)` when the last version with a part
+is unloaded. Ids follow from the adapter's last event, so two reconcilers, or a killed one, do it
+once. Files outside the adapters' folder are never deleted.
 """
 
 import shutil

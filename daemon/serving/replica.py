@@ -8,13 +8,12 @@
         replica.prove_base("agent-120-1f2e3d4c", expected, tolerance)       beside it
         replica.unload("agent-120-1f2e3d4c")
 
-It holds no state but the connection, so the reconciler survives restarts of both.
-
-Guarantees: an adapter is never replaced. A name that was loaded from a folder of another name is an
-error; from a folder of the same name, which ends with a hash of its content, it counts as loaded.
-After a load each of several fresh connections names the adapter. Every error tells whether the
-engine refused or is gone. Not covered: the state after a timeout (ask `list_models`), load
-balancers that pin a client to one engine, and the order of unloads and deleted files.
+It holds no state but the connection. Guarantees: an adapter is never replaced. A name that was
+loaded from a folder of another name is an error; from a folder of the same name, which ends with a
+hash of its content, it counts as loaded. After a load each of several fresh connections names the
+adapter. Every error tells whether the engine refused or is gone. Not covered: the state after a
+timeout (ask `list_models`), load balancers that pin a client to one engine, and the order of
+unloads and deleted files.
 """
 
 import json

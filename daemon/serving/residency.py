@@ -1,14 +1,11 @@
 """Plan which adapters an engine keeps loaded, or refuse with the numbers. Pure.
 
-    plan_together({"a-7": "stable"}, {"a-9": "staged", "b-2": "staged"}, Room(4, 8))
-
 An engine has slots for the adapters of one step (vLLM's `max_loras`) and places in memory
 (`max_cpu_loras`). A request beyond the slots waits for one, and an adapter without a place is read
 from its files at its next call, which delays all requests. So every adapter that answers has a
-slot, one more slot serves staging, and every loaded adapter stays in memory.
-
-Guarantees: no adapter that answers, drains or is examined is given up; kept ones go first, oldest
-before. Not covered: an engine's room (settings; `Replica.slots` checks a part), and safe unloading.
+slot, one more slot serves staging, and every loaded adapter stays in memory. Guarantees: no adapter
+that answers, drains or is examined is given up; kept ones go first, oldest before. Not covered: an
+engine's room (settings; `Replica.slots` checks a part), and safe unloading.
 """
 
 from collections import Counter

@@ -1,16 +1,11 @@
 """Stage an adapter: load and prove it on all replicas of its base, or on none.
 
-    staging = Staging(app, fleet, clock)
-    staging.stage(row, cause)                 loaded, proven on every replica, AdapterStaged
-    staging.bring(row, "canary", cause)       the same, with room, for a route's adapter
-
 A version with members is staged by its parts: room is made for all at once, each missing part is
-staged by an event of its own, then the version is.
-
-Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter, or with all
-parts. If one does not, the adapter is unloaded again and nothing is appended; parts staged before
-stay until the version is retired or rejected. An event records each adapter before it is unloaded
-to make room. Not covered: replicas that restart or join later (reconciler.py).
+staged by an event of its own, then the version is. Guarantees: `AdapterStaged` is appended when all
+replicas answer with the adapter, or with all parts. If one does not, the adapter is unloaded again
+and nothing is appended; parts staged before stay until the version is retired or rejected. An event
+records each adapter before it is unloaded to make room. Not covered: replicas that restart or join
+later (reconciler.py).
 """
 
 import logging

@@ -1,5 +1,4 @@
-"""Compute each stage's loss in a cycle, in points of all traffic's pass^1, and the limiting one.
-Pure.
+"""Compute each stage's loss in a cycle, in points of all traffic's pass^1, and the limiting stage.
 
     potential   all failures of the round's traffic
     directed    those of kinds in the directive (a whole task at least) or in the job's pools
@@ -8,14 +7,11 @@ Pure.
     accepted    learnt, if the gate let the candidate pass
     kept        learnt, if the candidate was promoted
 
-Losses: diagnosis potential - directed, tasks directed - aimed, learner aimed - learnt, gate learnt
-- accepted, canary accepted - kept. A negative gain counts as none, and a failure without a kind by
-its pattern. If live traffic shows an unpromoted candidate to be worse, nothing was learnt and the
-canary lost nothing.
-
-`find_limit` returns the stage that lost most, if the 95 % interval of its loss lies above `LEAST`
-points, that of its difference from each other loss above 0, and its lower end above the unmeasured
-points.
+Each stage loses the difference of two neighbours (diagnosis, tasks, learner, gate, canary). A
+negative gain counts as none, and a failure without a kind by its pattern. If live traffic shows an
+unpromoted candidate to be worse, nothing was learnt and the canary lost nothing. The limit is the
+stage that lost most, if the 95 % interval of its loss lies above `LEAST` points, that of its
+difference from each other loss above 0, and its lower end above the unmeasured points. Pure.
 """
 
 from collections.abc import Callable, Mapping

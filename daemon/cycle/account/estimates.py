@@ -1,11 +1,9 @@
-"""Estimates with 95 % intervals: shares, differences and gains weighted by traffic. Pure.
+"""Estimates with 95 % intervals: shares (Clopper and Pearson), differences, and gains weighted by
+traffic. Pure.
 
-    estimate_share(passes, attempts)     Clopper and Pearson, as everywhere in the gate
-    subtract(first, second)              of two independent estimates (MOVER)
-    estimate_gain(traffic, differences)  of kinds of tasks, weighted by their share of traffic
-
-`subtract` recovers the variances from the two intervals (Zou and Donner, Statistics in Medicine
-2008, 27: 1693-1702): low = a - b - sqrt((a - a_low)^2 + (b_high - b)^2), high likewise.
+`subtract` recovers the variances of two independent estimates from their intervals (MOVER; Zou and
+Donner, Statistics in Medicine 2008, 27: 1693-1702): low = a - b - sqrt((a - a_low)^2 + (b_high -
+b)^2), high likewise.
 """
 
 from collections.abc import Mapping, Sequence

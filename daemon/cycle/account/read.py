@@ -1,10 +1,7 @@
-"""Read a finished cycle's facts, and account for it.
+"""Read a finished cycle's facts, and account for it, within one `database.read_transaction`.
 
-    read_account(connection, row)     None while the cycle is open
-
-Call it within one `database.read_transaction`. It reads only tables, so the answer is the same on
-every machine and after a rebuild. Not covered: a job's reports while it runs, such as the KL
-divergence of its updates.
+It reads only tables, so the answer is the same on every machine and after a rebuild. Not covered: a
+job's reports while it runs, such as the KL divergence of its updates.
 """
 
 from collections import Counter
