@@ -16,7 +16,6 @@ class Branch:
 
     name: str
     patterns: tuple[str, ...]
-    """Failure patterns of its targets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from events.gate import Check, GateReport
 
 STAGES: Final = ("diagnose", "direct", "propose", "train", "stage", "evaluate", "canary")
-"""Stages of a cycle, in order."""
 WRITING: Final = ("diagnose", "direct", "propose")
 """Stages before the job."""
 _PLAYED: Final[Mapping[str, Purpose]] = {"propose": "probe", "evaluate": "evaluate"}
-"""Stage -> purpose of its rollouts."""
 StageEnds = dict[str, str | None]
 _TARGET: Final = "target"
 _OVERALL: Final = "overall"
@@ -107,8 +105,7 @@ def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> 
 
 
 def count_gpus(settings: "Settings", device: str) -> float | None:
-    """Return a job's number of GPUs: its reservation on a Ray cluster, one for `cuda` on this
-    machine, else None."""
+    """Return a job's GPUs: its reservation on a Ray cluster, one for `cuda` here, else None."""
     if settings.jobs.runner == "ray":
         return settings.jobs.ray.gpus or None
     return 1.0 if device.startswith("cuda") else None
@@ -175,8 +172,6 @@ def _read_stage_ends(
 
 
 class _Moments:
-    """Ends of a finished cycle's stages."""
-
     def __init__(self, row: CycleRow, ends: StageEnds, trained: int, *, has_members: bool) -> None:
         """`trained` counts the jobs' rollouts; `has_members` marks a cycle with branches."""
         self._row, self._ends, self._trained = row, ends, trained
@@ -189,7 +184,7 @@ class _Moments:
         return minutes
 
     def count_rollouts(self, connection: "Connection") -> RolloutCounts:
-        """Count rollouts; probes and evaluation count the agent's of that purpose during the
+        """Count rollouts: of probes and evaluation, the agent's of that purpose during the
         stage."""
         spans = {stage: (begin, end) for stage, begin, end in self._spans()}
         if self._has_members and "train" in spans:
@@ -206,7 +201,6 @@ class _Moments:
         return RolloutCounts(counts.get("propose", 0), self._trained, counts.get("evaluate", 0))
 
     def _spans(self) -> Iterator[tuple[str, str, str]]:
-        """Yield the begun stages with their beginnings and ends."""
         begin, over = self._row.started, self._row.ended
         assert begin is not None, "only a cycle with both times has moments"
         assert over is not None, "only a cycle with both times has moments"

@@ -136,14 +136,12 @@ class JobBudget:
     spent: float
     """Minutes of all agents' jobs that ended today."""
     running: int
-    """Open jobs of all agents."""
     minutes: float
-    """Expected minutes of a job."""
     budget: float
 
     def find_refusal(self, requested: int) -> str | None:
-        """Return why a cycle with `requested` jobs gets no other; None if it does. Its first job
-        was checked when it began."""
+        """Return why a cycle with `requested` jobs gets no other; its first was checked at its
+        begin."""
         ahead = self.running + requested
         planned = self.spent + ahead * self.minutes
         if not requested or planned < self.budget:

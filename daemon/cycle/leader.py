@@ -95,8 +95,8 @@ class Leader:
         self._clock = clock
 
     def tick(self) -> TickResult:
-        """Advance every agent as far as possible; an error stops only its agent. Raises the errors
-        in `isolation.HALTS`."""
+        """Advance every agent; an error stops only its agent. Raises the errors in
+        `isolation.HALTS`."""
         epoch = self._leadership.lead()
         led = TickResult(epoch)
         breaks = Breaks(led.failed, led.troubles)
@@ -115,7 +115,7 @@ class Leader:
         return led
 
     def _request_users(self, pair: Pair, epoch: int, led: TickResult) -> None:
-        """Request a due job for an adapter that plays an agent's users, beside cycles, within the
+        """Request a due job for an adapter that plays an agent's users, beside cycles and within
         budget."""
         if self._app.settings.improve.users != "trained" or not self._leadership.holds():
             return
@@ -138,7 +138,6 @@ class Leader:
             led.troubles.append(str(error))
 
     def _advance_steps(self, pair: Pair, epoch: int) -> Iterator[str]:
-        """Take the leader's steps of one agent in turn."""
         decisions = Decisions(self._app, epoch)
         last_step: Step | None = None
         begun = False
@@ -248,8 +247,7 @@ class Leader:
             yield _describe_end(cycle, ended)
 
     def _request_chooser(self, decisions: Decisions, cycle: CycleRow) -> str:
-        """Request the chooser's job. If no chooser can tell the branches apart, the cycle ends,
-        since no version can be composed."""
+        """Request the chooser's job; the cycle ends if none can tell the branches apart."""
         name = f"cycle {cycle.number} of {cycle.alias}"
         try:
             with self._leadership.keep_lease():
@@ -264,7 +262,6 @@ class Leader:
         return _describe_end(cycle, ended)
 
     def _list_end_events(self, cycle: CycleRow, ended: CycleEnd) -> dict[str, Decision]:
-        """Return the events of a cycle's end (id -> decision)."""
         data = CycleEnded(
             cycle=cycle.cycle, outcome=ended.outcome, reason=clip_reason(ended.reason)
         )
@@ -276,8 +273,7 @@ class Leader:
         return {derive_id(cycle.cycle, step): data for step, data in steps.items()}
 
     def _reject_late_versions(self, decisions: Decisions, pair: Pair) -> Iterator[str]:
-        """Reject versions that were composed after their cycle's end: no later step would handle
-        them, and their members' files would stay for ever."""
+        """Reject versions composed after their cycle's end, whose files would stay for ever."""
         with self._app.reading() as connection:
             late = list_late_versions(connection, pair.alias)
         for row, cycle in late:
@@ -287,8 +283,7 @@ class Leader:
             yield f"{row.adapter} is rejected: {reason}"
 
     def _list_idle_adapters(self, cycle: CycleRow, ended: CycleEnd) -> list[str]:
-        """Return a cycle's waiting adapters that answered no session, without parts of a
-        version."""
+        """Return a cycle's waiting adapters without sessions, but for parts of a version."""
         with self._app.reading() as connection:
             state = read_cycle_state(connection, cycle)
         branches = () if state.adapter is not None else state.all_branches

@@ -55,7 +55,7 @@ class CycleMethods:
         teach_chooser: "ChooserTeacher | None",
         make_parts: "PartsMaker | None",
     ) -> None:
-        """`asks_models` lets the review of written tasks ask one. The others are as in
+        """`asks_models`: the review of written tasks may ask one. Others are as in
         `CyclePlanner`."""
         from daemon.methods.skills.discovery import SkillStudy
         from daemon.methods.synthesis.quotas import CycleParts, choose_parts
@@ -83,8 +83,7 @@ class CycleMethods:
         written: "Sequence[BufferTask]",
         rejected: "Sequence[RejectionRow]",
     ) -> dict[str, str]:
-        """Return pattern -> why its tasks are planned before they are written, by the tasks
-        `written` and `rejected` in the last cycle."""
+        """Return pattern -> why its tasks are planned first, by the last cycle's tasks."""
         from daemon.methods.synthesis.choice import choose_patterns, count_tries
 
         setting = self._app.settings.improve.synthesis
@@ -97,8 +96,8 @@ class CycleMethods:
         branch: str,
         incumbent: "AdapterRow | None",
     ) -> "tuple[AdapterRow | None, str | None]":
-        """Return the adapter that a branch trains on from (None: the base), and why it is no member
-        of the incumbent."""
+        """Return the adapter that a branch continues (None: the base), and why it is no current
+        member."""
         from daemon.methods.skills.choice import find_member_parent
 
         return find_member_parent(connection, cycle, branch, incumbent)
@@ -118,8 +117,8 @@ class CycleMethods:
         budget: "JobBudget",
         sampler: "Callable[[TaskDefinition], int] | None",
     ) -> "tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]":
-        """Return branch -> pools of its new training, in order, and name -> why another has none.
-        Raises CannotSample."""
+        """Return branch -> pools, in order, and name -> why another has none. Raises
+        CannotSample."""
         from daemon.methods.skills.retraining import choose_members
 
         pair = Pair(cycle.alias, cycle.base)
@@ -208,8 +207,7 @@ def build_user_worker(
 
 
 def find_free_request(app: "App", pair: Pair, now: datetime) -> FreeRequest | None:
-    """Return an agent's due job beside its cycles; None without one, or if the day's budget is
-    full. Raises Skip if it cannot be specified."""
+    """Return an agent's due job beside its cycles, if the day's budget allows it. Raises Skip."""
     from daemon.methods.synthesis.users.spec import find_due_request
 
     return find_due_request(app, pair, now)
@@ -232,8 +230,7 @@ def find_chooser_obstacle(connection: "Connection", state: "CycleState") -> str 
 def compose_version(
     app: "App", state: "CycleState", compose: "VersionComposer | None"
 ) -> Iterator[str]:
-    """Compose the version of a cycle's branches, and yield sentences. Raises VersionRefusal,
-    KintsugiError."""
+    """Compose a cycle's version, and yield sentences. Raises VersionRefusal, KintsugiError."""
     from daemon.methods.skills import panel_parts
 
     return panel_parts.compose_version(app, state, compose)

@@ -49,8 +49,7 @@ class Outlook:
     patterns: tuple[PatternWeight, ...] = ()
     """Patterns of the last round to write tasks for, by priority."""
     unusable: tuple[UnusableFailures, ...] = ()
-    """Failures since the last cycle's round that no written task can follow; they count for
-    nothing."""
+    """Failures since the last cycle's round that no written task can follow; they do not count."""
     last_minutes: tuple[float, ...] = ()
     """Durations of the last finished cycles, newest first."""
 

@@ -29,7 +29,6 @@ _OF_KIND: Final = ("slice ", "best ")
 _NOT_REPLAYED: Final = {f"slice {AFTER_ERROR}"}
 """Checks of tasks that no job replays: the gate makes them anew, and no log holds them."""
 KEPT: Final = (State.REJECTED, State.UNLOADED)
-"""States of a rejected candidate with files."""
 
 
 def find_rejected_parent(
@@ -52,7 +51,7 @@ def find_rejected_parent(
 
 def is_worth_training(report: "GateReport") -> bool:
     """Return whether a report rejects a candidate that gained on its targets, and was shown to be
-    worse at nothing, or only at some kinds while within the margin over all tasks."""
+    worse at most at some kinds while within the margin over all tasks."""
     if report.decision != "REJECT":
         return False
     verdicts = {check.name: check.verdict for check in report.checks}
@@ -87,8 +86,8 @@ def describe_parent(row: AdapterRow) -> str:
 
 
 def count_tries(connection: "Connection", row: AdapterRow, incumbent: str | None) -> int:
-    """Return the length of the chain of candidates since the incumbent, with this one. `incumbent`
-    is its folder; None for the base."""
+    """Return how many candidates since the incumbent (its folder; None: the base) continue one
+    another."""
     tries = 0
     candidate: AdapterRow | None = row
     while candidate is not None and tries <= MOST_TRIES:

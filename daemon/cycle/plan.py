@@ -61,9 +61,7 @@ class CyclePlan:
     cycle: str
     number: int
     outlook: "Outlook"
-    """When it is due, and the open cycle."""
     unread: Scheduling
-    """Counts that it would read."""
     round: int
     """Its round's number; the last round's if nothing is new."""
     patterns: tuple[PatternLine, ...]
@@ -85,7 +83,6 @@ class CyclePlan:
     estimate: Estimate
     """Cost of the cycle's jobs in turn, without the chooser's."""
     seconds: float
-    """Duration of the planning."""
 
     @property
     def job(self) -> JobRequested | None:

@@ -67,8 +67,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Starting point of a job."""
-
     row: AdapterRow | None
     """Adapter whose weights it begins with; None: the base's."""
     parent: JobParent | None
@@ -89,7 +87,6 @@ class _Stock:
     entries: Sequence[PoolEntry]
     new: Sequence[TaskProposed]
     followed: Mapping[str, Sequence[Source]]
-    """Pattern -> the failures that its tasks follow."""
     traffic: sources.Traffic
     priorities: Mapping[str, float]
     starts: Mapping[str | None, _Start]
@@ -110,10 +107,9 @@ class CyclePlanner:
         teach_chooser: "ChooserTeacher | None" = None,
         make_parts: "PartsMaker | None" = None,
     ) -> None:
-        """Set up the planner. `engines` may be asked about written tasks. `stopping` tells whether
-        the process shall stop. `record` is False in a dry run, which appends nothing. Without
-        `teach_chooser` no chooser's job is requested. `make_parts` builds the data engine once a
-        cycle; None: by the settings."""
+        """Set up the planner. `engines` may be asked about written tasks. `record` is False in a
+        dry run, which appends nothing. Without `teach_chooser` no chooser's job is requested.
+        `make_parts` builds the data engine once a cycle; None: by the settings."""
         self._app, self._engines, self._stopping = app, engines, stopping
         self._record = record
         self._methods = CycleMethods(
@@ -138,9 +134,8 @@ class CyclePlanner:
         return self._methods.study_round(cycle)
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
-        """Return a directed cycle's tasks and jobs, or the jobs of branches of another base that
-        wait to be trained again. Impossible settings end the cycle with a reason. Raises
-        RetryLater."""
+        """Return a directed cycle's tasks and jobs, or jobs of branches of another base. Impossible
+        settings end the cycle with a reason. Raises RetryLater."""
         retraining = self._propose_retraining(cycle)
         if retraining.said or retraining.lacking is not None:
             return retraining
@@ -175,8 +170,8 @@ class CyclePlanner:
         parameters: int | None,
         retraining: "Renewal",
     ) -> tuple[dict[str, Decision], dict[str, str]]:
-        """Return the jobs that train branches again, in their order (id of event -> request), and
-        name -> why another has none. Raises NotTrainable, RetryLater, CannotSample."""
+        """Return the jobs that train branches again (id of event -> request), in order, and name ->
+        why another has none. Raises NotTrainable, RetryLater, CannotSample."""
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
             budget = read_job_budget(connection, self._app.settings, pair, utc_now())
@@ -266,8 +261,7 @@ class CyclePlanner:
         cycle: CycleRow,
         wanted: ProposalRequest,
     ) -> dict[str, Decision]:
-        """Return a directive's tasks and rejections (id of event -> decision). Raises
-        CannotSample."""
+        """Return a directive's tasks and rejections by id of event. Raises CannotSample."""
         with_definitions(self._app, environment, wanted.bodies)
         filled = self._methods.fill_quotas(environment, cycle, wanted, wanted.bodies)
         return {
@@ -354,8 +348,7 @@ class CyclePlanner:
         return pools(entries, stock.priorities, traffic, cycle.number, self._build_mix(), siblings)
 
     def request_chooser(self, cycle: CycleRow) -> JobRequested:
-        """Return the job that teaches a chooser the version's members. Raises RetryLater,
-        NotTrainable."""
+        """Return the job that teaches the version's chooser. Raises RetryLater, NotTrainable."""
         return self._methods.request_chooser(cycle, self._find_agent(cycle))
 
     def _proposal_request(
@@ -391,7 +384,6 @@ class CyclePlanner:
     def _build_sampler(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
     ) -> Prober | None:
-        """Return the prober of the policy that answers now."""
         incumbent = self._read_incumbent(connection, cycle)
         if incumbent is not None and not incumbent.has_files:
             # An engine knows the members alone, and none of them answers every task.
@@ -440,7 +432,6 @@ class CyclePlanner:
         cycle: CycleRow,
         branch: str | None,
     ) -> "_Start":
-        """Return the start of a branch's job; None: of a job for everything."""
         regressions = self._read_regressions(connection, environment, cycle, branch)
         incumbent = self._read_incumbent(connection, cycle)
         if branch is not None:
@@ -462,8 +453,8 @@ class CyclePlanner:
         cycle: CycleRow,
         branch: str | None,
     ) -> dict[str, float]:
-        """Return the weighted tasks that a branch's last candidate passed less often than its
-        incumbent; None: the last one for everything."""
+        """Return the weighted tasks that the last candidate lost; branch None: the last for
+        everything."""
         row = succession.find_last_candidate(connection, cycle.alias, branch)
         if row is None or row.base != cycle.base or row.gate is None:
             return {}
@@ -482,7 +473,6 @@ class CyclePlanner:
         return find_regressions(generated)
 
     def _read_incumbent(self, connection: "Connection", cycle: CycleRow) -> AdapterRow | None:
-        """Return the adapter that answers now, which training continues; None: the base does."""
         route = serving.route_row(connection, cycle.alias)
         name = None if route is None else route.standing.incumbent
         row = None if name is None else serving.adapter_row(connection, name)
@@ -561,7 +551,7 @@ class CyclePlanner:
         return request.for_branch(branch)
 
     def _find_exclusions(self, environment: "Environment") -> dict[str, str]:
-        """Return kind -> why no job trains on it. Unmeasured cheaters play first (seconds to
+        """Return kind -> why no job trains on it. Cheaters play first if needed (seconds to
         minutes)."""
         measure_cheats(self._app.settings, environment)
         return find_exclusions(self._app.settings, environment)

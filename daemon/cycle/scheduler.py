@@ -41,9 +41,7 @@ class Due:
     trigger: Trigger
     reason: str
     slot: str | None = None
-    """Slot of a cron trigger, else None."""
     acted: str | None = None
-    """Event of an operator's request, else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,6 @@ def not_due_without_environment(alias: str) -> NotDue:
 
 
 def _list_obstacles(facts: Scheduling, settings: "Scheduler") -> Iterator[str]:
-    """Yield the obstacles to any cycle."""
     if facts.is_open:
         yield f"a cycle of {facts.alias} is running"
     minutes = facts.job_seconds / 60
@@ -88,7 +85,6 @@ def _list_obstacles(facts: Scheduling, settings: "Scheduler") -> Iterator[str]:
 
 
 def _list_holds(facts: Scheduling, settings: "Scheduler", now: datetime) -> Iterator[str]:
-    """Yield the reasons for a trigger to wait."""
     growth = _growth(facts, settings)
     if facts.last_ended is not None:
         cooldown = _cooldown(settings, growth)
@@ -144,11 +140,8 @@ def list_change_times(facts: Scheduling, settings: "Scheduler", now: datetime) -
 
 
 def find_last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | None:
-    """Return the schedule's last point (UTC) after `since` and up to `now`; None without one.
-
-    Bisection costs the logarithm of the missed points. After the clock was set back behind `since`,
-    it waits until `since` has passed again.
-    """
+    """Return the schedule's last point (UTC) after `since` and up to `now`; None without one. After
+    the clock was set back behind `since`, it waits until `since` has passed again."""
     if not cron or since is None:
         return None
     trigger = read_crontab(cron)

@@ -42,11 +42,9 @@ class Step(StrEnum):
     DIAGNOSE = "diagnose"
     """Close a round of the training history at the cycle's position."""
     DIRECT = "direct"
-    """The Controller reads the round and writes the directive."""
     PROPOSE = "propose"
     """The Proposer writes tasks and verifies them; then a job is requested."""
     TRAIN = "train"
-    """The job runs."""
     STAGE = "stage"
     """Every replica loads the adapter and is proven to answer with it."""
     EVALUATE = "evaluate"
@@ -56,7 +54,6 @@ class Step(StrEnum):
     COMPOSE = "compose"
     """Members and chooser become a version."""
     ROUTE = "route"
-    """The adapter is given a share of the sessions."""
     WATCH = "watch"
     """Live traffic decides (serving/canary_monitor.py)."""
 
@@ -110,8 +107,7 @@ class BranchEnd:
 
 
 def next_step(state: CycleState) -> Step | CycleEnd:
-    """Return an open cycle's next step; of several branches, the step of the one furthest
-    behind."""
+    """Return an open cycle's next step; of several branches, that of the one furthest behind."""
     if state.adapter is None and state.branches:
         due = _list_branch_steps(state)
         return due if isinstance(due, CycleEnd) else min(due, key=_rank_step).step
@@ -245,8 +241,7 @@ def _step_after_adapter(state: CycleState, adapter: AdapterRow) -> Step | CycleE
 
 
 def _step_after_stale_gate(state: CycleState) -> Step | CycleEnd:
-    """Return another evaluation, or the end after `MOST_GATES` gates. A gate tells nothing of a
-    later incumbent."""
+    """Return another evaluation, or the end after `MOST_GATES` gates."""
     if state.gates < MOST_GATES:
         return Step.EVALUATE
     return CycleEnd(

@@ -58,7 +58,7 @@ def read_due_steps(
 def _read_state(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> CycleState:
-    """Return a cycle's state. Another base than `pair`'s cancels it, and an obstacle drops its
+    """Return a cycle's state. Another base than `pair`'s cancels it; an obstacle drops its
     chooser."""
     state = read_cycle_state(connection, cycle)
     if state.cancelled is None and cycle.base != pair.base:

@@ -136,8 +136,8 @@ class CycleWorker:
         yield f"{row.adapter} is staged"
 
     def _fills_its_own_room(self, row: AdapterRow) -> bool:
-        """Return whether a branch's adapter or a version waits for slots that never get free: the
-        other branches hold them until the version is composed."""
+        """Return whether a branch's adapter or a version waits for slots that its own branches
+        hold."""
         with self._app.reading() as connection:
             job = None if row.job is None else learning.job(connection, row.job)
         of_version = not row.has_files or (
@@ -207,7 +207,6 @@ class CycleWorker:
             return serving.find_adapter(connection, name)
 
     def _gates(self, row: AdapterRow) -> int:
-        """Return how many gates the adapter has passed."""
         with self._app.reading() as connection:
             return serving.count_gate_passes(connection, row.adapter)
 

@@ -25,8 +25,7 @@ def list_jobs(connection: "Connection", row: AdapterRow) -> list[JobRow]:
 
 def list_aims(connection: "Connection", jobs: Sequence[JobRow]) -> list[tuple[str, str]]:
     """Return pattern and id of the tasks that the cycle wrote for these jobs: all, or those of a
-    branch's patterns. A branch without any, because it retrains a member of another base, has its
-    own targets."""
+    branch's patterns. A branch without any, because it retrains a member, has its own targets."""
     aims: dict[tuple[str, str], None] = {}
     for job in jobs:
         if job.cycle is None:

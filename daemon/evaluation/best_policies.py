@@ -89,7 +89,6 @@ def _find_best(
 def _measure(
     row: AdapterRow, kind: str, best: str | None, gaps: dict[str | None, Gap]
 ) -> Gap | None:
-    """Return a promoted adapter's difference to the best policy, if known."""
     if row.gate is None or row.gate.decision != "PROMOTE":
         return None
     policy = row.base if best is None else best
@@ -103,7 +102,6 @@ def _measure(
 
 
 def _read_step(report: GateReport, kind: str, capability: str | None) -> Gap | None:
-    """Return an adapter's difference to its incumbent."""
     names = [f"{_SLICE}{kind}"]
     if not report.targets and capability == kind:
         names.append("target")

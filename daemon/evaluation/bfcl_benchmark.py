@@ -55,8 +55,8 @@ class Category:
 def survey_categories(
     environment: Bfcl, categories: Sequence[str] = SPLITS
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return category -> its split, and category -> why the operator's folder lacks it. Raises
-    NoBenchmark if it has none, NoBfclClasses."""
+    """Return category -> its split, and category -> why the folder lacks it. Raises NoBenchmark if
+    it has none, NoBfclClasses."""
     splits: dict[str, str] = {}
     lacking: dict[str, str] = {}
     for category in categories:
@@ -76,8 +76,8 @@ def survey_categories(
 
 
 def read_official(app: "App", run: Run) -> Outcomes:
-    """Return task -> each trial's official verdict by the log; None if machines spoiled it. Raises
-    LogTruncated, BadRecord."""
+    """Return task -> each trial's official verdict; None if spoiled. Raises LogTruncated,
+    BadRecord."""
     from daemon.sessions import transcript
 
     verdicts: dict[str, list[bool | None]] = {line.id: [] for line in run.lines}

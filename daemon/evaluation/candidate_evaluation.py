@@ -107,8 +107,7 @@ _PILOT: Final = 0
 _PILOT_SEEDS: Final = TASKS // 2
 """How far from the first task of the looks the pilot's begin."""
 _SLICE_SEEDS: Final = TASKS // 4
-"""How far from the first task of a pilot or of the looks the fresh tasks begin of which those of
-the slice are made."""
+"""Distance between the first task of a pilot or of the looks and the slice's fresh tasks."""
 _NOTED: Final = "noted.json"
 _TRIALS: Final = "gates"
 """Folder beside the trials: adapter -> its trials that were to run, one a line."""
@@ -137,8 +136,6 @@ class SliceTasks(Protocol):
 
 
 class _TrialNote(StrictModel):
-    """The result of a finished trial, beside its files."""
-
     following: Sizes | None
     """Sizes of the next look, all looks together; None when the gate has decided."""
 
@@ -151,12 +148,10 @@ class CandidateEvaluation:
         incumbent: AdapterRow | None, gates: int = 0, held_out: SliceTasks | None = None,
         user: ModelUser | None = None,
     ) -> None:  # fmt: skip
-        """Prepare an evaluation. Raises CannotExamine, UnknownEnvironment.
-
-        `incumbent` is None for the base. `gates` counts the gates that the candidate passed against
-        incumbents that were replaced since. A candidate that was rewarded for repairs needs
-        `held_out`. `user` plays the users; None stands for the environment's own.
-        """
+        """Prepare an evaluation; an `incumbent` of None is the base. `gates` counts the gates
+        passed against replaced incumbents. A candidate that was rewarded for repairs needs
+        `held_out`. `user` plays the users; None: the environment's own. Raises CannotExamine,
+        UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -246,12 +241,9 @@ class CandidateEvaluation:
         return frozenset(self.kinds) - set(self._judged)
 
     def advance(self) -> Iterator[str]:
-        """Take the next step, if there is one, and yield sentences about it. Raises LogError,
-        DatabaseUnavailable, OSError.
-
-        Cheaters play first if this machine has no record of their wins; an evaluation that is built
-        afterwards leaves out the kinds they win.
-        """
+        """Take the next step, and yield sentences about it. Cheaters play first if this machine has
+        no record of their wins; a later evaluation leaves out the kinds they win. Raises LogError,
+        DatabaseUnavailable, OSError."""
         if read_cheats(self._app.settings, self._environment) is None:
             measure_cheats(self._app.settings, self._environment)
             yield f"cheaters played {self._environment.name} before {self._row.adapter} is compared"
@@ -324,8 +316,7 @@ class CandidateEvaluation:
             raise CannotExamine(str(error)) from None
 
     def _tasks(self, counts: Mapping[str, int], offset: int) -> tuple[str, ...]:
-        """Return the ids of `counts` tasks of each kind, evenly mixed; larger counts only add
-        tasks."""
+        """Return the ids of `counts` tasks of each kind, evenly mixed; larger counts only add."""
         chance = int(self.digest[:12], 16)
         first = FIRST_TASK + (chance % TASKS) * TASKS + offset
         entries = [
@@ -340,8 +331,7 @@ class CandidateEvaluation:
         return tuple(task for _, _, task in sorted(entries))
 
     def _draw_slice(self, count: int, chance: int, first: int) -> tuple[TaskDefinition, ...]:
-        """Draw tasks that begin behind a refused call, by the traffic's shares, and keep their
-        bodies."""
+        """Draw tasks behind a refused call, by the traffic's shares, and keep their bodies."""
         shares = self._agent.traffic or dict.fromkeys(self._environment.capabilities, 1.0)
         if self._is_member:
             shares = {kind: shares.get(kind, 1.0) for kind in self._judged}
@@ -458,8 +448,8 @@ class CandidateEvaluation:
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
 
     def _stop_others(self, name: str) -> Generator[str, None, bool]:
-        """Stop the candidate's trials with other users, incumbents or rules, and note this one.
-        Return whether one still runs."""
+        """Stop trials with other users, incumbents or rules, and note this one; return whether one
+        runs."""
         path = self._runner.folder(_TRIALS) / self._row.adapter
         noted = path.read_text().split() if path.exists() else []
         own = self.digest[:_DIGITS]
@@ -475,8 +465,8 @@ class CandidateEvaluation:
         return bool(active)
 
     def find_wait(self) -> GateWait | None:
-        """Return the reason why the next trial's attempt waits; None if one runs, or none is known.
-        Raises RunnerUnavailable."""
+        """Return why the next trial's attempt waits; None if one runs, or unknown. Raises
+        RunnerUnavailable."""
         number = _PILOT
         while (note := self._read_note(number)) is not None:
             if note.following is None:
@@ -598,7 +588,7 @@ class CandidateEvaluation:
         self, played: Sequence[TrialAttempt], looks: Sequence[Plan]
     ) -> Generator[str, None, list[Reference] | None]:
         """Return the best policies' results on all looks; None while one plays. Earlier reports
-        stand in for a policy that cannot be played."""
+        stand in for one that cannot be played."""
         by_policy: dict[str, list[str]] = {}
         for kind, policy in self._best.items():
             by_policy.setdefault(self._name_policy(policy), []).append(kind)
@@ -681,7 +671,7 @@ class CandidateEvaluation:
     def _measure(
         self, played: Sequence[TrialAttempt], pairs: Sequence[Pair], sizes: Sizes
     ) -> Evaluation:
-        """Measure all looks without the best policies. Targets shrink by the tasks that users
+        """Measure all looks without the best policies; targets shrink by tasks that users
         spoiled."""
         targets = sizes.targets
         if self._erring is not None:
@@ -752,8 +742,7 @@ class CandidateEvaluation:
         Decisions(self._app).take_all(decisions, self._row.cause, self._origin(number))
 
     def _read_report(self, number: int) -> GateReport | None:
-        """Return a look's report that was appended before a kill. It holds even if other policies
-        can play now."""
+        """Return a look's report from before a kill, even if other policies can play now."""
         with self._app.reading() as connection:
             steps = serving.steps_of(connection, derive_id(self._origin(number), "gate"))
             row = serving.adapter_row(connection, self._row.adapter)
@@ -769,8 +758,7 @@ class CandidateEvaluation:
 
 
 def _find_rules(environment: Environment, kinds: Iterable[str]) -> dict[str, str]:
-    """Return kind -> version of its tasks' rules. Kinds of the first version are left out, so that
-    evaluations by it keep their digests."""
+    """Return kind -> version of its rules. First versions are left out, so old digests stay."""
     known = [kind for kind in kinds if kind in environment.capabilities]
     tasks = {kind: environment.generate(kind, FIRST_TASK) for kind in known}
     return {

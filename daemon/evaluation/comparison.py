@@ -217,8 +217,8 @@ async def play(
     means: Means,
     progress: "Callable[[list[Attempt]], None]",
 ) -> None:
-    """Play all missing attempts, both sides at once. Raises EvaluationBusy and the errors of
-    `play_run`."""
+    """Play all missing attempts, both sides at once. Raises EvaluationBusy and `play_run`'s
+    errors."""
     with lock_evaluation(app.home, comparison.digest):
         app.settle()
         comparison.tokens = _read_notes(_notes(app, comparison))
@@ -301,8 +301,7 @@ def _say(
     report: GateReport,
     tasks: int,
 ) -> None:
-    """Append measurement and decision once, together: a lone measurement would repeat all the
-    playing."""
+    """Append measurement and decision once, together, so that nothing is played again."""
     row, decisions, origin = comparison.adapter, Decisions(app), comparison.digest
     decisions_by_step = _steps(comparison, rates, report, tasks)
     with app.reading() as connection:

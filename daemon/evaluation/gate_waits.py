@@ -58,8 +58,8 @@ class Means(StrictModel):
 def judge_exit(
     ended: Exit, folder: Path, means: Means, attempts: int
 ) -> Over | Again | SettingFault:
-    """Return the meaning of an attempt's end. `attempts` in a row may bring nothing; `means` are
-    the next attempt's."""
+    """Return the meaning of an attempt's end; `attempts` in a row may fail, `means` are the
+    next's."""
     result = ended.result
     if result is None or result.setting is None:
         return verdict(ended, attempts)

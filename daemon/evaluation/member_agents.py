@@ -26,7 +26,6 @@ class MemberAgents:
         """Task and seed -> the member that answered."""
 
     def __call__(self, task: TaskDefinition, seed: int) -> "MemberAgent":
-        """Return an episode's agent."""
         return MemberAgent(self, task, seed)
 
     def make_member(self, choice: MemberChoice, task: TaskDefinition, seed: int) -> Player:
@@ -56,7 +55,7 @@ class MemberAgent:
         return () if self._member is None else self._member.remarks
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the member's next message. Raises AnswerFailure, EndpointRefusal,
+        """Return the member's message. Raises AnswerFailure, EndpointRefusal,
         EndpointUnavailable."""
         if self._member is None:
             choice = await self._agents.choose(messages, self._task)

@@ -68,8 +68,8 @@ class ChunkJournal(Generic[Item]):
     def fill(
         self, chunks: Sequence[Chunk], prepare: Callable[[], Callable[[Chunk], Iterable[Item]]]
     ) -> None:
-        """Play the missing chunks with the result of `prepare`, which is called only if there are
-        some. Raises BadPlan, OSError and the player's errors."""
+        """Play the missing chunks with the result of `prepare`, which is called only if needed.
+        Raises BadPlan, OSError and the player's errors."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         done, end = self._read()
         if len(done) == len(chunks):
@@ -85,7 +85,6 @@ class ChunkJournal(Generic[Item]):
                 os.fsync(file.fileno())
 
     def _read(self) -> tuple[list[tuple[Item, ...]], int]:
-        """Return the whole chunks and their end in the file."""
         content = self._path.read_bytes() if self._path.exists() else b""
         end = content.rfind(b"\n") + 1
         lines = content[:end].splitlines()
@@ -120,8 +119,7 @@ def run_program(
     model: type[PlanModel],
     play: Callable[[PlanModel, Path], None],
 ) -> int:
-    """Run `PROGRAM PLAN.json --out DIR` (default: the process's arguments) and return its exit
-    code."""
+    """Run `PROGRAM PLAN.json --out DIR` (default: the process's) and return its exit code."""
     parser = ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("plan", type=Path, metavar="PLAN.json")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")

@@ -166,7 +166,7 @@ async def choose_member(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> MemberChoice:
-    """Return a conversation's member through the thread of an engine. Raises EndpointUnavailable,
+    """Return a conversation's member by an engine's thread. Raises EndpointUnavailable,
     NoTemplate."""
     from daemon.methods.skills.engine_router import ask_thread
 

@@ -169,7 +169,6 @@ class Run:
     """One pass over all tasks and trials."""
 
     digest: str
-    """Digest of the evaluation."""
     number: int
     lines: Sequence[Line]
     trials: int
@@ -215,8 +214,8 @@ def survey(
     spec: Spec,
     note: Callable[[TaskDefinition], None] | None = None,
 ) -> list[Line]:
-    """Return an evaluation's tasks, and call `note` with each. Raises UnknownTask, also if there
-    are fewer than asked for."""
+    """Return an evaluation's tasks, and call `note` with each. Raises UnknownTask, also for too
+    few."""
     lines = []
     for task in spec.tasks(environment):
         if note is not None:
@@ -382,9 +381,8 @@ def report(
     """Return the document of `kintsugi eval --json`; `add` adds to it from the tasks that can be
     judged.
 
-    pass^k counts tasks that can be judged whole. A judge's task can only show failures, so it would
-    make the agent look worse; it is named, and `without_judge` counts all tasks without the judge's
-    part.
+    pass^k counts tasks that can be judged whole, since a judge's task could only show failures.
+    Those are named, and `without_judge` counts all tasks without the judge's part.
     """
     open_tasks = {task for task, grade in idle.items() if grade.open_parts}
     judged = [line for line in run.lines if line.id not in open_tasks]

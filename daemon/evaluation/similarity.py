@@ -33,12 +33,10 @@ class GradedTask:
     categories: tuple[str, ...]
     scores: tuple[float, ...]
     idle_score: float
-    """Score of an idle agent."""
 
 
 def report_similarity(tasks: Sequence[GradedTask]) -> dict[str, Any]:
-    """Return the part of `kintsugi eval --json` on graded tasks. The idle agent's figures are
-    `do_nothing_similarity`."""
+    """Return the figures of graded tasks; the idle agent's are `do_nothing_similarity`."""
     apart = [task for task in tasks if INSUFFICIENT in task.categories]
     others = [task for task in tasks if INSUFFICIENT not in task.categories]
     named = {category for task in tasks for category in task.categories}

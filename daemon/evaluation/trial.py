@@ -91,8 +91,8 @@ class Plan(StrictModel):
 
     @property
     def digest(self) -> str:
-        """Return the sha256 of the plan without the checkpoint's path and the limits of the user's
-        endpoint (`events.jobs.USER_LIMITS`), so a plan continues with others."""
+        """Return the sha256 without the checkpoint's path and the limits of the user's endpoint
+        (`events.jobs.USER_LIMITS`), so a plan continues with others."""
         left_out: dict[str, Any] = {"checkpoint": True}
         if isinstance(self.user, EndpointUser):
             left_out["user"] = set(USER_LIMITS)
@@ -154,8 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: Plan, out: Path) -> None:
-    """Play all chunks that are not on disk. Raises BadPlan, WrongSetting, BadAdapter, OSError and
-    the environment's errors."""
+    """Play the missing chunks. Raises BadPlan, WrongSetting, BadAdapter, OSError and others."""
 
     def prepare() -> Callable[[list[_Slot]], Iterator[TrialAttempt]]:
         environment = open_plan_environment(plan.environment, plan.benchmarks, out)
@@ -165,7 +164,6 @@ def play(plan: Plan, out: Path) -> None:
 
 
 def _make_meter(plan: Plan, out: Path) -> "TokenMeter | None":
-    """Return the token meter of a user's endpoint, if there is one."""
     from envs.simulator import TokenMeter
 
     user = plan.user
@@ -187,8 +185,6 @@ def _chunks(plan: Plan) -> list[list[_Slot]]:
 
 
 class _Policies:
-    """The policies of a plan's players, each adapter proven and loaded once."""
-
     def __init__(self, plan: Plan) -> None:
         """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError."""
         checkpoint = Path(plan.checkpoint)
@@ -213,8 +209,7 @@ class _Policies:
 def load_base(
     checkpoint: Path, base: str, dtype: Literal["float32", "bfloat16"], threads: int | None
 ) -> "Policy":
-    """Return an agent's base. Raises WrongSetting if its checkpoint is none, and IncompatibleModel
-    if the engine cannot run it."""
+    """Return an agent's base. Raises WrongSetting without a checkpoint, and IncompatibleModel."""
     from safetensors import SafetensorError
 
     from daemon.engine.policy import load_policy
@@ -229,8 +224,7 @@ def load_base(
 
 
 def load_chat(checkpoint: Path) -> "Chat":
-    """Return a checkpoint's chat template. Raises WrongSetting if it is missing or ends no
-    answer."""
+    """Return a chat template. Raises WrongSetting if it is missing or ends no answer."""
     from daemon.engine.chat import Chat, NoEndToken, NoTemplate
 
     try:
@@ -240,8 +234,8 @@ def load_chat(checkpoint: Path) -> "Chat":
 
 
 def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
-    """Return an adapter's folder, checked against its sha256 and probes. Raises BadAdapter, and
-    WrongSetting if the checkpoint is of another base."""
+    """Return an adapter's folder, checked by sha256 and probes. Raises BadAdapter, and WrongSetting
+    for another base."""
     from daemon.adapters.adoption import intact, read_expectation
     from daemon.adapters.compatibility import BadBase, fit
     from daemon.adapters.directory import BadAdapter
@@ -351,7 +345,7 @@ def _play_within_budget(
     meter: "TokenMeter",
 ) -> list[TrialAttempt]:
     """Play a chunk with an endpoint's users, whose tokens `meter` counts. Raises WrongSetting if
-    too few are left, and the errors of `_play_beside_endpoint`."""
+    too few are left."""
     from envs.simulator import UserBudgetSpent
 
     try:
@@ -369,7 +363,7 @@ def _play_beside_endpoint(
     chunk: Sequence[_Slot],
     meter: "TokenMeter",
 ) -> list[TrialAttempt]:
-    """Play a chunk with an endpoint's users. Raises EndpointRefusal, EndpointUnavailable,
+    """Play a chunk beside an endpoint. Raises EndpointRefusal, EndpointUnavailable,
     EnvironmentFailure."""
     from envs.endpoint import EndpointUnavailable
     from envs.evaluation import is_spoilt
@@ -478,7 +472,6 @@ def _make_agents(
 
 
 async def _beat(phase: str, played: Sized) -> None:
-    """Write heartbeats until cancelled."""
     heartbeat = Heartbeat()
     while True:
         heartbeat.say(phase=phase, rollouts=len(played))
@@ -512,8 +505,8 @@ def _choose_members(
     attempts: "Mapping[str, Attempt]",
     views: "Mapping[str, Sequence[Message] | None]",
 ) -> dict[str, MemberChoice]:
-    """Return the chooser's member for each rollout, by `views`, the agent's first views. Episodes
-    that end before their first turn are the base's, without a doubt."""
+    """Return the chooser's member for each rollout, by the agent's first views. Episodes that end
+    before their first turn are the base's, without a doubt."""
     from daemon.engine.chat import as_chat
 
     shown = {name: view for name, view in views.items() if view is not None}

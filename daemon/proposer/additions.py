@@ -69,7 +69,7 @@ class Addition:
 
     @property
     def body(self) -> dict[str, Any] | None:
-        """Return the event's open body; None for a generated task, and for one made of a person's
+        """Return the event's open body; None for generated tasks and those of a person's
         session."""
         is_open = is_content_id(self.task.id) and self.key is None
         return self.task.dump_body() if is_open else None
@@ -90,8 +90,8 @@ class Refusal:
 
 
 def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
-    """Yield a file's definitions: the whole file if it is one JSON value, else each line that is
-    not blank. Raises OSError."""
+    """Yield a file's definitions: the whole if it is one JSON value, else its lines. Raises
+    OSError."""
     beginning = file.read(MOST_BODY + 1)
     if len(beginning) <= MOST_BODY and _is_json(beginning):
         yield RawDefinition("line 1", beginning)
@@ -104,8 +104,7 @@ def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
 
 
 def _read_lines(beginning: IO[bytes], file: IO[bytes]) -> Iterator[bytes]:
-    """Yield a file's lines after `beginning`, also of a pipe; a line is cut after `MOST_BODY`
-    bytes."""
+    """Yield a file's lines after `beginning`, also of a pipe, cut after `MOST_BODY` bytes."""
     while line := beginning.readline() or file.readline(MOST_BODY + 1):
         if not line.endswith(b"\n"):
             line += file.readline(MOST_BODY + 1)
@@ -138,8 +137,7 @@ class Additions:
         """`known` are ids of tasks that jobs draw, `prior` their requests. `trained_in` is the
         environment of the agent's tasks; None if no setting names it."""
         self.keys: dict[str, Key] = {}
-        """Task of a person's session -> its key. Others with a salt are refused: they would be
-        open."""
+        """Task of a person's session -> its key. Others with a salt are refused, to stay sealed."""
         self._open_named, self._trained_in = open_named, trained_in
         self._known = set(known)
         self._prior = list(prior)
@@ -219,8 +217,6 @@ class Additions:
 
 
 class _Refused(CheckFailure):
-    """A definition's failed check."""
-
     def __init__(self, check: Check, reason: str) -> None:
         super().__init__(reason)
         self.check: Check = check
@@ -271,8 +267,8 @@ def _name(environment: Environment, task: TaskDefinition, named: str | None) -> 
 def _find_generated(
     environment: Environment, task: TaskDefinition, named: str | None
 ) -> Iterator[TaskDefinition]:
-    """Yield the generated tasks that this may be, by its id and by capability and seed. Raises
-    _Refused if the environment's code fails."""
+    """Yield the generated tasks that this may be, by id, and by capability and seed. Raises
+    _Refused."""
     names = [] if named is None or is_content_id(named) else [named]
     if task.capability in environment.capabilities and is_seed(str(task.seed)):
         names.append(environment.task_id(task.capability, task.seed))

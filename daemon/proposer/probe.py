@@ -182,7 +182,6 @@ class Prober:
         return await (playing if self._budget is None else self._budget.play(playing))
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
-        """Play trials of a task, and record each when it ends."""
         probed = self._probed
         results: list[Attempt] = []
         try:

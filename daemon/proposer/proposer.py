@@ -86,7 +86,7 @@ class Proposal:
     """An event to append."""
 
     id: str
-    """derive_id("proposal", cycle, pattern, place, try); in a job's round, with its id and
+    """derive_id("proposal", cycle, pattern, place, try); in a round with its job's id and
     number."""
     data: TaskProposed | TaskRejected
 
@@ -96,8 +96,7 @@ def propose(
     wanted: ProposalRequest,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Proposal]:
-    """Yield proposals for the quotas in turn; call `progress` at each full place. Raises
-    CannotSample."""
+    """Yield proposals for the quotas; call `progress` at each full place. Raises CannotSample."""
     known = list(wanted.known)
     for quota in wanted.directive.quotas:
         sources = wanted.sources.get(quota.pattern, ())
@@ -130,14 +129,11 @@ class ClientPlaces:
             self._left[self._part[rollout]] -= 1
 
     def select(self, sources: Sequence[Source]) -> Sequence[Source]:
-        """Return the failures whose keys have a place left; all if the environment knows none of
-        their tasks."""
+        """Return the failures whose keys have a place left; all if none of their tasks is known."""
         return [source for source in sources if self.has_place(source.rollout)] or sources
 
 
 class _QuotaWriter:
-    """Fills one quota, with tasks of methods first."""
-
     def __init__(
         self,
         environment: Environment,
@@ -174,8 +170,7 @@ class _QuotaWriter:
             self._places.take(written.rollout)
 
     def _write_mode(self, writer: TaskWriter, count: int) -> Iterator[Proposal]:
-        """Yield proposals of a method's tasks until `count` passed; ordinary tasks fill the
-        rest."""
+        """Yield a method's proposals until `count` passed; ordinary tasks fill the rest."""
         wanted, quota = self._wanted, self._quota
         self._hard = int(MOST_HARD * count)
         places = min(self._full + count, quota.tasks)
@@ -274,8 +269,7 @@ def _write_draft(
     place: int,
     number: int,
 ) -> _Draft:
-    """Return the candidate of one try. The last try never rephrases, since rephrasings may run
-    out."""
+    """Return the candidate of one try; the last never rephrases, since rephrasings may run out."""
     share = _share(wanted, quota.pattern)
     chance = Random(f"propose {' '.join(wanted.origin)} {quota.pattern} {place} {number}")
     source = chance.choice(sources)

@@ -36,7 +36,7 @@ class TaskWriter:
         self._cause: str | None = None
 
     def append(self, additions: Sequence[Addition]) -> None:
-        """Append the unknown tasks' proposals, all or none, up to the tables. Raises LogError,
+        """Append unknown tasks, all or none, up to the tables. Raises LogError,
         DatabaseUnavailable."""
         new = [item for item in additions if not item.is_known]
         if not new:
@@ -86,8 +86,7 @@ def replace_task(
 
 
 def retire_task(app: "App", act: Act, alias: str, task: str) -> str:
-    """Retire a task, up to the tables; return the act's id. Raises LogError,
-    DatabaseUnavailable."""
+    """Retire a task, up to the tables; return the act. Raises LogError, DatabaseUnavailable."""
     decisions = Decisions(app)
     cause = decisions.act(act, RETIRE, {"alias": alias, "task": task})
     decisions.take(TaskRetired(alias=alias, task=task, reason=act.reason), "retired", cause)

@@ -88,8 +88,7 @@ def _refuse(reason: str | None) -> None:
 
 
 def schema(examined: CandidateFacts) -> str:
-    """Check V1. Jobs and gates know a task by its id, and gates draw tasks of its kind. Raises
-    CheckFailure."""
+    """Check V1: its id gives the task, and gates can draw its kind. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
     if not task.scenario.reason_for_call.strip():
         raise CheckFailure("the user has no reason to call")
@@ -174,8 +173,7 @@ def leak(examined: CandidateFacts) -> str:
 
 
 def outputs(examined: CandidateFacts) -> str:
-    """Check V5. Graded texts have no commas, so nobody says an output with one. Raises
-    CheckFailure."""
+    """Check V5. Nobody says an output with a comma: graded texts have none. Raises CheckFailure."""
     _refuse(find_unknown_output(examined))
     return ""
 
@@ -258,8 +256,7 @@ def contamination(examined: CandidateFacts) -> str:
 
 
 def _check_origin(examined: CandidateFacts) -> None:
-    """Check a planned task's first state against the seeds of written tasks. Raises
-    CheckFailure."""
+    """Check a planned task's first state against the written tasks' seeds. Raises CheckFailure."""
     drawn = examined.candidate.drawn
     if drawn is None:
         raise CheckFailure("no generated task is named whose first state it begins in")

@@ -81,10 +81,8 @@ class RepairQueue:
         self._away: dict[str, float] = {}
         """Environment -> when to ask for it again."""
         self._held: dict[str, float] = {}
-        """Rollout -> when to try it again: its needs are away, or its result is not in the tables
-        yet."""
+        """Rollout -> when to try it again: its needs are away, or its result is not folded yet."""
         self._environments: dict[str, Environment] = {}
-        """Environments opened by the present call."""
         self._idle_at: Position | None = None
         """Position of the rollouts at the last idle round."""
         self._backlog_at = -math.inf
@@ -121,8 +119,8 @@ class RepairQueue:
         return candidates
 
     def drain(self, progress: Callable[[int], None] = lambda _: None) -> RepairReport:
-        """Search every possible repair, also of skipped rollouts; call `progress` with the number
-        of new results. Raises as `advance`."""
+        """Search every possible repair, also of skipped rollouts; `progress` gets the number of new
+        results. Raises as `advance`."""
         self._app.settle()
         with self._app.reading() as connection:
             candidates = read_repair_candidates(connection, REPAIR_RULES, None, with_skipped=True)

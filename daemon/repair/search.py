@@ -110,8 +110,6 @@ _Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """Effect of one edit alone."""
-
     fixed: frozenset[_Place]
     """Records that it puts right."""
     broken: frozenset[_Place]
@@ -126,8 +124,6 @@ class _BoundReached(Exception):
 
 @dataclass(slots=True)
 class _Replayer:
-    """Replays of one rollout, counted and bounded."""
-
     environment: Environment
     task: TaskDefinition
     most: int
@@ -331,7 +327,7 @@ class RepairSearch:
 
 
 def _combine(edits: Sequence[WriteEdit], size: int) -> Iterator[tuple[WriteEdit, ...]]:
-    """Yield every choice of `size` edits, by their operations (smallest changes first), then by
+    """Yield every choice of `size` edits, by operations (smallest changes first), then by
     places."""
     by_operation = {operation: list[WriteEdit]() for operation in Operation}
     for edit in edits:

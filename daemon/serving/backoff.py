@@ -28,8 +28,7 @@ class Backoff:
         return len(self._failures)
 
     def waits(self, step: Step, now: datetime) -> bool:
-        """Return whether a step waits; it does not if the clock was set back to before its
-        failure."""
+        """Return whether a step waits; not if the clock was set back to before its failure."""
         failure = self._failures.get(step)
         return failure is not None and failure.until - failure.pause <= now < failure.until
 
@@ -44,8 +43,7 @@ class Backoff:
         self._failures.pop(step, None)
 
     def keep(self, wanted: Sequence[Step], lost: Iterable[str]) -> None:
-        """Forget unwanted steps, but for those that may be wanted again once unreachable replicas
-        (`lost`: their URLs) are back."""
+        """Forget unwanted steps, unless unreachable replicas (URLs `lost`) may want them again."""
         still, unseen = set(wanted), frozenset(lost)
         self._failures = {
             step: failure

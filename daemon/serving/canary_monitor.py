@@ -182,7 +182,7 @@ class CanaryHistory:
 
     def _find_verdict_cutoff(self, connection: "Connection") -> str:
         """Return the earliest start of an ended session that may still get a verdict. Ages count up
-        to the latest call in the tables, so every process gets the same result."""
+        to the latest call in the tables, so every process agrees."""
         latest = latest_call(connection, self._route.alias)
         if latest is None:
             return self._since
@@ -197,7 +197,6 @@ class CanaryHistory:
         return touched if len(touched) <= MOST_AMONG else None
 
     def _has_changes(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> bool:
-        """Return whether a counted session has changed or is gone."""
         return any(
             name in self._sessions and self._sessions[name] != now.get(name) for name in touched
         )
@@ -270,7 +269,6 @@ def reason_to_hold(watched: CanaryEvidence, towards: float) -> str | None:
 
 
 def _harm(guard: LiveGuard) -> str:
-    """Describe the evidence against a canary."""
     kind = guard.worst_kind
     if kind in (None, EVERY) or guard.against_kind(kind) < ENOUGH:
         return "live sessions show it to be worse"
@@ -278,8 +276,7 @@ def _harm(guard: LiveGuard) -> str:
 
 
 def due_share(towards: float, shares: Sequence[float]) -> float:
-    """Return the canary's share at this evidence: the shares divide the way to `ENOUGH` into parts
-    of equal factor."""
+    """Return the canary's share: the shares divide the way to `ENOUGH` into equal factors."""
     steps = len(shares)
     reached = [i for i in range(steps) if i == 0 or towards >= ENOUGH ** (i / steps)]
     return shares[reached[-1]]
@@ -300,7 +297,6 @@ def _on_silence(watched: CanaryEvidence, held: str | None) -> RouteChanged:
 def _build_route(
     watched: CanaryEvidence, why: Why, share: float | None, summary: str
 ) -> RouteChanged:
-    """Return the route with the canary on `share`; None: without it."""
     guard = watched.guard
     route, standing = watched.route, watched.route.standing
     numbers = (

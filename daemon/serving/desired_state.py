@@ -173,8 +173,8 @@ def list_wholes(table: RouteTable, adapter: str) -> list[AdapterRow]:
 
 
 def _is_remainder(row: AdapterRow, table: RouteTable) -> bool:
-    """Return whether an adapter without a route is loaded as a part alone: it was loaded before one
-    of its versions went out of service, and none of them waits to be staged."""
+    """Return whether an adapter without a route is loaded as a part alone: one of its versions went
+    out of service since, and none waits to be staged."""
     wholes = list_wholes(table, row.adapter)
     return all(whole.state is not State.PRODUCED for whole in wholes) and any(
         whole.state in RETIRED | {State.UNLOADED} and whole.offset > row.offset for whole in wholes
@@ -182,7 +182,6 @@ def _is_remainder(row: AdapterRow, table: RouteTable) -> bool:
 
 
 def _role(row: AdapterRow, situation: Situation) -> Role | None:
-    """Return why an adapter or version is loaded, by its own state."""
     if row.state not in LOADED:
         return None
     if row.state is State.PROMOTED:
@@ -205,8 +204,7 @@ def _role(row: AdapterRow, situation: Situation) -> Role | None:
 
 
 def is_idle(row: AdapterRow, situation: Situation) -> bool:
-    """Return whether no live gateway routes to a retired version, or has a call or open session on
-    it."""
+    """Return whether no live gateway routes to a retired version or has a call or session on it."""
     old = _age(row, situation) >= situation.keeping.max_session_age
     return all(
         seen.report.position > row.offset and (old or not seen.report.uses(row.adapter))
@@ -301,5 +299,4 @@ def _shadows(table: RouteTable) -> frozenset[str | None]:
 
 
 def _former(table: RouteTable, versions: int) -> frozenset[str | None]:
-    """Return each route's last `versions` adapters for a rollback."""
     return frozenset(name for route in table.routes for name in route.standing.before[:versions])

@@ -42,8 +42,8 @@ def find_version(connection: "Connection", name: str) -> AdapterRow:
 
 
 def read_files(app: "App", connection: "Connection", row: AdapterRow) -> dict[str, bytes]:
-    """Return the bundle's files without the manifest, path -> content. Raises BundleRefusal,
-    BadAdapter, NoFingerprint."""
+    """Return the bundle's files, path -> content. Raises BundleRefusal, BadAdapter,
+    NoFingerprint."""
     return read_contents(collect_facts(app, connection, row))
 
 

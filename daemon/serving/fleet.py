@@ -127,8 +127,7 @@ class Fleet:
         locate: Callable[[str], Path] = Path,
         unnamed: str = _UNNAMED,
     ) -> None:
-        """`locate` maps an adapter's stored path to its folder; `unnamed` explains a lack of
-        engines."""
+        """`locate` maps a stored path to its folder; `unnamed` explains a lack of engines."""
         self._unnamed = unnamed
         self.engines = {engine.url: engine for engine in engines}
         self.locate = locate
@@ -165,9 +164,8 @@ class Fleet:
         return self._expected[row.path]
 
     def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expectation]:
-        """Return the expectations of all other adapters of the base with files, which could answer
-        in its place. `others` are the RouteTable's rows; cached expectations of others are
-        dropped."""
+        """Return the expectations of the base's other adapters with files, which could answer in
+        its place. `others` are the RouteTable's rows; the cache of others is dropped."""
         having = {item.path for item in (row, *others)}
         self._expected = {path: item for path, item in self._expected.items() if path in having}
         expectations: dict[str, Expectation] = {}
@@ -189,13 +187,10 @@ class Fleet:
         beside_base: bool = False,
         routed: bool = False,
     ) -> Proof:
-        """Load an adapter if needed, and prove that the engine answers with it; with `beside_base`
-        also that the base is unchanged.
-
-        If gateways may send it sessions at once (a restarted or new engine; with `routed` always,
-        as for a part of a version), it is proven under another name first. On failure it is
-        unloaded. Raises ReplicaError, NotProven, BadAdapter, NoFingerprint.
-        """
+        """Load an adapter if needed, and prove that the engine answers with it (`beside_base`: and
+        unchanged with the base). If gateways may send it sessions at once (a restarted or new
+        engine; with `routed` always), it is proven under another name first. On failure it is
+        unloaded. Raises ReplicaError, NotProven, BadAdapter, NoFingerprint."""
         tried = row.adapter + PROBATION
         known = routed or row.state in LOADED
         if not known or row.adapter in engine.read_contents().adapters:

@@ -82,8 +82,8 @@ class Lift:
 
 
 def read_lifts(connection: "Connection") -> list[Lift]:
-    """Return the lifts on present bases, in the order of the aliases, of those with a promoted
-    adapter and a session drawn since."""
+    """Return the present bases' lifts by alias, if an adapter was promoted and a session drawn
+    since."""
     lifts = (_read_lift(connection, route) for route in serving.route_table(connection).routes)
     return [lift for lift in lifts if lift is not None]
 
@@ -158,7 +158,6 @@ def _count_arm(
 
 
 def _bound_difference(due: Iterable[DrawnSession]) -> tuple[float, float]:
-    """Return the bounds of the loop's mean success probability less the holdout's."""
     counts = Counter(
         (session.held_out, session.success) for session in due if session.success is not None
     )

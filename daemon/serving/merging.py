@@ -187,8 +187,8 @@ def _check_engines(fleet: Fleet, rank: int | None, checkpoint: Path | None) -> N
 
 
 def _find_repeated(members: Sequence[_Member]) -> dict[str, float]:
-    """Return common ancestors of members whose change does not count once, with its count; of a
-    line only the nearest."""
+    """Return common ancestors whose change does not count once, with its count; only the
+    nearest."""
     totals: defaultdict[str, float] = defaultdict(float)
     heirs: Counter[str] = Counter()
     for member in members:

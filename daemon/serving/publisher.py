@@ -143,8 +143,8 @@ class Publisher:
             return self._flip(route, act, "adapters promote", arguments)
 
     def canary(self, name: str, share: float) -> RouteRow:
-        """Give an adapter that passed its gate its first share of the sessions, without an
-        operator. Raises HomeLockBusy and the errors of `promote`."""
+        """Give an adapter that passed its gate its first share. Raises HomeLockBusy and `promote`'s
+        errors."""
         self.app.settle()
         with hold_serving_lock(self.app.home, patience=0):
             row = self.adapter(name)
@@ -272,8 +272,7 @@ class Publisher:
         return self._turn(route, cause)
 
     def _check(self, route: RouteChanged, unstaged: Iterable[AdapterRow] = ()) -> None:
-        """Check a route against the tables; `unstaged` will be staged first. Raises
-        RouteRefusal."""
+        """Check a route by the tables; `unstaged` will be staged first. Raises RouteRefusal."""
         table = self._table()
         standing = table.route(route.alias)
         known = {row.adapter: row.candidate for row in table.adapters}
@@ -282,8 +281,7 @@ class Publisher:
         routing.apply_route_change(None if standing is None else standing.standing, known, route)
 
     def _check_apart(self, route: RouteChanged) -> None:
-        """Check that base and adapters are distinguishable in a route with both. Raises BaseMixup,
-        ReplicaError."""
+        """Check that base and adapters of a route differ. Raises BaseMixup, ReplicaError."""
         table = self._table()
         others = [other for other in table.routes if other.alias != route.alias]
         ours = {part.adapter for part in route.shares} | {*_list_adapters(route)}
@@ -303,8 +301,7 @@ class Publisher:
     # Staying and going
 
     def pin(self, name: str, act: Act, *, off: bool = False) -> AdapterRow:
-        """Keep an adapter loaded under its own name, or with `off` no longer. Raises StageRefusal,
-        NoRoom."""
+        """Keep an adapter loaded under its own name, unless `off`. Raises StageRefusal, NoRoom."""
         self.app.settle()
         with hold_serving_lock(self.app.home):
             row = self.adapter(name)

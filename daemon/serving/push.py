@@ -75,7 +75,7 @@ def only_base(fleet: Fleet) -> str:
 def adopt_for_fleet(
     app: "App", fleet: Fleet, source: Path, kind: str, name: str | None, checkpoint: Path | None
 ) -> HomeAdapter:
-    """Copy an adapter into the home, checked against the engines' checkpoint and ranks in the
+    """Copy an adapter into the home, checked by the engines' checkpoint and ranks in the
     settings."""
     return adopt(
         source, app.settings.adapters, checkpoint or find_checkpoint(fleet), kind=kind, name=name,
@@ -98,8 +98,7 @@ def find_max_rank(fleet: Fleet) -> int | None:
 def record_adapter(
     app: "App", data: AdapterProduced, act: Act, command: str, arguments: Mapping[str, Any]
 ) -> PushResult:
-    """Append that an adapter of the home exists, by a person's command, unless it is known. Raises
-    PushRefusal."""
+    """Append an unknown adapter of the home, by a person's command. Raises PushRefusal."""
     with app.reading() as connection:
         known = serving.adapter_row(connection, data.adapter)
     if known is not None:

@@ -238,8 +238,8 @@ class Replica:
         self.close()
 
     def examine(self) -> None:
-        """Check the engine's kind, its version, and that one process answers. Raises NotUsable,
-        SeveralProcesses, ReplicaDown."""
+        """Check kind, version and single process. Raises NotUsable, SeveralProcesses,
+        ReplicaDown."""
         models = self._list_consistent_models()
         if models.kind == _EMBEDDED:
             return
@@ -275,8 +275,8 @@ class Replica:
             )
 
     def unload(self, name: str) -> None:
-        """Stop serving an adapter, if it is served; its running requests end. Raises ReplicaDown,
-        and NoSuchModel for a base."""
+        """Stop serving an adapter; its running requests end. Raises ReplicaDown; NoSuchModel for a
+        base."""
         reply = self._tell("unload_lora_adapter", {"lora_name": name})
         if reply.status == 200:
             return
@@ -299,8 +299,7 @@ class Replica:
         return parse_answer(reply.document, prompts)
 
     def tokenize(self, model: str, text: str) -> tuple[int, ...]:
-        """Return a text's token ids without special tokens. Raises NoSuchModel, NoAnswer,
-        ReplicaDown."""
+        """Return token ids without special tokens. Raises NoSuchModel, NoAnswer, ReplicaDown."""
         body = {"model": model, "prompt": text, "add_special_tokens": False}
         url = self.url.removesuffix("/v1") + "/tokenize"
         reply = self._request("POST", url, body, _LOOK_SECONDS)
@@ -342,8 +341,8 @@ class Replica:
         tolerance: float,
         rivals: Mapping[str, Expectation] | None = None,
     ) -> Proof:
-        """Prove that the engine answers with the adapter `name` and with no other known one. Raises
-        NotProven and the errors of `score`."""
+        """Prove that the engine answers with `name` alone. Raises NotProven and the errors of
+        `score`."""
         return prove(self.score(name, expected.prompts), expected, tolerance, rivals)
 
     def prove_base(self, beside: str, expected: Expectation, tolerance: float) -> float:
@@ -505,7 +504,6 @@ class Replica:
         return self._above("/metrics")
 
     def _above(self, path: str) -> _Reply:
-        """Return the server's answer at a path above `/v1`."""
         return self._request("GET", self.url.removesuffix("/v1") + path, None, _LOOK_SECONDS)
 
     def _tell(self, what: str, body: Mapping[str, Any]) -> _Reply:

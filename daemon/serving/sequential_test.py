@@ -59,8 +59,6 @@ class Ratios(NamedTuple):
 
 
 class _Cell(NamedTuple):
-    """Share, outcome and arm of sessions that count alike."""
-
     share: float
     success: bool
     canary: bool
@@ -103,7 +101,6 @@ def _log_chance(cell: _Cell, ratios: Ratios) -> float:
 
 
 def _ratios(incumbent: float, canary: float) -> Ratios:
-    """Return the ratios of two policies from their probabilities to fail."""
     return Ratios(canary / incumbent, (1 - canary) / (1 - incumbent))
 
 
@@ -122,8 +119,7 @@ _BETTER: Final = (
     _ratios(0.3, 0.1), _ratios(0.6, 0.3), _ratios(0.6, 0.1), _ratios(0.85, 0.75),
     _ratios(0.85, 0.5), _ratios(0.85, 0.15),
 )  # fmt: skip
-"""Alternatives of `towards`. A better canary also succeeds more often, so its successes count
-too."""
+"""Alternatives of `towards`. A better canary succeeds more often, so its successes count too."""
 
 _JUDGED: Final = tuple(Ratios(x, x) for x in (0.1, 0.4, 0.6, 0.75, 0.87, 1.15, 1.33, 1.67, 2.5, 10))
 """Alternatives of `imbalance`: how much more often the canary's sessions are judged."""
@@ -205,8 +201,8 @@ class LiveGuard:
 
     @property
     def pairs(self) -> int:
-        """Return the number of judged canary sessions, each paired with an incumbent's of its
-        kind."""
+        """Return the judged canary sessions with a judged incumbent's of the same kind, one for
+        one."""
         arms: tuple[Arm, Arm] = ("canary", "incumbent")
         return sum(
             min(sum(number for cell, number in cells.items() if _is_of(cell, arm)) for arm in arms)
@@ -273,8 +269,8 @@ def measure_final_evidence(
 
 
 def _lack(judged: Iterable[ArmSession], never: Iterable[ArmSession]) -> float:
-    """Return the evidence that the canary's sessions lack a verdict more often: `against`, with a
-    missing verdict as the failure."""
+    """Return the evidence that the canary lacks verdicts more often: `against`, with lacks as
+    failures."""
     cells = Counter(_Cell(session.share, False, session.arm == "canary") for session in never)
     cells.update(
         _Cell(session.share, True, session.arm == "canary")
@@ -325,11 +321,8 @@ def on_silence(drawn: Iterable[ArmFaults]) -> Literal["roll_back", "inconclusive
 
 
 def measure_share_mismatch(drawn: Mapping[tuple[float, bool], int]) -> float:
-    """Return the evidence that sessions are not drawn by the shares that they should be drawn by.
-
-    `drawn`: number of sessions by the share of the arm and by whether they are of it. Null: each is
-    of the arm with the probability of its own share; the evidence reaches 100 at any time with a
-    probability of at most 1 %. It is that of `imbalance`, over all sessions or over the judged.
-    """
+    """Return the evidence that sessions are not drawn by their shares: that of `imbalance`, over
+    all or the judged sessions. `drawn` counts sessions by the arm's share and by whether they are
+    of it. Under the null it ever reaches 100 with a probability of at most 1 %."""
     cells = {_Cell(share, True, member): number for (share, member), number in drawn.items()}
     return Mixture(_EQUAL, _JUDGED).value(cells)

@@ -87,8 +87,8 @@ class Staging:
         return all(self._is_held(row, look.holding[url]) for url in urls)
 
     def stage(self, row: AdapterRow, cause: str) -> AdapterRow:
-        """Load every part of a version everywhere and append AdapterStaged. Raises StageRefusal,
-        BadAdapter, NoRoom."""
+        """Load all parts everywhere and append AdapterStaged. Raises StageRefusal, BadAdapter,
+        NoRoom."""
         engines = self.replicas(row)
         parts = self._parts(row)
         for part in parts:

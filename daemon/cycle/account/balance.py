@@ -34,7 +34,6 @@ from events.gate import Check
 
 Stage = Literal["diagnosis", "tasks", "learner", "gate", "canary"]
 STAGES: Final[tuple[Stage, ...]] = ("diagnosis", "tasks", "learner", "gate", "canary")
-"""Stages in the order in which a gain passes them."""
 
 LEAST: Final = 0.5
 """Least loss of a limit, in points."""
@@ -101,8 +100,8 @@ def measure_balance(facts: CycleFacts) -> Balance:
 
 
 def is_directed(facts: CycleFacts, count: TrafficCount) -> bool:
-    """Return whether the rollouts' kind (without one, their pattern) is in the directive, with a
-    whole task at least, or in the job's pools."""
+    """Return whether the rollouts' kind, or pattern without one, gets a whole task or is in the
+    pools."""
     if is_aimed(facts, count):
         return True
     if count.kind is None:
@@ -157,8 +156,7 @@ def measure_gate_gain(facts: CycleFacts) -> Interval | None:
 
 
 def measure_live(canary: CanaryFacts) -> Interval | None:
-    """Return a canary's success less its incumbent's, in points; None if one has no judged
-    session."""
+    """Return a canary's success less its incumbent's, in points; None without both judged."""
     first = estimate_share(canary.canary.passed, canary.canary.attempts)
     second = estimate_share(canary.incumbent.passed, canary.incumbent.attempts)
     return None if first is None or second is None else to_points(subtract(first, second))

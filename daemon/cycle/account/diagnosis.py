@@ -20,7 +20,6 @@ class KindTraffic:
     lost: Interval
     """Points of all traffic's pass^1 that its failures cost."""
     failure_share: float
-    """Share of all failures of the round."""
     quota: float
     """Its tasks of the directive."""
 
@@ -90,7 +89,6 @@ def describe_diagnosis(facts: CycleFacts) -> Diagnosis:
 
 
 def _describe_kinds(facts: CycleFacts) -> tuple[KindTraffic, ...]:
-    """Return the kinds by failures; those without a kind come last."""
     kinds = [
         _describe_kind(facts, kind, count, facts.failures_by_kind[kind])
         for kind, count in facts.by_kind.items()
@@ -118,15 +116,13 @@ def _describe_kind(facts: CycleFacts, kind: str, rollouts: int, failures: int) -
 
 
 def _is_fewer(few: int, many: int) -> bool:
-    """Return whether a count is shown to be smaller: the larger one's share of both is above one
-    half."""
+    """Return whether a count is shown to be smaller: the other's share is above one half."""
     share = estimate_share(many, few + many)
     return share is not None and share.low > 0.5
 
 
 def _find_first_kind(facts: CycleFacts, patterns: Sequence[PatternRank]) -> str | None:
-    """Return the most frequent kind among the first pattern's failures, else among its written
-    tasks."""
+    """Return the most frequent kind of the first pattern's failures, else of its written tasks."""
     if not patterns or patterns[0].priority <= 0:
         return None
     name = patterns[0].pattern
@@ -149,7 +145,6 @@ def explain_diagnosis(facts: CycleFacts, figures: Diagnosis) -> str:
 
 
 def _explain_ranking(figures: Diagnosis) -> str:
-    """Return a clause on the weakest kinds and the first one."""
     weakest = ", ".join(figures.weakest)
     first = figures.ranked_first
     if first is None:

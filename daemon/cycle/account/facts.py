@@ -45,7 +45,6 @@ class CanaryFacts:
     shares: tuple[float, ...]
     """Shares that drew judged sessions, in order."""
     minutes: float
-    """Minutes from the route's first session to the cycle's end."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,6 @@ class CycleFacts:
     pairs: tuple[TaskPair, ...] = ()
     """Tasks of the gate."""
     canary: CanaryFacts | None = None
-    """None without a canary."""
     successors: tuple[int, ...] = ()
     """Cycles whose jobs trained on from the candidate."""
 
@@ -121,8 +119,8 @@ class CycleFacts:
 
     @cached_property
     def later_tasks(self) -> tuple[WrittenTask, ...]:
-        """Return the written tasks that entered their pools while the job ran: it sampled them, and
-        its spec's pools lack them."""
+        """Return the written tasks that the job sampled and its spec's pools lack: they came while
+        it ran."""
         if self.job is None:
             return ()
         first = {task for pool in self.job.spec.pools for task in pool.all_tasks}

@@ -39,7 +39,6 @@ class PoolSamples:
     """In the first quarter of the batches; `last`: in the last."""
     last: PassCount
     first_reward: float | None
-    """Mean shaped reward there."""
     last_reward: float | None
 
 
@@ -54,8 +53,8 @@ class KindSamples:
     first: PassCount
     last: PassCount
     left: float | None
-    """Points of all traffic's pass^1 that its failures cost and the gate's gain left; None without
-    a gate."""
+    """Points of all traffic's pass^1 that failures cost beyond the gate's gain; None without a
+    gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,7 @@ class Learner:
     kinds: tuple[KindSamples, ...]
     """Kinds of targeted pools, by rollouts."""
     jobs: tuple[dict[str, str | int | None], ...] = ()
-    """Jobs of a cycle with branches, as printed; the other figures are of all together. Else
-    empty."""
+    """Printed jobs of a cycle with branches, whose figures are summed; else empty."""
 
 
 def describe_learner(facts: CycleFacts) -> Learner:

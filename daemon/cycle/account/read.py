@@ -107,7 +107,7 @@ def _read_kinds(
 
 
 def combine_jobs(jobs: Sequence[JobRow]) -> JobRow:
-    """Return the jobs of a cycle's branches as one, with all pools and counts. It trained if one
+    """Return a cycle's jobs of branches as one, with all pools and counts; it trained if one
     did."""
     first = jobs[0]
     shares = 1 / len(jobs)
@@ -187,7 +187,6 @@ def _read_pairs(
 def _read_canary(
     connection: "Connection", row: CycleRow, adapter: AdapterRow
 ) -> CanaryFacts | None:
-    """Return a canary's sessions before the cycle ended; None without a canary."""
     assert row.ended is not None, "only a finished cycle with times has facts"
     since = next(
         (

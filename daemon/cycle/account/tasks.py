@@ -29,7 +29,6 @@ class KindTasks:
     """Tasks of targeted pools."""
     live: PassCount
     failure_share: float
-    """Share of all failures of the round."""
     rollout_share: float | None
     """Share of the job's recorded rollouts at targeted pools, if any."""
     starved: bool | None
@@ -37,8 +36,7 @@ class KindTasks:
     sampled: PassCount
     """Those tasks in the job before its first step."""
     easier: bool | None
-    """Whether those are shown to pass more often than the traffic; None without a judged
-    rollout."""
+    """Whether those are shown to pass more often than the traffic, if both have judged rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +114,8 @@ def _describe_kind_tasks(facts: CycleFacts) -> tuple[KindTasks, ...]:
 
 
 def _is_starved(failures: int, failed: int, rollout_share: float) -> bool:
-    """Return whether a kind's share of failures is shown to be above `_LEAST_SHARE` and twice its
-    share of rollouts."""
+    """Return whether failures are shown to exceed `_LEAST_SHARE` and twice the share of
+    rollouts."""
     share = estimate_share(failures, failed)
     return share is not None and share.low > max(_LEAST_SHARE, 2 * rollout_share)
 

@@ -100,8 +100,8 @@ def _format(before: Conduct, after: Conduct, margin: float, level: float, tasks:
 def _tokens(
     name: str, before: TokenUse, after: TokenUse, limit: float, level: float, tasks: int
 ) -> Check:
-    """FAIL if the mean grew by more than the limit, and its lower bound is above 0 (delta method on
-    the logarithm of a ratio of two means)."""
+    """FAIL if the mean grew by more than the limit, and by a lower bound above 0 (delta method on
+    the log ratio)."""
     means = [max(item.mean, 1.0) for item in (before, after)]
     errors = [
         item.spread / average / sqrt(item.rollouts)

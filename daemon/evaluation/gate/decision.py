@@ -73,12 +73,10 @@ def decide(
     attempt: int | None = None,
     spent: bool = False,
 ) -> GateReport:
-    """Return PROMOTE, REJECT or EXTEND, with the numbers.
-
-    `attempt` counts the candidates on a reused gate set; None: its tasks are fresh. `spent`: no
-    more can be run. Raises ValueError without a target's task or a side's rollouts, and for several
-    targets of a test that takes one.
-    """
+    """Return PROMOTE, REJECT or EXTEND, with the numbers. `attempt` counts the candidates on a
+    reused gate set; None: its tasks are fresh. `spent`: no more can be run. Raises ValueError
+    without a target's task or a side's rollouts, and for several targets of a test that takes
+    one."""
     if not (evaluation.incumbent.rollouts and evaluation.candidate.rollouts):
         raise ValueError("incumbent and candidate have no rollouts; nothing was evaluated")
     alpha = settings.alpha if attempt is None else spend_alpha(settings.alpha, attempt)
@@ -113,8 +111,8 @@ def decide(
 
 
 def conclude(report: GateReport) -> GateReport:
-    """Return the final report when no more can be played: rises pass, and other open checks count
-    as unproven."""
+    """Return the final report when no more can be played: rises pass, and other open checks do
+    not."""
     checks = tuple(
         check.model_copy(update={"verdict": "PASS"}) if check.name in RISES else check
         for check in report.checks

@@ -39,8 +39,7 @@ def bound(values: Sequence[float], level: float = LEVEL) -> float:
 
 
 def holm(p_values: Mapping[str, float], level: float) -> set[str]:
-    """Return the names of rejected hypotheses (Holm 1979), with error `level` over all true
-    ones."""
+    """Return the rejected hypotheses (Holm 1979), with error `level` over all true ones."""
     rejected: set[str] = set()
     for name, adjusted in holm_levels(p_values, level).items():
         if p_values[name] > adjusted:
@@ -50,8 +49,7 @@ def holm(p_values: Mapping[str, float], level: float) -> set[str]:
 
 
 def holm_levels(p_values: Mapping[str, float], level: float) -> dict[str, float]:
-    """Return name -> level of its p-value, smallest first; each is rejected only with all before
-    it."""
+    """Return name -> level of its p-value, smallest first; it needs all before it rejected."""
     ranked = sorted(p_values, key=lambda name: p_values[name])
     return {name: level / (len(ranked) - place) for place, name in enumerate(ranked)}
 

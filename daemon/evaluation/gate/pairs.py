@@ -60,8 +60,7 @@ def list_traffic(pairs: Sequence[Pair]) -> list[Pair]:
 def count_surplus(
     incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Iterable[str]
 ) -> int:
-    """Return the candidate's surplus of unjudged trials; 0 if chance gives as many with a
-    probability of at least `_SURPLUS`."""
+    """Return the candidate's surplus of unjudged trials; 0 if its chance is at least `_SURPLUS`."""
     own = others = 0
     for first, second in _pair_trials(incumbent, candidate, tasks):
         own += second is None and first is not None

@@ -38,7 +38,6 @@ class _Figure:
     test: Callable[[Sequence[_Both]], float]
     """P-value of a slice."""
     value: float
-    """Its rise."""
 
 
 def check_rises(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
@@ -121,8 +120,7 @@ def _test_lookups(pairs: Sequence[_Both]) -> float:
 
 
 def _compute_fisher(count: int, whole: int, other_count: int, other_whole: int) -> float:
-    """Return the p-value of a share `count` of `whole` above the other (Fisher's exact test,
-    one-sided)."""
+    """Return the p-value of `count` of `whole` above the other (Fisher's exact test, one-sided)."""
     counts = count + other_count
     ways = [
         comb(whole, n) * comb(other_whole, counts - n) for n in range(count, min(whole, counts) + 1)

@@ -105,8 +105,7 @@ def judge_targets(
 
 
 def list_differences(target: PlannedTarget, pairs: Sequence[Pair]) -> list[float]:
-    """Return the differences of a target's planned tasks: the first of each slice, in `pairs`'
-    order."""
+    """Return the differences of a target's planned tasks: each slice's first ones in `pairs`."""
     left = target.task_counts
     differences = []
     for pair in pairs:
@@ -205,14 +204,12 @@ def sign_flip(differences: Sequence[float]) -> float:
 
 
 def _integers(differences: Sequence[float]) -> list[int]:
-    """Return the multiples of their common fraction."""
     exact = [Fraction(value).limit_denominator(_MOST_TRIALS**2) for value in differences]
     unit = lcm(*(fraction.denominator for fraction in exact))
     return [int(fraction * unit) for fraction in exact]
 
 
 def _conditional_power(values: Sequence[float], share: float, p: float) -> float:
-    """Return the conditional power at the last look for a true gain of `FUTILE_GAIN`."""
     if share >= 1:
         return 0.0
     z = _NORMAL.inv_cdf(min(max(1 - p, _LEAST_P), 1 - _LEAST_P))
@@ -253,8 +250,7 @@ class EProcess:
         return exp(self._highest)
 
     def add(self, value: float) -> None:
-        """Bet on a value, then learn it. Raises ValueError for a value that could cost all the
-        wealth."""
+        """Bet on a value, then learn it. Raises ValueError if it could cost all the wealth."""
         if not -2 < value < 2:
             raise ValueError(f"{value} is not between -2 and 2, which bets of a half need")
         average = self._sum / self._count
