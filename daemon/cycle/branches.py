@@ -23,7 +23,7 @@ class BranchChoice:
     """A cycle's branches, and those left out."""
 
     branches: tuple[Branch, ...] = ()
-    """In the order of their jobs; empty for a cycle with one job."""
+    """Branches in the order of their jobs; empty for a cycle with one job."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Branch left out -> why."""
 

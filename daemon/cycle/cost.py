@@ -40,10 +40,10 @@ class RolloutCounts:
     """Numbers of a cycle's rollouts."""
 
     probe: int
-    """Of written tasks, by the answering policy."""
+    """Rollouts of written tasks by the answering policy."""
     training: int
     evaluation: int
-    """By candidate and incumbent, with the pilot."""
+    """Rollouts of candidate and incumbent, with the pilot."""
 
     @property
     def total(self) -> int:

@@ -71,7 +71,7 @@ class Estimate:
     """Sum; None if a part is unknown."""
     rollouts: PlannedRollouts
     gpu_hours: float | None
-    """Of training; None without a GPU or known minutes."""
+    """GPU-hours of training; None without a GPU or known minutes."""
     unknown: tuple[str, ...]
     """Sentences on the unknown values."""
 
@@ -137,6 +137,7 @@ class JobBudget:
     """Minutes of all agents' jobs that ended today."""
     running: int
     minutes: float
+    """Expected minutes of a job."""
     budget: float
 
     def find_refusal(self, requested: int) -> str | None:

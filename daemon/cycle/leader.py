@@ -273,7 +273,8 @@ class Leader:
         return {derive_id(cycle.cycle, step): data for step, data in steps.items()}
 
     def _reject_late_versions(self, decisions: Decisions, pair: Pair) -> Iterator[str]:
-        """Reject versions composed after their cycle's end, whose files would stay for ever."""
+        """Reject versions composed after their cycle's end, whose members' files would stay for
+        ever."""
         with self._app.reading() as connection:
             late = list_late_versions(connection, pair.alias)
         for row, cycle in late:

@@ -29,6 +29,7 @@ _OF_KIND: Final = ("slice ", "best ")
 _NOT_REPLAYED: Final = {f"slice {AFTER_ERROR}"}
 """Checks of tasks that no job replays: the gate makes them anew, and no log holds them."""
 KEPT: Final = (State.REJECTED, State.UNLOADED)
+"""States of a rejected candidate with files."""
 
 
 def find_rejected_parent(
@@ -86,8 +87,8 @@ def describe_parent(row: AdapterRow) -> str:
 
 
 def count_tries(connection: "Connection", row: AdapterRow, incumbent: str | None) -> int:
-    """Return how many candidates since the incumbent (its folder; None: the base) continue one
-    another."""
+    """Return the length of the chain of candidates since the incumbent, with this one. `incumbent`
+    is its folder; None for the base."""
     tries = 0
     candidate: AdapterRow | None = row
     while candidate is not None and tries <= MOST_TRIES:

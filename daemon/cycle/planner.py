@@ -95,7 +95,7 @@ class _Stock:
 
 
 class CyclePlanner:
-    """Writes what the log asks for."""
+    """Writes directives, tasks and jobs of cycles."""
 
     def __init__(
         self,

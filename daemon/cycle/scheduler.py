@@ -1,16 +1,16 @@
 """When a cycle is due: a pure function of the tables and the time. Triggers:
 
-    operator    a person's request (kintsugi cycle start); only obstacles hold it back
+    operator    a person's request (kintsugi cycle start)
     cron        a point of the schedule has passed since the last cycle began; missed ones are one
     priority    the open patterns weigh enough together
     rollouts    enough rollouts that no cycle has read
     age         the last cycle is long ago
 
-Obstacles: an open cycle of the agent, the cool-down after the last, too few new failures, and the
-day's budget of job minutes. Hysteresis: each fruitless cycle in a row multiplies the cool-down and
-the needed counts by `scheduler.backoff`; a promotion resets them. Agents without an executable
-environment have no cycles. Source of the triggers: SENTINEL, arXiv 2606.12908, section 3;
-docs/loop.md has ours.
+An open cycle of the agent and the day's budget of job minutes hold back each trigger; the cool-down
+after the last cycle and too few new failures hold back all but an operator's. Hysteresis: each
+fruitless cycle in a row multiplies the cool-down and the needed counts by `scheduler.backoff`; a
+promotion resets them. Agents without an executable environment have no cycles. Source of the
+triggers: SENTINEL, arXiv 2606.12908, section 3; docs/loop.md has ours.
 """
 
 from collections.abc import Iterator
@@ -42,6 +42,7 @@ class Due:
     reason: str
     slot: str | None = None
     acted: str | None = None
+    """Event of an operator's request, else None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@
 
 If the incumbent of a gate was replaced before the adapter was routed, the adapter is evaluated
 again, up to `MOST_GATES` gates. Each branch of a cycle needs TRAIN, STAGE and EVALUATE until it
-passed or is out. Those that passed become a version with members, which takes the steps of an
-adapter. The gate of a member is never repeated: the version's own gate follows. Guarantee: the log
-is the only memory. Each step ends in an event and may be taken twice, also by two processes at
-once, because ids follow from the cycle.
+passed or is out. When all are settled, those that passed become a version with members, which takes
+the steps of an adapter. The gate of a member is never repeated: the version's own gate follows.
+
+Guarantee: the log is the only memory. Each step ends in an event and may be taken twice, also by
+two processes at once, because ids follow from the cycle.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
-"""The role `work` for open cycles, from a job's adapter to its first sessions: stage it, evaluate
-it in a process of its own, compose members, and route it with the first of `canary.shares`.
+"""The role `work` for open cycles, from a job's adapter to its first sessions.
 
-Level-triggered: each round takes the next step by the tables (state_machine.py), so an interrupted
-one is made up for. Failed steps are reported and tried again; an adapter that can never be staged
-is rejected with the reason.
+It stages an adapter, evaluates it in a process of its own, composes members that passed, and routes
+it with the first of `canary.shares`. Level-triggered: each round takes the next step by the tables
+(state_machine.py), so an interrupted one is made up for. Failed steps are reported and tried again;
+an adapter that can never be staged is rejected with the reason.
 """
 
 from collections.abc import Callable, Iterator

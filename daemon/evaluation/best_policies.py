@@ -30,7 +30,7 @@ class BestPolicy:
     adapter: AdapterRow | None
     """None: the base."""
     gap: Gap
-    """Of the incumbent to it."""
+    """The incumbent's difference to it."""
 
 
 def find_best(

@@ -2,7 +2,7 @@
 
     pilot       the incumbent alone plays a few tasks of every kind, to plan the sizes
     look 1      both play so many fresh tasks; the gate decides
-    look 2 ...  more tasks of the undecided kinds, until there are no more; then open means rejected
+    look 2 ...  more tasks of the undecided kinds; the last look rejects everything unproven
 
 A candidate is judged on the tasks that its cycle wrote (targets.py), else on its own kind or its
 members'. A version with members is judged as a whole: its chooser's errors count. The candidate of
@@ -12,11 +12,11 @@ kind's tasks too, unless the gate has rejected the candidate already. A candidat
 for repairs also plays a slice of tasks that begin behind a refused call.
 
 Each trial (trial.py) outlives the worker. Its tasks follow from candidate, incumbent and targets,
-with seeds that training never uses. One model plays the users of both sides; while it or the
-agent's checkpoint is missing, the evaluation waits (gate_waits.py). Trials with the users' faults
-have no verdict, and a candidate's surplus of them beyond chance counts as failed (`fail_surplus` in
-gate/pairs.py; ADR 0076). After a change of incumbent, users or rules, all in the digest, the
-candidate is evaluated again on fresh tasks, and the old trials are stopped.
+with seeds that training never uses. One model plays the users of both sides. While its endpoint is
+away or out of tokens, or the agent's checkpoint is wrong, the evaluation waits (gate_waits.py).
+Trials with the users' faults have no verdict, and a candidate's surplus of them beyond chance
+counts as failed (`fail_surplus` in gate/pairs.py; ADR 0076). After a change of incumbent, users or
+rules, all in the digest, a candidate is evaluated again on fresh tasks, and old trials are stopped.
 
 Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
 A candidate that cannot be played is rejected, with the reason.
@@ -465,8 +465,8 @@ class CandidateEvaluation:
         return bool(active)
 
     def find_wait(self) -> GateWait | None:
-        """Return why the next trial's attempt waits; None if one runs, or unknown. Raises
-        RunnerUnavailable."""
+        """Return the reason why the next trial's attempt waits; None if one runs, or none is known.
+        Raises RunnerUnavailable."""
         number = _PILOT
         while (note := self._read_note(number)) is not None:
             if note.following is None:
@@ -498,7 +498,7 @@ class CandidateEvaluation:
         return self._find_start_wait(), False
 
     def _find_start_wait(self) -> GateWait | None:
-        """Return a missing precondition of an attempt, as far as it may be missing."""
+        """Return a precondition of an attempt that may be missing, if there is one."""
         row, user = self._row, self._user
         setting: str | None = CHECKPOINT_SETTING
         try:
@@ -533,7 +533,7 @@ class CandidateEvaluation:
     def _close_trial(
         self, number: int, plan: Plan, sizes: Sizes | None, earlier: Sequence[Plan]
     ) -> Generator[str, None, _TrialNote | None]:
-        """Record a finished trial and note what follows; None while a best policy still plays."""
+        """Record a finished trial and note the next sizes; None while a best policy still plays."""
         played = self._read_attempts(self._job(number), plan)
         self._record(played)
         if sizes is None:
@@ -588,7 +588,7 @@ class CandidateEvaluation:
         self, played: Sequence[TrialAttempt], looks: Sequence[Plan]
     ) -> Generator[str, None, list[Reference] | None]:
         """Return the best policies' results on all looks; None while one plays. Earlier reports
-        stand in for one that cannot be played."""
+        stand in for a policy that cannot be played."""
         by_policy: dict[str, list[str]] = {}
         for kind, policy in self._best.items():
             by_policy.setdefault(self._name_policy(policy), []).append(kind)

@@ -217,8 +217,8 @@ async def play(
     means: Means,
     progress: "Callable[[list[Attempt]], None]",
 ) -> None:
-    """Play all missing attempts, both sides at once. Raises EvaluationBusy and `play_run`'s
-    errors."""
+    """Play all missing attempts, both sides at once. Raises EvaluationBusy and the errors of
+    `play_run`."""
     with lock_evaluation(app.home, comparison.digest):
         app.settle()
         comparison.tokens = _read_notes(_notes(app, comparison))
@@ -402,7 +402,7 @@ def conduct_in(
 
 
 def _measure_tokens(ids: Iterable[str], tokens: Mapping[str, int], count: int) -> TokenUse:
-    """Return the tokens of `count` rollouts, of which some are known."""
+    """Return the tokens of `count` rollouts, estimated from the known ones."""
     known = [tokens[rollout] for rollout in ids if rollout in tokens]
     return TokenUse(
         rollouts=count,

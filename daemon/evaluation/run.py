@@ -340,8 +340,8 @@ async def prepare_setup(
 async def play_run(
     app: "App", setup: Setup, spec: Spec, run: Run, concurrency: int
 ) -> AsyncGenerator[list[tuple[str, Attempt]], None]:
-    """Play what waits; yield (rollout id, attempt) when both are durable in the log. Raises the
-    errors of `play_all`, after every finished attempt was recorded."""
+    """Play the missing attempts; yield (rollout id, attempt) when both are durable in the log.
+    Raises the errors of `play_all`, after every finished attempt was recorded."""
     environment, provenance = setup.environment, spec.provenance
     tasks = spec.tasks(environment)
     choices = setup.agent.choices if isinstance(setup.agent, MemberAgents) else {}

@@ -154,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: Plan, out: Path) -> None:
-    """Play the missing chunks. Raises BadPlan, WrongSetting, BadAdapter, OSError and others."""
+    """Play the missing chunks. Raises BadPlan, WrongSetting, BadAdapter, OSError, environment
+    errors."""
 
     def prepare() -> Callable[[list[_Slot]], Iterator[TrialAttempt]]:
         environment = open_plan_environment(plan.environment, plan.benchmarks, out)
@@ -345,7 +346,7 @@ def _play_within_budget(
     meter: "TokenMeter",
 ) -> list[TrialAttempt]:
     """Play a chunk with an endpoint's users, whose tokens `meter` counts. Raises WrongSetting if
-    too few are left."""
+    too few are left, and the errors of `_play_beside_endpoint`."""
     from envs.simulator import UserBudgetSpent
 
     try:

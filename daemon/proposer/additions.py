@@ -137,7 +137,8 @@ class Additions:
         """`known` are ids of tasks that jobs draw, `prior` their requests. `trained_in` is the
         environment of the agent's tasks; None if no setting names it."""
         self.keys: dict[str, Key] = {}
-        """Task of a person's session -> its key. Others with a salt are refused, to stay sealed."""
+        """Task of a person's session -> its key. Others with a salt are refused: they would be
+        open."""
         self._open_named, self._trained_in = open_named, trained_in
         self._known = set(known)
         self._prior = list(prior)

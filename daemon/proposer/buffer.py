@@ -150,8 +150,8 @@ def pools(
 
 def _build_target_pools(pattern: str, share: float, entries: Sequence[PoolEntry]) -> list[TaskPool]:
     """Return a pattern's pools: of its ordinary tasks, and of each mode with an own pool. Beside
-    ordinary tasks, a mode has its part by number, up to its largest, so old ones do not crowd out
-    new ones."""
+    ordinary tasks, a mode has its part by number, up to its largest, so a few old tasks do not
+    crowd out the directive's."""
     drawn = tuple(entry.task for entry in entries if entry.own_pool is None)
     by_mode: defaultdict[ModePool, list[str]] = defaultdict(list)
     for entry in entries:

@@ -4,11 +4,12 @@
     explore   a fresh task like it, with a new state, trajectory and request
 
 A method may write tasks of a mode of its own (task_writer.py), in the first places of a quota, as
-many as the directive names. The followed tasks are those of the failed rollouts that the directive
-names; the environment's label of a kind is never used. Guarantee: everything is drawn from the
-cycle's id (and its job's round), the pattern, the place and the try, so a redo writes the same
-tasks under the same event ids (where V8 samples the policy, as far as the samples agree). Not
-covered: appending (the cycle).
+many as the directive names; the modes above fill the rest. The followed tasks are those of the
+failed rollouts that the directive names; the environment's label of a kind is never used.
+
+Guarantee: everything is drawn from the cycle's id (and its job's round), the pattern, the place and
+the try, so a redo writes the same tasks under the same event ids (where V8 samples the policy, as
+far as the samples agree). Not covered: appending (the cycle).
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence

@@ -150,8 +150,8 @@ def provenance(examined: CandidateFacts) -> str:
 
 
 def leak(examined: CandidateFacts) -> str:
-    """Check V4. A tool's name that is one plain word is allowed, and no other in any spelling; so
-    are ids in any spelling. Raises CheckFailure."""
+    """Check V4. The user may name a tool only if its name is one plain word, and an internal id in
+    no spelling. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
     source = examined.candidate.source
     text, before = collect_user_text(task), "" if source is None else collect_user_text(source)
@@ -173,7 +173,8 @@ def leak(examined: CandidateFacts) -> str:
 
 
 def outputs(examined: CandidateFacts) -> str:
-    """Check V5. Nobody says an output with a comma: graded texts have none. Raises CheckFailure."""
+    """Check V5. An output with a comma cannot be said, since graded texts have none. Raises
+    CheckFailure."""
     _refuse(find_unknown_output(examined))
     return ""
 

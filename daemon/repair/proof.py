@@ -41,7 +41,8 @@ _NAMES: Final = 100
 
 
 def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -> RepairSearched:
-    """Search a failed rollout's repair; `known` is the environment's task of its id."""
+    """Search a failed rollout's repair; `known` is the environment's task of its id. Raises the
+    environment's errors."""
     task = _recorded_task(known, data.task)
     if "DB" not in task.criteria.reward_basis or task.criteria.gold_actions is None:
         return skip(data.rollout, "the verdict of its task does not compare states with gold's")

@@ -83,7 +83,7 @@ class WriteEdit:
     distance: int
     """Number of changed arguments if the tool stays; else 0."""
     place: int
-    """Index among the agent's writes; an insertion comes after it."""
+    """Index among the agent's writes; an insertion comes before it."""
     gold: int | None = None
     """Index among the gold writes; None for a drop."""
 

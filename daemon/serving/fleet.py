@@ -147,7 +147,7 @@ class Fleet:
             engine.replica.close()
 
     def look(self) -> Look:
-        """Ask each replica what it serves."""
+        """Ask each replica for its contents."""
         holding: dict[str, ReplicaContents] = {}
         lost: dict[str, ReplicaError] = {}
         for url, engine in self.engines.items():
@@ -187,9 +187,9 @@ class Fleet:
         beside_base: bool = False,
         routed: bool = False,
     ) -> Proof:
-        """Load an adapter if needed, and prove that the engine answers with it (`beside_base`: and
-        unchanged with the base). If gateways may send it sessions at once (a restarted or new
-        engine; with `routed` always), it is proven under another name first. On failure it is
+        """Load an adapter if needed, and prove that the engine answers with it; `beside_base` also
+        proves that the base is unchanged. If gateways may send it sessions at once (a restarted or
+        new engine; with `routed` always), it is proven under another name first. On failure it is
         unloaded. Raises ReplicaError, NotProven, BadAdapter, NoFingerprint."""
         tried = row.adapter + PROBATION
         known = routed or row.state in LOADED

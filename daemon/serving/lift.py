@@ -62,6 +62,7 @@ class Lift:
     alias: str
     base: str
     since: str
+    """Time of the first promotion."""
     share: float
     """Held-out share of the compared sessions."""
     holdout: ArmOutcomes
@@ -82,8 +83,8 @@ class Lift:
 
 
 def read_lifts(connection: "Connection") -> list[Lift]:
-    """Return the present bases' lifts by alias, if an adapter was promoted and a session drawn
-    since."""
+    """Return the lifts on present bases, in the order of the aliases, of those with a promoted
+    adapter and a session drawn since."""
     lifts = (_read_lift(connection, route) for route in serving.route_table(connection).routes)
     return [lift for lift in lifts if lift is not None]
 

@@ -143,8 +143,8 @@ class Publisher:
             return self._flip(route, act, "adapters promote", arguments)
 
     def canary(self, name: str, share: float) -> RouteRow:
-        """Give an adapter that passed its gate its first share. Raises HomeLockBusy and `promote`'s
-        errors."""
+        """Give an adapter that passed its gate its first share of the sessions, without an
+        operator. Raises HomeLockBusy and the errors of `promote`."""
         self.app.settle()
         with hold_serving_lock(self.app.home, patience=0):
             row = self.adapter(name)

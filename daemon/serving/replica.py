@@ -238,8 +238,8 @@ class Replica:
         self.close()
 
     def examine(self) -> None:
-        """Check kind, version and single process. Raises NotUsable, SeveralProcesses,
-        ReplicaDown."""
+        """Check the engine's kind, its version, and that one process answers. Raises NotUsable,
+        SeveralProcesses, ReplicaDown."""
         models = self._list_consistent_models()
         if models.kind == _EMBEDDED:
             return
@@ -275,8 +275,8 @@ class Replica:
             )
 
     def unload(self, name: str) -> None:
-        """Stop serving an adapter; its running requests end. Raises ReplicaDown; NoSuchModel for a
-        base."""
+        """Stop serving an adapter, if it is served; its running requests end. Raises ReplicaDown,
+        and NoSuchModel for a base."""
         reply = self._tell("unload_lora_adapter", {"lora_name": name})
         if reply.status == 200:
             return
@@ -341,8 +341,8 @@ class Replica:
         tolerance: float,
         rivals: Mapping[str, Expectation] | None = None,
     ) -> Proof:
-        """Prove that the engine answers with `name` alone. Raises NotProven and the errors of
-        `score`."""
+        """Prove that the engine answers with the adapter `name` and with no other known one. Raises
+        NotProven and the errors of `score`."""
         return prove(self.score(name, expected.prompts), expected, tolerance, rivals)
 
     def prove_base(self, beside: str, expected: Expectation, tolerance: float) -> float:

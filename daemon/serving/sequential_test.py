@@ -43,8 +43,7 @@ ENOUGH: Final = 20.0
 
 UNEQUAL: Final = 100.0
 """Imbalance that blocks a promotion: 1 / 0.01. Below it, the evidence for a canary must be larger
-by that factor. It allows for failures that last longer: the better arm is then judged sooner at
-first."""
+by the imbalance. It allows for longer failures: the better arm is then judged sooner at first."""
 
 
 _WAITED: Final = 0.99
@@ -201,8 +200,8 @@ class LiveGuard:
 
     @property
     def pairs(self) -> int:
-        """Return the judged canary sessions with a judged incumbent's of the same kind, one for
-        one."""
+        """Return the number of judged canary sessions, each paired with an incumbent's of its
+        kind."""
         arms: tuple[Arm, Arm] = ("canary", "incumbent")
         return sum(
             min(sum(number for cell, number in cells.items() if _is_of(cell, arm)) for arm in arms)

@@ -100,8 +100,8 @@ def measure_balance(facts: CycleFacts) -> Balance:
 
 
 def is_directed(facts: CycleFacts, count: TrafficCount) -> bool:
-    """Return whether the rollouts' kind, or pattern without one, gets a whole task or is in the
-    pools."""
+    """Return whether the rollouts' kind (without one, their pattern) is in the directive, with a
+    whole task at least, or in the job's pools."""
     if is_aimed(facts, count):
         return True
     if count.kind is None:

@@ -45,6 +45,7 @@ class CanaryFacts:
     shares: tuple[float, ...]
     """Shares that drew judged sessions, in order."""
     minutes: float
+    """Minutes from the route's first session to the cycle's end."""
 
 
 @dataclass(frozen=True)

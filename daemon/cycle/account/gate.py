@@ -68,6 +68,7 @@ class Gate:
     kinds: tuple[KindGain, ...]
     failed: tuple[FailedCheck, ...]
     carried_on_by: tuple[int, ...]
+    """Cycles whose jobs trained on from the candidate."""
 
 
 def describe_gate(facts: CycleFacts) -> Gate:

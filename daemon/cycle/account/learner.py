@@ -36,7 +36,7 @@ class PoolSamples:
     informative: int
     """Groups with passed and failed rollouts."""
     first: PassCount
-    """In the first quarter of the batches; `last`: in the last."""
+    """Verdicts of the first quarter of the batches; `last`: of the last."""
     last: PassCount
     first_reward: float | None
     last_reward: float | None

@@ -103,8 +103,8 @@ def report_siblings(evaluation: Evaluation, settings: GateSettings) -> list[Chec
 
 
 def check_reference(reference: Reference, evaluation: Evaluation, settings: GateSettings) -> Check:
-    """Check non-inferiority to a slice's best policy. FAIL if the upper bound is below the
-    margin."""
+    """Check non-inferiority to a slice's best policy. FAIL if the upper bound is below the margin:
+    more tasks would not help."""
     level = BEST_LEVEL / evaluation.looks.of(reference.slice)
     chained = reference.pairs is None
     pairs = reference.pairs
@@ -133,8 +133,8 @@ def check_reference(reference: Reference, evaluation: Evaluation, settings: Gate
 
 
 def check_golden(pairs: Sequence[Pair], settings: GateSettings) -> list[Check]:
-    """FAIL if more than `golden_losses` golden tasks fall below `golden_floor`; needs such
-    tasks."""
+    """FAIL if more than `golden_losses` golden tasks fall below `golden_floor`; no check without
+    any."""
     if not pairs:
         return []
     lost = sum(mean(pair.candidate) < settings.golden_floor for pair in pairs)

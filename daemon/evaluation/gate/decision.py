@@ -111,8 +111,8 @@ def decide(
 
 
 def conclude(report: GateReport) -> GateReport:
-    """Return the final report when no more can be played: rises pass, and other open checks do
-    not."""
+    """Return the final report when no more can be played: rises pass, and other open checks count
+    as unproven."""
     checks = tuple(
         check.model_copy(update={"verdict": "PASS"}) if check.name in RISES else check
         for check in report.checks

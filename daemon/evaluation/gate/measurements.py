@@ -64,7 +64,7 @@ class Conduct:
     parts: TokenParts | None = None
     """None if rollouts with a refused call do not count apart."""
     evidence: Mapping[str, TaskEvidence] = field(default_factory=dict)
-    """By task; empty if not measured."""
+    """Evidence by task; empty if not measured."""
 
     @property
     def token_use(self) -> TokenUse:
