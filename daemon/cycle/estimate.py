@@ -156,8 +156,8 @@ class JobBudget:
 def read_job_budget(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> JobBudget:
-    """Return the budget of `now`'s day (UTC). A job is expected to last as the agents' last ones on
-    this base, else as long as it may."""
+    """Return the budget of `now`'s day (UTC). A job is expected to last as the last ones on this
+    base that trained an agent, else as long as it may."""
     times = [
         job.seconds / 60
         for job in learning.jobs(connection, limit=_LOOKED_AT)

@@ -76,7 +76,7 @@ class TickResult:
     troubles: list[str] = field(default_factory=list)
     """Errors, as sentences; their steps are tried again."""
     failed: list[str] = field(default_factory=list)
-    """`agents` or `users` for each agent that broke the tick off."""
+    """`agents` or `users`, once for each agent at which the tick broke off."""
 
 
 class Leader:

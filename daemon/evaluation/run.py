@@ -3,9 +3,10 @@
 `Spec` decides the result; its digest, with the tasks', names the evaluation. A `Run` is one pass
 over the tasks; the next begins when every attempt of the last has an end. A rollout's id follows
 from digest, run, task, trial and try, and one in the tables is not played again. The next command
-repeats an attempt that machines spoiled, `TRIES` times in all. Guarantee: an attempt counts once,
-whatever was killed when. Not covered: two homes that play one evaluation at once; both play, and
-one counts.
+repeats an attempt that machines spoiled, `TRIES` times in all.
+
+Guarantee: an attempt counts once, whatever was killed when. Not covered: two homes that play one
+evaluation at once; both play, and one counts.
 """
 
 import asyncio

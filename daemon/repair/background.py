@@ -44,7 +44,7 @@ AT_ONCE: Final = 8
 """Most rollouts of one round of the role."""
 
 SECONDS: Final = 0.5
-"""Age at which a round begins no further search."""
+"""Seconds after which a round begins no further search."""
 
 BACKLOG_SECONDS: Final = 60.0
 """Seconds between looks for rollouts that a round has counted, which read every failure."""

@@ -221,7 +221,8 @@ class RepairSearch:
         return SearchResult(repair, self._replayer.count, bound=bound)
 
     def _find_mismatch(self) -> str:
-        """Return the first write with another answer than in the rollout."""
+        """Return a sentence on the first write with another answer than recorded, or "" without
+        one."""
         for item, refused in zip(self.writes, self.refused, strict=True):
             answer = item.result
             if answer is None:

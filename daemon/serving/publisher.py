@@ -281,7 +281,7 @@ class Publisher:
         routing.apply_route_change(None if standing is None else standing.standing, known, route)
 
     def _check_apart(self, route: RouteChanged) -> None:
-        """Check that base and adapters of a route differ. Raises BaseMixup, ReplicaError."""
+        """Check that a route tells base and adapters apart. Raises BaseMixup, ReplicaError."""
         table = self._table()
         others = [other for other in table.routes if other.alias != route.alias]
         ours = {part.adapter for part in route.shares} | {*_list_adapters(route)}

@@ -2,8 +2,8 @@
 traffic. Pure.
 
 `subtract` recovers the variances of two independent estimates from their intervals (MOVER; Zou and
-Donner, Statistics in Medicine 2008, 27: 1693-1702): low = a - b - sqrt((a - a_low)^2 + (b_high -
-b)^2), high likewise.
+Donner, Statistics in Medicine 2008, 27: 1693-1702):
+low = a - b - sqrt((a - a_low)^2 + (b_high - b)^2), high likewise.
 """
 
 from collections.abc import Mapping, Sequence

@@ -34,7 +34,7 @@ class KindGain:
     kind: str
     tasks: int
     traffic_share: float
-    """Share of the round's rollouts with a kind."""
+    """Its share of the round's rollouts with a kind."""
     gain: Interval | None
     """Points of the kind's pass^1."""
     traffic_gain: float | None

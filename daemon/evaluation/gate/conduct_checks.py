@@ -27,8 +27,8 @@ def check_conduct(evaluation: Evaluation, settings: GateSettings) -> list[Check]
 def _list_token_checks(
     before: Conduct, after: Conduct, settings: GateSettings, level: float, tasks: int
 ) -> list[Check]:
-    """Return the check of all rollouts; or one of those without and one of those with a refused
-    call, as far as both have any, and one of all with the larger limit, since refusals move
+    """Return a check of all rollouts. If both policies' rollouts with a refused call count apart,
+    return one without them, one of them, and one of all with the larger limit: refusals move
     rollouts between the parts."""
     whole = before.token_use, after.token_use
     parts = before.parts, after.parts

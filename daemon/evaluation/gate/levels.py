@@ -22,8 +22,8 @@ _INTERVAL: Final = 0.025
 
 
 def spend_alpha(alpha: float, attempt: int) -> float:
-    """Return the part of `alpha` for the `attempt`-th candidate (from 1) on a gate set: 6 / (pi^2
-    j^2) of it, so that all parts sum to `alpha`."""
+    """Return the part of `alpha` for the `attempt`-th candidate (from 1) on a gate set:
+    6 / (pi^2 attempt^2) of it, so that all parts sum to `alpha`."""
     return alpha * 6 / (pi * attempt) ** 2
 
 

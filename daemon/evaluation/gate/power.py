@@ -10,8 +10,8 @@ _NORMAL: Final = NormalDist()
 
 
 def detectable(values: Sequence[float], alpha: float) -> float | None:
-    """Return the mean that a one-sided test of so many values finds with a power of 80 %: (z_alpha
-    + z_beta) s / sqrt(n), with their standard deviation s; None for fewer than two."""
+    """Return the mean that a one-sided test of so many values finds with a power of 80 %:
+    (z_alpha + z_beta) s / sqrt(n), with their standard deviation s; None for fewer than two."""
     if len(values) < 2:
         return None
     z = _NORMAL.inv_cdf(1 - alpha) + _NORMAL.inv_cdf(POWER)
@@ -19,9 +19,9 @@ def detectable(values: Sequence[float], alpha: float) -> float | None:
 
 
 def tasks_for(gain: float, between: float, within: float, trials: int, alpha: float = 0.05) -> int:
-    """Return how many tasks show a gain with a power of 80 %, one-sided: n = (z_alpha + z_beta)^2
-    (between + within / trials) / gain^2, with the variances of the true difference between tasks
-    and of one trial's difference."""
+    """Return how many tasks show a gain with a power of 80 %, one-sided:
+    n = (z_alpha + z_beta)^2 (between + within / trials) / gain^2, with the variances of the true
+    difference between tasks and of one trial's difference."""
     z = _NORMAL.inv_cdf(1 - alpha) + _NORMAL.inv_cdf(POWER)
     needed = z**2 * (between + within / trials) / gain**2
     return int(needed) + (needed > int(needed))
