@@ -1,1 +1,1 @@
-"""The learning cycle: when it is due, what comes next, and who advances it (cycle)."""
+"""The learning cycle: when it is due, its next step, and its roles (cycle)."""

@@ -1,7 +1,7 @@
-"""The branches of a cycle: several jobs, each with targets of its own and an adapter of its own.
+"""The branches of a cycle: several jobs, each with its own targets and adapter.
 
-A gate judges the adapter of a branch on the branch's own kinds of tasks. What passes becomes one
-version with members (state_machine.py). A cycle without branches has one job for everything.
+A gate judges a branch's adapter on the branch's kinds. Those that pass become one version with
+members (state_machine.py). A cycle without branches has one job.
 """
 
 from collections.abc import Mapping
@@ -12,21 +12,20 @@ from events.errors import KintsugiError
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch that the next job of a cycle may train for."""
+    """A branch that a cycle's next job may train."""
 
     name: str
     patterns: tuple[str, ...]
-    """Failure patterns whose written tasks are its targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchChoice:
-    """The branches of a cycle, and those that it leaves out."""
+    """A cycle's branches, and those left out."""
 
     branches: tuple[Branch, ...] = ()
-    """In the order in which their jobs are requested; empty of a cycle with one job."""
+    """Branches in the order of their jobs; empty for a cycle with one job."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Name of another branch -> why the cycle leaves it out."""
+    """Branch left out -> why."""
 
     @property
     def patterns(self) -> frozenset[str]:
@@ -35,4 +34,4 @@ class BranchChoice:
 
 
 class VersionRefusal(KintsugiError):
-    """No version can ever be composed of what the branches of a cycle left."""
+    """No version can ever be composed of a cycle's branches."""

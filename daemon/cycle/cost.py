@@ -1,22 +1,10 @@
-"""What a cycle cost and what it gained: minutes, rollouts, GPU-hours, and hours per point.
+"""A finished cycle's minutes, rollouts, GPU-hours and hours per point, from its events.
 
-    read_cost(connection, settings, row)     of a cycle that is over
-
-Everything is read from the times and reports of its events. A stage lasts from the event that ended
-the one before it to its own; the last one that was begun lasts until the cycle ended:
-
-    diagnose   propose   stage      canary
-    direct     train     evaluate
-
-Hours per point are the hours of all stages but `canary`, which waits for sessions and keeps no
-machine busy, by the points of pass^1 that the gate measured. They count only where the adapter was
-promoted: what does not answer gained nothing.
-
-Of a cycle with branches, `train` lasts until they become one version, the evaluation of members
-included; `stage` and `evaluate` are the version's.
-
-Not covered: which GPUs a job really used. Their number is that of the settings of today, times the
-time that the job ran.
+A stage lasts from the event of the stage before to its own; the last begun stage lasts until the
+cycle ended. Hours per point divide the hours of all stages but `canary`, which keeps no machine
+busy, by the gate's points of pass^1. They count only for a promoted adapter. In a cycle with
+branches, `train` includes the members' evaluation, and `stage` and `evaluate` are the version's.
+Not covered: the GPUs that a job really used; today's settings give their number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,11 +27,9 @@ if TYPE_CHECKING:
     from events.gate import Check, GateReport
 
 STAGES: Final = ("diagnose", "direct", "propose", "train", "stage", "evaluate", "canary")
-"""What a cycle goes through, in order."""
 WRITING: Final = ("diagnose", "direct", "propose")
-"""The stages before the job."""
+"""Stages before the job."""
 _PLAYED: Final[Mapping[str, Purpose]] = {"propose": "probe", "evaluate": "evaluate"}
-"""Stage -> the purpose of the rollouts that are played in it."""
 StageEnds = dict[str, str | None]
 _TARGET: Final = "target"
 _OVERALL: Final = "overall"
@@ -51,44 +37,44 @@ _OVERALL: Final = "overall"
 
 @dataclass(frozen=True, slots=True)
 class RolloutCounts:
-    """How many rollouts a cycle had played."""
+    """Numbers of a cycle's rollouts."""
 
     probe: int
-    """Of written tasks, by the policy that answered."""
+    """Rollouts of written tasks by the answering policy."""
     training: int
     evaluation: int
-    """By candidate and incumbent, the pilot included."""
+    """Rollouts of candidate and incumbent, with the pilot."""
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Return the total."""
         return self.probe + self.training + self.evaluation
 
 
 @dataclass(frozen=True, slots=True)
 class CycleCost:
-    """What a finished cycle cost, and what it gained."""
+    """Cost and gain of a finished cycle."""
 
     minutes: Mapping[str, float | None]
-    """Stage -> how long it took; None for one that was not reached."""
+    """Stage -> its length; None if it was not reached."""
     total_minutes: float
     job_hours: float | None
-    """How long the jobs ran, one after the other; None without any."""
+    """Sum of the jobs' lengths; None without jobs."""
     gpu_hours: float | None
-    """None where neither the settings nor the job name a GPU."""
+    """None if neither settings nor job name a GPU."""
     rollouts: RolloutCounts
     gain: Mapping[str, float | None]
-    """`target` and `overall` -> points of pass^1 as the gate measured them; None without a gate."""
+    """`target` and `overall` -> the gate's points of pass^1; None without a gate."""
     hours: float
-    """Of all stages but `canary`."""
+    """All stages but `canary`."""
     hours_per_point: Mapping[str, float | None]
-    """The same keys as `gain`; None where nothing was gained."""
+    """Keys as in `gain`; None without a gain."""
     without_gain: str | None
-    """Why there are no hours per point; None where there are some."""
+    """Reason for missing hours per point, else None."""
 
 
 def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> CycleCost | None:
-    """The cost of a cycle; None while it is open, and where its events have no times."""
+    """Return a cycle's cost; None while it is open, and if its events have no times."""
     if row.started is None or row.ended is None or row.outcome is None:
         return None
     jobs = [] if row.job is None else learning.list_cycle_jobs(connection, row.cycle)
@@ -119,16 +105,14 @@ def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> 
 
 
 def count_gpus(settings: "Settings", device: str) -> float | None:
-    """How many GPUs a job takes: what it reserves on a Ray cluster, one where it computes on
-    `cuda` of this machine; None where neither names any."""
+    """Return a job's GPUs: its reservation on a Ray cluster, one for `cuda` here, else None."""
     if settings.jobs.runner == "ray":
         return settings.jobs.ray.gpus or None
     return 1.0 if device.startswith("cuda") else None
 
 
 def measure_gain(report: "GateReport | None") -> dict[str, float | None]:
-    """The points of pass^1 that a gate measured, on its target and overall. Of several targets
-    each counts by its number of tasks."""
+    """Return the gate's points of pass^1, on target and overall; targets weigh by their tasks."""
     checks = () if report is None else report.checks
     targets = [
         check for check in checks if check.name == _TARGET or check.name.startswith(f"{_TARGET} ")
@@ -147,7 +131,7 @@ def _mean_points(checks: "list[Check]") -> float | None:
 def _price_points(
     row: CycleRow, gain: Mapping[str, float | None], hours: float
 ) -> tuple[dict[str, float | None], str | None]:
-    """Hours per point, and why there are none."""
+    """Return the hours per point, or the reason why there are none."""
     nothing: dict[str, float | None] = dict.fromkeys(gain)
     if row.outcome != "promoted":
         return nothing, f"it ended {row.outcome}, so nothing that answers was gained"
@@ -165,7 +149,7 @@ def _price_points(
 def _read_stage_ends(
     connection: "Connection", row: CycleRow, jobs: Sequence[JobRow], adapter: AdapterRow | None
 ) -> StageEnds:
-    """Stage -> the time of the event that ended it; None where the next one was never begun."""
+    """Return stage -> time of its last event; None if the next was never begun."""
     ends: StageEnds = dict.fromkeys(STAGES)
     ends |= {"diagnose": row.diagnosed, "direct": row.directed}
     ends["propose"] = jobs[0].requested if jobs else None
@@ -188,24 +172,20 @@ def _read_stage_ends(
 
 
 class _Moments:
-    """When each stage of a finished cycle ended."""
-
     def __init__(self, row: CycleRow, ends: StageEnds, trained: int, *, has_members: bool) -> None:
-        """`trained`: how many rollouts the jobs used; `has_members`: whether the cycle had
-        branches."""
+        """`trained` counts the jobs' rollouts; `has_members` marks a cycle with branches."""
         self._row, self._ends, self._trained = row, ends, trained
         self._has_members = has_members
 
     def minutes(self) -> dict[str, float | None]:
-        """Stage -> minutes."""
         minutes: dict[str, float | None] = dict.fromkeys(STAGES)
         for stage, begin, end in self._spans():
             minutes[stage] = minutes_between(begin, end)
         return minutes
 
     def count_rollouts(self, connection: "Connection") -> RolloutCounts:
-        """What was played: for probes and evaluation, what the agent's rollouts of that purpose
-        were while the stage lasted."""
+        """Count rollouts: of probes and evaluation, the agent's of that purpose during the
+        stage."""
         spans = {stage: (begin, end) for stage, begin, end in self._spans()}
         if self._has_members and "train" in spans:
             # Members are evaluated while others train.
@@ -221,7 +201,6 @@ class _Moments:
         return RolloutCounts(counts.get("propose", 0), self._trained, counts.get("evaluate", 0))
 
     def _spans(self) -> Iterator[tuple[str, str, str]]:
-        """The stages that were begun, each with its beginning and its end."""
         begin, over = self._row.started, self._row.ended
         assert begin is not None, "only a cycle with both times has moments"
         assert over is not None, "only a cycle with both times has moments"
@@ -233,5 +212,5 @@ class _Moments:
 
 
 def minutes_between(begin: str, end: str) -> float:
-    """Minutes from one time to another; none where the clock was set back between them."""
+    """Return the minutes between two times; 0 if the clock was set back."""
     return max(0.0, (parse_timestamp(end) - parse_timestamp(begin)).total_seconds() / 60)

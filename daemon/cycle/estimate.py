@@ -1,13 +1,8 @@
-"""What a planned cycle would take, from the finished cycles and jobs of the same home.
+"""Estimate a planned cycle from the finished cycles and jobs of the same home.
 
-    history = read_history(connection, settings, alias, base)
-    estimate(history, planned, gpus)
-    read_job_budget(connection, settings, pair, now).find_refusal(requested)    whether jobs may run
-
-Minutes of writing and of evaluation are medians over the finished cycles of the agent on this
-base, or, where there are none, over those of other agents on it. Minutes of training follow from
-the median of rollouts per second of earlier jobs. What no earlier cycle shows is None, and
-`unknown` says why: no number is made up.
+Minutes of writing and evaluation are medians over the agent's finished cycles on this base, else
+over other agents'. Minutes of training follow from the median rate of earlier jobs. Values that no
+earlier cycle shows are None, and `unknown` gives the reasons.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,60 +24,60 @@ if TYPE_CHECKING:
     from events.jobs import JobSpec
 
 LAST: Final = 10
-"""Finished cycles, and jobs, that an estimate rests on at most: the newest."""
+"""Most cycles, and jobs, of an estimate: the newest."""
 _LOOKED_AT: Final = 200
-"""Cycles and jobs among which those are sought: the newest."""
+"""Newest cycles and jobs that are searched for those."""
 
 Basis = Literal["agent", "home"]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What finished cycles on one base cost."""
+    """Costs of finished cycles on one base."""
 
     basis: Basis | None
-    """Whose cycles they are: the agent's own, or other agents' of the home; None without any."""
+    """Owner of the cycles: the agent, or others of the home; None without any."""
     cycles: Sequence[CycleCost]
     rates: Sequence[float]
-    """Rollouts per second of the jobs that trained."""
+    """Rollouts per second of earlier jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRollouts:
-    """How many rollouts a cycle would play."""
+    """Rollouts of a planned cycle."""
 
     probe: int
     training: int | None
-    """The budget of its jobs; None without one."""
+    """Budget of its jobs, if any."""
     evaluation: int | None
-    """None where no earlier cycle shows it."""
+    """None without an earlier cycle that shows it."""
     total: int | None
-    """None where a part of it is unknown."""
+    """None if a part is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a cycle would take, in minutes, rollouts and GPU-hours."""
+    """Minutes, rollouts and GPU-hours of a planned cycle."""
 
     basis: Basis | None
     cycles: int
-    """Finished cycles that the minutes of writing and evaluation rest on."""
+    """Cycles behind the minutes of writing and evaluation."""
     jobs: int
-    """Jobs that the minutes of training rest on."""
+    """Jobs behind the minutes of training."""
     writing_minutes: float | None
     training_minutes: float | None
     evaluation_minutes: float | None
     minutes: float | None
-    """The sum; None where a part of it is unknown."""
+    """Sum; None if a part is unknown."""
     rollouts: PlannedRollouts
     gpu_hours: float | None
-    """Of training; None where no GPU is named, and where its minutes are unknown."""
+    """GPU-hours of training; None without a GPU or known minutes."""
     unknown: tuple[str, ...]
-    """What no earlier cycle shows, and why: one sentence each."""
+    """Sentences on the unknown values."""
 
 
 def read_history(connection: "Connection", settings: "Settings", alias: str, base: str) -> History:
-    """The finished cycles and the jobs of a home that a cycle of this agent is compared with."""
+    """Return the finished cycles and jobs to compare with."""
     finished = [
         row
         for row in learning.cycles(connection, limit=_LOOKED_AT)
@@ -103,9 +98,8 @@ def read_history(connection: "Connection", settings: "Settings", alias: str, bas
 def estimate(
     history: History, probed: int, specs: "Sequence[JobSpec]", limit: float, gpus: float | None
 ) -> Estimate:
-    """What a cycle would take that probes `probed` tasks and requests the jobs `specs`, each of
-    which is stopped after `limit` minutes and takes `gpus`; None: no GPU is named. Several jobs
-    are taken to run one after the other."""
+    """Estimate a cycle that probes `probed` tasks and runs the jobs `specs` in turn, each of at
+    most `limit` minutes on `gpus`; None: no GPU is named."""
     budget = sum(spec.sampler.rollouts for spec in specs)
     writing = _median_of(
         sum(cost.minutes[stage] or 0.0 for stage in WRITING) for cost in history.cycles
@@ -137,20 +131,18 @@ def estimate(
 
 @dataclass(frozen=True, slots=True)
 class JobBudget:
-    """Minutes of jobs that today's budget has left."""
+    """Job minutes left today."""
 
     spent: float
-    """Minutes that the jobs ran which ended today, of all agents."""
+    """Minutes of all agents' jobs that ended today."""
     running: int
-    """Jobs that are open, of all agents."""
     minutes: float
-    """How long a job takes."""
+    """Expected minutes of a job."""
     budget: float
-    """`scheduler.budget_minutes`."""
 
     def find_refusal(self, requested: int) -> str | None:
-        """Return why a cycle that has requested so many jobs requests no other one; None where it
-        may. That it may have a first one was asked when it began."""
+        """Return why a cycle with `requested` jobs gets no other; its first was checked at its
+        begin."""
         ahead = self.running + requested
         planned = self.spent + ahead * self.minutes
         if not requested or planned < self.budget:
@@ -164,8 +156,8 @@ class JobBudget:
 def read_job_budget(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> JobBudget:
-    """Return what jobs may still run on the day (UTC) of `now`. A job is taken to run as long as
-    the last ones on this base did that trained an agent; where none did, as long as it may."""
+    """Return the budget of `now`'s day (UTC). A job is expected to last as the last ones on this
+    base that trained an agent, else as long as it may."""
     times = [
         job.seconds / 60
         for job in learning.jobs(connection, limit=_LOOKED_AT)

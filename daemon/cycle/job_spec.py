@@ -1,10 +1,7 @@
-"""What a cycle's job is told: a spec from settings, agent and pools of tasks (pure).
+"""A cycle's job: a spec from settings, agent and pools of tasks. Pure.
 
-    spec = build_job_spec(settings.training, agent, job=..., base=..., pools=pools)
-    name_capability(pools, kind)     what its adapter is called after
-
-The spec fixes everything that the result depends on; all that is drawn follows from the job's id,
-so that a request which is made twice is the same one.
+Guarantee: the spec fixes everything that the result depends on; draws follow from the job's id, so
+a repeated request is the same.
 """
 
 from collections import Counter
@@ -45,11 +42,11 @@ if TYPE_CHECKING:
 
 _SEED_BITS: Final = 48
 _UNLIMITED: Final = Limits(kl=None, entropy_factor=None, malformed_factor=None)
-"""What stops a job is a broken update; whether its adapter is good is for the gate."""
+"""Only a broken update stops a job; the gate judges its adapter."""
 
 
 class NotTrainable(KintsugiError):
-    """Settings by which no job can be made."""
+    """No job can be made with these settings."""
 
 
 def build_job_spec(
@@ -67,12 +64,11 @@ def build_job_spec(
     rounds: JobRounds | None = None,
     user: ModelUser | None = None,
 ) -> JobSpec:
-    """The spec of a cycle's job; `environments` are the paths of the settings, `parent` is the
-    folder of the adapter that serves, None where the base does; `parameters` counts the base's
-    weights, for rates that the settings leave unset (see learning_rate.needs_size); `successes` is
-    the sha256 of the file of the pools' successes; `rounds` are those of plan_rounds; `user` plays
-    the users, None: the environment's own does. Raises NotTrainable, UnknownEnvironment,
-    EnvironmentBroken."""
+    """Return a cycle's job. `environments` are the settings' paths. `parent` is the serving
+    adapter's folder, None for the base. `parameters` counts the base's weights, for unset rates
+    (learning_rate.needs_size). `successes` is the sha256 of the pools' successes. `rounds` are
+    plan_rounds'. `user` plays the users, None: the environment's own. Raises NotTrainable,
+    UnknownEnvironment, EnvironmentBroken."""
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(
@@ -114,15 +110,15 @@ def build_job_spec(
 
 
 def _name_user(pool: TaskPool, user: ModelUser | None) -> TaskPool:
-    """Return a pool whose users a model plays: one of the job's own environment, whose rollouts are
-    rewarded for more than the repair of their first call."""
+    """Return a pool with a model as its users, if it is of the job's own environment and rewards
+    more than the repair of the first call."""
     if user is None or pool.environment is not None or pool.reward == "repair":
         return pool
     return pool.model_copy(update={"user": user})
 
 
 def _apply_recipe(training: "Training") -> tuple["Training", LoraSettings]:
-    """The settings, with the numbers of the algorithm's release where they ask for it."""
+    """Return the settings, with the algorithm's published numbers if they ask for them."""
     recipe = PRESETS[training.algorithm].recipe if training.recipe == "published" else None
     if recipe is None:
         return training, LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
@@ -141,10 +137,9 @@ def plan_rounds(
     known: Sequence[str],
     aims: Sequence[str] = (),
 ) -> JobRounds:
-    """Return the rounds that a cycle's job closes over its own rollouts; `history` is the round of
-    the history that `patterns` are of, `known` are written tasks that no pool of the job has,
-    `aims` the patterns that a job for a skill writes tasks for.
-    Raises NotTrainable for a budget with less than one batch a part."""
+    """Return a job's rounds over its own rollouts. `patterns` are of round `history`, `known` are
+    written tasks outside the job's pools, `aims` the patterns of a job for a skill. Raises
+    NotTrainable for a budget below one batch a part."""
     batches = training.rollouts // (training.groups * training.size)
     if batches < training.rounds:
         raise NotTrainable(
@@ -166,13 +161,13 @@ def plan_rounds(
 
 
 def name_capability(pools: Sequence[TaskPool], kind: Callable[[str], str]) -> str:
-    """The most frequent kind among the tasks that shall be learnt; of equals the first by name."""
+    """Return the most frequent kind among the targeted tasks; of equals the first by name."""
     counts = Counter(kind(task) for pool in pools if not pool.replay for task in pool.tasks)
     return min(counts, key=lambda name: (-counts[name], name))
 
 
 def seed_of(job: str) -> int:
-    """Return the seed of everything that a job draws; it follows from the id."""
+    """Return the seed of all of a job's draws."""
     return UUID(derive_id(job, "seed")).int >> (128 - _SEED_BITS)
 
 
@@ -223,8 +218,7 @@ def _warm_start(
 
 
 def _resolve(setting: float | None, rule: Callable[[int], float], parameters: int | None) -> float:
-    """A setting, or what follows from the size of the base where it is unset. Raises
-    NotTrainable."""
+    """Return a setting, or its rule for the base's size. Raises NotTrainable."""
     if setting is not None:
         return setting
     if parameters is None:
@@ -236,9 +230,8 @@ def _resolve(setting: float | None, rule: Callable[[int], float], parameters: in
 
 
 def _mark_references(pools: Sequence[TaskPool], training: "Training") -> list[TaskPool]:
-    """The pools with references, tasks that then are shown and not drawn: where there are none, the
-    last of a pool's own tasks, which are the newest, and of replay evenly many from its whole: the
-    tasks of the traffic come in the order of their names."""
+    """Return the pools with references, tasks that are shown and not drawn: a pool's newest tasks,
+    and of replay evenly many from its whole, since traffic is ordered by names."""
     counts = _count_references(pools, training)
     marked_pools = []
     for pool in pools:
@@ -256,10 +249,9 @@ def _mark_references(pools: Sequence[TaskPool], training: "Training") -> list[Ta
 
 
 def _count_references(pools: Sequence[TaskPool], training: "Training") -> dict[str, int]:
-    """How many tasks of each pool a warm start shows: at most half of the pool, so that a pool of
-    one task has none and is not warm started, and in all at most `references_most` of the budget,
-    which leaves a batch. Replay together shows as many as the targets do, each pool by its share: a
-    policy that is shown targets alone unlearns what is asked for in the same words."""
+    """Return how many tasks of each pool a warm start shows: at most half of a pool, and in all at
+    most `references_most` of the budget less a batch. Replay shows as many as the targets, by
+    shares: a policy that sees targets alone unlearns requests in the same words."""
     wanted = {
         pool.name: min(training.references, len(pool.tasks) // 2)
         for pool in pools

@@ -1,13 +1,8 @@
-"""The role `schedule`: one process leads, begins cycles and takes them on.
+"""The role `schedule`: one process leads, begins cycles and advances them.
 
-    leader = Leader(app, author)
-    leader.tick()     one look at every agent; what was done, as sentences
-
-A tick holds the lease, asks of each agent what is next (scheduler.py, state_machine.py), does what
-is the leader's, and appends it under an id that follows from the cycle and with the leader's
-epoch. What needs a model or a task's words is the author's (planner.py). Guarantee: a tick that
-was cut short anywhere, or that another leader did as well, is made up for by the next one and
-counts once. Not covered: what the role `work` does (daemon/roles/worker.py).
+A tick holds the lease, takes each agent's next steps (scheduler.py, state_machine.py), and appends
+under ids of the cycle with the leader's epoch. Guarantee: the next tick completes one that was cut
+short, or done twice, and it counts once. Not covered: the role `work` (daemon/roles/worker.py).
 """
 
 from collections import Counter
@@ -56,38 +51,36 @@ if TYPE_CHECKING:
 
 
 class Planner(Protocol):
-    """Who writes directives and tasks: from the log alone, so it can be asked again."""
+    """Writes directives and tasks from the log alone, so it can be asked again."""
 
     def study_round(self, cycle: CycleRow) -> Study | None:
-        """Study a cycle's round before its directive; None where nothing is due. Raises Skip."""
+        """Study a cycle's round before its directive; None if nothing is due. Raises Skip."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
-        """The directive of a cycle that was diagnosed."""
+        """Return a diagnosed cycle's directive."""
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
-        """The tasks of a cycle that has a directive, and its job, or one for each branch."""
+        """Return a directed cycle's tasks and jobs."""
 
     def request_chooser(self, cycle: CycleRow) -> JobRequested:
-        """The job that teaches a chooser to choose among the members of a cycle's version. Raises
-        RetryLater, NotTrainable."""
+        """Return the job that teaches the version's chooser. Raises RetryLater, NotTrainable."""
 
 
 @dataclass(slots=True)
 class TickResult:
-    """What a tick did."""
+    """Result of a tick."""
 
     epoch: int | None
-    """Epoch that this process leads; None where another process leads."""
+    """Epoch of this leader; None if another process leads."""
     told: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
-    """What could not be done, as sentences; it is tried again."""
+    """Errors, as sentences; their steps are tried again."""
     failed: list[str] = field(default_factory=list)
-    """`agents` or `users`, once for each agent at which the tick broke off; the next goes on where
-    it stopped."""
+    """`agents` or `users`, once for each agent at which the tick broke off."""
 
 
 class Leader:
-    """A process that leads, or waits to."""
+    """A process that leads or waits."""
 
     def __init__(
         self,
@@ -102,8 +95,8 @@ class Leader:
         self._clock = clock
 
     def tick(self) -> TickResult:
-        """Take every agent on as far as it goes; what breaks for one is its own. Raises what
-        `isolation.HALTS` names."""
+        """Advance every agent; an error stops only its agent. Raises the errors in
+        `isolation.HALTS`."""
         epoch = self._leadership.lead()
         led = TickResult(epoch)
         breaks = Breaks(led.failed, led.troubles)
@@ -122,8 +115,8 @@ class Leader:
         return led
 
     def _request_users(self, pair: Pair, epoch: int, led: TickResult) -> None:
-        """Request the job that trains an adapter to play an agent's users, where it is due and the
-        budget of the day allows it. It is of no cycle."""
+        """Request a due job for an adapter that plays an agent's users, beside cycles and within
+        budget."""
         if self._app.settings.improve.users != "trained" or not self._leadership.holds():
             return
         try:
@@ -145,7 +138,6 @@ class Leader:
             led.troubles.append(str(error))
 
     def _advance_steps(self, pair: Pair, epoch: int) -> Iterator[str]:
-        """Do what is the leader's to do of one agent, step after step."""
         decisions = Decisions(self._app, epoch)
         last_step: Step | None = None
         begun = False
@@ -177,8 +169,7 @@ class Leader:
             last_step = step
 
     def _begin(self, decisions: Decisions, facts: Scheduling, due: Due) -> str:
-        """Begin a cycle, and say so in a sentence. The event names the position at which the facts
-        of the decision were read."""
+        """Begin a cycle and return a sentence. The event names the position of its facts."""
         environment = find_environment(self._app.settings, facts.alias)
         assert environment is not None, "an agent whose tasks cannot be played has no facts"
         name = derive_id("cycle", facts.alias, facts.base, str(facts.number))
@@ -215,7 +206,7 @@ class Leader:
                 yield from self._propose(decisions, cycle)
 
     def _study_round(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
-        """Study the round beside its counts, where it is due. The cycle goes on without a study."""
+        """Study the round if due. The cycle continues without a study."""
         name = f"cycle {cycle.number} of {cycle.alias}"
         try:
             with self._leadership.keep_lease():
@@ -256,8 +247,7 @@ class Leader:
             yield _describe_end(cycle, ended)
 
     def _request_chooser(self, decisions: Decisions, cycle: CycleRow) -> str:
-        """Request the job that teaches the chooser. The cycle is over where no chooser can tell its
-        branches apart: then no version can be composed either."""
+        """Request the chooser's job; the cycle ends if none can tell the branches apart."""
         name = f"cycle {cycle.number} of {cycle.alias}"
         try:
             with self._leadership.keep_lease():
@@ -272,7 +262,6 @@ class Leader:
         return _describe_end(cycle, ended)
 
     def _list_end_events(self, cycle: CycleRow, ended: CycleEnd) -> dict[str, Decision]:
-        """Return what the end of a cycle writes: id of the event -> decision."""
         data = CycleEnded(
             cycle=cycle.cycle, outcome=ended.outcome, reason=clip_reason(ended.reason)
         )
@@ -284,8 +273,8 @@ class Leader:
         return {derive_id(cycle.cycle, step): data for step, data in steps.items()}
 
     def _reject_late_versions(self, decisions: Decisions, pair: Pair) -> Iterator[str]:
-        """Reject the versions that were composed while their cycle was ended: no later step would
-        handle them, and the files of their members would be kept for ever."""
+        """Reject versions composed after their cycle's end, whose members' files would stay for
+        ever."""
         with self._app.reading() as connection:
             late = list_late_versions(connection, pair.alias)
         for row, cycle in late:
@@ -295,8 +284,7 @@ class Leader:
             yield f"{row.adapter} is rejected: {reason}"
 
     def _list_idle_adapters(self, cycle: CycleRow, ended: CycleEnd) -> list[str]:
-        """Return the adapters of a cycle that have answered no session and wait for a next step.
-        What became a part of a version is the version's."""
+        """Return a cycle's waiting adapters without sessions, but for parts of a version."""
         with self._app.reading() as connection:
             state = read_cycle_state(connection, cycle)
         branches = () if state.adapter is not None else state.all_branches

@@ -1,12 +1,6 @@
-"""Wire cycles with the methods: leader, planner, worker and views ask the rooms only here.
+"""Wire cycles with the methods: leader, planner, worker and views reach the rooms only here.
 
-    methods = CycleMethods(app, stopping)       what a planner asks; it lives as long as the planner
-    find_user(...), hold_out_slice()            what a worker asks
-    bind_composer(fleet), bind_teacher(urls)    what makes a version with members, and its chooser
-    list_late_versions(...), find_free_request(...)     what a leader asks
-    build_user_worker(...)                      what the role `work` has beside the cycles
-
-Each function imports the room that it calls, so a role loads the methods that it uses and no other.
+Each function imports the room that it calls, so a role loads only the methods that it uses.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -50,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class CycleMethods:
-    """The methods as one planner asks them; it remembers what failed and was paid for."""
+    """The methods for one planner; it remembers failures and payments."""
 
     def __init__(
         self,
@@ -61,7 +55,7 @@ class CycleMethods:
         teach_chooser: "ChooserTeacher | None",
         make_parts: "PartsMaker | None",
     ) -> None:
-        """`asks_models`: whether the review of written tasks may ask one. The others are as in
+        """`asks_models`: the review of written tasks may ask one. Others are as in
         `CyclePlanner`."""
         from daemon.methods.skills.discovery import SkillStudy
         from daemon.methods.synthesis.quotas import CycleParts, choose_parts
@@ -74,11 +68,11 @@ class CycleMethods:
         self._reviews = CycleReviews(app, asks_models=asks_models)
 
     def study_round(self, cycle: "CycleRow") -> Study | None:
-        """Study a cycle's round before its directive; None where nothing is due. Raises Skip."""
+        """Study a cycle's round before its directive; None if nothing is due. Raises Skip."""
         return self._study.compare(cycle)
 
     def choose_branches(self, connection: "Connection", pair: Pair) -> "BranchChoice":
-        """Return the branches of the next cycle of an agent; none of one with a single job."""
+        """Return the branches of an agent's next cycle; none for a single job."""
         from daemon.methods.skills.choice import read_skill_histories
 
         return read_skill_histories(connection, self._app.settings, pair)
@@ -89,8 +83,7 @@ class CycleMethods:
         written: "Sequence[BufferTask]",
         rejected: "Sequence[RejectionRow]",
     ) -> dict[str, str]:
-        """Return the patterns whose tasks are planned before they are written, and why. `written`
-        and `rejected` are the tasks of the cycle before."""
+        """Return pattern -> why its tasks are planned first, by the last cycle's tasks."""
         from daemon.methods.synthesis.choice import choose_patterns, count_tries
 
         setting = self._app.settings.improve.synthesis
@@ -103,8 +96,8 @@ class CycleMethods:
         branch: str,
         incumbent: "AdapterRow | None",
     ) -> "tuple[AdapterRow | None, str | None]":
-        """Return the adapter from which a branch trains on, None for the base; and why, where it is
-        no member of the incumbent."""
+        """Return the adapter that a branch continues (None: the base), and why it is no current
+        member."""
         from daemon.methods.skills.choice import find_member_parent
 
         return find_member_parent(connection, cycle, branch, incumbent)
@@ -124,22 +117,21 @@ class CycleMethods:
         budget: "JobBudget",
         sampler: "Callable[[TaskDefinition], int] | None",
     ) -> "tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]":
-        """Return the branches that are trained again, in order, each with the pools of its job; and
-        name -> why another one is not. Raises CannotSample."""
+        """Return branch -> pools, in order, and name -> why another has none. Raises
+        CannotSample."""
         from daemon.methods.skills.retraining import choose_members
 
         pair = Pair(cycle.alias, cycle.base)
         return choose_members(self._app, pair, environment, retraining.waiting, budget, sampler)
 
     def request_chooser(self, cycle: "CycleRow", agent: "Agent") -> "JobRequested":
-        """Return the request of the job that teaches the chooser of a cycle's version. Raises
-        RetryLater, NotTrainable."""
+        """Return the chooser's job for a cycle's version. Raises RetryLater, NotTrainable."""
         from daemon.methods.skills.panel_parts import request_router
 
         return request_router(self._app, cycle, agent, self._teach_chooser)
 
     def review_tasks(self, environment: "Environment", cycle: "CycleRow") -> "Review":
-        """Return what is said of written tasks whose rollouts fail."""
+        """Return the review of written tasks whose rollouts fail."""
         return self._reviews.review(environment, cycle)
 
     def fill_quotas(
@@ -149,7 +141,7 @@ class CycleMethods:
         wanted: "ProposalRequest",
         bodies: MutableMapping[str, str],
     ) -> "FilledQuotas":
-        """Have the tasks written that are written before all others. Raises CannotSample."""
+        """Write the tasks that precede all others. Raises CannotSample."""
         from daemon.methods.synthesis.quotas import fill_quotas
 
         make = self._parts.bind(cycle)
@@ -158,8 +150,7 @@ class CycleMethods:
     def open_writers(
         self, environment: "Environment", cycle: "CycleRow"
     ) -> "tuple[TaskWriter, ...]":
-        """Return what writes the tasks of the modes that the directive of a cycle asks for. Raises
-        EnvironmentBroken."""
+        """Return the writers of the directive's modes. Raises EnvironmentBroken."""
         from daemon.methods.lessons.task_writer import open_writer
 
         directive = cycle.directive
@@ -173,7 +164,7 @@ class CycleMethods:
         )
 
     def read_pool_entries(self, connection: "Connection", cycle: "CycleRow") -> "list[PoolEntry]":
-        """Return the buffer of a cycle, without the tasks that no job may draw."""
+        """Return a cycle's buffer without tasks that no job may draw."""
         from daemon.methods.lessons.task_writer import read_own_pools
         from daemon.proposer.sources import read_pool_entries
 
@@ -187,21 +178,20 @@ class CycleMethods:
 
     @property
     def _practises(self) -> bool:
-        """Whether lessons are written and drawn."""
         return self._app.settings.improve.lessons != "off"
 
 
 def find_user(
     connection: "Connection", settings: "Settings", alias: str, base: str
 ) -> "ModelUser | None":
-    """Return the model that plays the users of an agent; None where the environment's user does."""
+    """Return the model that plays an agent's users; None for the environment's user."""
     from daemon.methods.synthesis.users import players
 
     return players.find_user(connection, settings, alias, base)
 
 
 def open_user_trials(settings: "Settings") -> "JobRunner":
-    """Return what plays the gates of adapters that play users, in a home."""
+    """Return the runner of gates for adapters that play users."""
     from daemon.methods.synthesis.users.worker import user_trials_of
 
     return user_trials_of(settings)
@@ -210,30 +200,28 @@ def open_user_trials(settings: "Settings") -> "JobRunner":
 def build_user_worker(
     app: "App", fleet: "Fleet", runner: "JobRunner", clock: Callable[[], datetime]
 ) -> "UserWorker":
-    """Return what stages adapters that play users and has their gates run."""
+    """Return the worker that stages adapters that play users and runs their gates."""
     from daemon.methods.synthesis.users.worker import UserWorker
 
     return UserWorker(app, fleet, runner, clock)
 
 
 def find_free_request(app: "App", pair: Pair, now: datetime) -> FreeRequest | None:
-    """Return the job of an agent that is due beside its cycles; None where none is, or the budget
-    of the day has no room for it. Raises Skip where it cannot be specified."""
+    """Return an agent's due job beside its cycles, if the day's budget allows it. Raises Skip."""
     from daemon.methods.synthesis.users.spec import find_due_request
 
     return find_due_request(app, pair, now)
 
 
 def list_late_versions(connection: "Connection", alias: str) -> "list[tuple[AdapterRow, CycleRow]]":
-    """Return the versions with members that were composed after their cycle was over, each with its
-    cycle."""
+    """Return the versions composed after their cycles' ends, each with its cycle."""
     from consumers.methods.skills.panel_reads import list_late_panels
 
     return list_late_panels(connection, alias)
 
 
 def find_chooser_obstacle(connection: "Connection", state: "CycleState") -> str | None:
-    """Return why no job can teach the chooser of a cycle's version; None where one can."""
+    """Return why no job can teach the version's chooser; None if one can."""
     from daemon.methods.skills.panel_parts import find_router_obstacle
 
     return find_router_obstacle(connection, state)
@@ -242,37 +230,35 @@ def find_chooser_obstacle(connection: "Connection", state: "CycleState") -> str 
 def compose_version(
     app: "App", state: "CycleState", compose: "VersionComposer | None"
 ) -> Iterator[str]:
-    """Compose the version that a cycle's branches become, and yield what happened as sentences.
-    Raises VersionRefusal, KintsugiError."""
+    """Compose a cycle's version, and yield sentences. Raises VersionRefusal, KintsugiError."""
     from daemon.methods.skills import panel_parts
 
     return panel_parts.compose_version(app, state, compose)
 
 
 def bind_composer(fleet: "Fleet") -> "VersionComposer":
-    """Return what composes versions with members over these replicas."""
+    """Return a composer of versions over these replicas."""
     from daemon.methods.skills.panel_makers import compose_panel
 
     return partial(compose_panel, fleet=fleet)
 
 
 def bind_teacher(urls: Sequence[str]) -> "ChooserTeacher":
-    """Return what specifies the jobs of choosers; `urls`: those of the replicas, instead of the
-    settings'."""
+    """Return a maker of choosers' jobs; `urls` of replicas replace the settings'."""
     from daemon.methods.skills.panel_makers import teach_router
 
     return partial(teach_router, urls=urls)
 
 
 def bind_rule_parts() -> "PartsMaker":
-    """Return what puts the data engine together by rules, whatever model the settings name."""
+    """Return a maker of the data engine by rules alone."""
     from daemon.methods.synthesis.quotas import make_rule_parts
 
     return make_rule_parts
 
 
 def hold_out_slice() -> "HeldOutLessons":
-    """Return what draws the tasks of the gate's slice beside the traffic."""
+    """Return the source of the gate's slice beside the traffic."""
     from daemon.methods.lessons.after_error import HeldOutLessons
 
     return HeldOutLessons()

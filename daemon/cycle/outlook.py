@@ -1,10 +1,6 @@
-"""Tell why the next cycle of each agent does not begin yet.
+"""Tell why each agent's next cycle does not begin yet.
 
-    read_facts(connection, settings, pair, now)   the input of `scheduler.decide`
-    read_outlooks(connection, settings, now)      the outlook of each agent, for display
-
-The module calls the same pure functions as the leader (scheduler.py, state_machine.py) on the same
-tables. It decides nothing.
+Calls the leader's pure functions (scheduler.py, state_machine.py) on the same tables.
 """
 
 from collections.abc import Iterable
@@ -29,40 +25,37 @@ if TYPE_CHECKING:
 
 
 class TooLate(KintsugiError):
-    """A cycle or a job that can no longer be called off."""
+    """The cycle or job can no longer be called off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the next cycle of an agent waits for."""
+    """Reasons why an agent's next cycle waits."""
 
     alias: str
     base: str | None
-    """None: nothing of it was recorded yet."""
+    """None: nothing was recorded yet."""
     environment: str | None
-    """None: there is none, so nothing is trained."""
+    """None: nothing is trained."""
     due: bool
     missing: tuple[str, ...]
-    """Sentences; empty where one is due."""
+    """Sentences; empty if one is due."""
     cycle: str | None
-    """The open one."""
     step: str | None
-    """What that needs next."""
     rollouts: int | None = None
-    """Rollouts that the next cycle would read; None where it can read none. So is the next."""
+    """Rollouts for the next cycle; None if it can read none, and so `failures`."""
     failures: int | None = None
     """Different failures among them."""
     patterns: tuple[PatternWeight, ...] = ()
-    """What it would write tasks for as of the last round, the highest priority first."""
+    """Patterns of the last round to write tasks for, by priority."""
     unusable: tuple[UnusableFailures, ...] = ()
-    """Failures that count for none of this, because no written task can follow them,
-    from the last cycle's round on."""
+    """Failures since the last cycle's round that no written task can follow; they do not count."""
     last_minutes: tuple[float, ...] = ()
-    """How long the last finished cycles took, the newest first."""
+    """Durations of the last finished cycles, newest first."""
 
 
 def describe_unusable(lines: Iterable[UnusableFailures]) -> str:
-    """Return the failures that no task can follow in words. Empty where there are none."""
+    """Return a clause on the failures that no task can follow, or ""."""
     counts = ", ".join(line.describe() for line in lines)
     return counts and f"failures that no written task can follow: {counts}"
 
@@ -70,7 +63,7 @@ def describe_unusable(lines: Iterable[UnusableFailures]) -> str:
 def read_facts(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> Scheduling | None:
-    """Return the input of the scheduler, or None for an agent whose tasks cannot be played."""
+    """Return the scheduler's input; None for an agent with unplayable tasks."""
     environment = find_environment(settings, pair.alias)
     if environment is None:
         return None
@@ -79,7 +72,7 @@ def read_facts(
 
 
 def read_outlooks(connection: "Connection", settings: "Settings", now: datetime) -> list[Outlook]:
-    """Every agent that was seen or is in the settings, by alias."""
+    """Return the outlook of every known agent, by alias."""
     seen = agents.present(connection)
     rows = [_read_outlook(connection, settings, pair, now) for pair in seen]
     unseen = {entry.alias for entry in settings.agents} - {pair.alias for pair in seen}
@@ -90,7 +83,7 @@ def read_outlooks(connection: "Connection", settings: "Settings", now: datetime)
 def read_outlook(
     connection: "Connection", settings: "Settings", alias: str, now: datetime
 ) -> Outlook | None:
-    """The one of an agent; None where nothing of it was recorded."""
+    """Return an agent's outlook; None if nothing was recorded."""
     pairs = (pair for pair in agents.present(connection) if pair.alias == alias)
     pair = next(pairs, None)
     return None if pair is None else _read_outlook(connection, settings, pair, now)

@@ -1,15 +1,11 @@
-"""Which adapter a cycle's job trains on from: the incumbent, or what a rejected candidate learnt.
+"""The adapter that a cycle's job trains on from: the incumbent, or a rejected candidate.
 
-    find_rejected_parent(connection, cycle, incumbent)
-
-A candidate may be rejected because its tasks were too few to show what it gained, or because it
-lost on one kind of task while it gained on others. The next job then goes on from it, if the newest
-job left it, its targets gained on the whole, the incumbent that it was compared with still answers,
-and it never answered a session. Where it was shown to be worse at a kind, it must besides have been
-shown not to be worse over all tasks; its losses are what the next job replays (siblings.py). After
-`MOST_TRIES` rejected candidates in a row, each trained on from the one before, the next job goes on
-from the incumbent: a chain of chance gains ends. Each candidate is compared with the incumbent on
-fresh tasks, whatever it was trained from, so this adds no chance to promote one that is no better.
+A candidate may be rejected for too few tasks, or for a loss on one kind beside gains. The next job
+continues it if the newest job left it, its targets gained on the whole, its incumbent still
+answers, and it never answered a session. A candidate worse at a kind must also be shown not to be
+worse over all tasks; the job replays its losses (siblings.py). After `MOST_TRIES` rejected
+candidates in a row, the job continues the incumbent, so chains of chance gains end. Every candidate
+meets the incumbent on fresh tasks, so this promotes no more by chance.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -27,19 +23,19 @@ if TYPE_CHECKING:
     from events.gate import GateReport
 
 MOST_TRIES: Final = 2
-"""Rejected candidates in a row that are trained on from."""
+"""Rejected candidates in a row that are continued."""
 _OF_KIND: Final = ("slice ", "best ")
-"""How the names of the checks of one kind of task begin."""
+"""Name prefixes of checks of one kind."""
 _NOT_REPLAYED: Final = {f"slice {AFTER_ERROR}"}
-"""Checks of what no task replays: the gate makes these tasks anew, and no log holds them."""
+"""Checks of tasks that no job replays: the gate makes them anew, and no log holds them."""
 KEPT: Final = (State.REJECTED, State.UNLOADED)
-"""States of a rejected candidate whose files are there."""
+"""States of a rejected candidate with files."""
 
 
 def find_rejected_parent(
     connection: "Connection", cycle: CycleRow, incumbent: AdapterRow | None
 ) -> AdapterRow | None:
-    """The rejected candidate from which a cycle's job trains on; None: from the incumbent."""
+    """Return the rejected candidate that a cycle's job continues; None: the incumbent."""
     row = succession.find_last_candidate(connection, cycle.alias)
     if row is None or row.base != cycle.base or row.state not in KEPT:
         return None
@@ -55,8 +51,8 @@ def find_rejected_parent(
 
 
 def is_worth_training(report: "GateReport") -> bool:
-    """Whether a report rejects a candidate that gained on its targets, and that was shown to be
-    worse at nothing, or at some kinds alone while it was within the margin over all tasks."""
+    """Return whether a report rejects a candidate that gained on its targets, and was shown to be
+    worse at most at some kinds while within the margin over all tasks."""
     if report.decision != "REJECT":
         return False
     verdicts = {check.name: check.verdict for check in report.checks}
@@ -73,7 +69,7 @@ def is_worth_training(report: "GateReport") -> bool:
 
 
 def describe_parent(row: AdapterRow) -> str:
-    """Why a job trains on from a rejected candidate, in words."""
+    """Return why a job continues a rejected candidate, in words."""
     assert row.gate is not None, "a gate rejected it"
     gains = ", ".join(
         f"{target.name} {100 * target.gain:+.1f} points over {target.tasks} tasks (p = "
@@ -91,8 +87,8 @@ def describe_parent(row: AdapterRow) -> str:
 
 
 def count_tries(connection: "Connection", row: AdapterRow, incumbent: str | None) -> int:
-    """Return the number of candidates that were trained one from the other since the incumbent,
-    with this one. `incumbent`: the folder of the incumbent; None for the base."""
+    """Return the length of the chain of candidates since the incumbent, with this one. `incumbent`
+    is its folder; None for the base."""
     tries = 0
     candidate: AdapterRow | None = row
     while candidate is not None and tries <= MOST_TRIES:

@@ -1,17 +1,11 @@
-"""What the next cycle of an agent would do if it began now: a dry run that appends nothing.
+"""A dry run of an agent's next cycle that appends nothing.
 
-    plan = plan_cycle(app, alias, engines)
-
-The round is closed on copies of its tables (consumers/diagnosis/preview.py). On them the planner of
-the real cycle (planner.py) writes the directive and the tasks under the id that the next cycle will
-have, so what is drawn is what that cycle would draw from the same rollouts. An analyzer that is
-configured is asked, and with `engines` the policy that answers plays the tasks. What it plays is
-not recorded. The model of `models.proposer` is not asked: rules and templates stand in its place,
-for a cycle's tasks may cost millions of tokens, and it would write others in the cycle.
-
-Guarantee: no event is appended, and no table that others see is written. It runs beside the roles
-and without them. Not covered: rollouts that are recorded between the plan and the cycle, and what
-the policy would answer another time.
+The real planner writes directive and tasks from copies of the round's tables
+(consumers/diagnosis/preview.py) under the next cycle's id, so it draws the same. A configured
+analyzer is asked, and with `engines` the answering policy plays the tasks, unrecorded. Rules and
+templates replace `models.proposer`, which would cost tokens and write others in the cycle.
+Guarantee: no event is appended and no shared table written. It runs with or without the roles. Not
+covered: later rollouts, and other answers of the policy.
 """
 
 import time
@@ -57,55 +51,47 @@ if TYPE_CHECKING:
 
 
 class UnknownAgent(WrongUsage):
-    """An agent of which nothing is known."""
+    """The agent is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class CyclePlan:
-    """What the next cycle of an agent would do."""
+    """Plan of an agent's next cycle."""
 
     cycle: str
-    """Id that it would have."""
     number: int
     outlook: "Outlook"
-    """When it is due, and which cycle is open now."""
     unread: Scheduling
-    """What it would read."""
     round: int
-    """Number that its round would have; that of the last round where nothing is new."""
+    """Its round's number; the last round's if nothing is new."""
     patterns: tuple[PatternLine, ...]
-    """As of that round, the highest priority first."""
     directive: DirectiveWritten
     probed: bool
-    """Whether the policy that answers played the tasks."""
+    """Whether the answering policy played the tasks."""
     accepted: tuple[TaskProposed, ...]
     rejected: tuple[TaskRejected, ...]
     jobs: tuple[JobRequested, ...]
-    """One, or one for each branch; none where none would be requested."""
+    """One, or one for each branch."""
     untaught: Mapping[str, str]
-    """Branch that would have no job -> why."""
+    """Branch -> why it would have no job."""
     retrained: Mapping[str, str]
-    """Branch that would have a job because an earlier base had it -> why."""
+    """Branch -> why an earlier base's job would be repeated."""
     preset: str | None
-    """Name of the job's published algorithm; None where the settings name none."""
+    """Published algorithm of the job, if the settings name one."""
     lacking: str | None
-    """Why no job would be requested."""
+    """Reason for a missing job."""
     estimate: Estimate
-    """The cost of the cycle's jobs, as if they ran one after the other. The job of a chooser is
-    left out."""
+    """Cost of the cycle's jobs in turn, without the chooser's."""
     seconds: float
-    """How long the plan took."""
 
     @property
     def job(self) -> JobRequested | None:
-        """Return the job, or the first one; None where none would be requested."""
+        """Return the first job, if any."""
         return self.jobs[0] if self.jobs else None
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A plan as far as it has been made."""
-
     directive: DirectiveWritten
     patterns: list[PatternLine]
     round: int
@@ -113,8 +99,7 @@ class _Draft:
 
 
 class _PreviewApp(App):
-    """The application as a dry run sees it: tables of one connection, and a log that is only
-    read."""
+    """The application of a dry run: tables of one connection, and a read-only log."""
 
     def __init__(self, app: App, connection: "Connection") -> None:
         super().__init__(app.settings)
@@ -147,9 +132,8 @@ class _PreviewApp(App):
 
 
 def plan_cycle(app: App, alias: str, engines: Sequence[Engine] = ()) -> CyclePlan:
-    """Plan the next cycle of an agent; with `engines` the policy that answers at the first of them
-    is asked about each task, as in a cycle. Raises UnknownAgent, ConfigurationError,
-    EndpointUnavailable."""
+    """Plan an agent's next cycle; the policy at the first of `engines` plays each task, as in a
+    cycle. Raises UnknownAgent, ConfigurationError, EndpointUnavailable."""
     began = time.monotonic()
     app.settle()
     now = utc_now()
@@ -182,7 +166,6 @@ def _find_pair(connection: "Connection", app: App, alias: str) -> Pair:
 
 
 def _build_row(facts: Scheduling, environment: str) -> CycleRow:
-    """The row that the next cycle would have when it has just begun."""
     name = derive_id("cycle", facts.alias, facts.base, str(facts.number))
     return CycleRow(
         cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
@@ -195,7 +178,6 @@ def _build_row(facts: Scheduling, environment: str) -> CycleRow:
 
 
 def _draft(app: App, row: CycleRow, engines: Sequence[Engine]) -> _Draft:
-    """What the round, the directive and the tasks would be."""
     data = PatternsDiagnosed(
         trigger="schedule",
         position=row.position,

@@ -1,13 +1,7 @@
-"""What the leader has written: the Controller's directive, the Proposer's tasks, and their job.
+"""The leader's writing: the Controller's directive, the Proposer's tasks, and their jobs.
 
-    author = CyclePlanner(app)
-    author.write_directive(cycle)   DirectiveWritten (controller/)
-    author.propose_tasks(cycle)     tasks, rejections and the request of a job (proposer/,
-                                    job_spec.py), or of one for each branch (branches.py)
-
-Both read the tables of one moment and follow from them and from the cycle's id, so a leader that
-was killed before it appended them, or another one, writes the same events under the same ids (but
-for an analyzer's words).
+Guarantee: the events follow from the tables of one moment and the cycle's id. A restarted leader,
+or another one, writes the same events under the same ids (but for an analyzer's words).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,40 +67,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a job goes on from."""
-
     row: AdapterRow | None
-    """The adapter whose weights it begins with; None: the base's."""
+    """Adapter whose weights it begins with; None: the base's."""
     parent: JobParent | None
-    """Where that neither serves nor is the base: the adapter, and why."""
+    """An adapter that neither serves nor is the base, and why it is the start."""
     regressions: dict[str, float]
     """Tasks that the last candidate lost, with their weights."""
 
 
 _FRESH = _Start(None, None, {})
-"""The base's weights, whatever was trained before."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stock:
-    """What the jobs of a cycle may draw, and what their pools and parents follow from."""
+    """Tasks that a cycle's jobs may draw, and their context."""
 
     environment: "Environment"
     cycle: CycleRow
     entries: Sequence[PoolEntry]
-    """The buffer, with the new tasks."""
     new: Sequence[TaskProposed]
     followed: Mapping[str, Sequence[Source]]
-    """Pattern -> the failures that its tasks follow."""
     traffic: sources.Traffic
     priorities: Mapping[str, float]
     starts: Mapping[str | None, _Start]
-    """By the name of a branch; None: of a job for everything."""
+    """Branch -> its start; None: the start of a job for everything."""
     parameters: int | None
 
 
 class CyclePlanner:
-    """Writes what the log asks for."""
+    """Writes directives, tasks and jobs of cycles."""
 
     def __init__(
         self,
@@ -118,21 +107,19 @@ class CyclePlanner:
         teach_chooser: "ChooserTeacher | None" = None,
         make_parts: "PartsMaker | None" = None,
     ) -> None:
-        """`engines`: those that may be asked about written tasks; if there are none, no engine is
-        asked. `stopping`: whether the process was told to stop. `record`: whether what is played
-        for a written task is appended to the log; a dry run appends nothing. `teach_chooser`: what
-        specifies jobs that teach choosers; without it, none is requested. `make_parts`: what puts
-        the data engine together, once for each cycle; None: what the settings choose."""
+        """Set up the planner. `engines` may be asked about written tasks. `record` is False in a
+        dry run, which appends nothing. Without `teach_chooser` no chooser's job is requested.
+        `make_parts` builds the data engine once a cycle; None: by the settings."""
         self._app, self._engines, self._stopping = app, engines, stopping
         self._record = record
         self._methods = CycleMethods(
             app, stopping, asks_models=record, teach_chooser=teach_chooser, make_parts=make_parts
         )
         self._probe_budgets: dict[str, tuple[str, ProbeBudget]] = {}
-        """Agent -> the cycle whose tasks were probed last, and the budget of that."""
+        """Agent -> its last probed cycle, and that cycle's budget."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
-        """The directive of a cycle that was diagnosed."""
+        """Return the directive of a diagnosed cycle."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
@@ -147,9 +134,8 @@ class CyclePlanner:
         return self._methods.study_round(cycle)
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
-        """The tasks of a cycle that has a directive, and its job; or, as long as branches of
-        another base wait to be trained again, their jobs. What these settings cannot make is a
-        reason, and the cycle ends with it: the next one reads them anew. Raises RetryLater."""
+        """Return a directed cycle's tasks and jobs, or jobs of branches of another base. Impossible
+        settings end the cycle with a reason. Raises RetryLater."""
         retraining = self._propose_retraining(cycle)
         if retraining.said or retraining.lacking is not None:
             return retraining
@@ -157,8 +143,7 @@ class CyclePlanner:
         return replace(proposal, untaught={**retraining.untaught, **proposal.untaught})
 
     def _propose_retraining(self, cycle: CycleRow) -> Proposal:
-        """Return the jobs that train branches of another base again; nothing where none is to be
-        trained so. Raises RetryLater."""
+        """Return the jobs that train branches of another base again. Raises RetryLater."""
         with self._app.reading() as connection:
             retraining = self._methods.read_retraining(connection, cycle)
         if not retraining.waiting:
@@ -185,9 +170,8 @@ class CyclePlanner:
         parameters: int | None,
         retraining: "Renewal",
     ) -> tuple[dict[str, Decision], dict[str, str]]:
-        """Return the requests of the jobs that train branches again, in their order (id of event ->
-        request); and name -> why another one has none. Raises NotTrainable, RetryLater,
-        CannotSample."""
+        """Return the jobs that train branches again (id of event -> request), in order, and name ->
+        why another has none. Raises NotTrainable, RetryLater, CannotSample."""
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
             budget = read_job_budget(connection, self._app.settings, pair, utc_now())
@@ -205,8 +189,7 @@ class CyclePlanner:
         return jobs, untaught
 
     def _propose_new_tasks(self, cycle: CycleRow) -> Proposal:
-        """The tasks of a cycle that has a directive, and its job or one for each branch. Raises
-        RetryLater."""
+        """Return a directed cycle's tasks and jobs. Raises RetryLater."""
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
             lacking = "no failure pattern of the round has a priority above 0"
@@ -264,8 +247,7 @@ class CyclePlanner:
         return self._request_jobs(stock, choice, decisions)
 
     def _describe_unusable(self, cycle: CycleRow) -> str:
-        """Return the failures that no task of the cycle's environment can follow, to be appended to
-        a sentence. Empty where there are none."""
+        """Return a clause on the failures that no task of the environment can follow, or ""."""
         kinds = find_kinds(self._app.settings, cycle.environment)
         if kinds is None:
             return ""
@@ -279,8 +261,7 @@ class CyclePlanner:
         cycle: CycleRow,
         wanted: ProposalRequest,
     ) -> dict[str, Decision]:
-        """Return the tasks of a directive and what failed (id of event -> decision). Raises
-        CannotSample."""
+        """Return a directive's tasks and rejections by id of event. Raises CannotSample."""
         with_definitions(self._app, environment, wanted.bodies)
         filled = self._methods.fill_quotas(environment, cycle, wanted, wanted.bodies)
         return {
@@ -291,8 +272,7 @@ class CyclePlanner:
     def _request_jobs(
         self, stock: "_Stock", choice: "BranchChoice", decisions: Mapping[str, Decision]
     ) -> Proposal:
-        """The proposal of written tasks: with a job for each branch that has some, else one for
-        everything. Raises RetryLater."""
+        """Propose a job for each branch with written tasks, else one job. Raises RetryLater."""
         try:
             jobs, untaught = self._build_branch_jobs(stock, choice)
             if jobs:
@@ -303,7 +283,7 @@ class CyclePlanner:
         return Proposal({**decisions, derive_id("job requested", stock.cycle.cycle): job})
 
     def _build_policy_job(self, stock: "_Stock") -> JobRequested:
-        """The request of the one job of a cycle. Raises NotTrainable, RetryLater."""
+        """Return the request of a cycle's one job. Raises NotTrainable, RetryLater."""
         task_pools = self._mix_pools(stock)
         if not task_pools:
             raise NotTrainable("every written task of a pattern with a priority is passed by now")
@@ -314,8 +294,8 @@ class CyclePlanner:
     def _build_branch_jobs(
         self, stock: "_Stock", choice: "BranchChoice"
     ) -> tuple[dict[str, Decision], dict[str, str]]:
-        """Return the requests of the jobs of a cycle's branches (id of event -> request); and name
-        -> why another one has none. Raises NotTrainable, RetryLater."""
+        """Return the jobs of a cycle's branches (id of event -> request), and name -> why another
+        has none. Raises NotTrainable, RetryLater."""
         jobs: dict[str, Decision] = {}
         untaught = dict(choice.left)
         pair = Pair(stock.cycle.alias, stock.cycle.base)
@@ -340,9 +320,8 @@ class CyclePlanner:
         return jobs, untaught
 
     def _mix_pools(self, stock: "_Stock", branch: "Branch | None" = None) -> tuple[TaskPool, ...]:
-        """Return the pools of the job of a branch, or of one for everything. Of the written tasks,
-        those of the branch's patterns are its targets; others are replayed where nothing is left to
-        learn of them."""
+        """Return the pools of a branch's job, or of one for everything. A branch's targets are the
+        tasks of its patterns; others are replayed if nothing is left to learn of them."""
         cycle, entries, new = stock.cycle, list(stock.entries), stock.new
         directive, seed = cycle.directive, cycle.cycle
         assert directive is not None, "a cycle is directed first"
@@ -369,8 +348,7 @@ class CyclePlanner:
         return pools(entries, stock.priorities, traffic, cycle.number, self._build_mix(), siblings)
 
     def request_chooser(self, cycle: CycleRow) -> JobRequested:
-        """Return the job that teaches a chooser to choose among the members of a cycle's version.
-        Raises RetryLater, NotTrainable."""
+        """Return the job that teaches the version's chooser. Raises RetryLater, NotTrainable."""
         return self._methods.request_chooser(cycle, self._find_agent(cycle))
 
     def _proposal_request(
@@ -406,7 +384,6 @@ class CyclePlanner:
     def _build_sampler(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
     ) -> Prober | None:
-        """Return the prober that plays the policy which answers now."""
         incumbent = self._read_incumbent(connection, cycle)
         if incumbent is not None and not incumbent.has_files:
             # An engine knows the members alone, and none of them answers every task.
@@ -417,7 +394,7 @@ class CyclePlanner:
     def _build_prober(
         self, environment: "Environment", cycle: CycleRow, policy: str
     ) -> Prober | None:
-        """Return the prober that plays a policy at the first engine; None where none may be."""
+        """Return the prober of a policy at the first engine; None if none may be asked."""
         settings = self._app.settings
         if not settings.proposer.probe or not self._engines:
             return None
@@ -434,8 +411,7 @@ class CyclePlanner:
         )
 
     def _find_probe_budget(self, cycle: CycleRow) -> ProbeBudget:
-        """Return the budget of the probes of a cycle, which a tick that had to wait does not
-        renew."""
+        """Return the budget of a cycle's probes; it outlives a tick that waits."""
         last, budget = self._probe_budgets.get(cycle.alias, ("", None))
         if budget is None or last != cycle.cycle:
             model = self._app.settings.models.user
@@ -456,7 +432,6 @@ class CyclePlanner:
         cycle: CycleRow,
         branch: str | None,
     ) -> "_Start":
-        """Return what the job of a branch goes on from; None: of a job for everything."""
         regressions = self._read_regressions(connection, environment, cycle, branch)
         incumbent = self._read_incumbent(connection, cycle)
         if branch is not None:
@@ -478,8 +453,8 @@ class CyclePlanner:
         cycle: CycleRow,
         branch: str | None,
     ) -> dict[str, float]:
-        """Return the tasks of which the last candidate of a branch passed less than the incumbent
-        that it was compared with, with their weights; None: the last one for everything."""
+        """Return the weighted tasks that the last candidate lost; branch None: the last for
+        everything."""
         row = succession.find_last_candidate(connection, cycle.alias, branch)
         if row is None or row.base != cycle.base or row.gate is None:
             return {}
@@ -498,14 +473,13 @@ class CyclePlanner:
         return find_regressions(generated)
 
     def _read_incumbent(self, connection: "Connection", cycle: CycleRow) -> AdapterRow | None:
-        """The adapter that answers now: training goes on from it. None: the base does."""
         route = serving.route_row(connection, cycle.alias)
         name = None if route is None else route.standing.incumbent
         row = None if name is None else serving.adapter_row(connection, name)
         return None if row is None or row.base != cycle.base else row
 
     def _count_parameters(self, cycle: CycleRow) -> int | None:
-        """The size of the agent's base, where a setting follows from it. Raises NotTrainable."""
+        """Return the base's size if a setting depends on it. Raises NotTrainable."""
         settings = self._app.settings
         training, agent = settings.training, settings.find_agent(cycle.alias)
         if agent is None or agent.checkpoint is None or not needs_size(training):
@@ -519,7 +493,7 @@ class CyclePlanner:
             ) from error
 
     def _find_agent(self, cycle: CycleRow) -> "Agent":
-        """What the settings say of a cycle's agent. Raises RetryLater where they do not name it."""
+        """Return the agent's settings. Raises RetryLater if they do not name it."""
         agent = self._app.settings.find_agent(cycle.alias)
         if agent is None:
             raise RetryLater(
@@ -532,8 +506,7 @@ class CyclePlanner:
         self, cycle: CycleRow, environment: "Environment", start: "_Start",
         parameters: int | None, task_pools: Sequence[TaskPool], branch: str | None = None,
     ) -> JobRequested:  # fmt: skip
-        """Return the request of the job of a branch, or of one for everything. Raises NotTrainable,
-        RetryLater."""
+        """Return the job of a branch, or of one for everything. Raises NotTrainable, RetryLater."""
         settings = self._app.settings
         agent = self._find_agent(cycle)
         excluded = self._find_exclusions(environment)
@@ -578,8 +551,8 @@ class CyclePlanner:
         return request.for_branch(branch)
 
     def _find_exclusions(self, environment: "Environment") -> dict[str, str]:
-        """Return kind -> why no job trains on it. The cheaters play first where that is not known
-        yet, which takes seconds to minutes."""
+        """Return kind -> why no job trains on it. Cheaters play first if needed (seconds to
+        minutes)."""
         measure_cheats(self._app.settings, environment)
         return find_exclusions(self._app.settings, environment)
 
@@ -587,8 +560,8 @@ class CyclePlanner:
         self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool],
         branch: str | None,
     ) -> JobRounds | None:  # fmt: skip
-        """The rounds of the job, with all that it knows of the history; None where it has one part.
-        Those of a branch write tasks for its own patterns. Raises NotTrainable."""
+        """Return the job's rounds, with its part of the history; None if it has one part. A
+        branch's rounds write tasks for its own patterns. Raises NotTrainable."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         settings = self._app.settings
         plain = any(pool.is_plain for pool in task_pools if not pool.replay)
@@ -615,8 +588,7 @@ class CyclePlanner:
 def _leave_out(
     followed: Mapping[str, Sequence[Source]], excluded: Mapping[str, str]
 ) -> dict[str, list[Source]]:
-    """Return pattern -> the failed tasks to follow, without those of kinds that nothing is trained
-    on."""
+    """Return pattern -> its failed tasks, without kinds that nothing is trained on."""
     return {
         pattern: [source for source in own if source.task.capability not in excluded]
         for pattern, own in followed.items()

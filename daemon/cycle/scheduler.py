@@ -1,25 +1,16 @@
-"""When a cycle is due: a pure function of what the tables say and of the time.
+"""When a cycle is due: a pure function of the tables and the time. Triggers:
 
-    decide(facts, settings, now)          Due, or NotDue with what is missing, as sentences
-    not_due_without_environment(alias)    the same of an agent whose tasks cannot be played
-
-A cycle is due when one of these is so, and nothing holds it back:
-
-    operator    a person asked for it (kintsugi cycle start): holds back only what cannot run
+    operator    a person's request (kintsugi cycle start)
     cron        a point of the schedule has passed since the last cycle began; missed ones are one
-    priority    the patterns that are not resolved weigh enough together
-    rollouts    the agent has done enough that no cycle has read
+    priority    the open patterns weigh enough together
+    rollouts    enough rollouts that no cycle has read
     age         the last cycle is long ago
 
-What holds it back: an open cycle of the agent, the cool-down after the last cycle, too few new
-failures to learn from, and the day's budget of job minutes. An agent without an executable
-environment has no cycles, so nothing is counted for one: what no cycle ever reads grows with all
-that it does. Hysteresis:
-after each cycle in a row that changed nothing the cool-down and the counts that are needed grow by
-`scheduler.backoff`, so that what cannot be learnt is not tried all night; one that was promoted
-sets them back.
-
-Source of the triggers: SENTINEL, arXiv 2606.12908, section 3; docs/loop.md has ours.
+An open cycle of the agent and the day's budget of job minutes hold back each trigger; the cool-down
+after the last cycle and too few new failures hold back all but an operator's. Hysteresis: each
+fruitless cycle in a row multiplies the cool-down and the needed counts by `scheduler.backoff`; a
+promotion resets them. Agents without an executable environment have no cycles. Source of the
+triggers: SENTINEL, arXiv 2606.12908, section 3; docs/loop.md has ours.
 """
 
 from collections.abc import Iterator
@@ -36,11 +27,11 @@ if TYPE_CHECKING:
     from daemon.config.settings import Scheduler
 
 _SLOT: Final = timedelta(minutes=1)
-"""Points of a crontab schedule are whole minutes."""
+"""Resolution of a crontab schedule."""
 _MOST_SECONDS: Final = 3e9
 """Longest cool-down: a hundred years, which every date holds."""
 MOST_BACKOFFS: Final = 4
-"""Cycles in a row that changed nothing which are counted: the waiting has an end."""
+"""Most fruitless cycles that count, so that the waiting ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +41,19 @@ class Due:
     trigger: Trigger
     reason: str
     slot: str | None = None
-    """Slot of a cron trigger; None for another trigger."""
     acted: str | None = None
-    """Event of an operator's request; None for another trigger."""
+    """Event of an operator's request, else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotDue:
-    """No cycle yet, and why not: one sentence each."""
+    """No cycle is due yet; `missing` holds one sentence for each reason."""
 
     missing: tuple[str, ...]
 
 
 def decide(facts: Scheduling, settings: "Scheduler", now: datetime) -> Due | NotDue:
-    """Whether a cycle of this agent is due."""
+    """Return whether this agent's cycle is due."""
     if held := tuple(_list_obstacles(facts, settings)):
         return NotDue(held)
     if facts.asked is not None:
@@ -76,7 +66,7 @@ def decide(facts: Scheduling, settings: "Scheduler", now: datetime) -> Due | Not
 
 
 def not_due_without_environment(alias: str) -> NotDue:
-    """What an agent waits for whose tasks cannot be played, whatever it does."""
+    """Return the result for an agent whose tasks cannot be played."""
     missing = (
         f"{alias} has no executable environment: its traffic is recorded, its sessions have no "
         "verdict, and nothing is trained; name one in the setting agents"
@@ -85,7 +75,6 @@ def not_due_without_environment(alias: str) -> NotDue:
 
 
 def _list_obstacles(facts: Scheduling, settings: "Scheduler") -> Iterator[str]:
-    """What no person can wish away."""
     if facts.is_open:
         yield f"a cycle of {facts.alias} is running"
     minutes = facts.job_seconds / 60
@@ -97,7 +86,6 @@ def _list_obstacles(facts: Scheduling, settings: "Scheduler") -> Iterator[str]:
 
 
 def _list_holds(facts: Scheduling, settings: "Scheduler", now: datetime) -> Iterator[str]:
-    """What a trigger has to wait for."""
     growth = _growth(facts, settings)
     if facts.last_ended is not None:
         cooldown = _cooldown(settings, growth)
@@ -113,7 +101,7 @@ def _list_holds(facts: Scheduling, settings: "Scheduler", now: datetime) -> Iter
 def _find_trigger(
     facts: Scheduling, settings: "Scheduler", now: datetime
 ) -> tuple[Due | None, tuple[str, ...]]:
-    """The first trigger that tripped; else what each would need."""
+    """Return the first trigger that fired; else each one's missing condition."""
     slot = find_last_slot(settings.cron, facts.last_started or facts.first_seen, now)
     if slot is not None:
         at = timestamp(slot)
@@ -139,7 +127,7 @@ def _find_trigger(
 
 
 def list_change_times(facts: Scheduling, settings: "Scheduler", now: datetime) -> list[datetime]:
-    """When after `now` time alone may change what `decide` says of these facts, in order."""
+    """Return the times after `now`, in order, at which `decide` may change by time alone."""
     since = facts.last_started or facts.first_seen
     moments = [datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)]
     if facts.last_ended is not None:
@@ -153,13 +141,8 @@ def list_change_times(facts: Scheduling, settings: "Scheduler", now: datetime) -
 
 
 def find_last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | None:
-    """The last point of a schedule after `since` and not after `now`; None for none, for no
-    schedule, and while nothing has happened yet.
-
-    It is sought by halving the time, so the cost grows with the logarithm of what was missed. The
-    schedule is one in UTC, which no summer time moves. Where the clock was set back behind `since`
-    it waits until that has passed again.
-    """
+    """Return the schedule's last point (UTC) after `since` and up to `now`; None without one. After
+    the clock was set back behind `since`, it waits until `since` has passed again."""
     if not cron or since is None:
         return None
     trigger = read_crontab(cron)
@@ -178,7 +161,7 @@ def find_last_slot(cron: str, since: datetime | None, now: datetime) -> datetime
 
 
 def _next_slot(trigger: Any, after: datetime, until: datetime) -> datetime | None:
-    """The first point of a schedule after `after` and not after `until`."""
+    """Return the first point after `after` and up to `until`."""
     slot: datetime | None = trigger.get_next_fire_time(None, after + timedelta(microseconds=1))
     return None if slot is None or slot > until else slot
 

@@ -1,35 +1,25 @@
-"""A cycle as a process manager: what comes next, as a pure function of what the log says.
+"""A cycle as a process manager: a pure function from the log to the next step.
 
-    next_step(state)        the next step of a cycle, or how it ended
-    list_due_steps(state)   the same, and of a cycle with several jobs each one's
-
-    step        role       who takes it
-    DIAGNOSE    schedule   leader.py appends the end of the round
-    DIRECT      schedule   planner.py: the Controller writes a directive
-    PROPOSE     schedule   planner.py: the Proposer writes tasks, job_spec.py the job
+    step        role       module
+    DIAGNOSE    schedule   leader.py
+    DIRECT      schedule   planner.py (controller/)
+    PROPOSE     schedule   planner.py (proposer/), job_spec.py
     TRAIN       work       jobs/training_runs.py
-    STAGE       work       worker.py: serving/staging.py
-    EVALUATE    work       worker.py: evaluation/candidate_evaluation.py
-    CHOOSER     schedule   planner.py: a job that teaches the chooser of a version with members
-    COMPOSE     work       worker.py: what passed becomes a version with members
-    ROUTE       work       worker.py: serving/publisher.py
+    STAGE       work       worker.py (serving/staging.py)
+    EVALUATE    work       worker.py (evaluation/candidate_evaluation.py)
+    CHOOSER     schedule   planner.py
+    COMPOSE     work       worker.py
+    ROUTE       work       worker.py (serving/publisher.py)
     WATCH       work       serving/canary_monitor.py
     an end      schedule   leader.py
 
-Code that takes or shows a step calls `views.read_next_step`, which reads the tables and asks here.
+If the incumbent of a gate was replaced before the adapter was routed, the adapter is evaluated
+again, up to `MOST_GATES` gates. Each branch of a cycle needs TRAIN, STAGE and EVALUATE until it
+passed or is out. When all are settled, those that passed become a version with members, which takes
+the steps of an adapter. The gate of a member is never repeated: the version's own gate follows.
 
-An adapter whose gate compared it with an incumbent that was replaced before it was routed goes back
-to EVALUATE, beside the present one, and is given up when that happened after `MOST_GATES` gates.
-
-A cycle may have branches, each with a job of its own. A branch needs TRAIN, STAGE and EVALUATE (the
-gate of a member), until it passed or is out. A branch that is out costs the others nothing. When
-all are settled, what passed becomes a version with members. It goes STAGE, EVALUATE, ROUTE and
-WATCH as an adapter does. The gate of a member is not repeated for another incumbent, for the
-version's own gate follows.
-
-The log is the only memory: each step ends in an event, and a process that was killed anywhere finds
-here what it has to do. Every step may be done twice (ids follow from the cycle, so the second time
-is a duplicate), and by two processes at once.
+Guarantee: the log is the only memory. Each step ends in an event and may be taken twice, also by
+two processes at once, because ids follow from the cycle.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,26 +38,23 @@ Role = Literal["schedule", "work"]
 
 
 class Step(StrEnum):
-    """What a cycle needs next."""
+    """Next step of a cycle."""
 
     DIAGNOSE = "diagnose"
-    """A round of the training history is closed at the cycle's position."""
+    """Close a round of the training history at the cycle's position."""
     DIRECT = "direct"
-    """The Controller reads the round and writes the directive."""
     PROPOSE = "propose"
     """The Proposer writes tasks and verifies them; then a job is requested."""
     TRAIN = "train"
-    """The job runs."""
     STAGE = "stage"
-    """Every replica loads the adapter and is seen to answer with it."""
+    """Every replica loads the adapter and is proven to answer with it."""
     EVALUATE = "evaluate"
     """Adapter and incumbent play fresh tasks, and the gate decides."""
     CHOOSER = CHOOSER
     """A job is requested that teaches a chooser to choose among the members that passed."""
     COMPOSE = "compose"
-    """Members and chooser become a version, which goes on as an adapter does."""
+    """Members and chooser become a version."""
     ROUTE = "route"
-    """The adapter is given a share of the sessions."""
     WATCH = "watch"
     """Live traffic decides (serving/canary_monitor.py)."""
 
@@ -84,19 +71,18 @@ OWNER: Final[Mapping[Step, Role]] = {
     Step.ROUTE: "work",
     Step.WATCH: "work",
 }
-"""Step -> the role that takes it. Ends are the leader's."""
+"""Step -> the role that takes it."""
 
 MOST_GATES: Final = 3
-"""Gates that an adapter may pass before it is routed: whenever the incumbent changes after one, it
-is evaluated again, until that happened after the last."""
+"""Most passed gates of an adapter before it is routed; each new incumbent asks for another."""
 
 STOPS: Final = ("diagnose", "propose", "train", "gate", "compose", "canary", "route")
-"""What a person is shown of a cycle."""
+"""Stops of a cycle that a person sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class CycleEnd:
-    """How a cycle came out."""
+    """Outcome of a cycle."""
 
     outcome: CycleOutcome
     reason: str
@@ -107,7 +93,7 @@ class DueStep(NamedTuple):
 
     step: Step
     branch: BranchState | None = None
-    """The branch that needs it; None for a step of the whole cycle."""
+    """Branch that needs it; None: the whole cycle."""
 
 
 BranchOutcome = Literal["passed", "rejected", "failed", "competence_gap", "cancelled"]
@@ -115,15 +101,14 @@ BranchOutcome = Literal["passed", "rejected", "failed", "competence_gap", "cance
 
 @dataclass(frozen=True, slots=True)
 class BranchEnd:
-    """How a branch came out."""
+    """Outcome of a branch."""
 
     outcome: BranchOutcome
     reason: str = ""
 
 
 def next_step(state: CycleState) -> Step | CycleEnd:
-    """What an open cycle needs next; of several branches, what the one that is furthest behind
-    needs."""
+    """Return an open cycle's next step; of several branches, that of the one furthest behind."""
     if state.adapter is None and state.branches:
         due = _list_branch_steps(state)
         return due if isinstance(due, CycleEnd) else min(due, key=_rank_step).step
@@ -143,8 +128,7 @@ def next_step(state: CycleState) -> Step | CycleEnd:
 
 
 def list_due_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
-    """Everything that an open cycle needs now: one step, or where it has branches that are not
-    settled, the next one of each."""
+    """Return all due steps: the cycle's one, or that of each unsettled branch."""
     if state.adapter is None and state.branches:
         return _list_branch_steps(state)
     step = next_step(state)
@@ -152,7 +136,7 @@ def list_due_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
 
 
 def find_branch_step(branch: BranchState) -> Step | BranchEnd:
-    """What a branch needs next, or how it came out."""
+    """Return a branch's next step, or its outcome."""
     adapter, job = branch.adapter, branch.job
     if adapter is None:
         if job.outcome is None or job.outcome == "trained":
@@ -170,7 +154,7 @@ def find_branch_step(branch: BranchState) -> Step | BranchEnd:
 
 
 _OUT: Final = (State.REJECTED, State.ROLLED_BACK, State.DRAINING)
-"""States after which an adapter is no member of its cycle's version, whatever it becomes later."""
+"""States that keep an adapter out of its cycle's version, whatever follows."""
 _PASSED: Final = (State.GATED, State.CANARY, State.PROMOTED)
 
 
@@ -179,7 +163,7 @@ def _rank_step(due: DueStep) -> int:
 
 
 def _list_branch_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
-    """The steps of a cycle's branches; when they are settled, the way to the version."""
+    """Return the branches' steps; once they are settled, the version's."""
     steps = [(branch, find_branch_step(branch)) for branch in state.all_branches]
     due = tuple(DueStep(step, branch) for branch, step in steps if isinstance(step, Step))
     if state.cancelled is not None:
@@ -202,11 +186,11 @@ _CYCLE_OUTCOMES: Final[Mapping[BranchOutcome, CycleOutcome]] = {
     "competence_gap": "nothing_learnable",
     "cancelled": "cancelled",
 }
-"""How a branch came out -> how its cycle does where none passed; the first that occurs."""
+"""Outcome of a branch -> its cycle's if no branch passed; the first that occurs counts."""
 
 
 def _end_without_members(ends: Sequence[tuple[BranchState, BranchEnd]]) -> CycleEnd:
-    """The end of a cycle of whose branches none passed, with each one's reason."""
+    """Return the end of a cycle without passed branches, with each one's reason."""
     seen = {end.outcome for _, end in ends}
     outcome = next(cycle for branch, cycle in _CYCLE_OUTCOMES.items() if branch in seen)
     reasons = (f"{branch.job.branch} {end.outcome}: {end.reason}" for branch, end in ends)
@@ -229,21 +213,18 @@ _STEPS: Final[Mapping[State, Step]] = {
     State.GATED: Step.ROUTE,
     State.CANARY: Step.WATCH,
 }
-"""State of an adapter -> what follows. It is unloaded only after it was retired, rejected or rolled
-back, and its cycle stages it no second time, also where the leader did not look in between."""
+"""State of an adapter -> next step. An unloaded adapter is never staged a second time."""
 
 _BEFORE_TRAFFIC: Final = (Step.STAGE, Step.EVALUATE, Step.ROUTE)
-"""Steps before the adapter answers any session; later, taking it back is a rollback, and does not
-end the cycle."""
+"""Steps before the adapter's first session; taking it back later is a rollback, and no end."""
 
 _ENDS: Final[tuple[tuple[State, CycleOutcome], ...]] = (
     (State.PROMOTED, "promoted"),
     (State.ROLLED_BACK, "rolled_back"),
     (State.REJECTED, "rejected"),
 )
-"""State that was once reached -> how the cycle came out, for the reason of that step. The leader
-may look late, when the adapter has gone on and was unloaded for a reason of its own; a promotion
-that a person takes back a week later was one all the same."""
+"""State that was once reached -> the cycle's outcome, with that step's reason. The leader may look
+late, when the adapter has moved on; a promotion that is taken back later still counts."""
 
 
 def _step_after_adapter(state: CycleState, adapter: AdapterRow) -> Step | CycleEnd:
@@ -261,8 +242,7 @@ def _step_after_adapter(state: CycleState, adapter: AdapterRow) -> Step | CycleE
 
 
 def _step_after_stale_gate(state: CycleState) -> Step | CycleEnd:
-    """Return another evaluation, or the end of the cycle after `MOST_GATES` passed gates. A gate
-    compares with one incumbent, and says nothing of its successor."""
+    """Return another evaluation, or the end after `MOST_GATES` gates."""
     if state.gates < MOST_GATES:
         return Step.EVALUATE
     return CycleEnd(

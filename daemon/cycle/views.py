@@ -1,12 +1,6 @@
-"""Read the next step of an open cycle from the tables.
+"""Read the next step of an open cycle from the tables (rule: state_machine.py).
 
-    read_next_step(connection, settings, cycle, pair)   how far a cycle is, and its next step
-    read_due_steps(connection, settings, cycle, pair)   the same, with the next step of each branch
-    read_step(connection, settings, cycle)              the next step as text, for who only looks
-
-The leader, the worker, the status document, the metrics and doctor all ask here, within one
-`database.read_transaction`, so they agree about a cycle. The rule itself is pure
-(state_machine.py).
+All callers ask within one `database.read_transaction`, so they agree about a cycle.
 """
 
 from dataclasses import replace
@@ -34,21 +28,20 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 ENDING: Final = "end"
-"""The step of a cycle that is over but for the leader's event."""
+"""Step of a cycle that only lacks the leader's event."""
 
 
 class NextStep(NamedTuple):
-    """How far an open cycle is, and what follows."""
+    """State of an open cycle, and its next step."""
 
     state: CycleState
     step: Step | CycleEnd
-    """What it needs next, or how it ended."""
 
 
 def read_next_step(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> NextStep:
-    """What an open cycle needs next; `pair` names the base on which the agent runs now."""
+    """Return an open cycle's next step; `pair` names the agent's present base."""
     state = _read_state(connection, settings, cycle, pair)
     return NextStep(state, next_step(state))
 
@@ -56,7 +49,7 @@ def read_next_step(
 def read_due_steps(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> tuple[CycleState, tuple[DueStep, ...]]:
-    """Everything that an open cycle needs now; nothing of one that is over but for its end."""
+    """Return all due steps of an open cycle; none if only its end is missing."""
     state = _read_state(connection, settings, cycle, pair)
     due = list_due_steps(state)
     return state, () if isinstance(due, CycleEnd) else due
@@ -65,8 +58,8 @@ def read_due_steps(
 def _read_state(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> CycleState:
-    """Return a cycle as the process manager sees it: on another base than `pair` names it is called
-    off, and a chooser that nothing can teach is none."""
+    """Return a cycle's state. Another base than `pair`'s cancels it; an obstacle drops its
+    chooser."""
     state = read_cycle_state(connection, cycle)
     if state.cancelled is None and cycle.base != pair.base:
         reason = f"{cycle.alias} runs on {pair.base} now, and not on {cycle.base}"
@@ -78,7 +71,7 @@ def _read_state(
 
 
 def read_step(connection: "Connection", settings: "Settings", cycle: CycleRow) -> str | None:
-    """The next step of a cycle as text; None where the cycle is over."""
+    """Return a cycle's next step as text; None if it is over."""
     if cycle.outcome is not None:
         return None
     bases = {pair.alias: pair.base for pair in agents.present(connection)}
@@ -87,12 +80,12 @@ def read_step(connection: "Connection", settings: "Settings", cycle: CycleRow) -
 
 
 def step_name(step: Step | CycleEnd) -> str:
-    """A step as text: `ENDING` for a cycle whose end only has to be recorded."""
+    """Return a step as text: `ENDING` for an unrecorded end."""
     return ENDING if isinstance(step, CycleEnd) else step.value
 
 
 def step_start(state: CycleState) -> str | None:
-    """When the last thing happened that brought a cycle to where it is."""
+    """Return the time of the last event that moved a cycle."""
     cycle = state.cycle
     jobs = [state.job, *(branch.job for branch in state.all_branches)]
     adapters = [state.adapter, *(branch.adapter for branch in state.all_branches)]
@@ -105,19 +98,19 @@ def step_start(state: CycleState) -> str | None:
 
 
 def find_environment(settings: "Settings", alias: str) -> str | None:
-    """The environment in which the tasks of an agent are played; None without one."""
+    """Return the environment of an agent's tasks, if any."""
     agent = settings.find_agent(alias)
     return None if agent is None else agent.environment
 
 
 def has_passed(branch: BranchState) -> bool:
-    """Return whether the adapter of a branch passed its gate, or that of a chooser is staged."""
+    """Return whether a branch's adapter passed its gate, or a chooser's is staged."""
     end = find_branch_step(branch)
     return isinstance(end, BranchEnd) and end.outcome == "passed"
 
 
 def list_passed_adapters(state: CycleState) -> "list[AdapterRow]":
-    """Return the adapters of a cycle's branches that passed the gate of a member."""
+    """Return the adapters of branches that passed a member's gate."""
     return [
         branch.adapter
         for branch in state.branches

@@ -1,16 +1,9 @@
-"""What the role `work` does for open cycles: from an adapter that a job left to its first sessions.
+"""The role `work` for open cycles, from a job's adapter to its first sessions.
 
-    CycleWorker(app, fleet, runner).advance(Breaks())   again and again; what happened, as sentences
-
-    stage       every replica loads it and is seen to answer with it
-    evaluate    it plays beside the incumbent, in a process of its own, and the gate decides
-    compose     the adapters of a cycle's branches that passed become a version with members
-    route       it is given the first of `canary.shares`
-
-Level-triggered: each round asks the tables what a cycle needs next (state_machine.py) and does
-that, so a round that was cut short is made up for. What cannot be done now is said and tried
-again; an adapter that will never be staged is rejected, with the reason. Not covered: the job
-(jobs/training_runs.py), and what live traffic says (serving/canary_monitor.py).
+It stages an adapter, evaluates it in a process of its own, composes members that passed, and routes
+it with the first of `canary.shares`. Level-triggered: each round takes the next step by the tables
+(state_machine.py), so an interrupted one is made up for. Failed steps are reported and tried again;
+an adapter that can never be staged is rejected with the reason.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,7 +45,7 @@ if TYPE_CHECKING:
     from daemon.cycle.methods import VersionComposer
 
 _FINAL: Final = (BadAdapter, BadBase, BadName)
-"""Why an adapter will never be staged; anything else may be over in a minute."""
+"""Errors after which an adapter can never be staged; others may pass."""
 
 
 class CycleWorker:
@@ -62,7 +55,7 @@ class CycleWorker:
         self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
         compose: "VersionComposer | None" = None,
     ) -> None:  # fmt: skip
-        """`compose`: makes a version of adapters (methods.py); without it, none is composed."""
+        """`compose` makes a version of adapters (methods.py); without it, none is composed."""
         self._app = app
         self._compose_version = compose
         self._clock = clock
@@ -74,9 +67,8 @@ class CycleWorker:
         self._held_out = hold_out_slice()
 
     def advance(self, breaks: Breaks) -> list[str]:
-        """Do the next thing of every cycle whose adapter waits for one; what happened, as
-        sentences. `breaks` keeps what breaks for one from the others. Raises LogError,
-        DatabaseUnavailable."""
+        """Take the next step of every waiting cycle and return sentences. `breaks` isolates errors.
+        Raises LogError, DatabaseUnavailable."""
         notes: list[str] = []
         adapters, cycles = self._list_due_steps()
         for row, step in adapters:
@@ -107,7 +99,7 @@ class CycleWorker:
                 yield self._route(row)
 
     def _list_due_steps(self) -> tuple[list[tuple[AdapterRow, Step]], list[CycleState]]:
-        """The adapters of open cycles and what each needs; and the cycles to be composed."""
+        """Return the open cycles' adapters with their steps, and the cycles to compose."""
         steps: list[tuple[AdapterRow, Step]] = []
         cycles: list[CycleState] = []
         with self._app.reading() as connection:
@@ -144,8 +136,8 @@ class CycleWorker:
         yield f"{row.adapter} is staged"
 
     def _fills_its_own_room(self, row: AdapterRow) -> bool:
-        """Return whether the adapter of a branch, or a version with members, waits for slots that
-        nothing will free: the other branches hold them until the version is composed."""
+        """Return whether a branch's adapter or a version waits for slots that its own branches
+        hold."""
         with self._app.reading() as connection:
             job = None if row.job is None else learning.job(connection, row.job)
         of_version = not row.has_files or (
@@ -157,9 +149,8 @@ class CycleWorker:
         return not {"draining", "canary"} & set(roles(situation).values())
 
     def list_gate_waits(self) -> list[GateWait]:
-        """Return the gates of open cycles that wait, with what they wait for: an endpoint of their
-        users, a setting, or what cannot be opened. Raises RunnerUnavailable, DatabaseUnavailable.
-        """
+        """Return the waiting gates of open cycles with their reasons: an endpoint, a setting, or
+        something that cannot be opened. Raises RunnerUnavailable, DatabaseUnavailable."""
         waits: list[GateWait] = []
         for row, step in self._list_due_steps()[0]:
             if step is not Step.EVALUATE:
@@ -183,8 +174,8 @@ class CycleWorker:
         yield from examination.advance()
 
     def _build_evaluation(self, row: AdapterRow) -> CandidateEvaluation:
-        """Return the evaluation of a candidate beside the present incumbent, with who plays users
-        now. Raises StageRefusal, CannotExamine, UnknownEnvironment, EnvironmentBroken."""
+        """Return a candidate's evaluation beside the present incumbent and users. Raises
+        StageRefusal, CannotExamine, UnknownEnvironment, EnvironmentBroken."""
         agent = self._app.settings.find_agent(row.alias)
         if agent is None:
             raise StageRefusal(
@@ -198,7 +189,7 @@ class CycleWorker:
         )  # fmt: skip
 
     def _compose(self, state: CycleState) -> Iterator[str]:
-        """Compose the version of a cycle; one that can never be is given up with its members."""
+        """Compose a cycle's version, or give up an impossible one with its members."""
         try:
             yield from compose_version(self._app, state, self._compose_version)
         except VersionRefusal as error:
@@ -216,7 +207,6 @@ class CycleWorker:
             return serving.find_adapter(connection, name)
 
     def _gates(self, row: AdapterRow) -> int:
-        """Return how many gates the adapter has passed: each evaluation after one is another."""
         with self._app.reading() as connection:
             return serving.count_gate_passes(connection, row.adapter)
 

@@ -1,8 +1,4 @@
-"""What a candidate was trained for: its jobs, and the tasks that their cycle wrote for them.
-
-list_jobs(connection, row)       its own job, or those that made its new members
-list_aims(connection, jobs)      pattern and task, which targets.py makes targets of
-"""
+"""The training aims of a candidate: its jobs, and the tasks that their cycle wrote for them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def list_jobs(connection: "Connection", row: AdapterRow) -> list[JobRow]:
-    """Return the jobs whose tasks a candidate is to be better at: its own, or those of its cycle
-    that made members of it."""
+    """Return a candidate's job, or those of its cycle that made members of it."""
     if row.has_files:
         job = None if row.job is None else learning.job(connection, row.job)
         return [] if job is None else [job]
@@ -29,9 +24,8 @@ def list_jobs(connection: "Connection", row: AdapterRow) -> list[JobRow]:
 
 
 def list_aims(connection: "Connection", jobs: Sequence[JobRow]) -> list[tuple[str, str]]:
-    """Return pattern and id of each task that the cycle of these jobs wrote for what they teach:
-    all of its tasks, or those of the patterns of a branch. A branch that its cycle wrote nothing
-    for, because it retrains a member of another base, has its own targets."""
+    """Return pattern and id of the tasks that the cycle wrote for these jobs: all, or those of a
+    branch's patterns. A branch without any, because it retrains a member, has its own targets."""
     aims: dict[tuple[str, str], None] = {}
     for job in jobs:
         if job.cycle is None:

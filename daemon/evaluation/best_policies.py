@@ -1,17 +1,11 @@
-"""Which policy was best at a kind of task, by the reports of the gates that were passed (pure).
+"""The best policy ever of each kind of task, by the reports of passed gates. Pure.
 
-    find_best(promotions, incumbent, kinds)     kind -> its best policy, if not the incumbent
-
-Each promotion was measured against the incumbent of its day, and where that was not the best of a
-kind, against the best as well. The first policy of a kind is the base. Another takes its place when
-it is shown to be better than it: when the lower 95 % bound of their difference, chained along the
-promotions with variances added, is above 0. An estimate above 0 is not enough: of candidates that
-cost a kind a little each time, those pass whose estimates are lucky, and 2 of 5 chains of them
-would lose sight of their best policy (ADR 0051).
-
-What the reports do not say (a promotion by hand, an adapter without a report of that kind, a report
-whose verdicts were given under other rules than today's) begins the chain anew with the adapter
-that was promoted then.
+Each promotion was measured against its incumbent, and against a kind's best policy if that was
+another. The first best is the base. Another replaces it when the lower 95 % bound of their
+difference, chained along the promotions with variances added, is above 0. The estimate alone would
+pass lucky candidates that cost a kind a little each time: 2 of 5 chains would lose their best
+policy (ADR 0051). A gap in the reports (a promotion by hand, a missing kind, other rules than
+today's) restarts the chain at that promotion.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +30,7 @@ class BestPolicy:
     adapter: AdapterRow | None
     """None: the base."""
     gap: Gap
-    """Of the incumbent to it."""
+    """The incumbent's difference to it."""
 
 
 def find_best(
@@ -45,16 +39,14 @@ def find_best(
     kinds: Iterable[str],
     rules: Mapping[str, str] | None = None,
 ) -> dict[str, BestPolicy]:
-    """Kind -> its best policy; without the kinds of which the incumbent is the best, or of which
-    the reports do not say how the two compare. `promotions`: in their order. `rules`: of each kind
-    today, as reports have them; None: reports by any rules are read."""
+    """Return kind -> its best policy, without kinds whose best is the incumbent or unknown.
+    `promotions` are in order; `rules` are today's, None: reports by any rules count."""
     best = {kind: _find_best(promotions, incumbent, kind, rules) for kind in kinds}
     return {kind: policy for kind, policy in best.items() if policy is not None}
 
 
 def list_measured_kinds(promotions: Iterable[AdapterRow]) -> tuple[str, ...]:
-    """The kinds of task of which the reports say anything. Tasks that begin behind a refused call
-    are none: no best policy of theirs is kept."""
+    """Return the kinds in the reports, without tasks behind a refused call."""
     kinds: dict[str, None] = {}
     for row in promotions:
         if row.gate is None:
@@ -97,7 +89,6 @@ def _find_best(
 def _measure(
     row: AdapterRow, kind: str, best: str | None, gaps: dict[str | None, Gap]
 ) -> Gap | None:
-    """The difference of a promoted adapter to the best policy; None where it is not known."""
     if row.gate is None or row.gate.decision != "PROMOTE":
         return None
     policy = row.base if best is None else best
@@ -111,7 +102,6 @@ def _measure(
 
 
 def _read_step(report: GateReport, kind: str, capability: str | None) -> Gap | None:
-    """The difference of an adapter to the incumbent that it was compared with."""
     names = [f"{_SLICE}{kind}"]
     if not report.targets and capability == kind:
         names.append("target")
@@ -131,10 +121,10 @@ def _read_check(check: Check) -> Gap | None:
 
 
 def _gap(value: float, low: float, level: float) -> Gap:
-    """The variance that a bound of this level has, were it that of a normal estimate."""
+    """Return a gap with the variance of a normal estimate that has this bound."""
     return Gap(value, ((value - low) / NormalDist().inv_cdf(1 - level)) ** 2)
 
 
 def _chain(first: Gap, second: Gap, sign: int) -> Gap:
-    """The sum of two differences, or with a sign of -1 the first less the second."""
+    """Return the sum of two differences, or with a sign of -1 the first less the second."""
     return Gap(first.value + sign * second.value, first.variance + second.variance)

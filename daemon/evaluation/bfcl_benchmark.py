@@ -1,14 +1,9 @@
-"""BFCL's multi-turn categories for any endpoint, as a table of the paper's rows.
+"""BFCL's multi-turn categories for any endpoint, as a table of the paper's rows (Structured
+Reflection, arXiv 2509.18847, table 1).
 
-    survey_categories   the categories that the operator's folder has, and why it lacks the others
-    read_official       the official verdict of each attempt, from the log
-    report              pass^k of each category and of all cases, official and strict
-
-A category is a split of the environment `bfcl` in FC mode, played and recorded as any evaluation
-(run.py), so a run that was killed goes on where the log ends. The official verdict is the part
-`TURNS`: BFCL asks for nothing else, and judges a case that was cut off in its last turn by what was
-done until then. The strict one is the rollout's success, which also needs `ABSTENTION` and a
-regular ending. Source of the table: Structured Reflection, arXiv 2509.18847, table 1.
+A category is a split of the environment `bfcl` in FC mode, and an evaluation (run.py). The official
+verdict is the part `TURNS`; BFCL judges a case that was cut off in its last turn by the calls until
+then. The strict verdict also needs `ABSTENTION` and a regular ending.
 """
 
 from collections import Counter
@@ -31,7 +26,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 OFFICIAL: Final[Basis] = "TURNS"
-"""The part of the reward that is BFCL's own verdict."""
+"""Part of the reward with BFCL's own verdict."""
 _JUDGED_OFFICIALLY: Final = frozenset(
     {
         Termination.USER_STOP,
@@ -40,28 +35,28 @@ _JUDGED_OFFICIALLY: Final = frozenset(
         Termination.AGENT_ERROR,
     }
 )
-"""Endings after which BFCL judges what was done; any other is a failed request there."""
+"""Endings that BFCL judges; others are failed requests there."""
 
 
 Outcomes = dict[str, Sequence[bool | None]]
-"""Task -> the verdict of each trial."""
+"""Task -> each trial's verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A category that was played to its end."""
+    """A fully played category."""
 
     run: Run
     idle: Mapping[str, Grade]
-    """Task -> what doing nothing comes to."""
+    """Task -> verdict on doing nothing."""
     official: Outcomes
 
 
 def survey_categories(
     environment: Bfcl, categories: Sequence[str] = SPLITS
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return category -> its split, and category -> why the operator's folder cannot give it.
-    Raises NoBenchmark where it can give none, NoBfclClasses."""
+    """Return category -> its split, and category -> why the folder lacks it. Raises NoBenchmark if
+    it has none, NoBfclClasses."""
     splits: dict[str, str] = {}
     lacking: dict[str, str] = {}
     for category in categories:
@@ -81,8 +76,8 @@ def survey_categories(
 
 
 def read_official(app: "App", run: Run) -> Outcomes:
-    """Return task -> the official verdict of each trial, from the log; None for what machines
-    spoiled. Raises LogTruncated, BadRecord."""
+    """Return task -> each trial's official verdict; None if spoiled. Raises LogTruncated,
+    BadRecord."""
     from daemon.sessions import transcript
 
     verdicts: dict[str, list[bool | None]] = {line.id: [] for line in run.lines}
@@ -99,13 +94,13 @@ def read_official(app: "App", run: Run) -> Outcomes:
 
 
 def is_right_officially(rollout: RolloutEnded) -> bool:
-    """Return BFCL's verdict on a recorded rollout that machines did not spoil."""
+    """Return BFCL's verdict on a recorded, unspoilt rollout."""
     return rollout.reward_parts.get(OFFICIAL) == 1.0 and rollout.termination in _JUDGED_OFFICIALLY
 
 
 def report(played: Mapping[str, Category], lacking: Mapping[str, str]) -> dict[str, Any]:
-    """Return what `kintsugi bench bfcl --json` prints. Over all categories each case counts alike,
-    which is BFCL's mean of categories where they have equally many."""
+    """Return the document of `kintsugi bench bfcl --json`. Over all categories each case counts
+    alike, which equals BFCL's mean for categories of equal size."""
     verdicts = [verdict for category in played.values() for verdict in category.run.ended.values()]
     return {
         "tasks": sum(len(category.run.lines) for category in played.values()),
@@ -122,7 +117,7 @@ def report(played: Mapping[str, Category], lacking: Mapping[str, str]) -> dict[s
 
 
 def _describe(categories: Sequence[Category]) -> dict[str, Any]:
-    """Return pass^k by either verdict, and what doing nothing comes to."""
+    """Return pass^k by both verdicts, and that of doing nothing."""
     official: Outcomes = {}
     strict: Outcomes = {}
     idle: dict[str, Grade] = {}

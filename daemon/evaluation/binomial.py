@@ -1,22 +1,18 @@
-"""Whether a count is higher than chance makes it, beside another count (pure).
+"""Test whether a count is higher than chance makes it, beside another count. Pure.
 
-    conditional_binomial(after, before, share)    p-value that the rate after is higher
-    bound_share(count, whole, level)              upper bound of a share
-
-Two Poisson counts with exposures in the ratio share : 1 - share and the same rate: given their sum,
-the first is Binomial(sum, share), whatever the rate (Przyborowski and Wilenski 1940). Neither
-observed count is taken for a rate.
+Two Poisson counts have exposures in the ratio share : 1 - share. With the same rate, given their
+sum, the first is Binomial(sum, share), whatever the rate (Przyborowski and Wilenski 1940).
 """
 
 from math import exp, lgamma, log, log1p
 
 
 def conditional_binomial(after: int, before: int, share: float) -> float:
-    """Return the chance that `after` or more of `after + before` events fall to the candidate, each
-    with the chance `share`: the p-value of a higher rate.
+    """Return the p-value of a higher rate: the chance that `after` or more of `after + before`
+    events fall to the candidate, each with the chance `share`, its part of the exposure.
 
-    `share` is the candidate's part of the exposure. Exact but for rounding; the time grows with the
-    root of the counts. Raises ValueError for a negative count, or a share outside of (0, 1).
+    Exact but for rounding; the time grows with the root of the counts. Raises ValueError for a
+    negative count, or a share outside of (0, 1).
     """
     if min(after, before) < 0:
         raise ValueError(f"counts are 0 or more, not {after} and {before}")
@@ -30,9 +26,9 @@ def conditional_binomial(after: int, before: int, share: float) -> float:
 
 
 def bound_share(count: int, whole: int, level: float) -> float:
-    """Return the one-sided upper bound of a share of which `count` of `whole` were seen, with the
-    error `level`, such as .05: the share at which `count` or fewer have just that chance (Clopper
-    and Pearson 1934). Exact to 1e-12. Raises ValueError for counts that are no share."""
+    """Return the one-sided upper bound of a share with `count` of `whole` seen, with error `level`:
+    the share at which `count` or fewer have that chance (Clopper and Pearson 1934). Exact to 1e-12.
+    Raises ValueError for counts that are no share."""
     if not 0 <= count <= whole or not whole:
         raise ValueError(f"{count} of {whole} is no share; give 0 to as many, of 1 or more")
     low, high = count / whole, 1.0
@@ -47,7 +43,7 @@ def bound_share(count: int, whole: int, level: float) -> float:
 
 
 def _tail(least: int, total: int, share: float) -> float:
-    """P(X >= least) of X ~ Binomial(total, share), for a `least` at or above the middle."""
+    """Return P(X >= least) of X ~ Binomial(total, share), for a `least` at or above the middle."""
     if least > total:
         return 0.0
     term = exp(

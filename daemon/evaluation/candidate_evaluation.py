@@ -1,42 +1,22 @@
 """The unattended evaluation of a candidate up to the gate (role `work`).
 
-    for told in CandidateEvaluation(app, runner, agent, row, incumbent).advance(): ...   repeatedly
-
-    pilot       the incumbent alone plays a few tasks of every kind: how many are needed (planning)
+    pilot       the incumbent alone plays a few tasks of every kind, to plan the sizes
     look 1      both play so many fresh tasks; the gate decides
-    look 2 ...  more tasks of the kinds that are undecided, until there are no more
+    look 2 ...  more tasks of the undecided kinds; the last look rejects everything unproven
 
-The candidate of a cycle is judged on what the cycle wrote tasks for (targets.py), any other on its
-own kind, or on those of its members. A version with members is a candidate like any other: its
-chooser is asked before each episode (trial.py), and its errors count. Where the best policy that
-ever served a kind is not the incumbent (best_policies.py), it plays the kind's tasks of a look as
-well, unless the gate has rejected the candidate without it.
-A candidate whose job was rewarded for repairs also plays tasks that begin behind a refused call, as
-a slice beside the kinds; `SliceTasks` draws them.
+A candidate is judged on the tasks that its cycle wrote (targets.py), else on its own kind or its
+members'. A version with members is judged as a whole: its chooser's errors count. The candidate of
+a branch is judged on its targets' kinds; the others, which are not sent to it, are only reported.
+If another policy was ever better at a kind than the incumbent (best_policies.py), it plays the
+kind's tasks too, unless the gate has rejected the candidate already. A candidate that was rewarded
+for repairs also plays a slice of tasks that begin behind a refused call.
 
-Each is a trial (trial.py), which runs beside the worker as jobs do and outlives it. Which tasks are
-played follows from candidate, incumbent and targets, from seeds that training does not come near,
-so each candidate has a set of its own, and a process that goes on after a `kill -9` has the same
-one. Its rollouts are events; so is what the gate says at every look. What is not shown when no more
-may be played counts as false: the last look rejects.
-
-A member (the candidate of a branch of a cycle) is judged on the kinds of its targets; how it does
-on all other kinds is measured and reported, and rejects it for nothing, for they are not sent to
-it. A version with members is judged as any candidate; its targets are what its cycle wrote for the
-branches that its new members come from.
-
-Where a model plays the users, it is the same for incumbent and candidate. While its endpoint cannot
-be reached the evaluation waits, and so it does where the model has no tokens left or the agent's
-checkpoint is wrong (gate_waits.py): that says nothing of the candidate. What the model's faults
-spoil has no verdict: a task is paired by the trials that both have a verdict of. Whether users err
-may depend on what the candidate does, so what it has more of such trials than the incumbent, by
-more than chance, counts as failed (`fail_surplus` in gate/pairs.py), and the faults of both sides
-are told (ADR 0076).
-
-What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
-So is a candidate whose users are played by another model, adapter or script since, or whose tasks
-are judged by newer rules: both are part of the digest, and so of every trial and report. A trial
-that plays with those before, or beside an incumbent that was replaced, is stopped.
+Each trial (trial.py) outlives the worker. Its tasks follow from candidate, incumbent and targets,
+with seeds that training never uses. One model plays the users of both sides. While its endpoint is
+away or out of tokens, or the agent's checkpoint is wrong, the evaluation waits (gate_waits.py).
+Trials with the users' faults have no verdict, and a candidate's surplus of them beyond chance
+counts as failed (`fail_surplus` in gate/pairs.py; ADR 0076). After a change of incumbent, users or
+rules, all in the digest, a candidate is evaluated again on fresh tasks, and old trials are stopped.
 
 Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
 A candidate that cannot be played is rejected, with the reason.
@@ -127,8 +107,7 @@ _PILOT: Final = 0
 _PILOT_SEEDS: Final = TASKS // 2
 """How far from the first task of the looks the pilot's begin."""
 _SLICE_SEEDS: Final = TASKS // 4
-"""How far from the first task of a pilot or of the looks the fresh tasks begin of which those of
-the slice are made."""
+"""Distance between the first task of a pilot or of the looks and the slice's fresh tasks."""
 _NOTED: Final = "noted.json"
 _TRIALS: Final = "gates"
 """Folder beside the trials: adapter -> its trials that were to run, one a line."""
@@ -137,11 +116,11 @@ _DIGITS: Final = 24
 
 
 class SliceTasks(Protocol):
-    """Draws the tasks of a slice that a candidate plays beside the traffic's kinds."""
+    """Draws the tasks of a slice beside the traffic's kinds."""
 
     @property
     def remedy(self) -> str:
-        """What a person can do where an environment gives too few of them."""
+        """Return advice for an environment that gives too few of them."""
 
     def draw(
         self,
@@ -152,16 +131,13 @@ class SliceTasks(Protocol):
         first: int,
         count: int,
     ) -> tuple[TaskDefinition, ...]:
-        """Return the first `count` tasks of a set; fewer where its environment gives no more.
-        `name` names the set, which the other arguments decide: kinds have these `shares` among the
-        fresh tasks, whose seeds begin at `first`."""
+        """Return the first `count` tasks of the set `name`, or as many as the environment gives.
+        Kinds have these `shares` among the fresh tasks, whose seeds begin at `first`."""
 
 
 class _TrialNote(StrictModel):
-    """What a finished trial came to, beside its files."""
-
     following: Sizes | None
-    """What is to be played next, all looks together; None when the gate has decided."""
+    """Sizes of the next look, all looks together; None when the gate has decided."""
 
 
 class CandidateEvaluation:
@@ -172,10 +148,10 @@ class CandidateEvaluation:
         incumbent: AdapterRow | None, gates: int = 0, held_out: SliceTasks | None = None,
         user: ModelUser | None = None,
     ) -> None:  # fmt: skip
-        """`incumbent`: None for the base. `gates`: that the candidate has passed already, against
-        incumbents that were replaced since. `held_out`: draws the tasks that begin behind a
-        refused call, which a candidate needs whose job was rewarded for repairs. `user`: who plays
-        the users; None: the environment's own. Raises CannotExamine, UnknownEnvironment."""
+        """Prepare an evaluation; an `incumbent` of None is the base. `gates` counts the gates
+        passed against replaced incumbents. A candidate that was rewarded for repairs needs
+        `held_out`. `user` plays the users; None: the environment's own. Raises CannotExamine,
+        UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -189,8 +165,7 @@ class CandidateEvaluation:
         self._checkpoint = agent.checkpoint
         self._trials = GateTrials(app, runner, row, agent.checkpoint, user)
         self._slice_bodies: dict[str, str] = {}
-        """Task that begins behind a refused call -> the text of its body, of those that are
-        played."""
+        """Played task that begins behind a refused call -> the text of its body."""
         self._held_out = held_out
         self._environment = with_definitions(
             app,
@@ -229,12 +204,11 @@ class CandidateEvaluation:
         self.digest: Final = sha256(
             exact_json([compared, self._place, self.slices, rules, aims, best])
         )
-        """Names it: equal for what is compared in the same way."""
+        """Names the evaluation: equal for equal comparisons."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What is looked at, each for itself: the kinds of the agent's traffic, and those of the
-        targets."""
+        """Return the kinds of the agent's traffic and of the targets, without excluded ones."""
         own = self._agent.traffic or self._environment.capabilities
         traffic = [kind for kind in own if kind not in self._excluded]
         aimed = (kind for target in self._targets for kind in target.kinds)
@@ -242,22 +216,20 @@ class CandidateEvaluation:
 
     @property
     def slices(self) -> tuple[str, ...]:
-        """The kinds, and the slice of tasks that begin behind a refused call where it is played."""
+        """Return the kinds, and the slice behind a refused call if it is played."""
         return (*self.kinds, AFTER_ERROR) if self._plays_slice else self.kinds
 
     @property
     def _plays_slice(self) -> bool:
-        """Whether a job of the candidate was rewarded for repairs."""
         return any(pool.rewards_repairs for job in self._jobs for pool in job.spec.pools)
 
     @property
     def _is_member(self) -> bool:
-        """Whether the candidate is to be a member of another version."""
         return self._row.has_files and any(job.branch is not None for job in self._jobs)
 
     @property
     def _judged(self) -> tuple[str, ...]:
-        """The kinds that may reject the candidate."""
+        """Return the kinds that may reject the candidate."""
         if not self._is_member:
             return self.kinds
         aimed = {kind for target in self._targets for kind in target.kinds}
@@ -265,15 +237,13 @@ class CandidateEvaluation:
 
     @property
     def _siblings(self) -> frozenset[str]:
-        """The kinds that are measured beside those that may reject it."""
+        """Return the kinds that are measured and cannot reject it."""
         return frozenset(self.kinds) - set(self._judged)
 
     def advance(self) -> Iterator[str]:
-        """Do the next thing, if there is one; what happened, as sentences.
-
-        Cheaters play first where this machine does not know what they win: an evaluation that is
-        built after that leaves these kinds out. Raises LogError, DatabaseUnavailable, OSError.
-        """
+        """Take the next step, and yield sentences about it. Cheaters play first if this machine has
+        no record of their wins; a later evaluation leaves out the kinds they win. Raises LogError,
+        DatabaseUnavailable, OSError."""
         if read_cheats(self._app.settings, self._environment) is None:
             measure_cheats(self._app.settings, self._environment)
             yield f"cheaters played {self._environment.name} before {self._row.adapter} is compared"
@@ -306,7 +276,7 @@ class CandidateEvaluation:
     # What is played
 
     def _plan(self, number: int, sizes: Sizes | None, earlier: Sequence[Plan]) -> Plan:
-        """The pilot's, without sizes; else that of a look, without what was played before."""
+        """Return the pilot's plan without sizes; else a look's, without tasks played before."""
         trial, incumbent = self._trial, self._incumbent
         players = [self._build_player(incumbent)]
         if sizes is None:
@@ -346,8 +316,7 @@ class CandidateEvaluation:
             raise CannotExamine(str(error)) from None
 
     def _tasks(self, counts: Mapping[str, int], offset: int) -> tuple[str, ...]:
-        """Return the ids of `counts` tasks of each kind, evenly mixed; a larger count adds tasks to
-        the same ones."""
+        """Return the ids of `counts` tasks of each kind, evenly mixed; larger counts only add."""
         chance = int(self.digest[:12], 16)
         first = FIRST_TASK + (chance % TASKS) * TASKS + offset
         entries = [
@@ -362,8 +331,7 @@ class CandidateEvaluation:
         return tuple(task for _, _, task in sorted(entries))
 
     def _draw_slice(self, count: int, chance: int, first: int) -> tuple[TaskDefinition, ...]:
-        """Return tasks that begin behind a refused call, of kinds in the shares of the traffic, and
-        keep their bodies."""
+        """Draw tasks behind a refused call, by the traffic's shares, and keep their bodies."""
         shares = self._agent.traffic or dict.fromkeys(self._environment.capabilities, 1.0)
         if self._is_member:
             shares = {kind: shares.get(kind, 1.0) for kind in self._judged}
@@ -376,7 +344,7 @@ class CandidateEvaluation:
         return drawn
 
     def _report_shortage(self, wanted: int, plans: Sequence[Plan]) -> Iterator[str]:
-        """Say that the environment gave fewer tasks of the slice than were wanted, if it did."""
+        """Yield a sentence if the environment gave fewer tasks of the slice than wanted."""
         if not self._plays_slice or self._held_out is None:
             return
         drawn = sum(task in self._slice_bodies for plan in plans for task in plan.tasks)
@@ -390,7 +358,7 @@ class CandidateEvaluation:
     def _reference_plan(
         self, number: int, plan: Plan, policy: BestPolicy, kinds: Collection[str]
     ) -> Plan | None:
-        """What a best policy plays of a look's tasks; None where there are none of its kinds."""
+        """Return a best policy's part of a look's plan; None without tasks of its kinds."""
         tasks = tuple(
             task
             for task in plan.tasks
@@ -406,9 +374,8 @@ class CandidateEvaluation:
         return plan.model_copy(update=changes)
 
     def _find_targets(self, connection: "Connection") -> tuple[Target, ...]:
-        """What the candidate is to be better at: what its cycle wrote tasks for, or where no cycle
-        trained it, its kind, or the kinds of its members. A test that takes one target gets the
-        largest. Raises CannotExamine."""
+        """Return the targets: from the tasks that its cycle wrote, else its kind or its members'.
+        Only the sign-flip test takes several; others get the largest. Raises CannotExamine."""
         written: list[tuple[str, str]] = []
         for pattern, task in list_aims(connection, self._jobs):
             kind = self._find_kind(task)
@@ -433,7 +400,7 @@ class CandidateEvaluation:
         return targets if self._gate.test == "sign_flip" else targets[:1]
 
     def _find_kind(self, task: str) -> str | None:
-        """The generator that draws tasks like this one; None for one that has none."""
+        """Return the generator of tasks like this one; None without one."""
         try:
             kind = self._environment.task(task).capability
         except UnknownTask:
@@ -442,7 +409,7 @@ class CandidateEvaluation:
         return kind if kind in self._environment.capabilities else None
 
     def _find_best(self, connection: "Connection") -> dict[str, BestPolicy]:
-        """Kind -> the policy that was best at it, where that is not the incumbent."""
+        """Return kind -> the policy that was best at it, unless the incumbent was."""
         row = self._row
         promotions = succession.list_promotions(connection, row.alias, row.base)
         incumbent = None if self._incumbent is None else self._incumbent.adapter
@@ -454,15 +421,14 @@ class CandidateEvaluation:
     # Playing
 
     def _run(self, name: str, plan: Plan, what: str) -> Generator[str, None, bool]:
-        """Bring a trial on; whether it is over. Raises CannotExamine, JobStartError."""
+        """Advance a trial and return whether it is over. Raises CannotExamine, JobStartError."""
         start = partial(self._start, name, plan, what)
         return (yield from self._trials.advance(name, f"trial {name}", start))
 
     def _start(self, name: str, plan: Plan, what: str) -> Iterator[str]:
-        """Start a trial, or its next attempt, once no other trial of the candidate runs whose
-        gate began before. Raises CannotExamine for a task without its body, and JobStartError while
-        the model that plays the users cannot be reached, its files are damaged, or the agent's
-        checkpoint is not there."""
+        """Start a trial's next attempt once no earlier gate's trial of the candidate runs. Raises
+        CannotExamine for a task without a body. Raises JobStartError if the user's model is
+        unreachable, its files are damaged, or the agent's checkpoint is missing."""
         own = {task: self._slice_bodies[task] for task in plan.tasks if task in self._slice_bodies}
         stored = collect_bodies(self._app, (task for task in plan.tasks if task not in own))
         if stored.missing:
@@ -482,8 +448,8 @@ class CandidateEvaluation:
             yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
 
     def _stop_others(self, name: str) -> Generator[str, None, bool]:
-        """Stop the trials of the candidate that began with other users or beside another incumbent,
-        and note that this one is to run; whether one of them still runs."""
+        """Stop trials with other users, incumbents or rules, and note this one; return whether one
+        runs."""
         path = self._runner.folder(_TRIALS) / self._row.adapter
         noted = path.read_text().split() if path.exists() else []
         own = self.digest[:_DIGITS]
@@ -499,8 +465,8 @@ class CandidateEvaluation:
         return bool(active)
 
     def find_wait(self) -> GateWait | None:
-        """Return what keeps the trial that is next from its next attempt; None where one runs, or
-        nothing is known to keep it. Raises RunnerUnavailable."""
+        """Return the reason why the next trial's attempt waits; None if one runs, or none is known.
+        Raises RunnerUnavailable."""
         number = _PILOT
         while (note := self._read_note(number)) is not None:
             if note.following is None:
@@ -519,7 +485,7 @@ class CandidateEvaluation:
         return None
 
     def _find_trial_wait(self, job: str, state: TrialState) -> tuple[GateWait | None, bool]:
-        """Return what a trial that does not run waits for, and whether it is over."""
+        """Return a stopped trial's reason to wait, and whether it is over."""
         row = self._row
         if isinstance(state, Exit):
             result = self._trials.judge_exit(job, state)
@@ -532,7 +498,7 @@ class CandidateEvaluation:
         return self._find_start_wait(), False
 
     def _find_start_wait(self) -> GateWait | None:
-        """Return what has to be there before an attempt begins, as far as it may not be."""
+        """Return a precondition of an attempt that may be missing, if there is one."""
         row, user = self._row, self._user
         setting: str | None = CHECKPOINT_SETTING
         try:
@@ -548,7 +514,7 @@ class CandidateEvaluation:
 
     @property
     def _erring(self) -> str | None:
-        """Name the player of the users where they may err; None where they cannot."""
+        """Return the name of the users' player if the users may err, else None."""
         user = self._user
         return name_fallible_user(self._environment, None if user is None else user.simulator)
 
@@ -567,8 +533,7 @@ class CandidateEvaluation:
     def _close_trial(
         self, number: int, plan: Plan, sizes: Sizes | None, earlier: Sequence[Plan]
     ) -> Generator[str, None, _TrialNote | None]:
-        """A finished trial is recorded, and what follows is noted beside it; None while the best
-        policy of a kind still plays."""
+        """Record a finished trial and note the next sizes; None while a best policy still plays."""
         played = self._read_attempts(self._job(number), plan)
         self._record(played)
         if sizes is None:
@@ -609,7 +574,7 @@ class CandidateEvaluation:
     def _judge(
         self, played: Sequence[TrialAttempt], looks: Sequence[Plan], sizes: Sizes
     ) -> Generator[str, None, GateReport | None]:
-        """What the gate says of all looks so far; None while the best policy of a kind plays."""
+        """Return the gate's report on all looks so far; None while a best policy plays."""
         evaluation = self._measure(played, self._pair(played), sizes)
         report = decide(evaluation, self._gate)
         if not self._best or report.decision == "REJECT":
@@ -622,8 +587,8 @@ class CandidateEvaluation:
     def _play_references(
         self, played: Sequence[TrialAttempt], looks: Sequence[Plan]
     ) -> Generator[str, None, list[Reference] | None]:
-        """The best policies on the tasks of their kinds, of all looks; None while one plays. One
-        whose files are gone, or that cannot be played, is stood for by earlier reports."""
+        """Return the best policies' results on all looks; None while one plays. Earlier reports
+        stand in for a policy that cannot be played."""
         by_policy: dict[str, list[str]] = {}
         for kind, policy in self._best.items():
             by_policy.setdefault(self._name_policy(policy), []).append(kind)
@@ -653,7 +618,7 @@ class CandidateEvaluation:
     def _play_reference(
         self, policy: BestPolicy, kinds: Collection[str], looks: Sequence[Plan]
     ) -> Generator[str, None, list[TrialAttempt] | None]:
-        """One best policy; None while it plays. Raises CannotExamine."""
+        """Return a best policy's attempts; None while it plays. Raises CannotExamine."""
         name = self._name_policy(policy)
         attempts: list[TrialAttempt] = []
         for number, look in enumerate(looks, start=1):
@@ -668,7 +633,7 @@ class CandidateEvaluation:
         return attempts
 
     def _pair(self, played: Sequence[TrialAttempt]) -> list[Pair]:
-        """Return the pairs in the order in which the tasks were played. Raises TooFewTrials."""
+        """Return the pairs in playing order. Raises TooFewTrials."""
         slices = {
             attempt.head.task.id: _slice(attempt, self._slice_bodies)
             for attempt in played
@@ -678,7 +643,7 @@ class CandidateEvaluation:
         return pair_judged(both, slices, self._trial.trials, self._erring)
 
     def _report_user_faults(self, played: Sequence[TrialAttempt]) -> Iterator[str]:
-        """Say how often the users erred beside each player, where they may."""
+        """Yield a sentence on the users' errors beside each player, if they may err."""
         users = self._erring
         if users is None:
             return
@@ -694,7 +659,6 @@ class CandidateEvaluation:
             yield f"{self._row.adapter}: {sentence}"
 
     def _record(self, played: Sequence[TrialAttempt]) -> None:
-        """Append the rollouts that are not in the tables yet."""
         app, names = self._app, [attempt.head.rollout for attempt in played]
         app.settle()
         with app.reading() as connection:
@@ -707,8 +671,8 @@ class CandidateEvaluation:
     def _measure(
         self, played: Sequence[TrialAttempt], pairs: Sequence[Pair], sizes: Sizes
     ) -> Evaluation:
-        """All looks so far, without the best policies. Of tasks that users spoiled a target has
-        fewer than were planned; it is tested on those that are left, once."""
+        """Measure all looks without the best policies; targets shrink by tasks that users
+        spoiled."""
         targets = sizes.targets
         if self._erring is not None:
             targets = tuple(shrink_target(target, pairs) for target in targets)
@@ -722,14 +686,14 @@ class CandidateEvaluation:
         )
 
     def _conclude(self, report: GateReport, sizes: Sizes) -> GateReport:
-        """The report of a look; where no more may be played, nothing stays open."""
+        """Return a look's report; if no more may be played, nothing stays open."""
         report = report.model_copy(update={"rules": self._rules})
         if report.decision == "EXTEND" and self._extend(report, sizes) is None:
             return conclude(report)
         return report
 
     def _extend(self, report: GateReport, sizes: Sizes) -> Sizes | None:
-        """What is to be played after a look; None where its report is the last."""
+        """Return the sizes after a look; None if its report is the last."""
         if report.decision != "EXTEND":
             return None
         following = extend_sizes(sizes, report, self._trial)
@@ -753,7 +717,7 @@ class CandidateEvaluation:
         return replace(conduct, evidence=_measure_evidence(own, self._slice_bodies))
 
     def _append_report(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
-        """Both together, once: a measurement that was parted from its decision would be none."""
+        """Append measurement and decision together, once."""
         incumbent = None if self._incumbent is None else self._incumbent.adapter
         pairs = [pair for pair in list_traffic(pairs) if pair.slice not in self._siblings]
         decisions: dict[str, Decision] = {
@@ -778,8 +742,7 @@ class CandidateEvaluation:
         Decisions(self._app).take_all(decisions, self._row.cause, self._origin(number))
 
     def _read_report(self, number: int) -> GateReport | None:
-        """The report of a look that was appended before a kill: what follows is what follows from
-        it, whoever could play then and cannot now."""
+        """Return a look's report from before a kill, even if other policies can play now."""
         with self._app.reading() as connection:
             steps = serving.steps_of(connection, derive_id(self._origin(number), "gate"))
             row = serving.adapter_row(connection, self._row.adapter)
@@ -795,8 +758,7 @@ class CandidateEvaluation:
 
 
 def _find_rules(environment: Environment, kinds: Iterable[str]) -> dict[str, str]:
-    """Return kind -> version of the rules that its tasks are judged by; without the kinds of the
-    first version, so that what was evaluated by it keeps its digest."""
+    """Return kind -> version of its rules. First versions are left out, so old digests stay."""
     known = [kind for kind in kinds if kind in environment.capabilities]
     tasks = {kind: environment.generate(kind, FIRST_TASK) for kind in known}
     return {
@@ -814,7 +776,7 @@ def _kind(attempt: TrialAttempt) -> str:
 
 
 def _slice(attempt: TrialAttempt, behind: Collection[str]) -> str:
-    """The kind of an attempt's task; `behind` are tasks that begin behind a refused call."""
+    """Return the kind of an attempt's task; `behind` holds tasks behind a refused call."""
     task = attempt.head.task
     return AFTER_ERROR if task is not None and task.id in behind else _kind(attempt)
 
@@ -822,8 +784,8 @@ def _slice(attempt: TrialAttempt, behind: Collection[str]) -> str:
 def _measure_evidence(
     played: Iterable[TrialAttempt], behind: Collection[str]
 ) -> dict[str, TaskEvidence]:
-    """Return task -> what the answers of one player on it rest on. Trials without a verdict are
-    left out; nothing where an earlier version played."""
+    """Return task -> evidence of one player's answers. Trials without a verdict are left out; the
+    result is empty if an earlier version played."""
     by_task: dict[str, list[TrialAttempt]] = {}
     for attempt in played:
         if attempt.evidence is None:
@@ -850,7 +812,7 @@ def _sum_evidence(attempts: Sequence[TrialAttempt], behind: Collection[str]) -> 
 
 
 def _outcomes(played: Sequence[TrialAttempt], player: int) -> dict[str, list[bool | None]]:
-    """Task -> the verdict of each trial, in order."""
+    """Return task -> the verdict of each trial, in order."""
     outcomes: dict[str, list[bool | None]] = {}
     for attempt in sorted(played, key=lambda attempt: attempt.trial):
         if attempt.player == player and attempt.head.task is not None:
@@ -869,9 +831,9 @@ def _is_user_error(attempt: TrialAttempt) -> bool:
 def _by_kind(
     played: Sequence[TrialAttempt], behind: Collection[str], users: str | None
 ) -> dict[str, list[list[bool]]]:
-    """Kind or slice -> the verdicts of each of its tasks. Where users may err, and
-    `users` plays them, trials with a fault of them are left out, and so are tasks with one trial
-    left. Raises CannotExamine where another trial has no verdict, or a kind no task."""
+    """Return kind or slice -> the verdicts of each task. If model `users` may err, their faulty
+    trials and tasks with one trial left are left out. Raises CannotExamine if another trial has no
+    verdict, or a kind no task."""
     kinds = {
         item.head.task.id: _slice(item, behind) for item in played if item.head.task is not None
     }
@@ -903,7 +865,7 @@ def _reference_pairs(
     trials: int,
     users: str | None,
 ) -> list[Pair]:
-    """The tasks of a kind, with the best policy in the incumbent's place. Raises TooFewTrials."""
+    """Pair a kind's tasks, with the best policy as the incumbent. Raises TooFewTrials."""
     slices = {
         attempt.head.task.id: kind
         for attempt in attempts

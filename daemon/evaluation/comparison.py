@@ -1,20 +1,14 @@
-"""An adapter beside the incumbent: both play the same fresh tasks, then the gate speaks.
+"""An adapter beside the incumbent: both play the same fresh tasks, then the gate decides.
 
-    comparison = compare(environment, row, incumbent, questions, url)   what is to be played
-    asyncio.run(play(app, environment, comparison, means, told))        and recorded
+    comparison = compare(environment, row, incumbent, questions, url)   the plan
+    asyncio.run(play(app, environment, comparison, means, told))        played and recorded
     judged = judge(app, comparison, settings, act)                      two events
 
-Both are asked by their exact names at one engine and at the same time, task by task, so whatever
-slows it down slows both. Tasks are drawn anew for each evaluation, from seeds that training does
-not come near; the draw follows from what is compared and how often it was, so a command that was
-killed goes on where it was.
-
-Where the environment's users may err, a task counts by the trials that have a verdict of both, and
-what the candidate has more of unjudged trials, by more than chance, counts as failed.
-
-Guarantee: the gate is told the verdicts that the tables hold, of rollouts whose ids follow from the
-comparison, and what is decided has an id that does too. Not covered: the tokens of attempts whose
-process was killed before it noted them count as the mean of the others.
+Both play at one engine at the same time, so a slow engine slows both. Tasks are drawn anew for each
+evaluation, from seeds that training never uses; a killed command continues its draw. If users may
+err, a task counts by the trials with verdicts of both, and a surplus of the candidate's unjudged
+trials beyond chance counts as failed. Guarantee: the gate reads the verdicts in the tables, and all
+ids follow from the comparison. Not covered: a killed attempt's tokens count as the mean.
 """
 
 import asyncio
@@ -77,29 +71,29 @@ if TYPE_CHECKING:
     from envs.evaluation import Attempt
 
 FIRST_TASK: Final = 1 << 32
-"""Seeds of tasks from here on belong to gates; training counts from 0."""
+"""Seeds from here on belong to gates; training counts from 0."""
 TASKS: Final = 1 << 24
-"""How far apart the tasks of two evaluations begin."""
+"""Distance between the first tasks of two evaluations."""
 _VIOLATION: Final = "policy_violation"
 
 
 class NoTarget(KintsugiError):
-    """The kind of task that an adapter is to be better at is not known, or not one there is."""
+    """The kind to improve is unknown, or not one of the environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """How much is to be played."""
+    """Size of a comparison."""
 
     tasks: int
-    """Number of tasks of the target; those of other kinds come in addition."""
+    """Tasks of the target; other kinds come in addition."""
     others: int
-    """Number of tasks of all other kinds together."""
+    """Tasks of all other kinds together."""
     trials: int
     target: str | None = None
     """None: the adapter's own capability."""
     seed: int | None = None
-    """None: it follows from what is compared, and how often that was done."""
+    """None: follows from the adapters and the number of their comparisons."""
     temperature: float | None = None
     max_tokens: int | None = None
     timeout: float = 300.0
@@ -107,12 +101,11 @@ class Questions:
 
 @dataclass(slots=True)
 class Side:
-    """One of both and its run."""
+    """A player and its run."""
 
     spec: Spec
     lines: Sequence[Line]
     run: Run | None = None
-    """None until it is played."""
 
     @property
     def digest(self) -> str:
@@ -121,7 +114,7 @@ class Side:
 
 @dataclass(slots=True)
 class Comparison:
-    """Two that play the same."""
+    """Two players of the same tasks."""
 
     adapter: AdapterRow
     incumbent: str | None
@@ -130,34 +123,34 @@ class Comparison:
     candidate: Side
     opponent: Side
     users: str | None = None
-    """Name of the player of the users where they may err; None where they cannot."""
+    """Player of the users if they may err, else None."""
     tokens: dict[str, int] = field(default_factory=dict)
-    """Rollout -> what the model wrote in it."""
+    """Rollout -> tokens that the model wrote."""
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """The adapter's, then the incumbent's."""
+        """Return the adapter's side, then the incumbent's."""
         return self.candidate, self.opponent
 
     @property
     def attempts(self) -> int:
-        """Number of attempts of both sides together."""
+        """Return the attempts of both sides together."""
         return 2 * len(self.candidate.lines) * self.candidate.spec.trials
 
     @property
     def digest(self) -> str:
-        """Names it: equal for what is compared in the same way."""
+        """Return the comparison's name: equal for equal comparisons."""
         return sha256(exact_json([self.candidate.digest, self.opponent.digest]))
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """What a comparison came to."""
+    """Result of a comparison."""
 
     rates: PassRates
     report: GateReport
     user_faults: str | None = None
-    """How often the users erred beside both; None where they did not."""
+    """Sentence on the users' errors beside both, if there were some."""
 
 
 def compare(
@@ -168,11 +161,8 @@ def compare(
     url: str,
     earlier: int,
 ) -> Comparison:
-    """What is to be played: `earlier` counts the adapter's evaluations so far; an `incumbent` of
-    None is the base.
-
-    Raises NoTarget, UnknownTask, EnvironmentFailure.
-    """
+    """Plan a comparison. `earlier` counts the adapter's evaluations; an `incumbent` of None is the
+    base. Raises NoTarget, UnknownTask, EnvironmentFailure."""
     target = questions.target or row.capability
     if target is None or target not in environment.capabilities:
         raise NoTarget(
@@ -210,7 +200,7 @@ def compare(
 
 
 def _tasks(environment: Environment, target: str, questions: Questions, seed: int) -> Iterator[str]:
-    """The ids, those of the target evenly among the others."""
+    """Yield the ids, with the target's evenly among the others."""
     first = FIRST_TASK + (seed % TASKS) * TASKS
     others = {name: 1.0 for name in environment.capabilities if name != target}
     kinds = [{target: 1.0}] * questions.tasks + [others] * (questions.others if others else 0)
@@ -227,7 +217,8 @@ async def play(
     means: Means,
     progress: "Callable[[list[Attempt]], None]",
 ) -> None:
-    """Play what waits, both at once. Raises what `play_run` raises, EvaluationBusy."""
+    """Play all missing attempts, both sides at once. Raises EvaluationBusy and the errors of
+    `play_run`."""
     with lock_evaluation(app.home, comparison.digest):
         app.settle()
         comparison.tokens = _read_notes(_notes(app, comparison))
@@ -265,11 +256,8 @@ async def _play(
 def judge(
     app: "App", comparison: Comparison, settings: GateSettings, act: Act, spent: bool = False
 ) -> ComparisonResult:
-    """What was played, as the gate sees it, and its decision; both are events.
-
-    `spent`: no more will be played, so what is not shown is not so. Raises TooFewTrials,
-    DecisionRefusal.
-    """
+    """Return the gate's decision, and append measurement and decision. `spent`: no more will be
+    played, so anything unproven counts as false. Raises TooFewTrials, DecisionRefusal."""
     pairs = _pairs(comparison)
     with app.reading() as connection:
         conducts = [_conduct(connection, side, comparison.tokens) for side in comparison.sides]
@@ -313,8 +301,7 @@ def _say(
     report: GateReport,
     tasks: int,
 ) -> None:
-    """Unless it was said before. Both together: a measurement that was parted from its decision
-    would have everything played once more."""
+    """Append measurement and decision once, together, so that nothing is played again."""
     row, decisions, origin = comparison.adapter, Decisions(app), comparison.digest
     decisions_by_step = _steps(comparison, rates, report, tasks)
     with app.reading() as connection:
@@ -330,7 +317,7 @@ def _say(
 def _steps(
     comparison: Comparison, rates: PassRates, report: GateReport, tasks: int
 ) -> dict[str, Decision]:
-    """What is said, by steps of the comparison. Nothing is decided of one that serves."""
+    """Return the decisions by step; a serving adapter gets none of the gate."""
     row, spec = comparison.adapter, comparison.candidate.spec
     measured = AdapterEvaluated(
         adapter=row.adapter,
@@ -349,7 +336,6 @@ def _steps(
 
 
 def _pairs(comparison: Comparison) -> list[Pair]:
-    """Raises TooFewTrials."""
     candidate, incumbent = (_outcomes(side) for side in comparison.sides)
     slices = {line.id: line.capability for line in comparison.candidate.lines}
     if missing := sorted(slices.keys() - (candidate.keys() & incumbent.keys())):
@@ -362,8 +348,8 @@ def _pairs(comparison: Comparison) -> list[Pair]:
 
 
 def _outcomes(side: Side) -> Outcomes:
-    """Return task -> verdicts of its trials; without tasks that machines spoiled. One whose users
-    erred in all of them has none of any trial."""
+    """Return task -> verdicts of its trials, without tasks that machines spoiled. A task whose
+    users erred in all trials has no verdicts."""
     run = side.run
     assert run is not None, "a side is judged after it was played"
     spoilt_by_users = {
@@ -391,9 +377,8 @@ def conduct_in(
     tokens: Mapping[str, int],
     begun_after_error: Collection[str] | None = None,
 ) -> Conduct:
-    """What the tables hold of these rollouts; `tokens`: what was written in those that told.
-    `begun_after_error`: tasks that begin behind a refused call; None where rollouts with such a
-    call are not counted apart."""
+    """Return the conduct in these rollouts by the tables; `tokens` counts the known ones. Rollouts
+    with a refused call, or of tasks in `begun_after_error`, count apart unless that is None."""
     rows = read_conduct(connection, ids)
     whole = _measure_tokens(ids, tokens, len(rows))
     parts = None
@@ -417,7 +402,7 @@ def conduct_in(
 
 
 def _measure_tokens(ids: Iterable[str], tokens: Mapping[str, int], count: int) -> TokenUse:
-    """What was written in `count` rollouts, of which some told."""
+    """Return the tokens of `count` rollouts, estimated from the known ones."""
     known = [tokens[rollout] for rollout in ids if rollout in tokens]
     return TokenUse(
         rollouts=count,
@@ -427,7 +412,6 @@ def _measure_tokens(ids: Iterable[str], tokens: Mapping[str, int], count: int) -
 
 
 def _violation_rates(rows: Sequence[RolloutConduct]) -> dict[str, float]:
-    """Task -> share of its rollouts that violate the policy."""
     trials: dict[str, list[bool]] = {}
     for row in rows:
         if row.task is not None:
@@ -443,7 +427,7 @@ def _notes(app: "App", comparison: Comparison) -> Path:
 
 
 def _read_notes(path: Path) -> dict[str, int]:
-    """Rollout -> tokens; a line that a kill cut short is none."""
+    """Return rollout -> tokens, without a line that a kill cut short."""
     if not path.exists():
         return {}
     lines = [line.split() for line in path.read_text().splitlines()]

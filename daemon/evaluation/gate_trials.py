@@ -1,11 +1,5 @@
-"""How a gate brings a trial on, whichever role it judges.
-
-    trials = GateTrials(app, runner, row, checkpoint, user)
-    is_over = yield from trials.advance(job, f"trial {job}", start)
-
-A trial runs beside the worker as jobs do and outlives it. An attempt that was cut short is begun
-anew. A trial whose setting is wrong waits until that is mended (gate_waits.py).
-"""
+"""Advance a gate's trials, for adapters of any role. A trial outlives the worker, an interrupted
+attempt is repeated, and a wrong setting makes it wait (gate_waits.py)."""
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CannotExamine(KintsugiError):
-    """A candidate that cannot be played."""
+    """The candidate cannot be played."""
 
 
 class GateTrials:
@@ -44,16 +38,15 @@ class GateTrials:
         checkpoint: Path,
         user: ModelUser | None,
     ) -> None:
-        """`checkpoint`: that of the agent's base. `user`: who plays the users; None: the
-        environment's own."""
+        """`checkpoint` is the agent's base; `user` plays the users, None: the environment's own."""
         self._app, self._runner, self._row = app, runner, row
         self._means = Means(checkpoint=str(checkpoint), user=user)
 
     def advance(
         self, job: str, name: str, start: Callable[[], Iterator[str]]
     ) -> Generator[str, None, bool]:
-        """Bring a trial on, and return whether it is over. `start` begins an attempt; sentences
-        call the trial `name`. Raises CannotExamine, and JobStartError while a setting is wrong."""
+        """Advance the trial `name` and return whether it is over; `start` begins an attempt. Raises
+        CannotExamine, and JobStartError while a setting is wrong."""
         settings = self._app.settings.jobs
         match self._runner.state(job):
             case Absent():
@@ -78,17 +71,17 @@ class GateTrials:
         return False
 
     def stop(self, job: str, name: str, reason: str) -> str:
-        """Tell a trial to stop; return that as a sentence, in which it is called `name`."""
+        """Stop the trial `name` and return a sentence."""
         self._runner.cancel(job, reason)
         return f"{name} is told to stop: {reason}"
 
     def judge_exit(self, job: str, ended: Exit) -> Over | Again | SettingFault:
-        """Return what the end of an attempt of a trial means."""
+        """Return the meaning of an attempt's end."""
         attempts = self._app.settings.jobs.attempts
         return judge_exit(ended, self._runner.folder(job), self._means, attempts)
 
     def check_checkpoint(self) -> None:
-        """Raise JobStartError where the checkpoint is to be on this machine, and is not."""
+        """Raise JobStartError if this machine lacks its checkpoint."""
         if not self._runner.hands_keys:
             return
         trouble = find_checkpoint_trouble(Path(self._means.checkpoint), self._row.alias)
@@ -96,12 +89,12 @@ class GateTrials:
             raise JobStartError(self.describe_wait(trouble))
 
     def describe_wait(self, reason: str) -> str:
-        """Return as a sentence why the gate waits."""
+        """Return a sentence on the gate's wait."""
         return f"{self._row.adapter} waits: {reason}"
 
     def reject(self, reason: str, origin: str) -> str:
-        """Append that the adapter is rejected; return that as a sentence. `origin` names the
-        decision. Raises DecisionRefusal, LogError, DatabaseUnavailable."""
+        """Append the adapter's rejection and return a sentence; `origin` names the decision. Raises
+        DecisionRefusal, LogError, DatabaseUnavailable."""
         moved = AdapterMoved(
             adapter=self._row.adapter, state="rejected", reason=clip_reason(reason)
         )

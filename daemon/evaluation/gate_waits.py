@@ -1,12 +1,8 @@
-"""What a gate waits for where that says nothing of who is judged: an endpoint, or a setting.
+"""Waits of a gate for an endpoint or a setting, which tell nothing of the candidate.
 
-    judge_exit(ended, folder, means, attempts)   what the end of a trial's attempt means
-    find_checkpoint_trouble(checkpoint)          why no trial can begin; None where one can
-    GateWait(...)                                a gate that waits, as status shows it
-
-A trial whose users' endpoint has no tokens left (`models.user.max_tokens`), or whose checkpoint is
-none or of another base (`agents.checkpoint`), ends with the name of that setting. Its gate waits,
-and its next attempt begins when the setting has another value, or the checkpoint other files.
+A trial without tokens for its users' endpoint (`models.user.max_tokens`), or with a missing or
+wrong checkpoint (`agents.checkpoint`), ends with that setting's name. Its next attempt begins when
+the setting, or the checkpoint's files, changed.
 """
 
 from dataclasses import dataclass
@@ -30,28 +26,27 @@ class GateWait:
     adapter: str
     alias: str
     role: Literal["agent", "user"]
-    """That of the adapter."""
+    """Role of the adapter."""
     says: str
-    """Why, as a sentence with the remedy."""
+    """Reason as a sentence with the remedy."""
     waits_for: tuple[str, ...] = ()
-    """URLs that have to answer before it goes on: that of the model which plays its users."""
+    """URLs that have to answer first: the users' model."""
     setting: str | None = None
-    """Setting that has to be mended before it goes on; None where it is none."""
+    """Setting to mend first, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingFault:
-    """A trial's attempt that ended because of a setting."""
+    """A trial's attempt that a setting ended."""
 
     setting: str
     reason: str
     is_due: bool
-    """Whether the setting, or the checkpoint that it names, changed since, so that the next attempt
-    may begin."""
+    """Whether the setting or its checkpoint changed since, so that the next attempt may begin."""
 
 
 class Means(StrictModel):
-    """What a trial is played with that does not decide who plays."""
+    """Means of a trial that do not decide the players."""
 
     # A plan has more.
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -63,8 +58,8 @@ class Means(StrictModel):
 def judge_exit(
     ended: Exit, folder: Path, means: Means, attempts: int
 ) -> Over | Again | SettingFault:
-    """Return what the end of an attempt of the trial in a folder means, where so many in a row may
-    bring nothing; `means` are those that the next attempt has."""
+    """Return the meaning of an attempt's end; `attempts` in a row may fail, `means` are the
+    next's."""
     result = ended.result
     if result is None or result.setting is None:
         return verdict(ended, attempts)
@@ -75,7 +70,7 @@ def judge_exit(
 
 
 def _is_newer(checkpoint: Path, folder: Path) -> bool:
-    """Whether files of a checkpoint were written or replaced after the last attempt of a trial."""
+    """Return whether files of a checkpoint are newer than a trial's last attempt."""
     if not checkpoint.is_dir():
         return False
     ended = read_mtime(JobFolder(folder).attempts()[-1].with_suffix(".out"))
@@ -83,8 +78,7 @@ def _is_newer(checkpoint: Path, folder: Path) -> bool:
 
 
 def find_checkpoint_trouble(checkpoint: Path, alias: str) -> str | None:
-    """Return why no trial of an agent can begin on this machine; None where its checkpoint is
-    there."""
+    """Return why no trial can begin here without its checkpoint; None if it is there."""
     if (checkpoint / _CONFIG).is_file():
         return None
     return (
@@ -94,8 +88,7 @@ def find_checkpoint_trouble(checkpoint: Path, alias: str) -> str | None:
 
 
 def describe_endpoint_wait(adapter: str, user: EndpointUser) -> str:
-    """Return what the next attempt of a trial waits for where a model behind an endpoint plays its
-    users."""
+    """Return the sentence on a trial that waits for the users' endpoint."""
     return (
         f"no trial of {adapter} runs: the next one waits for a slot (jobs.slots), and until the "
         f"model of its users answers at {user.url}"

@@ -1,18 +1,11 @@
-"""A program that plays a plan in chunks, each of which is on disk before the next one is played.
-
-    return run_program(NAME, description, arguments, Plan, play)
-    journal = ChunkJournal(folder, plan.digest, items)
-    journal.fill(chunks, prepare)      what is not on disk yet
-    journal.read()                     the whole chunks
+"""A program that plays a plan in chunks and stores each before the next.
 
 stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}` or
-`{"outcome": "failed", "reason": ...}`, which has `setting` where one is at fault. Exit codes: 0, 1,
-and 2 for a plan that cannot be read.
+`{"outcome": "failed", "reason": ...}`, with `setting` if one is at fault. Exit codes: 0, 1, and 2
+for an unreadable plan. Guarantee: a killed program plays only its unfinished chunk again.
 
     FOLDER/definitions.jsonl   the bodies of the plan's tasks by content (daemon/solver/journal.py)
     FOLDER/rollouts.jsonl      a head with the plan's digest, then one line per chunk: [item, ...]
-
-Guarantee: a program that was killed while it wrote a chunk plays that chunk again, and no other.
 """
 
 import json
@@ -38,7 +31,6 @@ if TYPE_CHECKING:
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
 _HEARTBEAT_SECONDS: Final = 2.0
 _BEGAN: Final = time.monotonic()
-"""When this program began."""
 
 Item = TypeVar("Item")
 Chunk = TypeVar("Chunk")
@@ -46,11 +38,11 @@ PlanModel = TypeVar("PlanModel", bound=StrictModel)
 
 
 class BadPlan(KintsugiError):
-    """The file is no plan, or the folder holds what another plan left."""
+    """The file is no plan, or the folder holds another plan's chunks."""
 
 
 class WrongSetting(KintsugiError):
-    """A setting with which a plan cannot be played; it says nothing of who plays."""
+    """A setting prevents a plan; no player is at fault."""
 
     def __init__(self, setting: str, reason: str) -> None:
         """`setting` is its name; `reason` names its value and the remedy."""
@@ -70,15 +62,14 @@ class ChunkJournal(Generic[Item]):
         self._path, self._digest, self._items = folder / JOURNAL, digest, items
 
     def read(self) -> list[tuple[Item, ...]]:
-        """Return the whole chunks; none where nothing was played. Raises BadPlan for those of
-        another plan and for a damaged file."""
+        """Return the whole chunks, if any. Raises BadPlan for another plan's or a damaged file."""
         return self._read()[0]
 
     def fill(
         self, chunks: Sequence[Chunk], prepare: Callable[[], Callable[[Chunk], Iterable[Item]]]
     ) -> None:
-        """Play the chunks that are not on disk, with what `prepare` returns; it is called only
-        where there are some. Raises BadPlan, OSError and what playing raises."""
+        """Play the missing chunks with the result of `prepare`, which is called only if needed.
+        Raises BadPlan, OSError and the player's errors."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         done, end = self._read()
         if len(done) == len(chunks):
@@ -94,7 +85,6 @@ class ChunkJournal(Generic[Item]):
                 os.fsync(file.fileno())
 
     def _read(self) -> tuple[list[tuple[Item, ...]], int]:
-        """The whole chunks, and where they end in the file."""
         content = self._path.read_bytes() if self._path.exists() else b""
         end = content.rfind(b"\n") + 1
         lines = content[:end].splitlines()
@@ -111,8 +101,8 @@ class ChunkJournal(Generic[Item]):
 def open_plan_environment(
     environment: str, benchmarks: str | None, definitions: Path
 ) -> "Environment":
-    """Return the environment that a plan names, which finds the bodies in the folder
-    `definitions`. Raises UnknownEnvironment, EnvironmentBroken, OSError."""
+    """Return a plan's environment with the bodies in the folder `definitions`. Raises
+    UnknownEnvironment, EnvironmentBroken, OSError."""
     from daemon.solver.journal import read_definitions
     from envs.registry import open_place
 
@@ -129,8 +119,7 @@ def run_program(
     model: type[PlanModel],
     play: Callable[[PlanModel, Path], None],
 ) -> int:
-    """Run the command line `PROGRAM PLAN.json --out DIR` (default arguments: the process's own);
-    return its exit code."""
+    """Run `PROGRAM PLAN.json --out DIR` (default: the process's) and return its exit code."""
     parser = ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("plan", type=Path, metavar="PLAN.json")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
@@ -151,18 +140,18 @@ def run_program(
 
 
 class Heartbeat:
-    """Says on stdout that the program lives."""
+    """Writes signs of life to stdout."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def say(self, **activity: Any) -> None:
-        """Say what goes on, and for how long this has run."""
+        """Write the activity and the seconds since the start."""
         self._last = time.monotonic()
         say(heartbeat={"seconds": round(self._last - _BEGAN, 1), **activity})
 
     def say_when_due(self, **activity: Any) -> None:
-        """Say it where the last time is some seconds ago."""
+        """Write it unless the last one was seconds ago."""
         if time.monotonic() - self._last >= _HEARTBEAT_SECONDS:
             self.say(**activity)
 

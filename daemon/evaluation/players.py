@@ -1,12 +1,7 @@
-"""Who plays a trial or an evaluation: an adapter, or a version with members and a chooser.
+"""Players of a trial or an evaluation: an adapter, or a version with members and a chooser.
 
-    player = build_player(connection, row)         from the rows of adapters (tables -> plan)
-    choices = choose_members(player, ...)          a trial's own engine asks the chooser
-    choice = await choose_member(player, ...)      the thread of an engine asks it
-    choose = make_endpoint_chooser(...)            an engine behind an endpoint asks it
-
-This is the wiring of evaluation: the method whose choosers these are is asked here alone. A stored
-plan has a chooser's fields as `router` and `router_adapter`.
+Evaluation reaches the choosers' method only here. A stored plan has a chooser's fields as `router`
+and `router_adapter`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class NoSuchPart(KintsugiError):
-    """An adapter that a version is made of is unknown, or its files are gone."""
+    """A version's adapter is unknown, or its files are gone."""
 
 
 class Adapter(StrictModel):
@@ -47,15 +42,14 @@ class Adapter(StrictModel):
 
 
 class PlayerWithMembers(StrictModel):
-    """A version with members and a chooser, with its adapters as they were produced."""
+    """A version with members and a chooser, with its produced adapters."""
 
     name: str
     members: dict[str, Adapter | None]
-    """Name of a member -> what plays its episodes; None for the base."""
+    """Member -> its player; None for the base."""
     router: Chooser
-    """The chooser."""
     router_adapter: Adapter | None = None
-    """The adapter that is asked; None for the base."""
+    """Adapter that chooses; None for the base."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -75,16 +69,16 @@ class PlayerWithMembers(StrictModel):
 
     @property
     def chooser_adapter(self) -> Adapter | None:
-        """Return the adapter that is asked which member plays; None for the base."""
+        """Return the adapter that chooses; None for the base."""
         return self.router_adapter
 
     def find_member(self, choice: MemberChoice) -> Adapter | None:
-        """Return what plays after a choice; None for the base."""
+        """Return the player after a choice; None for the base."""
         return None if choice.skill is None else self.members[choice.skill]
 
 
 Player = Adapter | PlayerWithMembers | None
-"""Who plays; None: the base itself."""
+"""None stands for the base itself."""
 
 
 def list_adapters(player: Player) -> list[Adapter]:
@@ -96,7 +90,7 @@ def list_adapters(player: Player) -> list[Adapter]:
 
 
 def build_player(connection: "Connection", row: "AdapterRow | None") -> Player:
-    """Return the player of a version; None, the base, for no row. Raises NoSuchPart."""
+    """Return a version's player; the base (None) without a row. Raises NoSuchPart."""
     if row is None:
         return None
     if row.chooser is None:
@@ -115,13 +109,12 @@ def build_player(connection: "Connection", row: "AdapterRow | None") -> Player:
 
 
 def describe_composition(composition: Composition) -> dict[str, Any]:
-    """Return the field that members and chooser add to what the digest of an evaluation covers."""
+    """Return the field that a composition adds to an evaluation's digest."""
     return {"panel": composition.model_dump(mode="json")}
 
 
 def list_member_kinds(connection: "Connection", row: "AdapterRow") -> tuple[str, ...]:
-    """Return the kinds of task that a version's members are for, each once, in the order of the
-    members; of an adapter its own. Members without a kind add none."""
+    """Return the kinds of a version's members, each once and in order; of an adapter its own."""
     from consumers.reads.serving import adapter_row
 
     if row.has_files:
@@ -157,8 +150,8 @@ def choose_members(
     conversations: Sequence[Sequence[Mapping[str, Any]]],
     tools: Sequence[Sequence[Mapping[str, Any]]],
 ) -> list[MemberChoice]:
-    """Return the member for each conversation, given as a client sends it; `tools`: those that the
-    agent is offered in each. `policy` is that of the chooser's adapter. Raises NoTemplate."""
+    """Return each conversation's member; `tools` are the agent's in each. `policy` is the chooser's
+    adapter's. Raises NoTemplate."""
     from daemon.methods.skills.engine_router import ask
 
     answers = ask(policy, chat, player.router, conversations, tools)
@@ -173,8 +166,8 @@ async def choose_member(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> MemberChoice:
-    """Return the member for a conversation as `choose_members` does, through the thread of an
-    engine. Raises EndpointUnavailable, NoTemplate."""
+    """Return a conversation's member by an engine's thread. Raises EndpointUnavailable,
+    NoTemplate."""
     from daemon.methods.skills.engine_router import ask_thread
 
     answer = await ask_thread(thread, chat, policy, player.router, messages, tools)
@@ -186,16 +179,14 @@ def make_endpoint_chooser(
     endpoints: "Mapping[str | None, Endpoint]",
     list_fields: "ListFields",
 ) -> "Choose":
-    """Return what asks the chooser behind an endpoint. `endpoints`: adapter (None: the base) ->
-    where it answers, of all parts; `list_fields` returns the fields that the agent's prompt is
-    rendered of, beside the messages."""
+    """Return a function that asks the chooser behind an endpoint. `endpoints` maps each part (None:
+    the base) to its endpoint; `list_fields` returns the prompt's fields beside the messages."""
     from daemon.methods.skills.endpoint_router import EndpointRouter
 
     return EndpointRouter(composition, endpoints, list_fields).choose
 
 
 def _build_choice(player: PlayerWithMembers, answer: "RouterAnswer") -> MemberChoice:
-    """Return what a chooser answered, as rollouts record it."""
     member = None if answer.skill is None else player.members[answer.skill]
     return MemberChoice(
         skill=answer.skill,

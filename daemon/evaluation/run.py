@@ -1,14 +1,9 @@
-"""One evaluation from the command to the report: what to play, what was played before, what came
-out (log -> episodes -> log).
+"""One evaluation from the command to the report (log -> episodes -> log).
 
-    Spec       everything that decides a result; its digest, with those of the tasks, names the
-               evaluation
-    Run        one pass over the tasks; the next begins when every attempt of the last has an end
-    report     pass^k and the rest, as the command prints them
-
-A rollout's id follows from digest, run, task, trial and try. What is found in the tables under its
-id is not played again: a killed run goes on where the log ends. An attempt that machines spoiled is
-tried again by the next command, `TRIES` times in all.
+`Spec` decides the result; its digest, with the tasks', names the evaluation. A `Run` is one pass
+over the tasks; the next begins when every attempt of the last has an end. A rollout's id follows
+from digest, run, task, trial and try, and one in the tables is not played again. The next command
+repeats an attempt that machines spoiled, `TRIES` times in all.
 
 Guarantee: an attempt counts once, whatever was killed when. Not covered: two homes that play one
 evaluation at once; both play, and one counts.
@@ -60,7 +55,7 @@ if TYPE_CHECKING:
     from envs.players import Player
 
 TRIES: Final = 3
-"""How often an attempt is played that machines spoil."""
+"""Tries of an attempt that machines spoil."""
 
 Slot = tuple[str, int]
 """(task id, trial)."""
@@ -76,13 +71,13 @@ class Selection:
 
     split: str = GENERATED
     first: int | None = None
-    """At most so many; of a mixture, exactly so many."""
+    """Most tasks; of a mixture, the exact number."""
     ids: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     mix: Mapping[str, float] = field(default_factory=dict)
 
     def tasks(self, environment: Environment, seed: int) -> Iterator[TaskDefinition]:
-        """The tasks, made one by one. Raises UnknownTask, EnvironmentFailure."""
+        """Yield the tasks. Raises UnknownTask, EnvironmentFailure."""
         with environment_code(environment, "while its tasks were made"):
             yield from islice(self._all(environment, seed), self.first)
 
@@ -122,20 +117,20 @@ class Spec:
     user: ModelEndpoint | None
     """None: the scripted one."""
     candidates: int
-    """Lines that the user's model writes to choose from."""
+    """Candidate lines that the user's model writes."""
     timeout: float
     alias: str
     base: str
     composition: Composition | None = None
-    """Members and chooser of what answers as the agent's model, where that has some."""
+    """Members and chooser behind the agent's model, if it has some."""
 
     def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:
-        """Return the tasks, made one by one. Raises UnknownTask, EnvironmentFailure."""
+        """Yield the tasks. Raises UnknownTask, EnvironmentFailure."""
         return self.selection.tasks(environment, self.seed)
 
     @property
     def provenance(self) -> Provenance:
-        """Provenance of the rollouts that the evaluation plays."""
+        """Return the provenance of the evaluation's rollouts."""
         fields = {"alias": self.alias, "base": self.base, "policy": self.agent.model}
         if self.user is None:
             return Provenance(**fields, purpose="evaluate")
@@ -145,7 +140,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a run is played with, and what therefore does not tell one evaluation from another."""
+    """Means of a run, which do not tell one evaluation from another."""
 
     agent_key: str | None
     user_key: str | None
@@ -155,19 +150,19 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A task, as far as a report needs it."""
+    """A task's facts for a report."""
 
     id: str
     capability: str
     digest: str
     scripted: bool
-    """Whether its own script says what the user does."""
+    """Whether its own script plays the user."""
     categories: tuple[str, ...] = ()
-    """What the report groups it by beside its capability."""
+    """Groups in the report beside its capability."""
     graded: bool = False
     """Whether its reward is a score between 0 and 1."""
     rules: str = "1"
-    """Version of the rules that it is judged by."""
+    """Version of its rules."""
 
 
 @dataclass(slots=True)
@@ -175,12 +170,11 @@ class Run:
     """One pass over all tasks and trials."""
 
     digest: str
-    """Digest of the evaluation."""
     number: int
     lines: Sequence[Line]
     trials: int
     ended: dict[Slot, "Verdict"] = field(default_factory=dict)
-    """What became of each attempt, the last try's where there were several."""
+    """Outcome of each attempt's last try."""
     tries: Counter[Slot] = field(default_factory=Counter)
     resumed: int = 0
     """Attempts that were in the log already."""
@@ -190,7 +184,7 @@ class Run:
         return ((line.id, trial) for line in self.lines for trial in range(self.trials))
 
     def waits(self, slot: Slot) -> bool:
-        """Whether an attempt is still to be played."""
+        """Return whether an attempt is still to be played."""
         verdict = self.ended.get(slot)
         if verdict is None:
             return True
@@ -199,17 +193,17 @@ class Run:
 
     @property
     def pending(self) -> int:
-        """Attempts still to be played."""
+        """Return the number of attempts still to be played."""
         return sum(map(self.waits, self.slots))
 
     def rollout(self, slot: Slot, number: int) -> str:
-        """The id of a try, counted from 0."""
+        """Return the id of a try, counted from 0."""
         task, trial = slot
         parts = [self.digest, str(self.number), task, str(trial)]
         return derive_id("evaluate", *parts, *([str(number)] if number else []))
 
     def plan(self, tasks: Iterable[TaskDefinition]) -> Iterator[tuple[TaskDefinition, int]]:
-        """What is still to be played, its tasks made when their turn comes."""
+        """Yield the slots still to be played; make each task on its turn."""
         for task in tasks:
             for trial in range(self.trials):
                 if self.waits((task.id, trial)):
@@ -221,8 +215,8 @@ def survey(
     spec: Spec,
     note: Callable[[TaskDefinition], None] | None = None,
 ) -> list[Line]:
-    """Return the tasks of an evaluation; `note` is called with each of them. Raises UnknownTask,
-    also where there are fewer than asked for."""
+    """Return an evaluation's tasks, and call `note` with each. Raises UnknownTask, also for too
+    few."""
     lines = []
     for task in spec.tasks(environment):
         if note is not None:
@@ -243,7 +237,7 @@ def survey(
 
 
 def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
-    """Names an evaluation: equal for equal commands on equal tasks under equal rules."""
+    """Return the evaluation's digest: equal for equal commands on equal tasks under equal rules."""
     tasks = [[line.id, line.digest] for line in lines]
     versions = "+".join(sorted({line.rules for line in lines}))
     fields = asdict(spec)
@@ -257,7 +251,7 @@ def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
 
 
 def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trials: int) -> Run:
-    """The first run of an evaluation that is not complete, with what was folded of it."""
+    """Return the first incomplete run of an evaluation, with its folded attempts."""
     for number in count(1):
         run = load_run(connection, Run(digest, number, lines, trials))
         if run.pending:
@@ -267,7 +261,7 @@ def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trial
 
 @contextmanager
 def lock_evaluation(home: Path, digest: str) -> Iterator[None]:
-    """One process of a home plays an evaluation at a time. Raises EvaluationBusy."""
+    """Let one process of a home play an evaluation. Raises EvaluationBusy."""
     path = home / "evaluations" / f"{digest[:16]}.lock"
     private.make_folder(path.parent)
     with private.open_lock(path) as lock:
@@ -287,7 +281,7 @@ async def prepare_setup(
     spec: Spec,
     means: Means,
 ) -> Setup:
-    """Who plays what; both endpoints are seen to be there."""
+    """Return the players, after a check of both endpoints."""
     import stamina.instrumentation
 
     from envs.endpoint import Endpoint, Sampling
@@ -347,10 +341,8 @@ async def prepare_setup(
 async def play_run(
     app: "App", setup: Setup, spec: Spec, run: Run, concurrency: int
 ) -> AsyncGenerator[list[tuple[str, Attempt]], None]:
-    """Play what waits; yields (rollout id, attempt) as soon as both are durable in the log.
-
-    Raises what `play_all` raises, after everything that had finished was recorded.
-    """
+    """Play the missing attempts; yield (rollout id, attempt) when both are durable in the log.
+    Raises the errors of `play_all`, after every finished attempt was recorded."""
     environment, provenance = setup.environment, spec.provenance
     tasks = spec.tasks(environment)
     choices = setup.agent.choices if isinstance(setup.agent, MemberAgents) else {}
@@ -373,7 +365,7 @@ async def play_run(
 def passive(
     environment: Environment, spec: Spec, progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, grading.Grade]:
-    """Task -> the verdict on an agent that does nothing, once each; not recorded."""
+    """Return task -> the verdict on an agent that does nothing; not recorded."""
     grades = {}
     for task in spec.tasks(environment):
         grades[task.id] = do_nothing(environment, task)
@@ -387,12 +379,11 @@ def report(
     idle: Mapping[str, grading.Grade],
     add: Callable[[Sequence[Line]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return what `kintsugi eval --json` prints; `add` returns more of it, from the tasks that can
-    be judged.
+    """Return the document of `kintsugi eval --json`; `add` adds to it from the tasks that can be
+    judged.
 
-    pass^k counts the tasks that can be judged whole: of a task whose verdict hangs on a judge only
-    failures are known, and counting those alone would make the agent look worse than it is. Such
-    tasks are named, and `without_judge` counts all tasks with the judge's part left out.
+    pass^k counts tasks that can be judged whole, since a judge's task could only show failures.
+    Those are named, and `without_judge` counts all tasks without the judge's part.
     """
     open_tasks = {task for task, grade in idle.items() if grade.open_parts}
     judged = [line for line in run.lines if line.id not in open_tasks]
@@ -430,9 +421,8 @@ def report(
 
 
 def report_overall(played: Mapping[str, tuple[Run, Mapping[str, grading.Grade]]]) -> dict[str, Any]:
-    """pass^k over the tasks of several environments together (name -> run and what doing nothing
-    comes to), and the number of tasks: each task counts alike, as in tau2-bench's overall figures.
-    Tasks whose verdict hangs on a judge are left out, as in `report`."""
+    """Return pass^k over several environments (name -> run and passive verdicts), and the number of
+    tasks. Each task counts alike, as in tau2-bench. Tasks that need a judge are left out."""
     outcomes: dict[str, list[bool | None]] = {}
     for name, (run, idle) in played.items():
         judged = [line for line in run.lines if not idle[line.id].open_parts]
@@ -442,7 +432,7 @@ def report_overall(played: Mapping[str, tuple[Run, Mapping[str, grading.Grade]]]
 
 
 def _collect_scores(run: Run, line: Line, idle: Mapping[str, grading.Grade]) -> GradedTask:
-    """What became of a graded task; attempts without a verdict are left out."""
+    """Return a graded task's scores; attempts without a verdict are left out."""
     ended = [run.ended.get((line.id, trial)) for trial in range(run.trials)]
     judged = [v for v in ended if v is not None and v.success is not None and v.reward is not None]
     return GradedTask(
@@ -475,7 +465,7 @@ def _check(environment: Environment, selection: Selection, lines: Sequence[Line]
 
 
 def load_run(connection: "Connection", run: Run) -> Run:
-    """A run with what the tables know of it."""
+    """Return a run with its attempts from the tables."""
     from consumers.reads.rollouts import verdicts
 
     ids = {run.rollout(slot, tried): slot for slot in run.slots for tried in range(TRIES)}
@@ -505,7 +495,7 @@ def _slot(attempt: Attempt) -> Slot:
 def outcomes_of(
     run: Run, lines: Sequence[Line], without_judge: bool = False
 ) -> dict[str, list[bool | None]]:
-    """Return task -> verdicts of its trials; tasks without any verdict are left out."""
+    """Return task -> verdicts of its trials, without tasks that have none."""
     outcomes = {}
     for line in lines:
         ended = [run.ended.get((line.id, trial)) for trial in range(run.trials)]
@@ -516,7 +506,7 @@ def outcomes_of(
 
 
 def _success(verdict: "Verdict", without_judge: bool) -> bool | None:
-    """Where only the judge's part is open, every other part was 1."""
+    """If only the judge's part is open, every other part was 1."""
     if without_judge and verdict.success is None and verdict.termination in REGULAR:
         return True
     return verdict.success
@@ -526,7 +516,7 @@ def by_k(
     estimate: Callable[[statistics.Outcomes, int], statistics.Interval],
     outcomes: statistics.Outcomes,
 ) -> dict[str, dict[str, float]]:
-    """An estimate for every number of trials that each task has."""
+    """Return an estimate for every number of trials that each task has."""
     most = statistics.most_trials(outcomes)
     return {str(k): asdict(estimate(outcomes, k)) for k in range(1, most + 1)}
 
@@ -546,7 +536,6 @@ def _by_capability(lines: Sequence[Line]) -> dict[str, list[Line]]:
 
 
 def _group_judge_tasks(idle: Mapping[str, grading.Grade]) -> dict[str, list[str]]:
-    """Part that needs a judge -> tasks."""
     tasks: dict[str, list[str]] = {}
     for task, grade in idle.items():
         for basis in grade.open_parts:

@@ -1,19 +1,13 @@
-"""How many tasks a candidate and the incumbent are to play before the gate decides (pure).
+"""Numbers of tasks that candidate and incumbent play before the gate decides. Pure.
 
-    sizes = sizes_of(pilot, targets, trial, gate)     kind -> tasks, and the plans of the targets
-    more = extend_sizes(sizes, report, trial)         with more where nothing was shown yet
-
-A task's trials are drawn from its own chance p to be passed, so one trial's difference of two like
-players has the variance 2 p (1 - p); the incumbent's pilot says what that is for each kind. How
-much true differences vary between tasks is unknown beforehand: they are taken to have a
-standard deviation of 0.1. Of a target so many tasks are planned that the wanted gain is found with
-a power of 80 %, at the level at which the first of so many targets has to be shown (Holm); targets
-that share a kind share its tasks. Of every kind but a single target so many that one which is no
-worse is shown to be within the margin, and no fewer than it takes to show that of one in which both
-always pass.
-A target's number is fixed before the candidate has played: to look again at more would be a second
-chance. The kinds are looked at again, with twice the tasks each time and at most so often
-as `looks_of` says, which the gate's levels rest on (gate/).
+A trial of a task passes with the task's chance p, so the difference of two like players has the
+variance 2 p (1 - p), which the incumbent's pilot estimates for each kind. True differences between
+tasks are taken to have a standard deviation of 0.1. A target's plan finds the wanted gain with a
+power of 80 %, at the level of the first of so many targets (Holm); targets share the tasks of a
+common kind. Every other kind gets enough tasks to show that an equal player is within the margin,
+and at least those that show it if both always pass. A target's number is fixed before the candidate
+plays, since a second look would be a second chance. Kinds are looked at again with doubled tasks,
+at most as often as `looks_of` allows, on which the gate's levels rest (gate/).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,37 +26,34 @@ if TYPE_CHECKING:
     from daemon.config.settings import Trial
 
 BETWEEN: Final = 0.01
-"""Variance of the true difference between tasks of one kind."""
+"""Variance of true differences between tasks of a kind."""
 _SIBLING_SHARE: Final = 0.5
-"""Part of its tasks that a kind which decides nothing is played."""
+"""Share of the tasks that a kind without a decision gets."""
 _GROWTH: Final = 2
-"""Factor by which a kind's tasks grow where nothing was shown."""
+"""Growth of a kind's tasks per look."""
 _DRAWN: Final = 0.9
-"""A bound by draws (envs/statistics.py) may be as if its level were this part of it."""
+"""A bound by draws (envs/statistics.py) may act at this part of its level."""
 
 Verdicts = Mapping[str, Sequence[Sequence[bool]]]
 """Kind -> each of its tasks -> whether each trial passed."""
 
 
 class Sizes(StrictModel):
-    """How many tasks of each kind."""
+    """Numbers of tasks of each kind."""
 
     tasks: dict[str, int]
-    """Kind -> tasks."""
     targets: tuple[PlannedTarget, ...]
-    """With their plans."""
     held: tuple[str, ...] = ()
-    """Kinds that are compared with their best policy as well."""
+    """Kinds that are also compared with their best policy."""
     siblings: tuple[str, ...] = ()
     """Kinds that are played once and decide nothing (gate/)."""
     first: dict[str, int] | None = None
-    """Kind -> tasks at the first look; None where these are the first."""
+    """Kind -> tasks at the first look; None if this is the first."""
     look: int = 1
-    """Number of the look for which these are played."""
 
     @property
     def only_target(self) -> str | None:
-        """The kind that is the one target: no slice of the gate."""
+        """Return the kind of the one target, which is no slice of the gate."""
         return self.targets[0].only_kind if len(self.targets) == 1 else None
 
     def words(self) -> str:
@@ -85,9 +76,9 @@ def sizes_of(
     pilot: Verdicts, targets: Sequence[Target], trial: "Trial", gate: GateSettings,
     held: Collection[str] = (), siblings: Collection[str] = (),
 ) -> Sizes:  # fmt: skip
-    """The sizes by the spread that the pilot of the incumbent shows; every kind is in it. `held`:
-    kinds whose best policy is not the incumbent. `siblings`: kinds that decide nothing; they are
-    played `_SIBLING_SHARE` as often as others at their first look."""
+    """Return the sizes of every kind by the incumbent's pilot. `held` kinds have another best
+    policy than the incumbent; `siblings` decide nothing and get `_SIBLING_SHARE` of the tasks at
+    their first look."""
     spreads = {kind: within(tasks) for kind, tasks in pilot.items()}
 
     def count_tasks(difference: float, spread: float, level: float) -> int:
@@ -134,7 +125,7 @@ def _plan_target(
 
 
 def _showable(count: int, margin: float, most: int) -> int:
-    """At least so many tasks that a kind in which both always pass is within the margin at its
+    """Return a count, raised until a kind in which both always pass is within the margin at its
     first look: n values of 0 have the lower bound level^(1/n) - 1 (envs/statistics.py)."""
     if not 0 < margin < 1:
         return count
@@ -149,7 +140,7 @@ def _showable(count: int, margin: float, most: int) -> int:
 
 
 def _looks(first: int, most: int) -> int:
-    """How many numbers of tasks a kind may have, one after the other."""
+    """Return the number of sizes that a kind may have in turn."""
     looks, count = 1, first
     while count < most:
         looks, count = looks + 1, count * _GROWTH
@@ -157,7 +148,7 @@ def _looks(first: int, most: int) -> int:
 
 
 def looks_of(sizes: Sizes, trial: "Trial") -> Looks:
-    """How often the gate may look at these sizes and what they grow to."""
+    """Return the number of looks at these and grown sizes."""
     first = sizes.tasks if sizes.first is None else sizes.first
     of_slice = {
         kind: _looks(count, trial.most_tasks)
@@ -168,10 +159,8 @@ def looks_of(sizes: Sizes, trial: "Trial") -> Looks:
 
 
 def within(tasks: Sequence[Sequence[bool]]) -> float:
-    """Variance of one trial's difference between two players like this one, without bias.
-
-    Of a task with k of r trials passed, k (r - k) / (r (r - 1)) estimates p (1 - p).
-    """
+    """Return the unbiased variance of one trial's difference between two players like this one: a
+    task with k of r trials passed estimates p (1 - p) by k (r - k) / (r (r - 1))."""
     estimates = [
         sum(trials) * (len(trials) - sum(trials)) / (len(trials) * (len(trials) - 1))
         for trials in tasks
@@ -180,8 +169,7 @@ def within(tasks: Sequence[Sequence[bool]]) -> float:
 
 
 def extend_sizes(sizes: Sizes, report: GateReport, trial: "Trial") -> Sizes | None:
-    """More tasks of the kinds that are open; None where every one of them has the most, or the
-    gate has looked as often as it may."""
+    """Return more tasks of the open kinds; None if all have the most, or no look is left."""
     if sizes.look >= looks_of(sizes, trial).most:
         return None
     open_checks = {check.name for check in report.checks if check.verdict == "EXTEND"}

@@ -1,12 +1,11 @@
-"""What an evaluation of graded tasks adds to the report: mean similarity, by category too.
+"""Report of graded tasks: mean similarity, also by category.
 
     similarity    mean over tasks of the mean score of their judged trials
-    perfect       mean over tasks of the share of trials whose score is 1, whatever score an
-                  environment calls a success
+    perfect       mean over tasks of the share of trials with score 1, whatever an environment calls
+                  a success
 
-The tasks that cannot be fulfilled are reported apart, always: there an agent that does nothing is
-nearly perfect, and everywhere else it is worth nothing, so one mean of both says little (the table
-of ToolSandbox, arXiv 2408.04682, has a column for them).
+Tasks that cannot be fulfilled are always apart: an idle agent is nearly perfect there and worthless
+elsewhere, so one mean tells little (a column in ToolSandbox's table, arXiv 2408.04682).
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,26 +23,20 @@ COLUMNS: Final = (
     "canonicalization",
     INSUFFICIENT,
 )
-"""The categories of scenarios, in the order of ToolSandbox's table; others follow them."""
+"""Categories in the order of ToolSandbox's table; others follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradedTask:
-    """What became of one graded task."""
+    """Result of one graded task."""
 
     categories: tuple[str, ...]
     scores: tuple[float, ...]
-    """Scores of the judged trials."""
     idle_score: float
-    """The score of an agent that does nothing."""
 
 
 def report_similarity(tasks: Sequence[GradedTask]) -> dict[str, Any]:
-    """What `kintsugi eval --json` adds where tasks are graded.
-
-    The figures of an agent that does nothing stand beside those of the agent, as
-    `do_nothing_similarity`.
-    """
+    """Return the figures of graded tasks; the idle agent's are `do_nothing_similarity`."""
     apart = [task for task in tasks if INSUFFICIENT in task.categories]
     others = [task for task in tasks if INSUFFICIENT not in task.categories]
     named = {category for task in tasks for category in task.categories}

@@ -1,12 +1,9 @@
-"""What a candidate is to be better at (pure).
+"""The targets of a candidate. Pure.
 
-    find_targets(written)     the targets of a cycle, from the tasks that it wrote
-    Target.count_tasks(n)     how many of n tasks are of which kind
-
-A cycle writes tasks for failure patterns, and each task is drawn by the generator of its kind.
-Fresh tasks of a pattern are therefore tasks of the same generators in the same shares, in quarters:
-patterns with the same shares have the same fresh tasks, and are one target. A cycle has at most
-`MOST` targets, each with at least `LEAST` of the written tasks, and at least one.
+A cycle writes tasks for failure patterns, by the generators of their kinds. So fresh tasks of a
+pattern are tasks of these kinds in the same shares, rounded to quarters; patterns with equal shares
+are one target. A cycle has one to `MOST` targets; all but the largest have at least `LEAST` of the
+written tasks.
 """
 
 from collections import Counter
@@ -20,60 +17,57 @@ from events.gate import GatePlan
 from events.messages import StrictModel
 
 MOST: Final = 4
-"""Most targets of one candidate: each costs tasks, and a share of alpha."""
+"""Most targets of a candidate: each costs tasks, and a share of alpha."""
 LEAST: Final = 0.1
-"""Smallest share of the written tasks that a target may have."""
+"""Smallest share of the written tasks in a target."""
 _PARTS: Final = 4
-"""Shares of kinds are whole numbers of such parts."""
+"""Parts of a whole that round the kinds' shares."""
 
 
 class Target(StrictModel):
-    """Tasks of one kind, or of several kinds in fixed shares."""
+    """Tasks of kinds in fixed shares."""
 
     name: str
     kinds: Annotated[dict[str, float], Field(min_length=1)]
     """Kind -> share; they sum to 1."""
     patterns: tuple[str, ...] = ()
-    """Failure patterns whose tasks these are."""
+    """Failure patterns of these tasks."""
 
     @classmethod
     def of_kind(cls, kind: str) -> "Target":
-        """The target that is one kind of task."""
+        """Return the target of one kind."""
         return cls(name=kind, kinds={kind: 1.0})
 
     @property
     def only_kind(self) -> str | None:
-        """The kind of all its tasks; None of a mixture."""
+        """Return the kind of all its tasks; None of a mixture."""
         return next(iter(self.kinds)) if len(self.kinds) == 1 else None
 
     def count_tasks(self, tasks: int) -> dict[str, int]:
-        """Kind -> how many of so many tasks are of it."""
+        """Return kind -> its part of `tasks`."""
         return _apportion(self.kinds, tasks)
 
 
 class PlannedTarget(Target):
-    """A target and how many tasks were planned before the first of them was run."""
+    """A target with its number of tasks, planned beforehand."""
 
     planned: Annotated[int, Field(ge=1)]
     plan: GatePlan | None = None
-    """Why so many; None where a person chose."""
+    """Reason for the number; None for a person's choice."""
 
     @classmethod
     def of_count(cls, kind: str, planned: int) -> "PlannedTarget":
-        """The target that is so many tasks of one kind, as a person chose."""
+        """Return a person's target of so many tasks of one kind."""
         return cls(name=kind, kinds={kind: 1.0}, planned=planned)
 
     @property
     def task_counts(self) -> dict[str, int]:
-        """Kind -> tasks."""
+        """Return kind -> planned tasks."""
         return self.count_tasks(self.planned)
 
 
 def find_targets(written: Iterable[tuple[str, str]]) -> tuple[Target, ...]:
-    """The targets of a cycle, the largest first; empty where nothing was written.
-
-    `written`: pattern and kind of each task that the cycle wrote.
-    """
+    """Return a cycle's targets, largest first, from `written`, each task's pattern and kind."""
     by_pattern: dict[str, Counter[str]] = {}
     for pattern, kind in written:
         by_pattern.setdefault(pattern, Counter())[kind] += 1
@@ -105,7 +99,7 @@ def _build_target(parts: Mapping[str, int], patterns: Iterable[str]) -> Target:
 
 
 def _apportion(weights: Mapping[str, float], count: int) -> dict[str, int]:
-    """Divide a count by weights: the largest remainders are rounded up (Hamilton's method)."""
+    """Divide a count by weights, with the largest remainders rounded up (Hamilton's method)."""
     whole = sum(weights.values())
     exact = {name: count * weight / whole for name, weight in weights.items()}
     shares = {name: floor(value) for name, value in exact.items()}

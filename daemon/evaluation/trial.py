@@ -1,21 +1,15 @@
-"""A candidate and the incumbent play the same tasks, in a process of its own.
+"""A candidate and the incumbent play the same tasks, in a process of their own.
 
     python -m daemon.evaluation.trial PLAN.json --out DIR
 
-Both are played here, from the files that the replicas were given: the adapter's sha256 is seen to
-be the one that was produced, and what it answers to the probes of serving is seen to be what its
-replicas were proven to answer. Output, exit codes and files are those of plan_program.py.
+Both are played from the files that the replicas were given: the adapter's sha256 and its answers to
+the probes of serving are checked first. Output, exit codes and files are those of plan_program.py.
+A model may play the user; behind an endpoint nothing repeats bit for bit. An attempt with a fault
+of the user has no verdict. The chooser of a player with members picks one before an episode's first
+turn, as in a gateway. Chunks of the two alternate, each in a fresh engine.
 
-A model may play the user: an adapter, in the engine that plays the agent, or one behind an
-endpoint; then nothing is repeated bit for bit. An attempt with a fault of the user has no verdict.
-
-A player may have members: its chooser is asked before an episode's first turn, as by a gateway, and
-the member that it chooses plays the episode. So its errors are in the verdicts.
-
-Chunks of the two alternate. A chunk is played with nothing before it, so a plan that was killed and
-is run again leaves the same verdicts on one machine with one number of threads; what is on disk is
-not played again. Not covered: environments whose parts a judge decides (such trials have no
-verdict).
+Guarantee: a killed plan that is run again leaves the same verdicts on one machine with one number
+of threads, and skips what is on disk. Not covered: parts that a judge decides (no verdict).
 """
 
 import asyncio
@@ -66,7 +60,7 @@ if TYPE_CHECKING:
 CHUNK: Final = 256
 """Rollouts that are played, and are on disk, together."""
 _TRIES: Final = 3
-"""How often an episode is played whose user's endpoint fails."""
+"""Tries of an episode if the user's endpoint fails."""
 _HEARTBEAT_SECONDS: Final = 2.0
 _USER_TOKENS: Final = "user_tokens"
 """Name of the file that counts the tokens of a user's endpoint."""
@@ -74,10 +68,10 @@ _CORRECT: Final = "correct checkpoint in the setting agents"
 
 
 class Plan(StrictModel):
-    """What is to be played."""
+    """Settings of a trial."""
 
     name: str
-    """Ids of rollouts follow from it."""
+    """Name that the rollouts' ids follow from."""
     environment: str
     benchmarks: str | None = None
     checkpoint: str
@@ -93,24 +87,24 @@ class Plan(StrictModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int | None = None
     user: ModelUser | None = Field(default=None, exclude_if=lambda user: user is None)
-    """Who plays the user, of all players; None: the environment's own."""
+    """Player of every player's users; None: the environment's own."""
 
     @property
     def digest(self) -> str:
-        """sha256 of everything in it but the path of the checkpoint and what limits the requests to
-        the user's endpoint (`events.jobs.USER_LIMITS`): a plan goes on with others."""
+        """Return the sha256 without the checkpoint's path and the limits of the user's endpoint
+        (`events.jobs.USER_LIMITS`), so a plan continues with others."""
         left_out: dict[str, Any] = {"checkpoint": True}
         if isinstance(self.user, EndpointUser):
             left_out["user"] = set(USER_LIMITS)
         return sha256(exact_json(self.model_dump(mode="json", exclude=left_out)))
 
     def name_policy(self, player: int) -> str:
-        """The policy's name."""
+        """Return the policy's name."""
         own = self.players[player]
         return self.base if own is None else own.name
 
     def rollout(self, player: int, task: str, trial: int) -> str:
-        """The id of a rollout."""
+        """Return the id of a rollout."""
         return derive_id("trial", self.name, self.name_policy(player), task, str(trial))
 
 
@@ -138,7 +132,7 @@ class TrialAttempt(StrictModel):
 
     @property
     def event(self) -> RolloutEnded:
-        """The event's data, with what was said."""
+        """Return the event's data with the messages."""
         return self.head.model_copy(update={"content": RolloutContent(messages=self.messages)})
 
 
@@ -146,8 +140,7 @@ _CHUNK: Final[TypeAdapter[tuple[TrialAttempt, ...]]] = TypeAdapter(tuple[TrialAt
 
 
 def read_attempts(folder: Path, plan: Plan) -> list[tuple[TrialAttempt, ...]]:
-    """The whole chunks in a folder; none where nothing was played. Raises BadPlan where they are
-    another plan's."""
+    """Return the whole chunks in a folder. Raises BadPlan if they are another plan's."""
     return _open_journal(folder, plan).read()
 
 
@@ -161,8 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: Plan, out: Path) -> None:
-    """Play what is not on disk yet. Raises BadPlan, WrongSetting, BadAdapter, OSError and what the
-    environment raises."""
+    """Play the missing chunks. Raises BadPlan, WrongSetting, BadAdapter, OSError, environment
+    errors."""
 
     def prepare() -> Callable[[list[_Slot]], Iterator[TrialAttempt]]:
         environment = open_plan_environment(plan.environment, plan.benchmarks, out)
@@ -172,7 +165,6 @@ def play(plan: Plan, out: Path) -> None:
 
 
 def _make_meter(plan: Plan, out: Path) -> "TokenMeter | None":
-    """Return what counts the tokens of a user's endpoint, where there is one."""
     from envs.simulator import TokenMeter
 
     user = plan.user
@@ -184,7 +176,7 @@ _Slot = tuple[int, str, int]
 
 
 def _chunks(plan: Plan) -> list[list[_Slot]]:
-    """What is played together: of one player each, the players in turn."""
+    """Return the chunks: each of one player, the players in turn."""
     slots = [(task, trial) for task in plan.tasks for trial in range(plan.trials)]
     return [
         [(player, task, trial) for task, trial in slots[start : start + CHUNK]]
@@ -194,8 +186,6 @@ def _chunks(plan: Plan) -> list[list[_Slot]]:
 
 
 class _Policies:
-    """The policies of a plan's players, each adapter proven and loaded once."""
-
     def __init__(self, plan: Plan) -> None:
         """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError."""
         checkpoint = Path(plan.checkpoint)
@@ -206,7 +196,7 @@ class _Policies:
                 folder = prove_adapter(checkpoint, adapter)
                 self._by_adapter[adapter] = base.with_adapter(folder, adapter.name)
         self.users: dict[AdapterUser, Policy] = {}
-        """The policy of the user, where an adapter plays it."""
+        """The policies of users that adapters play."""
         user = plan.user
         if isinstance(user, AdapterUser):
             own = Adapter(name=user.adapter, folder=user.folder, sha256=user.sha256)
@@ -220,8 +210,7 @@ class _Policies:
 def load_base(
     checkpoint: Path, base: str, dtype: Literal["float32", "bfloat16"], threads: int | None
 ) -> "Policy":
-    """Return the base of an agent. Raises WrongSetting where its checkpoint is none, and
-    IncompatibleModel for one that the engine cannot run."""
+    """Return an agent's base. Raises WrongSetting without a checkpoint, and IncompatibleModel."""
     from safetensors import SafetensorError
 
     from daemon.engine.policy import load_policy
@@ -236,8 +225,7 @@ def load_base(
 
 
 def load_chat(checkpoint: Path) -> "Chat":
-    """Return the chat template of an agent's checkpoint. Raises WrongSetting where there is none,
-    and where no answer would end."""
+    """Return a chat template. Raises WrongSetting if it is missing or ends no answer."""
     from daemon.engine.chat import Chat, NoEndToken, NoTemplate
 
     try:
@@ -247,8 +235,8 @@ def load_chat(checkpoint: Path) -> "Chat":
 
 
 def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
-    """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, and WrongSetting
-    where the checkpoint is of another base."""
+    """Return an adapter's folder, checked by sha256 and probes. Raises BadAdapter, and WrongSetting
+    for another base."""
     from daemon.adapters.adoption import intact, read_expectation
     from daemon.adapters.compatibility import BadBase, fit
     from daemon.adapters.directory import BadAdapter
@@ -282,7 +270,7 @@ def _play_chunk(
     meter: "TokenMeter | None",
     chunk: Sequence[_Slot],
 ) -> Iterator[TrialAttempt]:
-    """A chunk, in its own order; `meter` counts the tokens of a user's endpoint."""
+    """Play a chunk in its order; `meter` counts the tokens of a user's endpoint."""
     from daemon.solver.sampling.local import Attempt
     from envs.evaluation import episode_seed
 
@@ -328,7 +316,7 @@ def _play_chunk(
 
 
 def _make_player(plan: Plan, policies: _Policies, chat: "Chat", policy: "Policy") -> "InProcess":
-    """Return what plays with a policy, with nothing played before."""
+    """Return a player for a policy in a fresh engine."""
     from daemon.engine.generation import Engine
     from daemon.solver.sampling.local import InProcess
 
@@ -357,8 +345,8 @@ def _play_within_budget(
     chunk: Sequence[_Slot],
     meter: "TokenMeter",
 ) -> list[TrialAttempt]:
-    """A chunk with the users of an endpoint, whose tokens `meter` counts. Raises WrongSetting where
-    too few are left for it, and what `_play_beside_endpoint` raises."""
+    """Play a chunk with an endpoint's users, whose tokens `meter` counts. Raises WrongSetting if
+    too few are left, and the errors of `_play_beside_endpoint`."""
     from envs.simulator import UserBudgetSpent
 
     try:
@@ -376,7 +364,7 @@ def _play_beside_endpoint(
     chunk: Sequence[_Slot],
     meter: "TokenMeter",
 ) -> list[TrialAttempt]:
-    """A chunk with the users of an endpoint. Raises EndpointRefusal, EndpointUnavailable,
+    """Play a chunk beside an endpoint. Raises EndpointRefusal, EndpointUnavailable,
     EnvironmentFailure."""
     from envs.endpoint import EndpointUnavailable
     from envs.evaluation import is_spoilt
@@ -412,8 +400,7 @@ async def _play_async(
     chunk: Sequence[_Slot],
     meter: "TokenMeter",
 ) -> _Played:
-    """Play the slots of one player. Raises EndpointRefusal, EndpointUnavailable,
-    EnvironmentFailure."""
+    """Play one player's slots. Raises EndpointRefusal, EndpointUnavailable, EnvironmentFailure."""
     from daemon.engine.generation import Engine
     from daemon.engine.thread import EngineThread
     from envs.endpoint import read_key
@@ -460,7 +447,7 @@ def _make_agents(
     player: int,
     thread: "EngineThread",
 ) -> "MemberAgents | Callable[[TaskDefinition, int], EngineAgent]":
-    """Return what makes the agent of an episode; `thread` runs the engine that answers for it."""
+    """Return a factory of an episode's agent; `thread` runs the engine that answers for it."""
     from daemon.engine.agent import EngineAgent
     from daemon.engine.chat import as_chat
 
@@ -486,7 +473,6 @@ def _make_agents(
 
 
 async def _beat(phase: str, played: Sized) -> None:
-    """Say again and again that the program lives, until it is cancelled."""
     heartbeat = Heartbeat()
     while True:
         heartbeat.say(phase=phase, rollouts=len(played))
@@ -500,7 +486,7 @@ def _read_openings(
     chat: "Chat",
     attempts: "Mapping[str, Attempt]",
 ) -> "Mapping[str, Sequence[Message] | None]":
-    """Rollout -> what the agent reads first; None where the episode ends before."""
+    """Return rollout -> the agent's first view; None if the episode ends before."""
     from daemon.solver.sampling.opening import read_opening
 
     if plan.user is not None:
@@ -520,8 +506,8 @@ def _choose_members(
     attempts: "Mapping[str, Attempt]",
     views: "Mapping[str, Sequence[Message] | None]",
 ) -> dict[str, MemberChoice]:
-    """Return the member that plays each rollout, as the chooser says from `views`, what the agent
-    reads first. An episode that ends before that is the base's, and has no doubt."""
+    """Return the chooser's member for each rollout, by the agent's first views. Episodes that end
+    before their first turn are the base's, without a doubt."""
     from daemon.engine.chat import as_chat
 
     shown = {name: view for name, view in views.items() if view is not None}
@@ -538,7 +524,7 @@ def _choose_members(
 def _all(
     player: "InProcess", environment: "Environment", attempts: "list[Any]", policy: "Policy"
 ) -> "dict[str, Rollout]":
-    """Every rollout by its id; says that it lives while it plays."""
+    """Return every rollout by its id, with heartbeats while it plays."""
     rollouts: dict[str, Rollout] = {}
     heartbeat = Heartbeat()
     for rollout in player.play(environment, attempts, policy):

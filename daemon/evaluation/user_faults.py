@@ -1,10 +1,6 @@
-"""Pair the trials of two players whose users may err: one with a fault of its user has no verdict.
+"""Pair the trials of two players whose users may err: a trial with a user's fault has no verdict.
 
-    pair_judged(both, slices, trials, users)     the pairs of the trials with a verdict of both
-    shrink_target(target, pairs)                 a target of the tasks that are left
-    describe_faults(users, a, b, surplus)        how often they erred beside either player
-
-`users` says who plays them; None: they cannot err (ADR 0076).
+`users` names their player; None: they cannot err (ADR 0076).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +14,7 @@ from daemon.evaluation.targets import PlannedTarget
 from envs.statistics import Outcomes
 
 _UNLIKELY: Final = 0.05
-"""Chance of a difference between the users' faults below which it is called unlikely."""
+"""Chance below which a difference between the users' faults is called unlikely."""
 
 
 def pair_judged(
@@ -27,10 +23,9 @@ def pair_judged(
     trials: int,
     users: str | None,
 ) -> list[Pair]:
-    """Return the pairs of two players' outcomes in the order of `slices`. Where users may err, and
-    `users` plays them, a task counts by the trials that have a verdict of both, and one without any
-    is left out; what the candidate has more of unjudged trials counts as failed. Raises
-    TooFewTrials."""
+    """Return the pairs of two players' outcomes in the order of `slices`. If `users` may err, a
+    task counts by the trials with both verdicts, or is left out without any, and the candidate's
+    surplus of unjudged trials counts as failed. Raises TooFewTrials."""
     first, second = both
     if users is None:
         return pair_outcomes(first, second, slices, trials)
@@ -49,7 +44,7 @@ def pair_judged(
 
 
 def shrink_target(target: PlannedTarget, pairs: Sequence[Pair]) -> PlannedTarget:
-    """Return a target with as many tasks as are left of its kinds, in their shares."""
+    """Return a target with the tasks left of its kinds, in their shares."""
     while (count := len(list_differences(target, pairs))) < target.planned:
         target = target.model_copy(update={"planned": count})
     return target
@@ -57,7 +52,7 @@ def shrink_target(target: PlannedTarget, pairs: Sequence[Pair]) -> PlannedTarget
 
 @dataclass(frozen=True, slots=True)
 class FaultCount:
-    """How often users erred beside a player."""
+    """Users' faults beside a player."""
 
     player: str
     faults: int
@@ -67,9 +62,9 @@ class FaultCount:
 def describe_faults(
     users: str, incumbent: FaultCount, candidate: FaultCount, surplus: int
 ) -> str | None:
-    """Return how often the users erred beside each player, how many of the candidate's trials count
-    as failed for it (`gate.count_surplus`), and whether the difference is larger than chance makes
-    it; None where they did not err."""
+    """Return a sentence on the users' errors beside each player, on the candidate's trials that
+    count as failed (`gate.count_surplus`), and on the chance of the difference; None without
+    errors."""
     if not (incumbent.faults or candidate.faults):
         return None
     share = candidate.rollouts / (incumbent.rollouts + candidate.rollouts)

@@ -1,15 +1,10 @@
-"""Tasks that an operator adds: a file of definitions, each checked as what the Proposer writes is.
+"""Tasks that an operator adds: a file of definitions, each checked like the Proposer's.
 
-    for item in Additions(open_named, known, ...).examine(read_definitions(file)):
-        Addition(position, task, verified, is_known)  or  Refusal(position, check, reason)
-
-A definition is that of envs/task.py as JSON. Its id may be left out, for it follows from the rest:
-ENVIRONMENT/=SHA256. An id by content that does not follow is refused. A definition that a generator
-makes, word for word, keeps the generated id and needs no body. Any other id is a name that the file
-gave the task, and only tells which seed it was made from.
-
-All checks of verification.py but V8 are made, which plays rollouts of the current policy. Not
-covered: a task of a gate under another id, where the environment's seeds are not its generator's.
+A definition is envs/task.py's as JSON. Its id may be left out: ENVIRONMENT/=SHA256 follows from the
+rest, and another id by content is refused. A definition that equals a generated task keeps that
+task's id and needs no body. Any other id is the file's own name and only tells the seed. Runs all
+checks of verification.py but V8, which plays rollouts. Not covered: a gate's task under another id,
+if the environment's seeds are not its generator's.
 """
 
 import json
@@ -47,8 +42,7 @@ from events.privacy.sealing import Key
 from events.registry import first_problem
 
 OpenEnvironment = Callable[[str], Environment]
-"""Function that opens the environment that a definition names. Raises UnknownEnvironment,
-EnvironmentBroken."""
+"""Opens a definition's environment. Raises UnknownEnvironment, EnvironmentBroken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +51,7 @@ class RawDefinition:
 
     position: str
     text: bytes | None
-    """None for one that is longer than `MOST_BODY`."""
+    """None for a text longer than `MOST_BODY`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +60,23 @@ class Addition:
 
     position: str
     task: TaskDefinition
-    """Under the id by which it is known from now on."""
+    """Task under its final id."""
     verified: tuple[Verified, ...]
     is_known: bool
-    """Whether the agent has it already, or the file had it before."""
+    """Whether the agent or the file had it before."""
     key: Key | None = None
-    """Key of the person of whose session it is made; None for one that is no person's."""
+    """Key of the person whose session it is made of, if any."""
 
     @property
     def body(self) -> dict[str, Any] | None:
-        """Return the body that the event carries in the open; None for a generated task, and for
-        one that is made of a person's session."""
+        """Return the event's open body; None for generated tasks and those of a person's
+        session."""
         is_open = is_content_id(self.task.id) and self.key is None
         return self.task.dump_body() if is_open else None
 
     @property
     def sealed(self) -> SealedDefinition | None:
-        """Return the sealed body that the event carries; None for a task that is no person's."""
+        """Return the event's sealed body; None for a task of no person."""
         return None if self.key is None else seal_body(self.task, self.key)
 
 
@@ -96,8 +90,8 @@ class Refusal:
 
 
 def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
-    """Yield the definitions of a file: the one that it is as a whole, where it is one JSON value,
-    or one of each line that is not blank. Raises OSError."""
+    """Yield a file's definitions: the whole if it is one JSON value, else its lines. Raises
+    OSError."""
     beginning = file.read(MOST_BODY + 1)
     if len(beginning) <= MOST_BODY and _is_json(beginning):
         yield RawDefinition("line 1", beginning)
@@ -110,8 +104,7 @@ def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
 
 
 def _read_lines(beginning: IO[bytes], file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file whose beginning was read, which may be a pipe; of a longer line,
-    more than `MOST_BODY` bytes."""
+    """Yield a file's lines after `beginning`, also of a pipe, cut after `MOST_BODY` bytes."""
     while line := beginning.readline() or file.readline(MOST_BODY + 1):
         if not line.endswith(b"\n"):
             line += file.readline(MOST_BODY + 1)
@@ -130,7 +123,7 @@ def _is_json(text: bytes) -> bool:
 
 
 class Additions:
-    """Examines definitions one after the other; what passed is known to those that follow."""
+    """Examines definitions in turn; each one that passed is known to later ones."""
 
     def __init__(
         self,
@@ -141,12 +134,11 @@ class Additions:
         find_body: FindBody = lambda _: None,
         trained_in: str | None = None,
     ) -> None:
-        """`known`: ids of the agent's tasks that jobs draw; `prior`: what they ask for.
-        `trained_in`: name of the environment in which the agent's tasks are played; None where no
-        setting says so."""
+        """`known` are ids of tasks that jobs draw, `prior` their requests. `trained_in` is the
+        environment of the agent's tasks; None if no setting names it."""
         self.keys: dict[str, Key] = {}
-        """Task that is made of a person's session -> the key that seals it. Others with a salt are
-        refused, for they would be written in the open."""
+        """Task of a person's session -> its key. Others with a salt are refused: they would be
+        open."""
         self._open_named, self._trained_in = open_named, trained_in
         self._known = set(known)
         self._prior = list(prior)
@@ -156,7 +148,7 @@ class Additions:
         self._environments: dict[str, Environment] = {}
 
     def examine(self, definitions: Iterable[RawDefinition]) -> Iterator[Addition | Refusal]:
-        """Yield the result of each definition."""
+        """Yield each definition's result."""
         for raw in definitions:
             try:
                 yield self._examine(raw)
@@ -197,7 +189,7 @@ class Additions:
         return Addition(raw.position, task, verdict.passed, is_known=False, key=key)
 
     def _open(self, fields: Mapping[str, Any]) -> Environment:
-        """Return the environment of a definition, which finds bodies of this file too. Raises
+        """Return a definition's environment, which also finds this file's bodies. Raises
         _Refused."""
         name = fields.get("environment")
         if not isinstance(name, str):
@@ -226,15 +218,13 @@ class Additions:
 
 
 class _Refused(CheckFailure):
-    """A definition that fails a check, by name."""
-
     def __init__(self, check: Check, reason: str) -> None:
         super().__init__(reason)
         self.check: Check = check
 
 
 def _parse(raw: RawDefinition) -> tuple[str | None, dict[str, Any]]:
-    """Return the id that a definition names, or None, and its other fields. Raises _Refused."""
+    """Return a definition's id, or None, and its other fields. Raises _Refused."""
     if raw.text is None:
         raise _Refused("schema", f"it is longer than {MOST_BODY:,} bytes; write a shorter task")
     try:
@@ -278,8 +268,8 @@ def _name(environment: Environment, task: TaskDefinition, named: str | None) -> 
 def _find_generated(
     environment: Environment, task: TaskDefinition, named: str | None
 ) -> Iterator[TaskDefinition]:
-    """Yield the tasks of the environment that this one may be: by the id that it names, and by its
-    capability and seed. Raises _Refused where the environment's code fails."""
+    """Yield the generated tasks that this may be, by id, and by capability and seed. Raises
+    _Refused."""
     names = [] if named is None or is_content_id(named) else [named]
     if task.capability in environment.capabilities and is_seed(str(task.seed)):
         names.append(environment.task_id(task.capability, task.seed))

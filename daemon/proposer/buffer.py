@@ -1,18 +1,17 @@
-"""Which tasks a training job draws, and how often: pure.
+"""The tasks that a training job draws, and their shares. Pure.
 
     targeted    tasks written for patterns, one pool per pattern; together p = min(most, step·round)
-    modes       tasks of a mode that has a pool of its own are drawn beside those of their pattern,
-                with the reward of the mode and at most the mode's part of the pattern's share
-    siblings    tasks like the passed ones that ask in the words of failed ones (siblings.py)
+    modes       tasks of a mode with its own pool, beside their pattern's, with the mode's reward
+                and at most the mode's part of the pattern's share
+    siblings    tasks like the passed ones, in the words of failed ones (siblings.py)
     traffic     the tasks of the agent's own traffic
     operator    tasks that an operator added for no pattern; `PoolMix.operator` of all
     replay      written tasks that the policy passes, and those of patterns that fail no more
 
 A pool's share is P(pattern) times the mean of 4ĉ(1−ĉ) over its tasks, with ĉ = (c+1)/(n+2) over a
-task's last rollouts: most where the outcome is open. The mean, not the sum: the quota of a pattern
-follows P as well, and would count it twice. Inside a pool a job draws each task before any again. A
-task with ĉ ≥ .9 over a group of rollouts or more retires. Siblings, traffic, operator and replay
-are replay pools to a job: their share is fixed, and its probe ignores them. Source:
+task's last rollouts: most at open outcomes. A sum would count P twice, since quotas follow it too.
+A job draws each task of a pool before any again. A task with ĉ ≥ .9 over `LEAST` rollouts retires.
+Siblings, traffic, operator and replay have fixed shares, and a job's probe ignores them. Source:
 docs/proposing.md (after SENTINEL, arXiv 2606.12908).
 """
 
@@ -27,38 +26,37 @@ from events.jobs import RewardKind, TaskPool
 from events.learning import OPERATOR
 
 WINDOW: Final = 16
-"""Number of a task's last rollouts that its pass rate is computed from."""
+"""Last rollouts that a task's pass rate counts."""
 RETIRED: Final = 0.9
 LEAST: Final = 8
-"""Fewest rollouts of a task that retires: a group of a job, which draws most tasks once."""
+"""Fewest rollouts of a retired task: a job's group, since a job draws most tasks once."""
 SIBLINGS: Final = "siblings"
 TRAFFIC: Final = "traffic"
 REPLAY: Final = "replay"
 _NAME: Final = 128
-"""Most characters of a pool's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModePool:
-    """The pool that tasks of a mode have beside the other tasks of their pattern."""
+    """Pool of a mode's tasks beside the others of their pattern."""
 
     prefix: str
-    """What its name begins with; the pattern follows."""
+    """Beginning of its name, before the pattern."""
     reward: RewardKind
     most: float
-    """Largest part of what the pattern has, where the pattern has other tasks too."""
+    """Largest part of a pattern that has other tasks too."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolEntry:
-    """A task written for a pattern, with its last rollouts (`WINDOW` at most)."""
+    """A task written for a pattern, with at most its last `WINDOW` rollouts."""
 
     task: str
     pattern: str
     attempts: int = 0
     passes: int = 0
     own_pool: ModePool | None = None
-    """The pool of its mode; None where it is drawn with the other tasks of its pattern."""
+    """Pool of its mode; None: its pattern's pool."""
 
     @property
     def rate(self) -> float:
@@ -67,32 +65,31 @@ class PoolEntry:
 
     @property
     def retires(self) -> bool:
-        """Whether the task is passed so often that nothing is left to learn."""
+        """Return whether nothing is left to learn of it."""
         return self.attempts >= LEAST and self.rate >= RETIRED
 
     @property
     def openness(self) -> float:
-        """Return 4ĉ(1−ĉ): 1 where both outcomes are equally likely."""
+        """Return 4ĉ(1−ĉ): 1 for equally likely outcomes."""
         return 4 * self.rate * (1 - self.rate)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMix:
-    """Shares of targeted and retired tasks in a job."""
+    """Shares of a job's pools."""
 
     step: float = 0.1
-    """Increase of the targeted share per round."""
+    """Growth of the targeted share per round."""
     most: float = 0.5
     replay: float = 0.05
-    """Share of retired tasks, if there are any."""
+    """Share of retired tasks, if any."""
     siblings: float = 0.5
-    """Share of the siblings in what is left for the traffic, if there are any."""
+    """Siblings' share of the traffic's part, if any."""
     operator: float = 0.1
-    """Share of the tasks that an operator added for no pattern, if there are any; all other shares
-    are of what is left."""
+    """Share of an operator's tasks, if any; other shares divide the rest."""
 
     def compute_target_share(self, number: int) -> float:
-        """Return the share of tasks written for patterns in round `number`, counted from 1."""
+        """Return the share of tasks for patterns in round `number`, counted from 1."""
         return min(self.most, self.step * max(1, number))
 
 
@@ -104,12 +101,11 @@ def pools(
     mixing: PoolMix | None = None,
     siblings: Sequence[str] = (),
 ) -> tuple[TaskPool, ...]:
-    """Return the pools of a job; empty if no pattern with a positive priority has a task left, for
-    tasks of an operator alone make no job.
+    """Return a job's pools, whose shares sum to 1; none without a task of a pattern with a positive
+    priority, since an operator's tasks alone make no job.
 
-    `priorities` are those of the last round: the tasks of a pattern without one are replayed.
-    `traffic` are tasks that were not written for a pattern, `siblings` none of these. Shares sum
-    to 1.
+    `priorities` are the last round's; tasks of other patterns are replayed. `traffic` tasks were
+    written for no pattern, and `siblings` are none of these.
     """
     mixing = mixing or PoolMix()
     retired: list[str] = []
@@ -153,9 +149,9 @@ def pools(
 
 
 def _build_target_pools(pattern: str, share: float, entries: Sequence[PoolEntry]) -> list[TaskPool]:
-    """Return the pools of a pattern: of its ordinary tasks, and of each mode with a pool of its
-    own. Where there are both, those of a mode have their part by number, and at most the mode's
-    largest: a few old ones do not crowd out what the directive asks for."""
+    """Return a pattern's pools: of its ordinary tasks, and of each mode with an own pool. Beside
+    ordinary tasks, a mode has its part by number, up to its largest, so a few old tasks do not
+    crowd out the directive's."""
     drawn = tuple(entry.task for entry in entries if entry.own_pool is None)
     by_mode: defaultdict[ModePool, list[str]] = defaultdict(list)
     for entry in entries:

@@ -1,4 +1,4 @@
-"""A written task under examination, with the facts that its checks need.
+"""A written task under examination, with the facts of its checks.
 
 Guarantee: `CandidateFacts` computes each fact once, so ten checks play one episode.
 """
@@ -18,29 +18,26 @@ from events.learning import Mode
 from events.messages import Action, Message
 
 FIRST_HELD_OUT: Final = 1 << 27
-"""First seed reserved for reports, the Proposer and gates: generated tasks from it on are not
-traffic."""
+"""First seed reserved for reports, the Proposer and gates, above traffic's."""
 FIRST_SEED: Final = 1 << 28
 LAST_SEED: Final = (1 << 32) - 1
-"""Last seed of written tasks. Gates use the seeds above, reports' held-out tasks those below
-`FIRST_SEED`."""
+"""Last seed of written tasks. Gates use those above, held-out reports those below `FIRST_SEED`."""
 
 
 def is_evaluation_seed(seed: int | None) -> bool:
-    """Whether a seed is kept for gates or for reports."""
+    """Return whether a seed is kept for gates or reports."""
     return seed is not None and (FIRST_HELD_OUT <= seed < FIRST_SEED or seed > LAST_SEED)
 
 
 MOST_BODY: Final = 256 * 1024
-"""Bytes of one definition that is stored: a record of Kafka takes a megabyte. Ours have 1 to 10
-KB."""
+"""Bytes of a stored definition; a record of Kafka takes a megabyte. Ours have 1 to 10 KB."""
 
 _REASON: Final = "Reason for call: "
 _PART: Final = re.compile(r"\n(?:Known info|Unknown info|Task instructions|Persona): ")
-"""Matches the start of a scenario in words and of each of its further parts (envs/task.py)."""
+"""Start of a scenario in words, and of its further parts (envs/task.py)."""
 
 Sampler = Callable[[TaskDefinition], int]
-"""Function that returns how many of 8 rollouts of the current policy pass a task."""
+"""Returns how many of 8 rollouts of the current policy pass a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,58 +54,55 @@ class Candidate:
 
     task: TaskDefinition
     mode: Mode | None
-    """None for one that an operator wrote."""
+    """None for an operator's."""
     source: TaskDefinition | None
-    """The failed task that it follows, or the task that a lesson's conversation is of; None for one
-    that follows none."""
+    """Failed task that it follows, or the task of a lesson's conversation, if any."""
     drawn: str | None = None
-    """Of one by a plan: id of the generated task whose first state it begins in."""
+    """Generated task whose first state a planned one begins in."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriorTask:
-    """A task that is in the buffer already."""
+    """A task in the buffer."""
 
     signature: str | None
     request: str
-    """The user's reason for calling."""
     prefix: tuple[Message, ...] = ()
-    """The conversation that it begins after: begun elsewhere, the same request is another task."""
+    """Conversation before it: with another, the same request is another task."""
 
     @classmethod
     def of(cls, task: TaskDefinition) -> "PriorTask":
-        """Build it from a task definition."""
+        """Build it from a definition."""
         return cls(task.signature, task.scenario.reason_for_call, task.prefix)
 
     @classmethod
     def from_record(cls, gold: Sequence[Action] | None, instruction: str | None) -> "PriorTask":
-        """Build it from a task's record, which has no prefix; of the instruction, only the first
-        part is used."""
+        """Build it from a record without a prefix, and only the first part of the instruction."""
         request = _PART.split(instruction or "")[0].removeprefix(_REASON)
         return cls(None if gold is None else signature(gold), request)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Tasks and seeds reserved for evaluation: none of them may be trained on."""
+    """Tasks and seeds of evaluation, on which nothing is trained."""
 
     seeds: range = range(FIRST_SEED, LAST_SEED + 1)
-    """Seeds that a newly written task may have; all others are reserved for other uses."""
+    """Seeds of written tasks; others have other uses."""
     signatures: frozenset[str] = frozenset()
     definitions: frozenset[str] = frozenset()
-    """Digests of whole task definitions."""
+    """Digests of whole definitions."""
 
 
 class CheckFailure(KintsugiError):
-    """A written task fails a check; the text says why."""
+    """A written task fails a check, with the reason."""
 
 
 class CannotSample(KintsugiError):
-    """The pass rate of the current policy cannot be measured, through no fault of the task."""
+    """The current policy's pass rate cannot be measured; the task is not at fault."""
 
 
 class CandidateFacts(TaskFacts):
-    """A candidate and the facts that its checks found, each computed once."""
+    """A candidate with its checks' facts."""
 
     def __init__(
         self,
@@ -119,7 +113,7 @@ class CandidateFacts(TaskFacts):
         sampler: Sampler | None = None,
         hard: bool = True,
     ) -> None:
-        """`hard`: whether a task that the current policy never passes may be accepted."""
+        """`hard` tells whether a task that the current policy never passes may be accepted."""
         super().__init__(environment, candidate.task)
         self.candidate = candidate
         self.known = known
@@ -129,7 +123,7 @@ class CandidateFacts(TaskFacts):
 
     @cached_property
     def oracle(self) -> Episode:
-        """Return the whole episode of the oracle with the scripted user."""
+        """Return the oracle's episode with the scripted user."""
         task = self.task
         episode = Episode(self.environment, task)
         return play(episode, self.environment.oracle(task), self.environment.user(task))

@@ -1,4 +1,4 @@
-"""Wire the checks of written tasks with the methods: what a task of a method must pass besides."""
+"""Wire the Proposer with the methods' checks of their own tasks."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -10,14 +10,14 @@ from events.learning import Check
 
 
 def find_test_source(task: TaskDefinition) -> str | None:
-    """Return why a task that is made of another one is kept for tests; None where it is not."""
+    """Return why a task made of another is kept for tests, if it is."""
     if task.lesson is None or find_split(task.source) != "test":
         return None
     return f"the lessons of {task.source} are kept for tests"
 
 
 def _check_lesson(examined: CandidateFacts) -> str | None:
-    """Check V11; None for a task without a lesson. Raises CheckFailure."""
+    """Check V11; None without a lesson. Raises CheckFailure."""
     if examined.task.lesson is None:
         return None
     try:
@@ -30,5 +30,4 @@ def _check_lesson(examined: CandidateFacts) -> str | None:
 METHOD_CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str | None]]] = {
     "lesson": _check_lesson
 }
-"""Checks in order, as those of verification.py; each returns None for a task that is not its
-method's."""
+"""Checks in order, as those of verification.py; each returns None for other tasks."""

@@ -1,19 +1,10 @@
 """Measure the current policy on a written task before it is accepted (check V8).
 
-    prober = Prober(app, environment, probed)
-    prober(task)        how many of 8 rollouts pass
-
-The rollouts of one task are played together on a serving engine and recorded under a purpose of
-their own: no pattern and no live guard counts them, and the buffer reads the task's rate from them.
-
-A model may play the user: one behind an endpoint, or an adapter that the same engine serves under
-its name; and the environment's own may err (`users_err`). A rollout whose user erred counts for
-nothing, and is played again with another seed.
-
-Guarantee: a rollout's id follows from cycle, policy, task, trial and the model that plays the user,
-so the rollouts of a leader that was killed are read from the tables and not played again, and none
-that another user had. Not covered: engines that are not
-reached over HTTP.
+The rollouts are played together on a serving engine and recorded under a purpose of their own,
+which only the buffer's rates read. A model (an endpoint, or an adapter of the same engine) may play
+the user. A rollout whose user erred is played again with another seed. Guarantee: a rollout's id
+follows from cycle, policy, task, trial and the user's model, so a restarted leader reads it from
+the tables. Not covered: engines without HTTP.
 """
 
 import asyncio
@@ -55,9 +46,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 3
-"""Attempts at one answer; then the next tick of the scheduler tries again."""
+"""Attempts at an answer; then the next tick tries again."""
 _TRIES: Final = 3
-"""How often a rollout is played whose user, a model, erred."""
+"""Tries of a rollout whose user, a model, erred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +56,36 @@ class Engine:
     """The engine that serves a policy."""
 
     url: str
-    """Base URL of the engine; ends in /v1."""
+    """Base URL; ends in /v1."""
     api_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """The policy to probe, the engine that serves it, and the cycle."""
+    """A policy to probe, its engine, and the cycle."""
 
     cycle: str
     alias: str
     base: str
     policy: str
-    """Name of the policy at the engine."""
+    """Its name at the engine."""
     engine: Engine
     sampling: Sampling
     user: ModelUser | None = None
-    """Who plays the users; None: the environment's own."""
+    """Player of the users; None: the environment's own."""
 
 
 class ProbeBudget:
-    """What the probes of a cycle may cost where a model behind an endpoint plays the users."""
+    """Limits of a cycle's probes with a user behind an endpoint."""
 
     def __init__(self, tokens: int, minutes: float) -> None:
-        """`tokens`: that the model reads and writes; `minutes`: that the probes take."""
+        """`tokens` of the user's model, and `minutes` of the probes."""
         self.meter = TokenMeter(tokens)
         self._minutes = minutes
         self._seconds = minutes * 60
 
     async def play(self, rollouts: Awaitable[T]) -> T:
-        """Return what rollouts come to, within the time that is left. Raises UserBudgetSpent."""
+        """Return the rollouts' result within the time left. Raises UserBudgetSpent."""
         begin = time.monotonic()
         limit = asyncio.timeout(self._seconds)
         try:
@@ -112,7 +103,7 @@ class ProbeBudget:
 
 
 class Prober:
-    """Plays written tasks with the policy that serves now."""
+    """Plays written tasks with the serving policy."""
 
     def __init__(
         self,
@@ -124,9 +115,8 @@ class Prober:
         record: bool = True,
         budget: ProbeBudget | None = None,
     ) -> None:
-        """`stopping`: whether the process was told to stop; then no rollout is begun. `record`:
-        whether the rollouts are appended to the log. `budget`: of a model behind an endpoint that
-        plays the users; None: no limit."""
+        """`stopping`: no rollout begins once it is true. `record`: append the rollouts to the log.
+        `budget`: of a user behind an endpoint; None: no limit."""
         self._app, self._environment, self._probed = app, environment, probed
         self._stopping, self._recording = stopping, record
         is_metered = isinstance(probed.user, EndpointUser)
@@ -135,7 +125,7 @@ class Prober:
 
     def __call__(self, task: TaskDefinition) -> int:
         """Return how many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure, and
-        CheckFailure where the user erred in each try of one, or its tokens or minutes are spent."""
+        CheckFailure if the user erred in each try or its budget is spent."""
         from consumers.database import DatabaseUnavailable
 
         try:
@@ -182,17 +172,16 @@ class Prober:
 
     @property
     def _erring(self) -> str | None:
-        """Name the player of the users where they may err; None where they cannot."""
+        """Return the name of the users' player if the users may err, else None."""
         user = self._probed.user
         return name_fallible_user(self._environment, None if user is None else user.simulator)
 
     async def _play_in_time(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
-        """Play as `_play`, as long as the budget allows. Raises UserBudgetSpent."""
+        """Play as `_play` within the budget. Raises UserBudgetSpent."""
         playing = self._play(task, trials)
         return await (playing if self._budget is None else self._budget.play(playing))
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
-        """Play these trials of a task, and record each as soon as it ends."""
         probed = self._probed
         results: list[Attempt] = []
         try:
@@ -231,7 +220,7 @@ class Prober:
         return results
 
     async def _prepare_user(self, stack: AsyncExitStack) -> Callable[[TaskDefinition, int], Player]:
-        """Return what makes the user of an episode. Raises EndpointRefusal, EndpointUnavailable."""
+        """Return a factory of an episode's user. Raises EndpointRefusal, EndpointUnavailable."""
         environment, user, engine = self._environment, self._probed.user, self._probed.engine
         if user is None:
             return make_environment_user(environment)
@@ -271,7 +260,7 @@ class Prober:
         )
 
     def _record(self, attempts: Sequence[Attempt]) -> None:
-        """Append the attempts that have a verdict to the log."""
+        """Append the attempts with a verdict."""
         probed = self._probed
         simulator = None if probed.user is None else probed.user.simulator
         provenance = Provenance(probed.alias, probed.base, probed.policy, "probe", simulator)

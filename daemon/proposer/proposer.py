@@ -1,20 +1,15 @@
 """Write candidates by modes until a directive's quotas are full.
 
-    inherit   the failed task itself in other words: same calls, same first state, same criteria
-    explore   a fresh task like it: the environment draws a new state and a new trajectory, and
-              writes the request from them
+    inherit   the failed task in other words: same calls, same first state, same criteria
+    explore   a fresh task like it, with a new state, trajectory and request
 
-A method may write tasks of a mode of its own (task_writer.py). The directive says how many places
-of a quota that mode gets, and they come first. Places that they leave, by lack of drafts too, are
-for the two modes above. Places that are full before (`ProposalRequest.full`) are left out.
+A method may write tasks of a mode of its own (task_writer.py), in the first places of a quota, as
+many as the directive names; the modes above fill the rest. The followed tasks are those of the
+failed rollouts that the directive names; the environment's label of a kind is never used.
 
-The followed tasks are those of the failed rollouts that the directive names for a pattern; the
-environment's label of a kind of task is never used.
-
-Guarantee: everything is drawn from the cycle's id (and the round of its job), the pattern, the
-place in its quota and the try, so a redo writes the same tasks under the same event ids (where V8
-samples the policy, as far as the samples agree). At most three tries a place. Not covered:
-appending (the cycle).
+Guarantee: everything is drawn from the cycle's id (and its job's round), the pattern, the place and
+the try, so a redo writes the same tasks under the same event ids (where V8 samples the policy, as
+far as the samples agree). Not covered: appending (the cycle).
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -45,9 +40,8 @@ from events.rollouts import clip_reason
 TRIES: Final = 3
 """Most tries for one place of a quota."""
 MOST_HARD: Final = 0.3
-"""Largest share of a quota that the current policy may never pass."""
+"""Largest share of a quota for tasks that the current policy never passes."""
 _PHRASINGS: Final = 1 << 16
-"""Number of seeds for rephrasings."""
 _NOTHING_TO_FOLLOW: Final = (
     "none of the failures that show this pattern is of a task that the environment knows, so there "
     "is none to follow"
@@ -59,7 +53,7 @@ _OF_PERSON: Final = "it is made of a person's session, so the reason is not reco
 
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
-    """The quotas to fill, and what the checks compare candidates with."""
+    """Quotas to fill, and the context of their checks."""
 
     cycle: str
     alias: str
@@ -68,24 +62,22 @@ class ProposalRequest:
     sources: Mapping[str, Sequence[Source]]
     """Pattern -> failed rollouts that show it."""
     known: Sequence[PriorTask] = ()
-    """Tasks that are in the buffer."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     explore: float = 0.75
-    """Share of the places of a quota that are filled with fresh tasks from the first try."""
+    """Share of a quota's places that explore from the first try."""
     sampler: Sampler | None = None
     job_round: JobRound | None = None
-    """The round of the cycle's job that asks; None for the cycle itself."""
+    """Round of the cycle's job that asks; None: the cycle itself."""
     writers: Sequence[TaskWriter] = ()
-    """The writers of the methods' tasks, in the order in which they are asked. A mode without a
-    writer gets no task, whatever the directive asks for."""
+    """Writers of the methods' tasks, in order. A mode without a writer gets no task."""
     bodies: MutableMapping[str, str] = field(default_factory=dict)
-    """Task by content -> the text of its body: where the environment finds what is written now."""
+    """Task by content -> its body's text, from which the environment reads new tasks."""
     full: Mapping[str, int] = field(default_factory=dict)
-    """Pattern -> places of its quota that are full already."""
+    """Pattern -> full places of its quota."""
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """What everything is drawn from."""
+        """Return the parts of the seeds."""
         name = self.job_round
         return (self.cycle,) if name is None else (self.cycle, name.job, str(name.number))
 
@@ -95,8 +87,8 @@ class Proposal:
     """An event to append."""
 
     id: str
-    """derive_id("proposal", cycle, pattern, place, try); of a round of a job, its id and number
-    follow the cycle."""
+    """derive_id("proposal", cycle, pattern, place, try); in a round with its job's id and
+    number."""
     data: TaskProposed | TaskRejected
 
 
@@ -105,8 +97,7 @@ def propose(
     wanted: ProposalRequest,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Proposal]:
-    """Yield proposals for the quotas, one after the other; `progress` is told of each place that is
-    full. Raises CannotSample."""
+    """Yield proposals for the quotas; call `progress` at each full place. Raises CannotSample."""
     known = list(wanted.known)
     for quota in wanted.directive.quotas:
         sources = wanted.sources.get(quota.pattern, ())
@@ -119,8 +110,7 @@ def propose(
 
 
 class ClientPlaces:
-    """Count the places of a quota that are left for each key. A quota without parts tells no keys
-    apart, so that its places may follow any of its failures."""
+    """Places of a quota left for each key. Without parts, places may follow any of its failures."""
 
     def __init__(self, quota: Quota) -> None:
         self._left = [part.tasks for part in quota.clients]
@@ -131,7 +121,7 @@ class ClientPlaces:
         }
 
     def has_place(self, rollout: str) -> bool:
-        """Tell whether the key of this failure has a place left."""
+        """Return whether this failure's key has a place left."""
         return not self._left or self._left[self._part[rollout]] > 0
 
     def take(self, rollout: str) -> None:
@@ -140,15 +130,11 @@ class ClientPlaces:
             self._left[self._part[rollout]] -= 1
 
     def select(self, sources: Sequence[Source]) -> Sequence[Source]:
-        """Return the failures that the next place may follow: those of keys with a place left. All
-        are returned where the environment knows no task of those keys' failures."""
+        """Return the failures whose keys have a place left; all if none of their tasks is known."""
         return [source for source in sources if self.has_place(source.rollout)] or sources
 
 
 class _QuotaWriter:
-    """Fills one quota: with tasks of methods as far as its directive asks for some, then with
-    others."""
-
     def __init__(
         self,
         environment: Environment,
@@ -161,13 +147,11 @@ class _QuotaWriter:
         self._environment, self._wanted, self._quota = environment, wanted, quota
         self._sources, self._known, self._progress = sources, known, progress
         self._hard = 0
-        """Tasks that may still be accepted although the current policy never passes them."""
+        """Tasks that may still be accepted though the policy never passes them."""
         self._full = wanted.full.get(quota.pattern, 0)
-        """Places that are full."""
         self._places = ClientPlaces(quota)
 
     def write(self) -> Iterator[Proposal]:
-        """Yield the proposals."""
         for writer in self._wanted.writers:
             modes = self._quota.modes
             count = sum(choice.tasks for choice in modes if choice.mode == writer.mode)
@@ -187,8 +171,7 @@ class _QuotaWriter:
             self._places.take(written.rollout)
 
     def _write_mode(self, writer: TaskWriter, count: int) -> Iterator[Proposal]:
-        """Yield the proposals of a method's tasks, until there are `count`; what is missing then is
-        left to ordinary tasks."""
+        """Yield a method's proposals until `count` passed; ordinary tasks fill the rest."""
         wanted, quota = self._wanted, self._quota
         self._hard = int(MOST_HARD * count)
         places = min(self._full + count, quota.tasks)
@@ -213,7 +196,7 @@ class _QuotaWriter:
                 self._places.take(written.rollout)
 
     def _examine(self, candidate: Candidate) -> Verdict:
-        """Check a candidate; one that passes fills a place and is known to those that follow."""
+        """Check a candidate; one that passes fills a place and is known to later checks."""
         examined = CandidateFacts(
             self._environment,
             candidate,
@@ -233,18 +216,14 @@ class _QuotaWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A candidate for a quota."""
-
     candidate: Candidate
     rollout: str
-    """The failed rollout that it follows."""
+    """Failed rollout that it follows."""
     event: str
-    """Id of the event that records it."""
     key: Key | None = None
-    """Key that seals a task which is made of a person's session."""
+    """Key that seals a task made of a person's session."""
 
     def proposal(self, wanted: ProposalRequest, quota: Quota, verdict: Verdict) -> Proposal:
-        """Return the proposal that records the verdict."""
         task, mode = self.candidate.task, self.candidate.mode
         if verdict.failed is None:
             return Proposal(
@@ -291,8 +270,7 @@ def _write_draft(
     place: int,
     number: int,
 ) -> _Draft:
-    """Return the candidate of one try. The last try is never a rephrasing: there may be no more of
-    them."""
+    """Return the candidate of one try; the last never rephrases, since rephrasings may run out."""
     share = _share(wanted, quota.pattern)
     chance = Random(f"propose {' '.join(wanted.origin)} {quota.pattern} {place} {number}")
     source = chance.choice(sources)
@@ -309,7 +287,7 @@ def _write_draft(
 
 
 def _share(wanted: ProposalRequest, pattern: str) -> float:
-    """Return the share of the places that explore from the start: a mode that mostly failed in the
+    """Return the share of places that explore from the start. A mode that mostly failed in the
     previous cycle is not begun with, unless both did."""
     bad = {
         entry.mode
@@ -322,7 +300,7 @@ def _share(wanted: ProposalRequest, pattern: str) -> float:
 
 
 def _explores(place: int, share: float) -> bool:
-    """Whether this place is one of the exploring share; any run of places keeps the share."""
+    """Return whether this place explores; any run of places keeps the share."""
     return int((place + 1) * share) > int(place * share)
 
 
@@ -334,7 +312,6 @@ def _reject_pattern(
     reason: str = _NOTHING_TO_FOLLOW,
     event: str | None = None,
 ) -> Proposal:
-    """Return the rejection of a pattern for which nothing can be written by a mode."""
     return Proposal(
         event or _event_id(wanted, quota, 0, 0),
         TaskRejected(

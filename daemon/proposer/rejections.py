@@ -1,9 +1,4 @@
-"""What a cycle says of the tasks of the buffer that cannot be played, and of those that it wrote.
-
-list_new_entries(new, written, ...)     the new tasks, as pools know them
-reject_bodies(...)                      the rejections of tasks by content that cannot be played
-describe_rejections(decisions)          why no task was left, in words
-"""
+"""A cycle's statements on unplayable tasks of the buffer, and on its own rejections."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -22,7 +17,7 @@ if TYPE_CHECKING:
 def list_new_entries(
     new: Sequence[TaskProposed], written: Sequence[PoolEntry], writers: Sequence[TaskWriter]
 ) -> list[PoolEntry]:
-    """Return the new tasks as the pools know them, without those that were written before."""
+    """Return the new tasks as pool entries, without those written before."""
     before = {entry.task for entry in written}
     own_pools = {str(writer.mode): writer.pool for writer in writers}
     return [
@@ -39,9 +34,8 @@ def reject_bodies(
     reasons: Mapping[str, str],
     sealed: Collection[str],
 ) -> dict[str, Decision]:
-    """Return the rejections of the tasks by content whose bodies cannot be played; id of event ->
-    rejection. A task of another environment, which the agent had before, is only left out, and so
-    is a sealed one: its key may be where the role `work` runs."""
+    """Return the rejections of unplayable tasks by content (id of event -> rejection). Tasks of the
+    agent's former environment, and sealed ones, whose key may be elsewhere, are only left out."""
     return {
         derive_id("task rejected", cycle.cycle, entry.task): TaskRejected(
             cycle=cycle.cycle,
@@ -60,7 +54,7 @@ def reject_bodies(
 
 
 def describe_rejections(decisions: Sequence[Decision]) -> str:
-    """Return why a cycle has no task; without the tasks of the buffer that it rejected."""
+    """Return why a cycle has no task, without the buffer's rejected tasks."""
     rejected = [data for data in decisions if isinstance(data, TaskRejected) and data.task is None]
     reasons = dict.fromkeys(f"{rejection.check}: {rejection.reason}" for rejection in rejected)
     return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]

@@ -1,20 +1,9 @@
-"""Replay of siblings: tasks like the passed ones that training on failures damages first.
+"""Siblings: tasks like the passed ones that training on failures damages first.
 
-    find_siblings(failed, passed)               passed task -> its weight
-    find_regressions(differences)               task -> its weight
-    draw_siblings(environment, near, 96, seed)  ids of fresh tasks like them
-
-What is damaged is seen in the gate, and before it is known it is guessed from the words:
-
-- A sibling of a failed task is one of another generator with nearly the same request, and often
-  with another answer. For each failed task these are the `NEIGHBOURS` passed ones with the most
-  common words, among all of them and among those with other gold writes. Likeness is the share of
-  the words of both openings that both have (Jaccard). A failed task's weight is divided by its
-  siblings.
-- Regressions are the tasks on whose generators the last candidate passed less than the incumbent,
-  on the whole of the tasks that both played for its gate.
-
-Each of the two has half of the weight where there are both. Labels of the environment are not read.
+A failed task's siblings are the `NEIGHBOURS` passed tasks nearest in words (Jaccard index of the
+openings) among all, and among those with other gold writes; they share its weight. Regressions are
+the tasks on whose generators the last candidate passed less than the incumbent in its gate. Each of
+the two has half of the weight. Labels of the environment are not read.
 """
 
 import re
@@ -30,24 +19,24 @@ from envs.environment import Environment
 from envs.task import TaskDefinition
 
 NEIGHBOURS: Final = 3
-"""Passed tasks that are taken for each failed one, and as many that have other gold writes."""
+"""Passed tasks for each failed one, and as many with other gold writes."""
 _WORD: Final = re.compile(r"\w+(?:'\w+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a customer says first, and what a perfect agent writes for it."""
+    """A customer's opening, and a perfect agent's writes."""
 
     task: str
     generator: str
-    """What drew the task; the task itself where its id names none."""
+    """Generator of the task; the task itself if its id names none."""
     words: frozenset[str]
     writes: tuple[str, ...]
-    """Tools of the gold writes, in their order."""
+    """Tools of the gold writes, in order."""
 
     @classmethod
     def of(cls, task: TaskDefinition, writes: Collection[str]) -> Self:
-        """The request of a task; `writes` are the environment's tools that change the state."""
+        """Build it from a task; `writes` are the environment's writing tools."""
         opening = task.script.opening if task.script else task.scenario.reason_for_call
         gold = task.criteria.gold_actions or ()
         return cls(
@@ -58,12 +47,12 @@ class Request:
         )
 
     def compute_likeness(self, other: "Request") -> float:
-        """Return the share of the words of both that both have, from 0 to 1."""
+        """Return the Jaccard index of the words."""
         return len(self.words & other.words) / max(1, len(self.words | other.words))
 
 
 def find_siblings(failed: Mapping[Request, float], passed: Sequence[Request]) -> dict[str, float]:
-    """Return passed task -> its weight, the sum of what failed ones (task -> weight) give it."""
+    """Return passed task -> the sum of its parts of the failed ones' weights."""
     weights: dict[str, float] = {}
     for request, weight in failed.items():
         others = [other for other in passed if other.generator != request.generator]
@@ -75,10 +64,9 @@ def find_siblings(failed: Mapping[Request, float], passed: Sequence[Request]) ->
 
 
 def find_regressions(differences: Mapping[str, float]) -> dict[str, float]:
-    """Return task -> its weight, given the gain on each task (negative: a loss). The weights of a
-    generator are its loss on all its tasks, shared by those on which it lost; those of generators
-    that gained on the whole are left out, for a kind that is passed now and then is lost now and
-    then."""
+    """Return task -> weight, from each task's gain (negative: a loss). A generator's total loss is
+    shared by its lost tasks; generators without a total loss are left out, since chance also loses
+    tasks."""
     by_generator: dict[str, dict[str, float]] = {}
     for task, gain in differences.items():
         by_generator.setdefault(find_kind(task) or task, {})[task] = gain
@@ -94,9 +82,8 @@ def find_regressions(differences: Mapping[str, float]) -> dict[str, float]:
 def draw_siblings(
     environment: Environment, groups: Iterable[Mapping[str, float]], count: int, seed: str
 ) -> tuple[str, ...]:
-    """Return the ids of at most `count` tasks like those of the groups, each group equally often
-    and its tasks in proportion to their weights; what has nothing like it is there itself. Raises
-    UnknownTask."""
+    """Return at most `count` tasks like the groups', each group equally often, by weights; a task
+    without others like it stands for itself. Raises UnknownTask."""
     near: dict[str, float] = {}
     for weights in groups:
         whole = sum(weights.values())
@@ -114,7 +101,7 @@ def draw_siblings(
 
 
 def _select_nearest(request: Request, others: Sequence[Request]) -> list[Request]:
-    """Of equally near ones the first by id."""
+    """Break ties by id."""
     return nsmallest(
         NEIGHBOURS, others, key=lambda other: (-request.compute_likeness(other), other.task)
     )

@@ -1,4 +1,4 @@
-"""What the Proposer reads from the tables: rollouts to follow, and existing tasks."""
+"""The Proposer's readings of the tables: rollouts to follow, and existing tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,23 +19,22 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _MOST_PASSED: Final = 4096
-"""Passed tasks among which siblings are looked for."""
+"""Most passed tasks that are searched for siblings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The tasks of an agent's own traffic in a round that a job may draw."""
+    """Tasks of an agent's own traffic in a round that a job may draw."""
 
     tasks: Sequence[str]
-    """Their ids."""
     passed: Sequence[Request]
-    """The first `_MOST_PASSED` of those whose rollouts of the round all passed."""
+    """The first `_MOST_PASSED` of those whose rollouts all passed."""
 
 
 def sources(
     connection: "Connection", environment: Environment, directive: Directive
 ) -> dict[str, list[Source]]:
-    """Return pattern -> examples of its quota whose task the environment knows."""
+    """Return pattern -> its quota's examples with known tasks."""
     rollouts = [rollout for quota in directive.quotas for rollout in quota.examples]
     tasks = tasks_of(connection, rollouts)
     by_pattern: dict[str, list[Source]] = {}
@@ -62,11 +61,10 @@ def read_pool_entries(
     repairs: Mapping[str, ModePool] | None = None,
     sealed: bool = False,
 ) -> list[PoolEntry]:
-    """Return the tasks written for this agent that are neither retired nor rejected, with their
-    last rollouts on this base: a task outlives the base that it was written on. `repairs`: task ->
-    its own pool, where repairs are practised. None: those that cycles wrote by the mode `repair`
-    are left out, and those that an operator added are tasks like others. `sealed`: whether jobs can
-    open those of persons."""
+    """Return this agent's active written tasks with their last rollouts on this base; a task
+    outlives its base. `repairs`: task -> its own pool; None: tasks that cycles wrote by the mode
+    `repair` are left out, and an operator's are like others. `sealed`: jobs can open persons'
+    tasks."""
     left_out = set(learning.read_inactive_tasks(connection, alias))
     if not sealed:
         left_out |= learning.read_sealed_tasks(connection, alias).keys()
@@ -88,9 +86,8 @@ def read_pool_entries(
 def read_traffic(
     connection: "Connection", environment: Environment, alias: str, base: str, number: int
 ) -> Traffic:
-    """Return the tasks of the agent's own traffic in a round: generated tasks of this environment
-    that were not written for a pattern, that nobody retired, and whose seed is not reserved for
-    reports and gates."""
+    """Return a round's own traffic: generated tasks of this environment that were not written for a
+    pattern, are not retired, and have no seed of reports and gates."""
     written = learning.patterns_of(connection, alias)
     inactive = learning.read_inactive_tasks(connection, alias)
     ids: list[str] = []
@@ -115,9 +112,8 @@ def find_traffic_siblings(
     followed: Mapping[str, Sequence[Source]],
     traffic: Traffic,
 ) -> dict[str, float]:
-    """Return the passed tasks of the traffic that ask in nearly the words of the failed ones that
-    a directive follows, with their weights (see siblings.py). The failed tasks of a pattern have
-    the weight of its quota together."""
+    """Return the traffic's passed tasks near the failed ones of a directive, with their weights
+    (siblings.py). A pattern's failed tasks share the weight of its quota."""
     failed: dict[Request, float] = {}
     for quota in directive.quotas:
         examples = followed.get(quota.pattern, ())
@@ -128,7 +124,7 @@ def find_traffic_siblings(
 
 
 def find_unplayable(environment: Environment, tasks: Sequence[str]) -> dict[str, str]:
-    """Return task -> why this environment does not know it, of the tasks by content among these."""
+    """Return task by content -> why this environment does not know it."""
     reasons = {}
     for task in filter(is_content_id, tasks):
         try:
@@ -139,8 +135,7 @@ def find_unplayable(environment: Environment, tasks: Sequence[str]) -> dict[str,
 
 
 def filter_known(environment: Environment, tasks: Sequence[str]) -> list[str]:
-    """Return those of the tasks that this environment makes: a task of another one, or of a
-    benchmark that is not there, cannot be written again here."""
+    """Return the tasks that this environment makes; others cannot be written again here."""
     known = []
     for name in tasks:
         try:
@@ -154,9 +149,9 @@ def filter_known(environment: Environment, tasks: Sequence[str]) -> list[str]:
 def read_prior_tasks(
     connection: "Connection", alias: str, base: str, cycle: str
 ) -> list[PriorTask]:
-    """Return the tasks written for this agent before this cycle: the cycle's own tasks must not
-    keep a redo from writing the same. Tasks by content have their prefix, for a lesson that another
-    rollout gave is the same lesson; a person's is told by its id alone, which is the same again."""
+    """Return this agent's tasks of earlier cycles; the cycle's own must not keep a redo from
+    writing them. Tasks by content have their prefix, to recognize the lesson of another rollout; a
+    person's have only the id, which repeats."""
     prior: list[PriorTask] = []
     by_content: list[Task] = []
     for row in learning.tasks_of(connection, alias):

@@ -1,12 +1,5 @@
-"""Add tasks to the buffer of an agent, retire and replace one, as events of an operator.
-
-    TaskWriter(app, act, target).append(additions)    TaskProposed, with its body, or that sealed
-    retire_task(app, act, alias, task)                TaskRetired
-    replace_task(app, act, action, target, addition, task)    TaskProposed and TaskRetired
-
-Each follows from one `OperatorActed`. What `append` was given is durable when it returns, so that
-after a kill the same command adds what is left.
-"""
+"""Add, retire and replace tasks of an agent's buffer, as events of one `OperatorActed`. Appended
+tasks are durable at return, so after a kill the same command adds the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,29 +15,29 @@ if TYPE_CHECKING:
 
 ADD: Final = "tasks add"
 RETIRE: Final = "tasks retire"
-"""Actions of a person; each names the `alias`, the second the `task` too."""
+"""A person's actions; each names the `alias`, the second the `task` too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The agent, base model and pattern that tasks are added for."""
+    """Agent, base and pattern of added tasks."""
 
     alias: str
     base: str
     pattern: str | None
-    """The failure pattern that they stress; None for none."""
+    """Failure pattern that they stress, if any."""
 
 
 class TaskWriter:
-    """Appends tasks as proposals; all of them follow from one act of an operator."""
+    """Appends tasks as proposals of one act."""
 
     def __init__(self, app: "App", act: Act, target: Target) -> None:
         self._decisions, self._act, self._target = Decisions(app), act, target
         self._cause: str | None = None
 
     def append(self, additions: Sequence[Addition]) -> None:
-        """Append the proposals of the tasks that are not known, all or none, and see them in the
-        tables. Raises LogError, DatabaseUnavailable."""
+        """Append unknown tasks, all or none, up to the tables. Raises LogError,
+        DatabaseUnavailable."""
         new = [item for item in additions if not item.is_known]
         if not new:
             return
@@ -74,9 +67,9 @@ def _propose(item: Addition, act: Act, target: Target) -> TaskProposed:
 def replace_task(
     app: "App", act: Act, action: str, target: Target, addition: Addition, replaced: str | None
 ) -> None:
-    """Append the proposal of a task, unless it is known, and the retirement of the one that it
-    replaces, unless that is None: both or neither, also after a kill; and see them in the tables.
-    `action` names what the operator did. Raises LogError, DatabaseUnavailable."""
+    """Append an unknown task's proposal, and the retirement of `replaced` if not None: both or
+    neither, up to the tables. `action` names the operator's command. Raises LogError,
+    DatabaseUnavailable."""
     if addition.is_known and replaced is None:
         return
     decisions = Decisions(app)
@@ -93,8 +86,7 @@ def replace_task(
 
 
 def retire_task(app: "App", act: Act, alias: str, task: str) -> str:
-    """Append the retirement of a task, and see it in the tables; return the id of the act. Raises
-    LogError, DatabaseUnavailable."""
+    """Retire a task, up to the tables; return the act. Raises LogError, DatabaseUnavailable."""
     decisions = Decisions(app)
     cause = decisions.act(act, RETIRE, {"alias": alias, "task": task})
     decisions.take(TaskRetired(alias=alias, task=task, reason=act.reason), "retired", cause)

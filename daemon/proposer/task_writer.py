@@ -1,8 +1,5 @@
-"""A method's writer of tasks, which the Proposer asks for drafts of one mode (proposer.py).
-
-A directive says how many places of a quota each mode gets. The Proposer asks the writer of the mode
-for drafts, checks each, and records it; the writer only makes them.
-"""
+"""A method's writer of tasks of one mode; the Proposer asks it for drafts (proposer.py), then
+checks and records them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,9 +19,9 @@ class Draft:
     task: TaskDefinition
     """Under its id by content."""
     source: Source
-    """The task that it is of or like, and the failed rollout that it follows."""
+    """The task that it is of or like, and its failed rollout."""
     key: Key | None = None
-    """Key of the person of whose rollout it is made; None for one that is no person's."""
+    """Key of the person of its rollout, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class Drafts:
 
     tasks: tuple[Draft, ...]
     trouble: str
-    """Why there is none; empty where there are some."""
+    """Reason for an empty result, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +38,11 @@ class TaskWriter:
     """The writer of the tasks of a mode."""
 
     name: str
-    """Part of the id of an event that rejects a pattern; it never changes."""
+    """Part of the id of a pattern's rejection; it never changes."""
     mode: Mode
     check: Check
-    """The check that a pattern fails for which nothing can be written."""
+    """Check that a pattern without drafts fails."""
     pool: ModePool
-    """The pool that its tasks are drawn from."""
     draft: Callable[[Environment, str, Sequence[Source], int, str], Drafts]
-    """Takes an environment, a pattern, the sources of its failed rollouts (at least one), the most
-    drafts, and a seed. Returns the drafts. Equal arguments give equal drafts."""
+    """Takes an environment, a pattern, its sources (at least one), the most drafts, and a seed.
+    Equal arguments give equal drafts."""

@@ -1,24 +1,20 @@
-"""Ten checks that a written task must pass before training, the cheapest first, and those that a
-method adds for its own (methods.py); the last plays rollouts.
+"""Ten checks, and those of methods (methods.py), that a written task must pass before training.
 
     V1   schema          the definition is whole, and its id gives it again
-    V2   gold            the gold actions repeat without an error, and change what they say
-    V3   provenance      what a write needs was said, or can be looked up from what was said
+    V2   gold            the gold actions repeat without an error and have their effects
+    V3   provenance      a write's values were said, or can be looked up from something said
     V4   leak            the request names no tool and no id that a user cannot know
-    V5   outputs         what must be said is what a tool answers, or what the policy dictates
+    V5   outputs         required words come from a tool's answer or the policy
     V6   policy          a perfect agent breaks no rule, and finds the user before it writes
     V7   solvable        the scripted oracle wins the whole episode
-    V9   novelty         it is not a task of the buffer in nearly the same words, begun at the same
-                         place
-    V10  contamination   it is none that anything is evaluated with
-    V11  ...             those of methods, of their own tasks alone
+    V9   novelty         no task of the buffer has nearly its words and its first state
+    V10  contamination   no evaluation uses it
+    V11  ...             a method's checks of its own tasks
     V8   informative     the current policy neither always wins nor, as a rule, always loses
 
-The first failure ends the examination. Each check is a function of the examined task alone, apart
-from V8, which runs only if a sampler of the current policy is given and is reported only then. What
-an environment's code raises fails the check it is raised in: one bad task ends no cycle.
-
-Not covered: whether a request makes sense to a person. Source: docs/proposing.md (after SENTINEL,
+The first failure ends the examination. Each check depends on the task alone, except V8, which plays
+rollouts and needs a sampler. An error of the environment fails its check: a bad task ends no cycle.
+Not covered: whether a person finds the request sensible. Source: docs/proposing.md (after SENTINEL,
 arXiv 2606.12908).
 """
 
@@ -52,9 +48,9 @@ from events.learning import Check, Verified
 from events.messages import executed_calls
 
 SAMPLES: Final = 8
-"""Number of rollouts of the current policy that V8 looks at."""
+"""Rollouts of the current policy for V8."""
 SAME_WORDS: Final = 0.7
-"""Likeness from which on two requests count as the same."""
+"""Least likeness of requests that count as the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +83,12 @@ def verify(examined: CandidateFacts) -> Verdict:
 
 
 def _refuse(reason: str | None) -> None:
-    """Raise CheckFailure where there is a reason."""
     if reason is not None:
         raise CheckFailure(reason)
 
 
 def schema(examined: CandidateFacts) -> str:
-    """Check V1: jobs and gates know a task by its id alone, and a gate compares policies on fresh
-    tasks of its kind. Raises CheckFailure."""
+    """Check V1: its id gives the task, and gates can draw its kind. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
     if not task.scenario.reason_for_call.strip():
         raise CheckFailure("the user has no reason to call")
@@ -156,8 +150,8 @@ def provenance(examined: CandidateFacts) -> str:
 
 
 def leak(examined: CandidateFacts) -> str:
-    """Check V4: a tool's name that is one plain word is allowed; any other is named in whatever way
-    it is written as one word, and an id is told however it is spelled. Raises CheckFailure."""
+    """Check V4. The user may name a tool only if its name is one plain word, and an internal id in
+    no spelling. Raises CheckFailure."""
     task, environment = examined.task, examined.environment
     source = examined.candidate.source
     text, before = collect_user_text(task), "" if source is None else collect_user_text(source)
@@ -179,7 +173,7 @@ def leak(examined: CandidateFacts) -> str:
 
 
 def outputs(examined: CandidateFacts) -> str:
-    """Check V5: graded texts have no commas, so an output with one is never said. Raises
+    """Check V5. An output with a comma cannot be said, since graded texts have none. Raises
     CheckFailure."""
     _refuse(find_unknown_output(examined))
     return ""
@@ -217,7 +211,7 @@ def solvable(examined: CandidateFacts) -> str:
 
 
 def informative(examined: CandidateFacts) -> str:
-    """Check V8, which runs only if the current policy is sampled. Raises CheckFailure."""
+    """Check V8, if the current policy is sampled. Raises CheckFailure."""
     assert examined.sampler is not None, "verify leaves it out without a sampler"
     passes = examined.sampler(examined.task)
     if passes >= SAMPLES:
@@ -228,8 +222,8 @@ def informative(examined: CandidateFacts) -> str:
 
 
 def novelty(examined: CandidateFacts) -> str:
-    """Check V9: the failed task is known as well, so a rephrasing must differ from it. A task with
-    another prefix is another task. Raises CheckFailure."""
+    """Check V9. The failed task is known too, so rephrasings must differ from it. Another prefix
+    makes another task. Raises CheckFailure."""
     own = PriorTask.of(examined.task)
     source = examined.candidate.source
     for other in (*examined.known, *([] if source is None else [PriorTask.of(source)])):
@@ -241,9 +235,9 @@ def novelty(examined: CandidateFacts) -> str:
 
 
 def contamination(examined: CandidateFacts) -> str:
-    """Check V10: a task that was loaded belongs to a benchmark. One by content has no seed to be
-    known by, but one that is made of another has that of its source, and one by a plan that of the
-    task whose first state it begins in. Raises CheckFailure."""
+    """Check V10. A loaded task is a benchmark's. A task by content has no seed; one made of another
+    has its source's, and one by a plan that of the task whose first state it begins in. Raises
+    CheckFailure."""
     task, evaluation, source = examined.task, examined.evaluation, examined.candidate.source
     if task.split != GENERATED or (source is not None and source.split != GENERATED):
         raise CheckFailure(f"{(source or task).id} is a benchmark's")
@@ -263,8 +257,7 @@ def contamination(examined: CandidateFacts) -> str:
 
 
 def _check_origin(examined: CandidateFacts) -> None:
-    """Raises CheckFailure where a task by a plan begins in no state of a seed for written tasks:
-    the writer's word is held against the state."""
+    """Check a planned task's first state against the written tasks' seeds. Raises CheckFailure."""
     drawn = examined.candidate.drawn
     if drawn is None:
         raise CheckFailure("no generated task is named whose first state it begins in")
@@ -290,22 +283,21 @@ CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str | None]]] = {
     **METHOD_CHECKS,
     "informative": informative,
 }
-"""Checks in order; each returns a note on what it saw, None where it does not apply, or raises
-CheckFailure."""
+"""Checks in order. Each returns a note, None if it does not apply, or raises CheckFailure."""
 
 
 def seed_of(task_id: str) -> int | None:
-    """Return the seed in the id of a generated task: its first number."""
+    """Return the seed in a generated task's id: its first number."""
     return next((int(part) for part in task_id.split("/")[1:] if is_seed(part)), None)
 
 
 def likeness(first: str, second: str) -> float:
-    """Return the share of the trigrams of words of both texts that both have (Jaccard)."""
+    """Return the Jaccard index of the texts' word trigrams."""
     ours, theirs = _trigrams(first), _trigrams(second)
     return len(ours & theirs) / max(1, len(ours | theirs))
 
 
 def _trigrams(text: str) -> set[tuple[str, ...]]:
-    """Return the runs of three words of a text; for a shorter text, the text itself."""
+    """Return a text's runs of three words, or the whole of a shorter text."""
     all_words = text.lower().split()
     return {tuple(all_words[place : place + 3]) for place in range(max(1, len(all_words) - 2))}

@@ -1,15 +1,9 @@
 """Search the repairs of failed rollouts, a few with each round of the role `work`.
 
-    RepairQueue(app).advance()    a few: those that no round has counted first, then the newest
-    RepairQueue(app).drain()      all of them, and those that were skipped once more
-
-Each result is one event, with an id made from the rollout and the version of the rules: two workers
-at once, or one that was killed between search and append, leave one result in the tables. What
-cannot be replayed (no such task here, an environment that is broken or whose code raises, a person
-who was erased) is an event as well, with the reason; the background work does not try it again,
-`kintsugi diagnose --repair` does. An environment whose folder is away now is waited for.
-
-Not covered: environment code that never returns.
+Each result is one event whose id follows from rollout and rules, so two workers, or a killed one,
+leave one result. A rollout that cannot be replayed (unknown task, broken environment, erased
+person) gets an event with the reason; only `kintsugi diagnose --repair` tries it again. An
+environment whose folder is away is waited for. Not covered: environment code that never returns.
 """
 
 import math
@@ -50,57 +44,53 @@ AT_ONCE: Final = 8
 """Most rollouts of one round of the role."""
 
 SECONDS: Final = 0.5
-"""After which a round of the role begins no further search."""
+"""Seconds after which a round begins no further search."""
 
 BACKLOG_SECONDS: Final = 60.0
-"""After which rollouts that a round has counted are looked for again, where none was left: that
-goes through every failure there is, and the others are few."""
+"""Seconds between looks for rollouts that a round has counted, which read every failure."""
 
 AWAY_SECONDS: Final = 600.0
-"""How long what is away now is left alone."""
+"""Seconds before another look for an absent environment."""
 
 
 @dataclass(slots=True)
 class RepairReport:
-    """What was done."""
+    """Result of a search."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Outcome -> rollouts."""
     troubles: list[str] = field(default_factory=list)
-    """Why others wait, as sentences."""
+    """Sentences on waiting rollouts."""
 
     @property
     def searches(self) -> int:
-        """Rollouts that have a result now, a skipped one included."""
+        """Return the number of results, with skipped rollouts."""
         return self.outcomes.total()
 
     def add(self, other: "RepairReport") -> None:
-        """Count what another report says."""
+        """Add another report's counts."""
         self.outcomes.update(other.outcomes)
         self.troubles += [text for text in other.troubles if text not in self.troubles]
 
 
 class RepairQueue:
-    """The failed rollouts of a home for which a repair is to be searched."""
+    """Failed rollouts of a home without a repair."""
 
     def __init__(self, app: "App", clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._clock = clock
         self._away: dict[str, float] = {}
-        """Environment -> when it is asked for again."""
+        """Environment -> when to ask for it again."""
         self._held: dict[str, float] = {}
-        """Rollout -> when it is tried again: what it needs is away, or its result was appended and
-        did not come into the tables."""
+        """Rollout -> when to try it again: its needs are away, or its result is not folded yet."""
         self._environments: dict[str, Environment] = {}
-        """What the searches of one call have opened."""
         self._idle_at: Position | None = None
-        """The rollouts that had been folded when there was last nothing to do."""
+        """Position of the rollouts at the last idle round."""
         self._backlog_at = -math.inf
-        """When rollouts that a round has counted are looked for again."""
+        """When to look again for rollouts that a round has counted."""
 
     def advance(self, limit: int = AT_ONCE, seconds: float = SECONDS) -> RepairReport:
-        """Search the repairs of at most `limit` rollouts; no search begins after `seconds`. Raises
-        LogError, DatabaseUnavailable, KeysUnavailable."""
+        """Search at most `limit` repairs; begin none after `seconds`. Raises LogError,
+        DatabaseUnavailable, KeysUnavailable."""
         now = self._clock()
         self._away = {name: until for name, until in self._away.items() if until > now}
         self._held = {name: until for name, until in self._held.items() if until > now}
@@ -114,7 +104,7 @@ class RepairQueue:
     def _read_candidates(
         self, connection: "Connection", limit: int, folded: Position, now: float
     ) -> list[RepairCandidate]:
-        """What no round has counted, else of the rest; nothing where nothing can be new."""
+        """Return uncounted rollouts, else others; none if nothing can be new."""
         candidates: list[RepairCandidate] = []
         if folded != self._idle_at:
             candidates = read_repair_candidates(
@@ -129,8 +119,8 @@ class RepairQueue:
         return candidates
 
     def drain(self, progress: Callable[[int], None] = lambda _: None) -> RepairReport:
-        """Search every repair that can be searched now, those of skipped rollouts included;
-        `progress` is told how many more were done. Raises as `advance`."""
+        """Search every possible repair, also of skipped rollouts; `progress` gets the number of new
+        results. Raises as `advance`."""
         self._app.settle()
         with self._app.reading() as connection:
             candidates = read_repair_candidates(connection, REPAIR_RULES, None, with_skipped=True)
@@ -142,7 +132,6 @@ class RepairQueue:
         return total
 
     def _work(self, candidates: Sequence[RepairCandidate], until: float) -> RepairReport:
-        """Search, append, fold."""
         report = RepairReport()
         results: list[RepairSearched] = []
         for place, candidate in enumerate(candidates):
@@ -161,7 +150,7 @@ class RepairQueue:
         return report
 
     def _search(self, candidate: RepairCandidate, report: RepairReport) -> RepairSearched | None:
-        """The result for one rollout; None where it has to wait."""
+        """Return one rollout's result; None if it has to wait."""
         rollout = candidate.rollout
         try:
             return _search_rollout(self._app, rollout, self._environments)
@@ -211,8 +200,8 @@ def _search_rollout(
 
 
 def _entry(data: RepairSearched) -> Entry:
-    """The event, under an id that a redo has too. A rollout that was skipped may have a result
-    later, so the reason makes a part of that id."""
+    """Return the event with a repeatable id. A skipped rollout may get a result later, so the
+    reason is a part of its id."""
     skipped = (data.outcome, data.reason) if data.outcome == SKIPPED else ()
     envelope = Envelope(
         id=derive_id("repair", data.rollout, data.rules, *skipped),

@@ -1,23 +1,21 @@
-"""What the replay of one failed rollout proves: its smallest repair, as an event.
+"""The proof from a failed rollout's replay: its smallest repair, as an event.
 
-The recorded task says what was to be done, as it does where rollouts are graded again; the
-environment's task of this id gives the state in which it begins. A rollout is searched only where
-the replay is the rollout: the tools accept and refuse the same writes, and the state is wrong
-exactly where the grader said so. Where the state is right and nothing but a required output is
-missing, no call can mend it: that is an `information_error`, proven as well.
+The recorded task holds the goal, and the environment's task the first state. A rollout is searched
+only if its replay equals it: the tools accept and refuse the same writes, and the state is wrong
+where the grader found so. A right state without a required output is an `information_error`.
 
 Each edit proves a category:
 
     drop        policy_violation
-    arguments   wrong_entity on another record; wrong_item_selection where an argument that selects
-                differs; else, and for a write that the tool refused, incorrect_arguments
+    arguments   wrong_entity on another record; wrong_item_selection if a selecting argument
+                differs; else, and for a refused write, incorrect_arguments
     tool        wrong_tool
-    insert      over_cautious where the agent handed over or refused; premature_termination where
-                it was cut off or broke off; else missing_write_action
+    insert      over_cautious if the agent handed over or refused; premature_termination if it was
+                cut off or broke off; else missing_write_action
 
-Of several edits the category is the first in the order of the rules (detectors.py), and the pivot
-the tool of the first gold write that the edits make, `*` where they make none. Where the agent
-tried nothing at all because it never reached the user's record, `user_id_failure` stays.
+Of several edits, the first category by the rules (detectors.py) counts; the pivot is the tool of
+the first gold write that they make, else `*`. If the agent never reached the user's record and
+tried nothing, `user_id_failure` stays.
 """
 
 from collections.abc import Sequence
@@ -38,14 +36,13 @@ from events.learning import RepairEdit, RepairOutcome, RepairSearched
 from events.rollouts import RolloutEnded, Task, clip_reason
 
 ANY_TOOL: Final = "*"
-"""The pivot of a failure that is at no gold write."""
+"""Pivot of a failure at no gold write."""
 _NAMES: Final = 100
-"""Most names of arguments that an edit lists."""
 
 
 def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -> RepairSearched:
-    """Search the repair of a failed rollout; `known` is the environment's task of that id. Raises
-    whatever the environment's code raises."""
+    """Search a failed rollout's repair; `known` is the environment's task of its id. Raises the
+    environment's errors."""
     task = _recorded_task(known, data.task)
     if "DB" not in task.criteria.reward_basis or task.criteria.gold_actions is None:
         return skip(data.rollout, "the verdict of its task does not compare states with gold's")
@@ -79,7 +76,7 @@ def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -
 
 
 def skip(rollout: str, reason: str) -> RepairSearched:
-    """The event of a rollout that could not be replayed."""
+    """Return the event of a rollout that cannot be replayed."""
     return RepairSearched(
         rollout=rollout, rules=REPAIR_RULES, outcome="skipped", reason=clip_reason(reason)
     )
@@ -106,7 +103,7 @@ def _conclude(
 
 
 def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefinition:
-    """The environment's task, to be judged as the rollout was."""
+    """Return the environment's task with the rollout's goal."""
     if recorded is None or recorded.gold_actions is None or recorded.definition == known.digest():
         return known
     basis = tuple(part for part in recorded.reward_basis if part in get_args(Basis))
@@ -123,7 +120,7 @@ def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefiniti
 
 
 def _find_contradiction(facts: Facts, result: SearchResult) -> str:
-    """How the state's verdict differs from the recorded one; empty where it does not."""
+    """Return how the state's verdict differs from the recorded one, or ""."""
     recorded = facts.state_verdict
     if recorded is None or (recorded == 1.0) == (result.edits == ()):
         return ""
@@ -131,7 +128,7 @@ def _find_contradiction(facts: Facts, result: SearchResult) -> str:
 
 
 def _lacks_only_outputs(environment: Environment, task: TaskDefinition, data: RolloutEnded) -> bool:
-    """Whether a required output was not said, and nothing else is known to be wrong."""
+    """Return whether a required output is missing, and nothing else is known to be wrong."""
     if data.termination in frozenset(Termination) - REGULAR:
         return False
     messages = data.content.messages if data.content else ()
@@ -143,7 +140,7 @@ def _lacks_only_outputs(environment: Environment, task: TaskDefinition, data: Ro
 def _categorize(
     search: RepairSearch, edits: Sequence[WriteEdit], facts: Facts, rule: str | None
 ) -> tuple[str, str]:
-    """Category and pivot of a repair; `rule` is the primary category by the rules."""
+    """Return a repair's category and pivot; `rule` is the primary category by the rules."""
     names = [_categorize_edit(search, edit, facts) for edit in edits]
     category = USER_ID if rule == USER_ID else min(names, key=CATEGORIES.index)
     gold = [edit.gold for edit in edits if edit.gold is not None]
@@ -187,7 +184,7 @@ def _find_gold(search: RepairSearch, edit: WriteEdit) -> GoldWrite:
 def _describe(
     environment: Environment, search: RepairSearch, edit: WriteEdit, facts: Facts
 ) -> RepairEdit:
-    """An edit in names: of the arguments, those that gold or the tool itself has."""
+    """Return an edit in names, with gold's and the tool's arguments only."""
     gold = None if edit.gold is None else search.gold[edit.gold]
     if edit.operation is Operation.INSERT:
         assert gold is not None, "only a drop has no gold write"
@@ -211,7 +208,7 @@ def _describe(
 
 
 def _known_names(environment: Environment, search: RepairSearch, edit: WriteEdit) -> set[str]:
-    """Names of arguments that are no words of the agent's own."""
+    """Return the argument names that are not the agent's inventions."""
     tool = environment.toolset.tools().get(search.writes[edit.place].call.name)
     names = set() if tool is None else set(tool.schema["function"]["parameters"]["properties"])
     return names | (set() if edit.gold is None else set(search.gold[edit.gold].arguments))

@@ -1,25 +1,22 @@
-"""Search the smallest change of an agent's writes that leaves the state as the gold writes do.
+"""Search the smallest change of an agent's writes that leaves the state of the gold writes.
 
     drop        leave out a write
     arguments   give a write the arguments of a gold write of the same tool
-    tool        make a gold write of another tool on the same record in its place
+    tool        replace a write by a gold write of another tool on the same record
     insert      make a gold write that is missing
 
-Fewest edits first, then in the order of this list, then writes that the tool accepted before those
-that it refused, then the fewest arguments that change, then the earliest place; up to `EDITS`
-edits, `REPLAYS` replays and `SECONDS` seconds. A replay runs the tools over a fresh state, without
-model and user, exactly as grading does (envs/grading.py).
+Order: fewest edits, then this list, accepted writes before refused ones, fewest changed arguments,
+earliest place. A replay runs the tools over a fresh state, without model and user, exactly as
+grading does (envs/grading.py).
 
-What is not tried: writes that are gold writes already stay as they are; a write that the tool
-refused changes nothing, so it is not dropped, and of equal refused ones only the first is changed;
-a gold write is inserted where gold's order puts it, or at the end; another tool takes the place
-only of a write for which no gold write of its own tool is missing on that record. Several edits are
-replayed together only where what each does alone can add up to the wanted state: every record that
-differs, and that some edit touches alone, is put right by one of them or touched by two. An edit
-that does nothing alone may enable another.
+Not tried: changes of writes that are gold already; drops of refused writes, and changes of all but
+the first of equal ones; insertions elsewhere than in gold's order or at the end; other tools for a
+write if its own tool lacks a gold write on that record. Several edits are replayed together only if
+their single effects can add up: every differing record that some edit touches alone is put right by
+one of them or touched by two. An edit without an effect may enable another.
 
 Guarantee: the same rollout and task give the same edits, unless the seconds run out first. Not
-covered: environments whose user has tools; what the user did stands between the agent's writes.
+covered: environments whose user has tools, since the user acts between the agent's writes.
 """
 
 import time
@@ -48,14 +45,14 @@ REPLAYS: Final = 400
 """Most replays of one search."""
 
 SECONDS: Final = 2.0
-"""Longest duration of one search; the replay that runs then is finished."""
+"""Longest duration of a search; its last replay is finished."""
 
 WRITES: Final = 60
-"""Most writes of the agent, and of gold, that are searched."""
+"""Most writes searched, of the agent and of gold."""
 
 
 class Operation(IntEnum):
-    """What an edit does, the smallest change first."""
+    """Kinds of edits, the smallest change first."""
 
     DROP = 0
     ARGUMENTS = 1
@@ -64,7 +61,7 @@ class Operation(IntEnum):
 
     @property
     def word(self) -> WrittenOperation:
-        """Its name in events."""
+        """Return its name in events."""
         return _WORDS[self]
 
 
@@ -82,26 +79,26 @@ class WriteEdit:
 
     operation: Operation
     is_refused: bool
-    """Whether it changes a write that the tool refused."""
+    """Whether the tool refused the write."""
     distance: int
-    """Number of arguments that change, where the tool stays; else 0."""
+    """Number of changed arguments if the tool stays; else 0."""
     place: int
-    """Index among the agent's writes; of an insertion, the write before which it is made."""
+    """Index among the agent's writes; an insertion comes before it."""
     gold: int | None = None
     """Index among the gold writes; None for a drop."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search came to."""
+    """Result of a search."""
 
     edits: tuple[WriteEdit, ...] | None
-    """The smallest repair; () where the state is right as it is, None within the bound."""
+    """The smallest repair; () for a right state, None if none was found."""
     replays: int
     bound: str = ""
-    """The bound that ended the search, in words; empty where it ended by itself."""
+    """Bound that ended the search, or ""."""
     mismatch: str = ""
-    """Why the replay is not the recorded rollout, so that nothing was searched; else empty."""
+    """Difference of replay and rollout that prevented a search, or ""."""
 
 
 _Call = tuple[str, Mapping[str, Any] | str]
@@ -113,14 +110,12 @@ _Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """What one edit does when it is made alone."""
-
     fixed: frozenset[_Place]
-    """Records that differed from gold's and no longer do."""
+    """Records that it puts right."""
     broken: frozenset[_Place]
-    """Records that differ from gold's and did not."""
+    """Records that it breaks."""
     touched: frozenset[_Place]
-    """Records that are not as they were without it."""
+    """Records that it changes."""
 
 
 class _BoundReached(Exception):
@@ -129,15 +124,13 @@ class _BoundReached(Exception):
 
 @dataclass(slots=True)
 class _Replayer:
-    """Replays of one rollout, counted and bounded."""
-
     environment: Environment
     task: TaskDefinition
     most: int
     deadline: float
     count: int = 0
     errors: list[bool] = field(default_factory=list)
-    """Of the last replay: whether each call was answered with an error."""
+    """Whether the last replay's calls were answered with errors."""
 
     def check_time(self) -> None:
         """Raises _BoundReached."""
@@ -145,7 +138,7 @@ class _Replayer:
             raise _BoundReached("the time for one search")
 
     def replay(self, calls: Sequence[_Call]) -> Database:
-        """The state that the calls leave. Raises _BoundReached."""
+        """Return the state after the calls. Raises _BoundReached."""
         if self.count >= self.most:
             raise _BoundReached(f"{self.most} replays")
         if self.count:
@@ -157,13 +150,13 @@ class _Replayer:
         return database
 
     def find_differing(self, expected: Database, actual: Database) -> frozenset[_Place]:
-        """Return the records that are not equal in the two states, as DB judges the task."""
+        """Return the records that differ between the states, as DB judges the task."""
         states = arrange_states(self.environment, self.task, expected, actual)
         return frozenset((item.path[0], item.path[1]) for item in states[0].difference(states[1]))
 
 
 class RepairSearch:
-    """The search for one rollout."""
+    """Search for one rollout's repair."""
 
     def __init__(
         self,
@@ -176,7 +169,7 @@ class RepairSearch:
         replays: int = REPLAYS,
         seconds: float = SECONDS,
     ) -> None:
-        """`calls` are those of the rollout, in order."""
+        """Prepare a search; `calls` are the rollout's, in order."""
         task = arrange_task(environment, task)
         self._catalog = catalog
         self._edits = edits
@@ -186,7 +179,6 @@ class RepairSearch:
             for item in calls
             if item.requestor == "assistant" and item.call.name in environment.writes
         ]
-        """The agent's writes, whatever came of them."""
         self.gold: list[GoldWrite] = gold_writes(task.criteria.gold_actions or (), catalog)
         self._calls: list[_Call] = [
             (item.call.name, item.call.arguments)
@@ -197,10 +189,10 @@ class RepairSearch:
         self._replayer = _Replayer(environment, task, replays, deadline)
         self._find_differing = self._replayer.find_differing
         self.refused: list[bool] = []
-        """Of each write, whether the tool answers it with an error."""
+        """Whether the tool refuses each write."""
 
     def find_differences(self, place: int, index: int) -> tuple[str, ...]:
-        """Names of the arguments in which a write and a gold write differ, sorted."""
+        """Return the sorted names of the arguments that differ between a write and a gold write."""
         call, wanted = self.writes[place].call, self.gold[index].arguments
         arguments = call.arguments if isinstance(call.arguments, dict) else {}
         actual = self._catalog.canonicalize(call.name, arguments)
@@ -208,7 +200,7 @@ class RepairSearch:
         return tuple(sorted(name for name in names if _key(wanted, name) != _key(actual, name)))
 
     def run(self) -> SearchResult:
-        """Find the smallest repair. Raises whatever the environment's code raises."""
+        """Find the smallest repair. Raises the environment's errors."""
         if self._user_acts:
             return SearchResult(None, 0, bound="an environment whose user acts")
         if max(len(self.writes), len(self.gold)) > WRITES:
@@ -229,7 +221,8 @@ class RepairSearch:
         return SearchResult(repair, self._replayer.count, bound=bound)
 
     def _find_mismatch(self) -> str:
-        """The first write that the tools answer otherwise than they did in the rollout."""
+        """Return a sentence on the first write with another answer than recorded, or "" without
+        one."""
         for item, refused in zip(self.writes, self.refused, strict=True):
             answer = item.result
             if answer is None:
@@ -264,7 +257,6 @@ class RepairSearch:
         return None
 
     def _list_edits(self) -> Iterator[WriteEdit]:
-        """Every edit that is tried."""
         made = self._match_exact_writes()
         missing = [place for place in range(len(self.gold)) if place not in made.values()]
         repeated: set[str] = set()
@@ -280,7 +272,7 @@ class RepairSearch:
                 yield WriteEdit(Operation.INSERT, False, 0, place, index)
 
     def _list_changes(self, place: int, missing: Sequence[int]) -> Iterator[WriteEdit]:
-        """The edits of one write; `missing` are gold writes that were not made."""
+        """Yield a write's edits; `missing` are unmade gold writes."""
         name, arguments = self._calls[place]
         is_refused = self.refused[place]
         on_record = [index for index in missing if self._is_same_record(arguments, index)]
@@ -296,7 +288,7 @@ class RepairSearch:
                 yield WriteEdit(Operation.TOOL, False, 0, place, index)
 
     def _match_exact_writes(self) -> dict[int, int]:
-        """Place of each write that is a gold write, and whose: one write for one gold write."""
+        """Return place -> gold index of equal writes, one for one."""
         made: dict[int, int] = {}
         for index, gold in enumerate(self.gold):
             wanted = exact_json([gold.action.name, gold.action.arguments])
@@ -315,7 +307,6 @@ class RepairSearch:
         )
 
     def _apply(self, edits: Sequence[WriteEdit]) -> list[_Call]:
-        """The writes with these edits made."""
         at = {edit.place: edit for edit in edits if edit.operation is not Operation.INSERT}
         inserted = [edit for edit in edits if edit.operation is Operation.INSERT]
         calls: list[_Call] = []
@@ -337,8 +328,8 @@ class RepairSearch:
 
 
 def _combine(edits: Sequence[WriteEdit], size: int) -> Iterator[tuple[WriteEdit, ...]]:
-    """Every choice of `size` edits: by their operations, the smallest changes first, and then by
-    their places."""
+    """Yield every choice of `size` edits, by operations (smallest changes first), then by
+    places."""
     by_operation = {operation: list[WriteEdit]() for operation in Operation}
     for edit in edits:
         by_operation[edit.operation].append(edit)
@@ -350,7 +341,7 @@ def _combine(edits: Sequence[WriteEdit], size: int) -> Iterator[tuple[WriteEdit,
 
 
 def _conflicts(edits: Sequence[WriteEdit]) -> bool:
-    """Whether two edits change the same write or make the same gold write."""
+    """Return whether two edits change one write or make the same gold write."""
     places = [edit.place for edit in edits if edit.operation is not Operation.INSERT]
     gold = [edit.gold for edit in edits if edit.gold is not None]
     return len(set(places)) < len(places) or len(set(gold)) < len(gold)
@@ -365,7 +356,7 @@ def _key(arguments: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _can_add_up(effects: Sequence[_Effect], wrong: frozenset[_Place]) -> bool:
-    """Whether what edits do alone can put these records right together, and break none."""
+    """Return whether the single effects can put these records right and break none."""
     if any(not effect.touched for effect in effects):
         return True
     fixed = _join(effect.fixed for effect in effects)

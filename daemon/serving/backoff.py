@@ -1,8 +1,4 @@
-"""Failed steps, and until when they wait: pure, over the clock that it is given.
-
-A failed step is put off, twice as long after each failure, up to five minutes. Memory is bounded by
-the wanted steps: those of an adapter that is gone are forgotten.
-"""
+"""Failed steps and their pauses: pure, over the given time. Only wanted steps are kept."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +9,7 @@ from daemon.serving.desired_state import Delete, Load, Step, Unload
 
 FIRST_PAUSE: Final = timedelta(seconds=5)
 LONGEST_PAUSE: Final = timedelta(minutes=5)
-"""Longest pause before a failed step is tried again."""
+"""Longest pause of a failed step; each failure doubles it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +28,7 @@ class Backoff:
         return len(self._failures)
 
     def waits(self, step: Step, now: datetime) -> bool:
-        """Whether it is too early for another try. A step does not wait if the clock was set back
-        to before its failure."""
+        """Return whether a step waits; not if the clock was set back to before its failure."""
         failure = self._failures.get(step)
         return failure is not None and failure.until - failure.pause <= now < failure.until
 
@@ -44,12 +39,11 @@ class Backoff:
         self._failures[step] = _Failure(now + pause, pause)
 
     def record_success(self, step: Step) -> None:
-        """Record a success."""
+        """Forget a step's failures."""
         self._failures.pop(step, None)
 
     def keep(self, wanted: Sequence[Step], lost: Iterable[str]) -> None:
-        """Forget the steps that are no longer wanted. What an unreachable replica (`lost`: their
-        URLs) lacks is not known and no file is deleted then, so such steps are kept."""
+        """Forget unwanted steps, unless unreachable replicas (URLs `lost`) may want them again."""
         still, unseen = set(wanted), frozenset(lost)
         self._failures = {
             step: failure
@@ -59,7 +53,7 @@ class Backoff:
 
 
 def _may_come_back(step: Step, unseen: frozenset[str]) -> bool:
-    """Whether a step may be wanted again once the unreachable replicas are back."""
+    """Return whether a step may be wanted again with the unreachable replicas."""
     if isinstance(step, Load | Unload):
         return step.replica in unseen
     return isinstance(step, Delete) and bool(unseen)

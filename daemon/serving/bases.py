@@ -1,13 +1,8 @@
-"""A new base model: move routes of an old one to what the engines serve now.
+"""A new base model: move routes of an old one to the engines' present base.
 
-    rebase_routes(table, look)     the routes that turn, by alias
-    move(app, fleet)         the same, decided
-
-An adapter is a difference to one base, and is noise on any other. So when every engine answers and
-none serves the base of a route any more, but all serve one other, the alias begins anew there: the
-new base answers alone, and the old one's adapters drain. Tasks stay, numbers are kept for each base
-separately. Guarantee: no route moves while an engine is away, for it may serve the old base when it
-is back. Not covered: engines of several new bases; an operator then chooses one.
+When every engine answers and all serve one other base, the alias begins anew: the new base answers
+alone, and the old one's adapters drain. Guarantee: no route moves while an engine is away, since it
+may serve the old base. Not covered: several new bases.
 """
 
 from typing import TYPE_CHECKING
@@ -23,8 +18,7 @@ if TYPE_CHECKING:
 
 
 def rebase_routes(table: RouteTable, look: Look) -> list[RouteChanged]:
-    """Return the routes whose base no engine serves any more, on the one base that all engines
-    serve."""
+    """Return the routes with an unserved base, on the one base that all engines serve."""
     served = {contents.base for contents in look.holding.values()}
     if look.lost or len(served) != 1:
         return []
@@ -43,8 +37,8 @@ def rebase_routes(table: RouteTable, look: Look) -> list[RouteChanged]:
 
 
 def move(app: "App", fleet: Fleet) -> list[RouteChanged]:
-    """Turn the routes whose base is gone; return those that turned. The caller holds
-    `hold_serving_lock`. Raises LogError, DatabaseUnavailable, DecisionRefusal."""
+    """Turn and return the routes whose base is gone. Call within `hold_serving_lock`. Raises
+    LogError, DatabaseUnavailable, DecisionRefusal."""
     with app.reading() as connection:
         table = serving.route_table(connection)
     if not table.routes or not fleet.engines:

@@ -1,23 +1,15 @@
 """The live guard: reads judged sessions from the tables and turns routes.
 
-    guards = Guards(app)
-    guards.watch(now)     decide about every canary from live traffic, as events; called repeatedly
+A route from a passed gate (`canary`) is watched from the canary's first session: the arms of its
+judged sessions are tested against the shares that drew them (sequential_test.py). Evidence of 20
+against it rolls back, 20 for it promotes. Its share rises through `canary.shares` in equal factors
+of evidence. The share does not rise while one arm's sessions are judged more often; then, and while
+later verdicts may change the result, nothing is promoted. After `canary.max_age_seconds`, counts
+that need no judge decide between a rollback and a plain end. Silence never promotes.
 
-A route that came about by a passed gate (`canary`) is watched: the arms of its judged sessions are
-held against the shares that drew them (sequential_test.py), from the first session of the canary
-on. The evidence alone decides: 20 against it rolls back, 20 for it promotes; on the way there the
-canary's share rises through `canary.shares`, one step each time the evidence for it has grown by
-the same factor. While one arm's sessions are judged more often than the other's, the share does
-not rise; then, and while verdicts to come may still change the result, nothing is promoted. After
-`canary.max_age_seconds` without a decision, counts that need no judge decide whether it is rolled
-back or just ends. Silence never promotes.
-
-Guarantees: the guard's state is a function of the judged sessions up to the position that the event
-names, in any process, however often it is computed and in whatever order verdicts came, so two
-processes that decide at once decide the same, under the same id. Sessions seen are remembered
-between looks, and only sessions with new events are read again: a look costs what is new, and gives
-the same result as reading everything again. Not covered: routes that an operator set (`operator`),
-which are left alone.
+Guarantee: the guard's state is a function of the judged sessions up to the event's position, in any
+process and any order of verdicts, so two processes take the same decision under the same id. A look
+reads only sessions with new events. Not covered: routes that an operator set (`operator`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -72,18 +64,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CanaryEvidence:
-    """A canary and the evidence seen about it."""
+    """Evidence about a canary."""
 
     route: RouteRow
     canary: AdapterRow
     guard: LiveGuard
-    """Guard that has counted all judged sessions of the canary and its incumbent."""
+    """Guard with all judged sessions of both arms."""
     drawn: Callable[[], Sequence[ArmFaults]]
     """Returns the faults of the ended sessions of both arms, judged or not."""
     settled: Callable[[], float]
     """Returns the evidence for the canary that no later verdict can take away."""
     position: Position
-    """Position of the rollouts that were read."""
+    """Position up to which rollouts were read."""
 
     @property
     def share(self) -> float:
@@ -102,10 +94,8 @@ class Guards:
         """Id of the event that made the route so -> its history."""
 
     def watch(self, now: datetime) -> list[RouteChanged]:
-        """Decide about every canary from live traffic; return the routes that turned.
-
-        Raises LogError, DatabaseUnavailable.
-        """
+        """Decide about every canary; return the turned routes. Raises LogError,
+        DatabaseUnavailable."""
         settings, turned = self._app.settings.canary, list[RouteChanged]()
         with self._app.reading() as connection:
             decisions = [
@@ -123,7 +113,7 @@ class Guards:
         return turned
 
     def look(self, connection: "Connection") -> list[CanaryEvidence]:
-        """Return every canary with all evidence about it until now."""
+        """Return all evidence about every canary until now."""
         read: Position = {ROLLOUTS.name: position.position(connection).get(ROLLOUTS.name, {})}
         risk_ratio = self._app.settings.canary.risk_ratio
         watched, seen = list[CanaryEvidence](), dict[str, CanaryHistory]()
@@ -141,10 +131,10 @@ class Guards:
 
 
 class CanaryHistory:
-    """The judged sessions of one canary and its incumbent, and the guard that counted them."""
+    """Judged sessions of a canary and its incumbent, counted by a guard."""
 
     def __init__(self, route: RouteRow, canary: str, since: str, risk_ratio: float) -> None:
-        """`since`: when the first session of the canary began, as stored."""
+        """Begin a history; `since` is the start of the canary's first session, as stored."""
         self.guard = LiveGuard(risk_ratio)
         self._route = route
         self._canary = canary
@@ -152,15 +142,15 @@ class CanaryHistory:
         self._risk_ratio = risk_ratio
         self._sessions: dict[str, SessionVerdict] = {}
         self._begun: list[ArmSession] = []
-        """Every session that the guard counted, with its beginning, arm, share and outcome."""
+        """Every counted session."""
         self._waits: dict[tuple[Arm, bool], list[float]] = {}
-        """Arm and outcome -> how old the counted sessions were at their verdicts, in seconds."""
+        """Arm and outcome -> the counted sessions' ages at their verdicts, in seconds."""
         self._newest: dict[str, int] = {}
-        """Kind of task -> the newest rules of its verdicts. Older ones are not counted."""
+        """Kind of task -> newest rules of its verdicts; older ones are not counted."""
         self._position: Position | None = None
 
     def read(self, connection: "Connection", until: Position) -> None:
-        """Read what happened since the last call, up to a position of `connection`."""
+        """Read the events since the last call, up to a position of `connection`."""
         touched = self._select_sessions(connection, until)
         sessions = read_session_verdicts(
             connection, self._route.alias, self._route.standing.base, self._since, until, touched
@@ -178,8 +168,7 @@ class CanaryHistory:
         self._position = until
 
     def measure_final_evidence(self, connection: "Connection") -> float:
-        """Return the evidence for the canary that no verdict still to come in `connection` can take
-        away."""
+        """Return the evidence for the canary that no later verdict can take away."""
         alias, base = self._route.alias, self._route.standing.base
         unfinished = open_sessions(connection, alias, base, self._since)
         return measure_final_evidence(
@@ -192,11 +181,8 @@ class CanaryHistory:
         )
 
     def _find_verdict_cutoff(self, connection: "Connection") -> str:
-        """Return the time from which on a session that ended without a verdict may still get one.
-
-        Ages are counted up to the latest call: a clock in the tables, so that every process that
-        reads them gets the same result.
-        """
+        """Return the earliest start of an ended session that may still get a verdict. Ages count up
+        to the latest call in the tables, so every process agrees."""
         latest = latest_call(connection, self._route.alias)
         if latest is None:
             return self._since
@@ -211,13 +197,12 @@ class CanaryHistory:
         return touched if len(touched) <= MOST_AMONG else None
 
     def _has_changes(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> bool:
-        """Whether a session that the guard counted has changed or is gone."""
         return any(
             name in self._sessions and self._sessions[name] != now.get(name) for name in touched
         )
 
     def _is_replaced_by(self, newest: Mapping[str, int]) -> bool:
-        """Whether sessions were counted by older rules of a kind than these."""
+        """Return whether sessions were counted by older rules than these."""
         return any(rules > self._newest.get(kind, rules) for kind, rules in newest.items())
 
     def _begin_anew(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> None:
@@ -250,7 +235,7 @@ class CanaryHistory:
 
 
 def decide(watched: CanaryEvidence, settings: "Canary", now: datetime) -> RouteChanged | None:
-    """Return the route that live traffic decides for a canary; None if there is no decision yet."""
+    """Return the route that live traffic decides for a canary; None without a decision yet."""
     guard = watched.guard
     if guard.against >= ENOUGH:
         return _build_route(watched, "rollback", None, _harm(guard))
@@ -270,8 +255,7 @@ def decide(watched: CanaryEvidence, settings: "Canary", now: datetime) -> RouteC
 
 
 def reason_to_hold(watched: CanaryEvidence, towards: float) -> str | None:
-    """Return why a canary gets no larger share, whatever the evidence for it; None if nothing
-    speaks against one."""
+    """Return why a canary's share must not grow, whatever the evidence for it; else None."""
     guard, imbalance = watched.guard, watched.guard.imbalance
     if imbalance >= UNEQUAL or ENOUGH <= towards < ENOUGH * imbalance:
         return (
@@ -285,7 +269,6 @@ def reason_to_hold(watched: CanaryEvidence, towards: float) -> str | None:
 
 
 def _harm(guard: LiveGuard) -> str:
-    """Describe how a canary was shown to be worse."""
     kind = guard.worst_kind
     if kind in (None, EVERY) or guard.against_kind(kind) < ENOUGH:
         return "live sessions show it to be worse"
@@ -293,8 +276,7 @@ def _harm(guard: LiveGuard) -> str:
 
 
 def due_share(towards: float, shares: Sequence[float]) -> float:
-    """Return the canary's share at the given evidence for it: `n` shares divide the way to `ENOUGH`
-    into `n` parts of the same factor."""
+    """Return the canary's share: the shares divide the way to `ENOUGH` into equal factors."""
     steps = len(shares)
     reached = [i for i in range(steps) if i == 0 or towards >= ENOUGH ** (i / steps)]
     return shares[reached[-1]]
@@ -315,7 +297,6 @@ def _on_silence(watched: CanaryEvidence, held: str | None) -> RouteChanged:
 def _build_route(
     watched: CanaryEvidence, why: Why, share: float | None, summary: str
 ) -> RouteChanged:
-    """Return the route with the canary on `share`, or without it."""
     guard = watched.guard
     route, standing = watched.route, watched.route.standing
     numbers = (
@@ -362,13 +343,12 @@ def _parts(canary: str, incumbent: str | None, share: float | None) -> tuple[Rou
 
 
 def _age(watched: CanaryEvidence, now: datetime) -> timedelta:
-    """Return the time since the adapter became a canary."""
     since = watched.canary.since
     return timedelta() if since is None else now - parse_timestamp(since)
 
 
 def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, str]]:
-    """Yield routes made by a passed gate, their canaries, and since when they are canaries."""
+    """Yield gated routes, their canaries, and their starts."""
     table = serving.route_table(connection)
     for route in table.routes:
         rows = [table.adapter(name) for name in route.standing.adapters if name is not None]
@@ -380,7 +360,7 @@ def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, 
 def _count_faults(
     connection: "Connection", route: RouteRow, canary: str, since: str
 ) -> Sequence[ArmFaults]:
-    """Return the fault counts of the ended sessions that chance gave to either arm."""
+    """Return the fault counts of both arms' ended sessions that chance drew."""
     counts = behaviours(connection, route.alias, route.standing.base, since)
     coins = [
         (_coin(route, canary, behaviour.adapter, behaviour.shares), behaviour)
@@ -400,8 +380,7 @@ def _count_faults(
 def _coin(
     route: RouteRow, canary: str, adapter: str | None, shares: str
 ) -> tuple[Arm, float] | None:
-    """Return the arm of a session and the canary's share that drew it; None if chance had no
-    choice."""
+    """Return a session's arm and the canary's share that drew it; None if chance had no choice."""
     incumbent = route.standing.incumbent
     share = canary_share(shares, canary, incumbent or route.standing.base)
     if share is None or adapter not in (canary, incumbent):

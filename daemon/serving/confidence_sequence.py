@@ -1,24 +1,19 @@
-"""Confidence sequence for the mean success probability of an arm's sessions: counts in, bounds out.
+"""Confidence sequence for the mean success probability of an arm's sessions. Pure.
 
-    low, high = bound_mean(successes, trials, error)
-
-The sessions of an arm, in the order in which they began, have success probabilities `p_1, p_2, ...`
-that may drift and may depend on all outcomes before. For every `e` (a log odds ratio),
-`product of exp(e * x_i) / (1 - p_i + p_i * exp(e))` over outcomes `x_i` in {0, 1} is a nonnegative
-martingale that begins at 1. The logarithm of its denominator is concave in `p_i`, so with the mean
-`m` of `p_1 ... p_n` (Hoeffding 1963, theorem 1)
+The sessions, in order of beginning, have success probabilities `p_1, p_2, ...` that may drift and
+depend on earlier outcomes. For every `e` (a log odds ratio) and outcomes `x_i` in {0, 1}, the
+product of `exp(e * x_i) / (1 - p_i + p_i * exp(e))` is a nonnegative martingale from 1. The log of
+its denominator is concave in `p_i`, so with the mean `m` of the `p_i` (Hoeffding 1963, theorem 1)
 
     exp(e * successes) / (1 - m + m * exp(e)) ** n
 
-is never larger than the martingale. The same holds for a mean over fixed `e`, and by Ville's
-inequality it reaches `1 / error` at any `n` with a probability of at most `error`: the
-sub-Bernoulli mixture of Howard, Ramdas, McAuliffe and Sekhon (arXiv 1810.08240). The bounds are the
-smallest and the largest `m` at which it does not: a likelihood-ratio test inverted.
+never exceeds the martingale, nor does a mean over fixed `e`. By Ville's inequality it reaches
+`1 / error` at any `n` with a probability of at most `error`: the sub-Bernoulli mixture of Howard,
+Ramdas, McAuliffe and Sekhon (arXiv 1810.08240). The bounds are the extreme `m` that avoid this.
 
-Guarantee: with a probability of at least `1 - error` the mean of the probabilities of the first `n`
-sessions lies within the bounds for all `n` at once, so they may be read at any time, and at an `n`
-that is chosen after the outcomes were seen. A function of counts: the order of sessions does not
-matter. Pure. Not covered: sessions whose outcome is left out because of what it is.
+Guarantee: with a probability of at least `1 - error` the mean of the first `n` probabilities lies
+within the bounds for all `n` at once, also for an `n` chosen after the outcomes. The order of
+sessions does not matter. Not covered: sessions left out because of their outcome.
 """
 
 from math import exp, fsum, log, log1p
@@ -29,19 +24,17 @@ _ALTERNATIVES: Final = 10
 _LOG_ODDS: Final = tuple(
     sign * _FIRST / 2.0**step for step in range(_ALTERNATIVES) for sign in (1, -1)
 )
-"""Log odds ratios of the alternatives to the mean that is tested: from 4, which few sessions show,
-to 0.008, which a million show. One between two of them costs 6 % of the width at most."""
+"""Log odds ratios of the alternatives: from 4, which few sessions show, to 0.008, which a million
+show. One between two of them costs at most 6 % of the width."""
 
 _HALVINGS: Final = 24
-"""Bisection steps: bounds are wider than exact ones by 1e-7 at most."""
+"""Bisection steps: bounds are at most 1e-7 wider than exact ones."""
 
 
 def bound_mean(successes: int, trials: int, error: float) -> tuple[float, float]:
-    """Return the lower and the upper bound of the mean success probability.
-
-    `error`, above 0 and below 1, is the probability that any of the bounds, over all numbers of
-    trials, is wrong. Without trials the bounds are 0 and 1. Raises ValueError.
-    """
+    """Return the bounds of the mean success probability; 0 and 1 without trials. `error`, between 0
+    and 1, is the probability that any bound, over all numbers of trials, is wrong. Raises
+    ValueError."""
     if not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes of {trials} trials")
     if not 0 < error < 1:
@@ -56,8 +49,8 @@ def bound_mean(successes: int, trials: int, error: float) -> tuple[float, float]
 
 
 def _find_bound(successes: int, trials: int, enough: float, outside: float, inside: float) -> float:
-    """Return where the evidence against a mean passes `enough`, between `outside` and the
-    observed mean; the evidence is convex in the mean, and at most 1 at the observed one."""
+    """Return where the evidence against a mean passes `enough`, between `outside` and the observed
+    mean. The evidence is convex in the mean, and at most 1 at the observed one."""
     if _log_evidence(successes, trials, outside) < enough:
         return outside
     for _ in range(_HALVINGS):

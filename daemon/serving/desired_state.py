@@ -1,24 +1,16 @@
-"""What replicas should hold, and the steps that lead there from what they hold: pure.
+"""The adapters that replicas should hold, and the steps that lead there: pure.
 
-    roles(situation)    adapter -> why it should be loaded; adapters not in it should not be
-    steps(situation)    what is to be done about it, in this order: unload, load, note, retire,
-                        delete
+A version with members has a role and no files. Its parts, the adapters of its members and of its
+chooser, inherit the role whatever their own states. A part that was loaded for such versions alone
+is retired once the last of them is unloaded. An adapter that plays users keeps its slot until
+another takes its place, while its agent runs on its base; no gateway routes to it. Level-triggered:
+the same situation gives the same steps, also after a kill or a replica's restart.
 
-A version with members has a role as an adapter has, and no files: its parts are the adapters of its
-members and of its chooser. They inherit the role, whatever their own states, and stay loaded for
-it. A part that was loaded for such versions alone is retired once the last of them is unloaded. An
-adapter that plays users keeps its slot from its first staging on until another one takes its place,
-while its agent runs on its base; no gateway routes to it.
-
-Level-triggered: nothing here remembers what was done before. The same situation gives the same
-steps, so a process that was killed in the middle, or finds a restarted replica, asks again.
-
-Guarantees: an adapter is unloaded only when every live gateway has applied the route without it and
-has neither a call nor an open session on it (or it has been retired for the longest age of a
-session), and when it is no part of a version with a role; its files go only when no replica names
-it, every replica was asked, the grace has passed, neither a job nor a gate may need them, and every
-version that it is a part of is collected. Not covered: calls that reach an engine by no gateway;
-and the room (residency.py).
+Guarantees: an adapter is unloaded only when it is no part of a version with a role, and every live
+gateway has applied the route without it and has neither a call nor an open session on it (or it has
+been retired for the longest age of a session). Its files go only when every replica was asked and
+none names it, the grace has passed, no job or gate may need them, and every version with it is
+collected. Not covered: calls that bypass the gateways; the room (residency.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +37,7 @@ ADMISSIBLE: Final = LOADED - RETIRED
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContents:
-    """Base and adapters that a replica was seen to serve."""
+    """Base and adapters that a replica serves."""
 
     url: str
     base: str
@@ -54,21 +46,20 @@ class ReplicaContents:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long adapters without traffic are kept."""
+    """Retention of adapters without traffic."""
 
     max_session_age: timedelta
     grace: timedelta
     versions: int
-    """Number of former adapters per alias that keep their files."""
+    """Former adapters per alias that keep their files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything the steps depend on, at one moment."""
+    """All inputs of the steps, at one moment."""
 
     table: RouteTable
     gateways: Sequence[GatewayState]
-    """Live gateways."""
     pinned: frozenset[str]
     replicas: Sequence[ReplicaContents]
     """Replicas that answered."""
@@ -77,9 +68,9 @@ class Situation:
     now: datetime
     keeping: Retention
     needed: frozenset[str] = frozenset()
-    """Adapters whose files a job or a gate may read yet, and versions of such."""
+    """Adapters whose files a job or a gate may still read, and versions of such."""
     away: frozenset[str] = frozenset()
-    """Adapters that play users of an agent which runs on another base now."""
+    """Adapters that play users of an agent on another base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +84,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load an adapter that a replica should have and does not, or was not seen to answer with."""
+    """Load an adapter that a replica lacks, or was not proven to answer with."""
 
     replica: str
     adapter: str
@@ -101,22 +92,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Append an event: the adapter is on no replica any more."""
+    """Append an event: no replica has the adapter any more."""
 
     adapter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Append an event: an adapter that was loaded as a part of others goes out of service."""
+    """Append an event: an adapter that was loaded as a part goes out of service."""
 
     adapter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the files of an adapter that is not needed any more; of a version that has none, only
-    append the event."""
+    """Delete an unneeded adapter's files and append the event; a version has no files."""
 
     adapter: str
 
@@ -125,8 +115,7 @@ Step = Unload | Load | Note | Retire | Delete
 
 
 def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
-    """Return the adapters that operators want loaded under their own names; `actions` in log
-    order."""
+    """Return the adapters that operators pinned; `actions` are in log order."""
     pins: dict[str, None] = {}
     for action in actions:
         name = action.arguments.get("adapter", "")
@@ -138,9 +127,8 @@ def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
 
 
 def roles(situation: Situation) -> dict[str, Role]:
-    """Return the reason why each adapter should be loaded, the most recently moved ones last. A
-    version without files is not among them: its parts are, each for the strongest of its
-    reasons."""
+    """Return why each adapter should be loaded, the last moved ones last. A version with members
+    stands as its parts, each with its strongest reason."""
     inherited = _inherit_roles(situation)
     reasons: dict[str, tuple[int, Role]] = {}
     for row in situation.table.adapters:
@@ -157,13 +145,12 @@ def roles(situation: Situation) -> dict[str, Role]:
 
 
 def list_heirs(situation: Situation) -> frozenset[str]:
-    """Return the adapters that are loaded as parts, whatever their own states."""
+    """Return the adapters that are loaded as parts."""
     return frozenset(_inherit_roles(situation))
 
 
 def _inherit_roles(situation: Situation) -> dict[str, tuple[int, Role]]:
-    """Return each part of a version with members -> the strongest role of such versions, and the
-    offset of the event that moved one of them last."""
+    """Return part -> its versions' strongest role, and the last offset that moved one of them."""
     inherited: dict[str, tuple[int, Role]] = {}
     for row in situation.table.adapters:
         role = None if row.has_files else _role(row, situation)
@@ -176,19 +163,18 @@ def _inherit_roles(situation: Situation) -> dict[str, tuple[int, Role]]:
 
 
 def describe_user_adapter(row: AdapterRow) -> str:
-    """Return why an adapter that plays users is not what a command wants."""
+    """Return why a command refuses an adapter that plays users."""
     return f"{row.adapter} plays users of {row.alias}, and answers no client"
 
 
 def list_wholes(table: RouteTable, adapter: str) -> list[AdapterRow]:
-    """Return the versions with members that an adapter is a part of, by name."""
+    """Return the versions with members that an adapter is part of."""
     return [row for row in table.adapters if not row.has_files and adapter in row.parts]
 
 
 def _is_remainder(row: AdapterRow, table: RouteTable) -> bool:
-    """Whether an adapter that waits for a route was loaded before a version that it is a part of
-    went out of service, and no such version waits to be staged: then it is loaded as a part
-    alone."""
+    """Return whether an adapter without a route is loaded as a part alone: one of its versions went
+    out of service since, and none waits to be staged."""
     wholes = list_wholes(table, row.adapter)
     return all(whole.state is not State.PRODUCED for whole in wholes) and any(
         whole.state in RETIRED | {State.UNLOADED} and whole.offset > row.offset for whole in wholes
@@ -196,7 +182,6 @@ def _is_remainder(row: AdapterRow, table: RouteTable) -> bool:
 
 
 def _role(row: AdapterRow, situation: Situation) -> Role | None:
-    """Return why an adapter, or a version with members, is loaded, by its own state."""
     if row.state not in LOADED:
         return None
     if row.state is State.PROMOTED:
@@ -219,8 +204,7 @@ def _role(row: AdapterRow, situation: Situation) -> Role | None:
 
 
 def is_idle(row: AdapterRow, situation: Situation) -> bool:
-    """Whether no live gateway routes to a retired policy version, or has a call or open session on
-    it."""
+    """Return whether no live gateway routes to a retired version or has a call or session on it."""
     old = _age(row, situation) >= situation.keeping.max_session_age
     return all(
         seen.report.position > row.offset and (old or not seen.report.uses(row.adapter))
@@ -270,7 +254,7 @@ def _lacks(replica: ReplicaContents, row: AdapterRow, inherits: bool) -> bool:
 
 
 def _notes(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
-    """Versions with members come first: while they are loaded, their parts are not unloaded."""
+    """Versions with members come first: while loaded, they keep their parts."""
     for row in sorted(situation.table.adapters, key=lambda row: row.has_files):
         used = row.adapter in wanted if row.has_files else _role(row, situation) is not None
         if row.state in RETIRED and not used:
@@ -278,8 +262,7 @@ def _notes(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
 
 
 def _retirements(situation: Situation) -> Iterator[Step]:
-    """Yield a step for each adapter that was loaded as a part alone, if the last version that it is
-    a part of is unloaded."""
+    """Retire each adapter that was loaded as a part alone, once all its versions are unloaded."""
     for row in situation.table.adapters:
         wholes = list_wholes(situation.table, row.adapter)
         if (
@@ -306,7 +289,6 @@ def _deletions(situation: Situation) -> Iterator[Step]:
 
 
 def _age(row: AdapterRow, situation: Situation) -> timedelta:
-    """Return the time since the adapter came into its state."""
     if row.since is None:
         return timedelta()
     return situation.now - parse_timestamp(row.since)
@@ -317,5 +299,4 @@ def _shadows(table: RouteTable) -> frozenset[str | None]:
 
 
 def _former(table: RouteTable, versions: int) -> frozenset[str | None]:
-    """Return the last `versions` adapters of each route that a rollback may return to."""
     return frozenset(name for route in table.routes for name in route.standing.before[:versions])

@@ -1,11 +1,5 @@
-"""Export an adapter of the home as one bundle, with what the tables say of it.
-
-    row = find_version(connection, "better-200-0f8fad5b")
-    write_bundle(build_bundle(row.adapter, read_files(app, connection, row)), ...)
-
-Reads tables and files and changes neither. Raises for what cannot be exported: a name that no
-adapter has, files that were collected or that are not what was produced.
-"""
+"""Export an adapter of the home as one bundle, with its history from the tables. Changes neither
+tables nor files. Raises for unknown names, and for collected or altered files."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -36,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class NoSuchAdapter(WrongUsage):
-    """A name that no adapter of the home has."""
+    """No adapter of the home has the name."""
 
 
 def find_version(connection: "Connection", name: str) -> AdapterRow:
-    """Return the version `name`, or the one whose name begins so. Raises NoSuchAdapter."""
+    """Return the version by its name or a prefix. Raises NoSuchAdapter."""
     try:
         return serving.find_adapter(connection, name)
     except UnknownAdapter as error:
@@ -48,13 +42,13 @@ def find_version(connection: "Connection", name: str) -> AdapterRow:
 
 
 def read_files(app: "App", connection: "Connection", row: AdapterRow) -> dict[str, bytes]:
-    """Return the files of an adapter's bundle without the manifest, path -> content. Raises
-    BundleRefusal, BadAdapter, NoFingerprint."""
+    """Return the bundle's files, path -> content. Raises BundleRefusal, BadAdapter,
+    NoFingerprint."""
     return read_contents(collect_facts(app, connection, row))
 
 
 def collect_facts(app: "App", connection: "Connection", row: AdapterRow) -> BundleFacts:
-    """Return what is known of an adapter. Raises BundleRefusal, BadAdapter, NoFingerprint."""
+    """Return an adapter's facts. Raises BundleRefusal, BadAdapter, NoFingerprint."""
     folder = app.settings.adapter_paths.locate(row.path)
     _check_files(row, folder)
     measured = serving.evaluation_lines(connection, row.adapter)
@@ -80,7 +74,7 @@ def collect_facts(app: "App", connection: "Connection", row: AdapterRow) -> Bund
 def build_lineage(
     connection: "Connection", row: AdapterRow, base_sha256: str | None
 ) -> dict[str, Any]:
-    """Return why a version is as it is, with its base, for `lineage.json`."""
+    """Return a version's reasons, with its base, for `lineage.json`."""
     tree = explanation.explain_adapter(connection, row.adapter)
     return {
         "adapter": row.adapter,
@@ -91,7 +85,7 @@ def build_lineage(
 
 
 def list_measured(lines: list[EvaluationLine]) -> list[Measured]:
-    """Return measurements as a model card takes them."""
+    """Return measurements in a model card's form."""
     return [
         Measured(
             line.incumbent, line.environment, line.tasks, line.trials, line.incumbent_pass,
@@ -102,7 +96,7 @@ def list_measured(lines: list[EvaluationLine]) -> list[Measured]:
 
 
 def _check_files(row: AdapterRow, folder: Path) -> None:
-    """Raises BundleRefusal where the files are gone, BadAdapter where they are others."""
+    """Raise BundleRefusal for missing files, BadAdapter for altered ones."""
     if row.state is State.COLLECTED or not folder.is_dir():
         gone = "were collected" if row.state is State.COLLECTED else f"are not in {folder}"
         raise BundleRefusal(
@@ -113,7 +107,7 @@ def _check_files(row: AdapterRow, folder: Path) -> None:
 
 
 def iter_ancestors(connection: "Connection", adapter: str) -> Iterator[AdapterRow]:
-    """The adapters from whose weights one went on, or which it was merged of, the nearest first."""
+    """Yield the adapters that one continued or was merged of, nearest first."""
     seen = {adapter}
     waiting = _list_parents(explanation.explain_adapter(connection, adapter))
     while waiting:
@@ -157,8 +151,7 @@ def _build_card_facts(
 
 
 def build_gate(app: "App", row: AdapterRow, measured: list[EvaluationLine]) -> dict[str, Any]:
-    """Return the gate's last report, all measurements and the settings in force, for
-    `gate.json`."""
+    """Return the gate's last report, all measurements and the settings, for `gate.json`."""
     settings = app.settings
     return {
         "adapter": row.adapter,

@@ -1,17 +1,10 @@
 """The replicas of a home, for code that loads adapters (settings in, engines out).
 
-    with open_fleet(settings, urls) as fleet:
-            look = fleet.look()                 what each serves, and which give no answer
-        proof = fleet.admit(engine, row, rivals)
-        fleet.check_base(engine, row)       its base is itself, also while the adapter answers
-
-Holds no state that matters: what is resident is what the engines say. The tolerance of an engine,
-how far its answers may lie from exact ones, is measured on its base while no adapter answers, and
-kept in a file, because the next command may need it while one does.
-
-Guarantee: an adapter that gateways know gets its own name on an engine only after it was proven
-there under another one, so that no call reaches it before. Not covered: when adapters may be loaded
-and unloaded (desired_state.py, staging.py).
+The engines are the only state. An engine's tolerance, how far its answers may lie from exact ones,
+is measured on its base while no adapter answers, and kept in a file for later commands. Guarantee:
+an adapter that gateways know gets its own name on an engine only after a proof under another name,
+so no call reaches it before. Not covered: when adapters may be loaded and unloaded
+(desired_state.py, staging.py).
 """
 
 import json
@@ -42,7 +35,7 @@ _ENOUGH: Final = Room(1 << 20, 1 << 20)
 """Room of the embedded engine without a limit: each of its adapters has weights of its own."""
 _UNNAMED: Final = "no engine is named, neither by --upstream nor in the setting upstreams"
 _UNSAID: Final = 1
-"""Slots assumed if neither settings nor engine name any: vLLM's default of --max-loras."""
+"""Slots if nothing names any: vLLM's default of --max-loras."""
 
 _logger = logging.getLogger(__name__)
 
@@ -53,7 +46,7 @@ class NoReplica(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Options that an engine was started with, as far as the settings name them."""
+    """Start options of an engine that the settings name."""
 
     checkpoint: Path | None = None
     max_loras: int | None = None
@@ -68,7 +61,7 @@ class Engine:
     replica: Replica
     started: EngineOptions = EngineOptions()
     kind: str | None = None
-    """Kind of the engine once it was examined; None before that, and again once it was lost."""
+    """Kind of the engine; None until it is examined, and after it was lost."""
     tolerances: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -76,8 +69,7 @@ class Engine:
         return self.replica.url
 
     def read_contents(self) -> ReplicaContents:
-        """Return what it serves; on first use, check whether it can be used at all. Raises
-        ReplicaError."""
+        """Return its contents; on first use, examine it too. Raises ReplicaError."""
         try:
             if self.kind is None:
                 self.replica.examine()
@@ -89,7 +81,7 @@ class Engine:
         return ReplicaContents(self.url, models.base, frozenset(models.adapters))
 
     def room(self) -> Room:
-        """Return how many adapters fit. Raises NotUsable if settings and engine disagree."""
+        """Return its room. Raises NotUsable if settings and engine disagree."""
         limit = self.started.max_loras
         if self.kind == _EMBEDDED:
             return _ENOUGH if limit is None else self._room(limit)
@@ -107,21 +99,21 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What all replicas were seen to serve."""
+    """Contents that all replicas reported."""
 
     holding: Mapping[str, ReplicaContents]
     """URL -> contents of the replicas that answered."""
     lost: Mapping[str, ReplicaError]
     unnamed: str = _UNNAMED
-    """Why there is none, where there is none."""
+    """Reason why there is no replica."""
 
     def of_base(self, base: str) -> list[str]:
-        """Return the URLs of the replicas that answered and serve this base."""
+        """Return the URLs of answering replicas with this base."""
         return [url for url, contents in self.holding.items() if contents.base == base]
 
     @property
     def error_text(self) -> str:
-        """Describe what is wrong with the replicas that gave no answer."""
+        """Describe the errors of the lost replicas."""
         named = "; ".join(str(error) for error in self.lost.values())
         return named or self.unnamed
 
@@ -136,8 +128,7 @@ class Fleet:
         locate: Callable[[str], Path] = Path,
         unnamed: str = _UNNAMED,
     ) -> None:
-        """`locate` returns the folder that an adapter's path in the tables means; `unnamed` says
-        why there is no engine, where there is none."""
+        """`locate` maps a stored path to its folder; `unnamed` explains a lack of engines."""
         self._unnamed = unnamed
         self.engines = {engine.url: engine for engine in engines}
         self.locate = locate
@@ -157,7 +148,7 @@ class Fleet:
             engine.replica.close()
 
     def look(self) -> Look:
-        """Ask each replica what it serves."""
+        """Ask each replica for its contents."""
         holding: dict[str, ReplicaContents] = {}
         lost: dict[str, ReplicaError] = {}
         for url, engine in self.engines.items():
@@ -168,16 +159,14 @@ class Fleet:
         return Look(holding, lost, self._unnamed)
 
     def read_expectation(self, row: AdapterRow) -> Expectation:
-        """Return the answers expected of an adapter to the probes. Raises NoFingerprint,
-        BadAdapter."""
+        """Return an adapter's expected answers to the probes. Raises NoFingerprint, BadAdapter."""
         if row.path not in self._expected:
             self._expected[row.path] = read_expectation(self.locate(row.path))
         return self._expected[row.path]
 
     def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expectation]:
-        """Return the expectations of every other adapter of the same base that has files: it could
-        answer in this one's place. `others` are those of the RouteTable; cached expectations of
-        adapters not among them are dropped."""
+        """Return the expectations of the base's other adapters with files, which could answer in
+        its place. `others` are the RouteTable's rows; the cache of others is dropped."""
         having = {item.path for item in (row, *others)}
         self._expected = {path: item for path, item in self._expected.items() if path in having}
         expectations: dict[str, Expectation] = {}
@@ -199,14 +188,10 @@ class Fleet:
         beside_base: bool = False,
         routed: bool = False,
     ) -> Proof:
-        """Load an adapter if needed, and check that the engine answers with it; if its base answers
-        too (`beside_base`), that this is still the base.
-
-        If gateways may send sessions to it as soon as the engine names it (a restarted engine, a
-        new one; with `routed` whatever its state, as a part of a version), it is proven under
-        another name before it gets its own. On failure it is unloaded again. Raises ReplicaError,
-        NotProven, BadAdapter, NoFingerprint.
-        """
+        """Load an adapter if needed, and prove that the engine answers with it; `beside_base` also
+        proves that the base is unchanged. If gateways may send it sessions at once (a restarted or
+        new engine; with `routed` always), it is proven under another name first. On failure it is
+        unloaded. Raises ReplicaError, NotProven, BadAdapter, NoFingerprint."""
         tried = row.adapter + PROBATION
         known = routed or row.state in LOADED
         if not known or row.adapter in engine.read_contents().adapters:
@@ -218,9 +203,8 @@ class Fleet:
             _leave(engine, tried)
 
     def check_base(self, engine: Engine, row: AdapterRow) -> float:
-        """Check that an engine's base is unchanged while an adapter loaded there answers; return
-        its distance in nats. Raises BaseMixup, ReplicaError, NotProven, NoFingerprint,
-        BadAdapter."""
+        """Prove that an engine's base is unchanged while a loaded adapter answers; return its
+        distance in nats. Raises BaseMixup, ReplicaError, NotProven, NoFingerprint, BadAdapter."""
         return self._base_proven(engine, row.adapter, self.read_expectation(row))
 
     def _base_proven(self, engine: Engine, beside: str, expected: Expectation) -> float:
@@ -252,8 +236,8 @@ class Fleet:
             return proof
 
     def _tolerance(self, engine: Engine, expected: Expectation) -> float:
-        """Return the tolerance of an engine: measured once per process while no adapter is loaded,
-        else read from the file, as an engine may have been restarted in another precision."""
+        """Return an engine's tolerance, measured once per process while no adapter is loaded (it
+        may restart in another precision), else read from the file."""
         asked = sha256(exact_json([engine.url, expected.base.model_dump(), expected.prompts]))
         if asked not in engine.tolerances:
             engine.tolerances[asked] = self._measure_tolerance(engine, expected, asked)
@@ -280,8 +264,7 @@ class Fleet:
 
 
 def _leave(engine: Engine, name: str) -> None:
-    """Unload an adapter that must not stay; an engine that is lost is reconciled when it is
-    back."""
+    """Unload an adapter that must not stay; lost engines are reconciled later."""
     try:
         engine.replica.unload(name)
     except ReplicaError as error:
@@ -291,9 +274,8 @@ def _leave(engine: Engine, name: str) -> None:
 def collect_route_adapters(
     routes: Iterable[RouteRow], base: str, rows: Iterable[AdapterRow]
 ) -> set[str | None]:
-    """Return the adapters in the routes of a base, shadows included; None stands for the base
-    itself, which also answers the sessions that a route holds out. `rows` are those of the route
-    table; `expand_versions` replaces versions with members."""
+    """Return the adapters in a base's routes, with shadows; None stands for the base, which also
+    answers held-out sessions. `rows` are the route table's, to expand versions with members."""
     ours = [route.standing for route in routes if route.standing.base == base]
     shadows = {standing.shadow for standing in ours} - {None}
     held_out = {None} if any(standing.holdout for standing in ours) else set()
@@ -302,8 +284,8 @@ def collect_route_adapters(
 
 
 def expand_versions(names: Iterable[str | None], rows: Iterable[AdapterRow]) -> set[str | None]:
-    """Return the adapters that answer for these policies: for a version with members its parts, and
-    the base (None), which answers where the chooser is in doubt."""
+    """Return the adapters that answer for these policies: a version stands for its parts and the
+    base (None), which answers if the chooser is in doubt."""
     wholes = {row.adapter: row.parts for row in rows if not row.has_files}
     policies = set(names)
     parts = (wholes[name] for name in policies if name in wholes)
@@ -314,7 +296,7 @@ def expand_versions(names: Iterable[str | None], rows: Iterable[AdapterRow]) -> 
 def check_room(
     engine: Engine, holding: ReplicaContents, roles: Mapping[str, Role], wanted: Mapping[str, Role]
 ) -> tuple[str, ...]:
-    """Return what must be unloaded before adapters (name -> role) may be loaded, or take other
+    """Return the adapters to unload before `wanted` (name -> role) can be loaded or take other
     roles, all at once. Raises NoRoom with the numbers, NotUsable."""
     others: dict[str, Role] = dict.fromkeys(sorted(holding.adapters - roles.keys()), "pinned")
     ours = {adapter: use for adapter, use in roles.items() if adapter in holding.adapters}
@@ -322,8 +304,8 @@ def check_room(
 
 
 def open_fleet(settings: "Settings", urls: Sequence[str] = (), unnamed: str = _UNNAMED) -> Fleet:
-    """Return the replicas that the settings name, or those at `urls`; there may be none, and
-    `unnamed` says why. Raises ConfigurationError."""
+    """Return the replicas of the settings, or those at `urls`; `unnamed` explains an empty fleet.
+    Raises ConfigurationError."""
     from daemon.config.upstreams import key_of, upstreams
 
     known = {upstream.url.rstrip("/"): upstream for upstream in settings.upstreams}

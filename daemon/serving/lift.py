@@ -1,23 +1,17 @@
-"""Cumulative lift: what an agent's loop has won since its first promotion, over the held-out base.
+"""Cumulative lift: an agent's gain over the held-out base since its loop's first promotion.
 
-    read_lifts(connection)    the lift of each alias whose route held sessions out
+Compares the success of judged sessions that the loop answered with that of held-out ones. Each
+arm's mean success probability has a confidence sequence at half the error (confidence_sequence.py),
+so the difference lies within both with a probability of at least 95 %, at all times at once.
 
-The success rate of the judged sessions that were not held out (the loop's: promoted adapters,
-canaries, rolled-back ones, whatever answered) is compared with that of the held-out ones. Each
-arm's mean success probability has a confidence sequence at half the error
-(confidence_sequence.py), and the difference lies within what both allow, with a probability of at
-least 95 % at all times at once.
+Drift: the claim is about the means so far, not about today. Chance gives both arms the same times
+only at a constant held-out share, so only sessions of the share in force, else the last one, are
+compared. Late verdicts: sessions count in order of beginning, up to the first whose verdict may
+still come (`select_due`), so slow failures are not missing.
 
-Drift: the claim is about the means over the sessions judged so far, not about today. Chance gives
-both arms the same times as long as the held-out share stays the same, so only sessions of one share
-are compared: the one in force, else the last one. Late verdicts: sessions count in the order in
-which they began, up to the first whose verdict may still come (`select_due`), so a slow failure is
-not missing while quick successes count. Where that is may depend on anything that was seen.
-
-Pure but for `read_lifts`, which reads tables alone: every process gets the same digits. Assumes
-that whether a session is judged does not depend on its arm; `judged_evidence` measures that it
-does, and `shares_evidence` that sessions are not held out with the share that they should be. Not
-covered: a customer with several sessions, which are drawn one by one.
+Pure but for `read_lifts`, which reads tables: every process gets the same digits. Assumes that
+whether a session is judged does not depend on its arm; `judged_evidence` and `shares_evidence`
+measure violations. Not covered: customers with several sessions, which are drawn one by one.
 """
 
 from collections import Counter
@@ -45,22 +39,20 @@ ERROR: Final = 0.05
 """Probability that the interval is ever wrong; each arm has half of it."""
 
 PATIENCE: Final = timedelta(hours=24)
-"""Age from which on a session that never ended is waited for no more: one that could not be closed
-delays the interval by a day, and does not stop it."""
+"""Age at which an open session stops delaying the interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmOutcomes:
-    """The sessions of an arm."""
+    """Sessions of an arm."""
 
     sessions: int
-    """Sessions that were drawn."""
     due: int
-    """Those of them that began before the first session whose verdict is waited for."""
+    """Sessions that began before the first awaited verdict."""
     judged: int
-    """Those of `due` with a verdict."""
+    """Sessions of `due` with a verdict."""
     success: float | None
-    """Share of `judged` that succeeded; None without any."""
+    """Successful share of `judged`; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +62,29 @@ class Lift:
     alias: str
     base: str
     since: str
-    """First promotion."""
+    """Time of the first promotion."""
     share: float
-    """Held-out share of the sessions that are compared."""
+    """Held-out share of the compared sessions."""
     holdout: ArmOutcomes
     loop: ArmOutcomes
     difference: float | None
-    """Success of the loop less that of the holdout; None while one has no verdict."""
+    """Success of the loop less the holdout's; None while one has no verdict."""
     low: float
     high: float
-    """Bounds of the difference of the mean success probabilities, anytime-valid."""
+    """Anytime-valid bounds of the difference of the mean success probabilities."""
     shares_ok: bool
-    """Whether as many sessions were held out as the shares foretell."""
+    """Whether the shares explain the number of held-out sessions."""
     shares_evidence: float
-    """Evidence that they were not; from 100 on they were not."""
+    """Evidence against `shares_ok`; from 100 on it is False."""
     judged_ok: bool
-    """Whether both arms' sessions are judged equally often."""
+    """Whether both arms are judged equally often."""
     judged_evidence: float
-    """Evidence that they are not; from 100 on they are not."""
+    """Evidence against `judged_ok`; from 100 on it is False."""
 
 
 def read_lifts(connection: "Connection") -> list[Lift]:
-    """Return the lifts of all aliases on their present bases, in the order of the aliases; of
-    those with an adapter that was promoted and a session that was drawn since."""
+    """Return the lifts on present bases, in the order of the aliases, of those with a promoted
+    adapter and a session drawn since."""
     lifts = (_read_lift(connection, route) for route in serving.route_table(connection).routes)
     return [lift for lift in lifts if lift is not None]
 
@@ -132,9 +124,9 @@ def measure_lift(
 def select_due(sessions: Sequence[DrawnSession], latest: str) -> list[DrawnSession]:
     """Return the sessions that began before the first one whose verdict may still come.
 
-    It may while a session is open, unless it is older than `PATIENCE`; and after its end until it
-    is older than 99 % of the sessions of some arm and outcome were at their verdicts. Ages are
-    counted up to `latest`, the time of the latest call: a clock in the tables.
+    A verdict may come while a session is open and younger than `PATIENCE`, and after its end until
+    it is older than 99 % of some arm's and outcome's sessions were at their verdicts. Ages count up
+    to `latest`, the time of the latest call in the tables.
     """
     ages: dict[tuple[bool, bool], list[float]] = {}
     for session in sessions:
@@ -167,7 +159,6 @@ def _count_arm(
 
 
 def _bound_difference(due: Iterable[DrawnSession]) -> tuple[float, float]:
-    """Return the bounds of the loop's mean success probability less the holdout's."""
     counts = Counter(
         (session.held_out, session.success) for session in due if session.success is not None
     )

@@ -1,11 +1,8 @@
-"""Make one adapter of several of the home: AdapterProduced, with what it was merged of.
+"""Merge several adapters of the home into one: AdapterProduced, with its sources.
 
-    result = merge_adapters(app, fleet, [("refunds-1", 0.5), ("rebooking-2", 0.5)], act)
-
-Where an engine has few slots, one adapter may take the place of several. What becomes of it is what
-becomes of any other: it is staged, passes the gate and is given sessions, or not. The arithmetic is
-done by another process (daemon/engine/merging.py), because it needs torch and this one does not.
-Equal members, weights, method and rank give the same adapter again.
+One adapter may replace several on an engine with few slots. It is staged and gated like any other.
+Another process computes it (daemon/engine/merging.py), since that needs torch. Equal members,
+weights, method and rank give the same adapter.
 """
 
 import json
@@ -44,13 +41,13 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 KIND: Final = "merged"
-"""How the names of merged adapters begin."""
+"""Beginning of merged adapters' names."""
 _SECONDS: Final = 3600
 _ROUNDING: Final = 1e-9
 
 
 class MergeRefusal(KintsugiError):
-    """Adapters that cannot be merged."""
+    """The adapters cannot be merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,7 @@ class MergeResult:
 
     pushed: PushResult
     repeated: Mapping[str, float]
-    """Adapter that several members go on from -> how often its change counts, where that is not
-    once."""
+    """Common ancestor of members -> how often its change counts, if not once."""
 
 
 def merge_adapters(
@@ -74,9 +70,9 @@ def merge_adapters(
     name: str | None = None,
     checkpoint: Path | None = None,
 ) -> MergeResult:
-    """Merge adapters, each named by the beginning of its name and with the weight of its change.
-    Without a `rank` it is the largest of a member; `checkpoint` is the folder of the base, where no
-    setting names it. Raises MergeRefusal, UnknownAdapter, PushRefusal and what `adopt` raises."""
+    """Merge adapters, each named by a prefix and with its change's weight. The default `rank` is
+    the largest member's; `checkpoint` is the base's folder, if no setting names it. Raises
+    MergeRefusal, UnknownAdapter, PushRefusal and the errors of `adopt`."""
     app.settle()
     with app.reading() as connection:
         members = sorted(
@@ -119,12 +115,11 @@ class _Member:
     row: AdapterRow
     weight: float
     ancestors: tuple[str, ...]
-    """Adapters that it went on from, the nearest first."""
+    """Its ancestors, nearest first."""
     folder: Path
 
     @property
     def line(self) -> tuple[str, ...]:
-        """Its own name and those of its ancestors."""
         return (self.row.adapter, *self.ancestors)
 
 
@@ -177,7 +172,7 @@ def _check_members(members: Sequence[_Member]) -> None:
 
 
 def _check_engines(fleet: Fleet, rank: int | None, checkpoint: Path | None) -> None:
-    """Raises MergeRefusal for what could not be adopted afterwards."""
+    """Raise MergeRefusal for a result that could not be adopted."""
     most = find_max_rank(fleet)
     if rank is not None and most is not None and rank > most:
         raise MergeRefusal(
@@ -192,8 +187,8 @@ def _check_engines(fleet: Fleet, rank: int | None, checkpoint: Path | None) -> N
 
 
 def _find_repeated(members: Sequence[_Member]) -> dict[str, float]:
-    """Return the adapters that several members go on from and whose change does not count once,
-    with how often it counts; of those that went on from each other the nearest."""
+    """Return common ancestors whose change does not count once, with its count; only the
+    nearest."""
     totals: defaultdict[str, float] = defaultdict(float)
     heirs: Counter[str] = Counter()
     for member in members:
@@ -211,7 +206,7 @@ def _compute(
     method: MergeMethod,
     rank: int | None,
 ) -> int:
-    """Write the merged directory; return its rank. Raises MergeRefusal."""
+    """Write the merged folder and return its rank. Raises MergeRefusal."""
     if find_spec("torch") is None:
         raise MergeRefusal("adapters are merged by torch; install kintsugi[train] here")
     members = [f"{member.folder}={member.weight!r}" for member in merged]

@@ -1,21 +1,10 @@
 """Operations on pushed adapters and on routes: one method each.
 
-    stage      every replica loads it and is seen to answer with it, AdapterStaged (staging.py)
-    promote    RouteChanged: it answers an alias, or a share of its sessions
-    canary     RouteChanged: the first share of an adapter that passed its gate, without an operator
-    rollback   RouteChanged: the adapter that answered before does again
-    set_route  RouteChanged: the shares that an operator names
-    hold_out   RouteChanged: another held-out share, where `canary.holdout` was changed
-    pin        it stays loaded under its own name
-    retire     AdapterMoved: it goes out of service
-
-Each first asks the tables what is done already, so the same command again, after a `kill -9` or for
-no reason, ends where the first would have. Each but `canary` and `hold_out` is an
-`OperatorActed`, which its effects name as their cause. What is refused at once leaves no event.
-
-Guarantees: a route names an adapter only once all replicas were seen to answer with it, so partial
-success routes no session. A route that the tables would refuse is refused before it is appended.
-Not covered: what a gateway does with a route (producers/gateway), and unloading (reconciler.py).
+Each but `canary` and `hold_out` is an `OperatorActed`, which its effects name as their cause.
+Guarantees: a repeated command, also after a `kill -9`, ends where the first would have. A route
+names an adapter only once all replicas proved it, so partial success routes no session. A route
+that the tables would refuse is refused before it is appended, and immediate refusals leave no
+event. Not covered: gateways (producers/gateway), and unloading (reconciler.py).
 """
 
 from collections import Counter
@@ -48,7 +37,7 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 _RETRIES: Final = 5
-"""Retries of a request of an evaluation while the engine is busy."""
+"""Retries of an evaluation's request while the engine is busy."""
 
 
 class PromotionRefusal(KintsugiError):
@@ -60,7 +49,7 @@ class RetirementRefusal(KintsugiError):
 
 
 class NothingBefore(KintsugiError):
-    """A route without a former adapter to return to."""
+    """A route has no former adapter."""
 
 
 class Publisher:
@@ -80,7 +69,7 @@ class Publisher:
             return serving.find_adapter(connection, name)
 
     def route(self, alias: str, base: str) -> RouteState:
-        """Return what answers an alias."""
+        """Return the alias' route."""
         with self.app.reading() as connection:
             row = serving.route_row(connection, alias)
         return RouteState.of_base(base) if row is None else row.standing
@@ -106,9 +95,8 @@ class Publisher:
         act: Act,
         concurrency: int,
     ) -> "tuple[Comparison, Means]":
-        """Return what a version and the incumbent of its alias are to play, both staged, and the
-        means for it. Raises PromotionRefusal, StageRefusal, NoRoom, BaseMixup,
-        NoTarget, UnknownTask."""
+        """Stage a version and its alias' incumbent; return their comparison and its means. Raises
+        PromotionRefusal, StageRefusal, NoRoom, BaseMixup, NoTarget, UnknownTask."""
         from daemon.config.upstreams import key_of
         from daemon.evaluation.comparison import compare
         from daemon.evaluation.run import Means
@@ -133,11 +121,9 @@ class Publisher:
     def promote(
         self, name: str, act: Act, *, share: float = 1.0, override: bool = False
     ) -> RouteRow:
-        """Make an adapter answer its alias, or a share of its sessions.
-
-        Only after it passed the gate against the present incumbent, or by `override`, with a
-        reason. Raises PromotionRefusal, StageRefusal, NoRoom, RouteRefusal, DecisionRefusal.
-        """
+        """Make an adapter answer its alias, or a share of its sessions, if it passed the gate
+        against the present incumbent, or by `override` with a reason. Raises PromotionRefusal,
+        StageRefusal, NoRoom, RouteRefusal, DecisionRefusal."""
         self.app.settle()
         with hold_serving_lock(self.app.home):
             row = self.adapter(name)
@@ -157,8 +143,8 @@ class Publisher:
             return self._flip(route, act, "adapters promote", arguments)
 
     def canary(self, name: str, share: float) -> RouteRow:
-        """Give an adapter that passed its gate its first share of the sessions, as the gate's
-        result and without an operator. Raises what `promote` raises, HomeLockBusy."""
+        """Give an adapter that passed its gate its first share of the sessions, without an
+        operator. Raises HomeLockBusy and the errors of `promote`."""
         self.app.settle()
         with hold_serving_lock(self.app.home, patience=0):
             row = self.adapter(name)
@@ -184,10 +170,8 @@ class Publisher:
         base: str | None = None,
         shadow: str | None = None,
     ) -> RouteRow:
-        """Set the shares of an alias' sessions that adapters answer; None names the base.
-
-        Raises PromotionRefusal, StageRefusal, NoRoom, RouteRefusal, DecisionRefusal.
-        """
+        """Set the shares of an alias' sessions; None names the base. Raises PromotionRefusal,
+        StageRefusal, NoRoom, RouteRefusal, DecisionRefusal."""
         self.app.settle()
         named = [name for name in (*shares, shadow) if name is not None]
         rows = {name: self.adapter(name) for name in named}
@@ -214,12 +198,9 @@ class Publisher:
             return self._flip(route, act, "route set", arguments)
 
     def rollback(self, alias: str, act: Act, to: str | None = None) -> RouteRow:
-        """Make a former adapter of an alias answer it again, from every session's next call.
-
-        `to` names one of the former adapters (the base by its name); default: the last. Raises
-        NothingBefore,
-        StageRefusal, RouteRefusal, DecisionRefusal.
-        """
+        """Make a former adapter of an alias answer again, from every session's next call. `to`
+        names it (the base by its name); default: the last. Raises NothingBefore, StageRefusal,
+        RouteRefusal, DecisionRefusal."""
         self.app.settle()
         with self.app.reading() as connection:
             row = serving.route_row(connection, alias)
@@ -244,10 +225,9 @@ class Publisher:
             return self._flip(route, act, "adapters rollback", arguments)
 
     def hold_out(self) -> list[str]:
-        """Within `hold_serving_lock`: give every route with adapters the held-out share of the
-        settings; return the aliases whose route changed. Raises BaseMixup, ReplicaError,
-        RouteRefusal, DecisionRefusal.
-        """
+        """Give every route with adapters the settings' held-out share; return the changed aliases.
+        Call within `hold_serving_lock`. Raises BaseMixup, ReplicaError, RouteRefusal,
+        DecisionRefusal."""
         changed = list[str]()
         for row in self._table().routes:
             standing = row.standing
@@ -268,14 +248,13 @@ class Publisher:
         return changed
 
     def _choose_holdout(self, shares: Iterable[RouteShare]) -> float:
-        """Return the held-out share of a route: that of the settings where an adapter answers."""
         adapts = any(part.adapter is not None for part in shares)
         return self.app.settings.canary.holdout if adapts else 0.0
 
     def _flip(
         self, route: RouteChanged, act: Act, action: str, arguments: Mapping[str, str]
     ) -> RouteRow:
-        """Within `hold_serving_lock`: load what is not loaded yet, then turn the route."""
+        """Load missing adapters, then turn the route. Call within `hold_serving_lock`."""
         rows = [self.adapter(name) for name in _list_adapters(route)]
         unstaged = [row for row in rows if not lies_ready(row)]
         for row in unstaged:
@@ -293,8 +272,7 @@ class Publisher:
         return self._turn(route, cause)
 
     def _check(self, route: RouteChanged, unstaged: Iterable[AdapterRow] = ()) -> None:
-        """Check a route against the tables; `unstaged` will be staged first. Raises
-        RouteRefusal."""
+        """Check a route by the tables; `unstaged` will be staged first. Raises RouteRefusal."""
         table = self._table()
         standing = table.route(route.alias)
         known = {row.adapter: row.candidate for row in table.adapters}
@@ -303,8 +281,7 @@ class Publisher:
         routing.apply_route_change(None if standing is None else standing.standing, known, route)
 
     def _check_apart(self, route: RouteChanged) -> None:
-        """Check that base and adapters are distinguishable wherever a route has both answer. Raises
-        BaseMixup, ReplicaError."""
+        """Check that a route tells base and adapters apart. Raises BaseMixup, ReplicaError."""
         table = self._table()
         others = [other for other in table.routes if other.alias != route.alias]
         ours = {part.adapter for part in route.shares} | {*_list_adapters(route)}
@@ -324,7 +301,7 @@ class Publisher:
     # Staying and going
 
     def pin(self, name: str, act: Act, *, off: bool = False) -> AdapterRow:
-        """Keep an adapter loaded under its own name, or no longer. Raises StageRefusal, NoRoom."""
+        """Keep an adapter loaded under its own name, unless `off`. Raises StageRefusal, NoRoom."""
         self.app.settle()
         with hold_serving_lock(self.app.home):
             row = self.adapter(name)
@@ -342,10 +319,8 @@ class Publisher:
             return row
 
     def retire(self, name: str, act: Act) -> AdapterRow:
-        """Take an adapter that no route names out of service; it is unloaded once it is unused.
-
-        Raises RetirementRefusal where a route gives it sessions, or it is retired.
-        """
+        """Take an adapter out of service; it is unloaded once unused. Raises RetirementRefusal if a
+        route gives it sessions, or it is retired."""
         self.app.settle()
         row = self.adapter(name)
         moved = AdapterMoved(
@@ -381,13 +356,11 @@ class Publisher:
 
 
 def _list_adapters(route: RouteChanged) -> list[str]:
-    """Return the adapters that a route needs."""
     parts = [*(part.adapter for part in route.shares), route.shadow]
     return [name for name in parts if name is not None]
 
 
 def _role(route: RouteChanged, name: str) -> Role:
-    """Return the role of an adapter in a route."""
     if name == route.shadow:
         return "shadow"
     return "stable" if len(route.shares) == 1 else "canary"

@@ -1,10 +1,7 @@
 """Add a PEFT directory from any trainer to the home as an adapter: AdapterProduced.
 
-    pushed = push(app, fleet, folder, act, alias="agent")
-
-daemon/adapters/adoption.py checks and copies the files; here they get an event. Pushing the same
-files again, after a `kill -9` or for no reason, gives the same adapter. Not covered: whether any
-engine can load it (staging.py), and whether it is any good.
+daemon/adapters/adoption.py checks and copies the files. A repeated push of the same files gives the
+same adapter. Not covered: loading (staging.py), and quality.
 """
 
 from collections.abc import Mapping
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PushRefusal(KintsugiError):
-    """A name that another adapter has, or had."""
+    """Another adapter has, or had, the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class PushResult:
 
     adapter: AdapterRow
     new: bool
-    """Whether the adapter is new; False for files that were pushed before."""
+    """False for files that were pushed before."""
 
 
 def push(
@@ -51,8 +48,8 @@ def push(
     name: str | None = None,
     checkpoint: Path | None = None,
 ) -> PushResult:
-    """Add a PEFT directory to the home. Values that are not given come from the settings of the
-    engines, or from the engines. Raises PushRefusal, NoReplica and what `adopt` raises."""
+    """Add a PEFT directory to the home. Missing values come from the engines' settings, or the
+    engines. Raises PushRefusal, NoReplica and the errors of `adopt`."""
     app.settle()
     base = base or only_base(fleet)
     with hold_serving_lock(app.home):
@@ -66,7 +63,7 @@ def push(
 
 
 def only_base(fleet: Fleet) -> str:
-    """Return the one base that the engines serve. Raises NoReplica if there is not exactly one."""
+    """Return the engines' one base. Raises NoReplica if there is not exactly one."""
     look = fleet.look()
     bases = {contents.base for contents in look.holding.values()}
     if len(bases) == 1:
@@ -78,8 +75,8 @@ def only_base(fleet: Fleet) -> str:
 def adopt_for_fleet(
     app: "App", fleet: Fleet, source: Path, kind: str, name: str | None, checkpoint: Path | None
 ) -> HomeAdapter:
-    """Copy an adapter into the home, checked against the checkpoint and the ranks of the engines
-    where their settings name them."""
+    """Copy an adapter into the home, checked by the engines' checkpoint and ranks in the
+    settings."""
     return adopt(
         source, app.settings.adapters, checkpoint or find_checkpoint(fleet), kind=kind, name=name,
         max_rank=find_max_rank(fleet),
@@ -87,13 +84,13 @@ def adopt_for_fleet(
 
 
 def find_checkpoint(fleet: Fleet) -> Path | None:
-    """Return the folder of the engines' base; None where no setting says."""
+    """Return the folder of the engines' base, if a setting names it."""
     started = (engine.started for engine in fleet.engines.values())
     return next((options.checkpoint for options in started if options.checkpoint), None)
 
 
 def find_max_rank(fleet: Fleet) -> int | None:
-    """Return the largest rank that all engines take; None where no setting says."""
+    """Return the largest rank that all engines take, if settings name any."""
     started = (engine.started.max_lora_rank for engine in fleet.engines.values())
     return min((rank for rank in started if rank), default=None)
 
@@ -101,8 +98,7 @@ def find_max_rank(fleet: Fleet) -> int | None:
 def record_adapter(
     app: "App", data: AdapterProduced, act: Act, command: str, arguments: Mapping[str, Any]
 ) -> PushResult:
-    """Append that an adapter of the home exists, by a person's command, unless it is known. Raises
-    PushRefusal."""
+    """Append an unknown adapter of the home, by a person's command. Raises PushRefusal."""
     with app.reading() as connection:
         known = serving.adapter_row(connection, data.adapter)
     if known is not None:
@@ -116,7 +112,7 @@ def record_adapter(
 
 
 def _check_same(app: "App", known: AdapterRow, data: AdapterProduced) -> None:
-    """Check that a known adapter has the pushed values. Raises PushRefusal."""
+    """Raise PushRefusal unless a known adapter has the pushed values."""
     locate = app.settings.adapter_paths.locate
     same = (known.sha256, locate(known.path), known.alias, known.base)
     if same != (data.sha256, locate(data.path), data.alias, data.base):

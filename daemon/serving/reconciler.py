@@ -1,17 +1,11 @@
-"""Bring replicas to what they should hold, and take adapters out of service (`kintsugi work`).
+"""Bring replicas to their desired state, and take adapters out of service (`kintsugi work`).
 
-    reconciler.tick()      look at replicas and tables, do what desired_state.py says
-
-Each tick begins from what is there. A replica that was restarted gets its adapters back, each
-proven under another name first; a step that fails is logged, tried again later, and delays no other
-adapter. Nothing here decides which adapter answers: routes turn in publisher.py and
-canary_monitor.py.
-
-Guarantees: `AdapterMoved(unloaded)` is appended when no replica that answers holds the adapter,
-`AdapterMoved(collected)` when its files are gone (a version with members has none),
-`AdapterMoved(draining)` when the last version that an adapter was loaded for is unloaded. Each has
-an id that follows from what brought the adapter into its state, so two reconcilers at once, or one
-that was killed, do it once. Files outside the folder of adapters are never deleted.
+A restarted replica gets its adapters back, each proven under another name first. A failed step is
+logged, tried again later, and delays no other adapter. Guarantees: `AdapterMoved(unloaded)` is
+appended when no answering replica holds the adapter, `AdapterMoved(collected)` when its files are
+gone (a version with members has none), `AdapterMoved(draining)` when the last version with a part
+is unloaded. Ids follow from the adapter's last event, so two reconcilers, or a killed one, do it
+once. Files outside the adapters' folder are never deleted.
 """
 
 import shutil
@@ -58,13 +52,12 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 _CLEARINGS: Final = 4
-"""Rounds after which nothing more is unloaded to make room: a version is unloaded, its parts are
-retired, unloaded and noted."""
+"""Rounds of unloading: a version is unloaded, its parts are retired, unloaded and noted."""
 
 
 @dataclass(slots=True)
 class ReconcileResult:
-    """What a tick did: names of adapters, and errors as sentences."""
+    """Result of a tick: adapters, and errors as sentences."""
 
     loaded: list[str] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
@@ -73,7 +66,7 @@ class ReconcileResult:
 
 
 def observe(app: "App", look: Look, now: datetime) -> Situation:
-    """Return the situation from the tables and replicas as they are now."""
+    """Return the present situation of tables and replicas."""
     settings = app.settings.serving
     with app.reading() as connection:
         table = serving.route_table(connection)
@@ -95,8 +88,7 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
 
 
 def _find_needed(connection: "Connection", table: RouteTable) -> frozenset[str]:
-    """The adapters from which a job trains on or may do so, and those that were best at a kind of
-    task, with which candidates are compared."""
+    """Return the adapters that a job may train on from, and the best at a kind, for comparisons."""
     needed = set(succession.list_training_bases(connection))
     for route in table.routes:
         state = route.standing
@@ -109,7 +101,7 @@ def _find_needed(connection: "Connection", table: RouteTable) -> frozenset[str]:
 
 
 def _find_away(connection: "Connection", table: RouteTable) -> frozenset[str]:
-    """The adapters that play users of an agent which runs on another base now."""
+    """Return the adapters that play users of an agent on another base."""
     bases = dict(agents.present(connection))
     return frozenset(
         row.adapter
@@ -143,8 +135,7 @@ class Reconciler:
         return done
 
     def clear(self) -> None:
-        """Only unload adapters that are not used any more, to make room. The parts of a version
-        follow it."""
+        """Unload only unused adapters, to make room. A version's parts follow it."""
         for _ in range(_CLEARINGS):
             look = self._fleet.look()
             situation = observe(self._app, look, self._clock())
@@ -154,7 +145,7 @@ class Reconciler:
             self._do(due, situation, look)
 
     def _anything(self) -> bool:
-        """Whether there is an adapter that engines may hold; if not, engines are not asked."""
+        """Return whether engines may hold an adapter; otherwise they are not asked."""
         with self._app.reading() as connection:
             return bool(serving.route_table(connection).adapters)
 
@@ -178,15 +169,13 @@ class Reconciler:
         return done
 
     def _list_new_outages(self, look: Look) -> list[str]:
-        """Return errors of replicas that gave no answer, each once per outage."""
+        """Return the errors of lost replicas, each once per outage."""
         new = [str(error) for url, error in look.lost.items() if url not in self._lost]
         self._lost = frozenset(look.lost)
         return new
 
 
 class _Taker:
-    """Takes the steps of one tick."""
-
     def __init__(
         self,
         app: "App",
@@ -205,10 +194,9 @@ class _Taker:
         self._roles = roles(situation)
         self._inheriting = list_heirs(situation)
         self._proofs: dict[str, dict[str, Proof]] = {}
-        """Adapter -> proofs by replica where it was proven for the first time."""
+        """Adapter -> first proofs by replica."""
 
     def take(self, step: Step) -> None:
-        """Take one step. Raises KintsugiError, OSError."""
         match step:
             case Unload():
                 self._unload(step)
@@ -222,7 +210,7 @@ class _Taker:
                 self._delete(self._row(step.adapter))
 
     def tell(self) -> None:
-        """Append events for replicas that answer with adapters they did not have before."""
+        """Append events for replicas that newly answer with adapters."""
         for name, proofs in self._proofs.items():
             row = self._row(name)
             staged = AdapterStaged(
@@ -296,7 +284,7 @@ class _Taker:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder; after a kill in between, the next call removes the rest. Raises OSError."""
+    """Remove a folder, or the rest that a kill left. Raises OSError."""
     unfinished = folder.with_name(UNFINISHED + folder.name)
     if folder.exists():
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,23 +1,19 @@
-"""Client of one engine that loads adapters and reports what it serves: vLLM and the embedded one.
+"""Client of one engine that loads adapters and reports its models: vLLM or the embedded engine.
 
     with Replica("http://10.0.0.7:8000/v1", paths=PathMap({home / "adapters": "/mnt"})) as replica:
-        replica.examine()                               fit to be used at all?
+        replica.examine()
         tolerance = replica.measure_tolerance(expected)        once, while no adapter answers
         replica.load("agent-120-1f2e3d4c", folder)
         replica.prove("agent-120-1f2e3d4c", expected, tolerance, rivals)
         replica.prove_base("agent-120-1f2e3d4c", expected, tolerance)       beside it
         replica.unload("agent-120-1f2e3d4c")
 
-It holds no state but the connection: what is resident is what the engine says, each time it is
-asked. So the reconciler survives restarts of both.
-
-Guarantees: an adapter is never replaced (`load_inplace` is never said; a name that is there from a
-folder of another name is an error, and one from a folder of the same name is loaded already, for
-the name of a folder ends with a hash of its content); after a load every one of several fresh
-connections names it; every failure is an error of ours that says whether the engine refused or is
-gone. Not covered: what a timeout left behind (ask `list_models`), engines behind a
-load balancer that sends all connections of one client to one of them, and the order in which
-things may be unloaded and files deleted.
+It holds no state but the connection. Guarantees: an adapter is never replaced. A name that was
+loaded from a folder of another name is an error; from a folder of the same name, which ends with a
+hash of its content, it counts as loaded. After a load each of several fresh connections names the
+adapter. Every error tells whether the engine refused or is gone. Not covered: the state after a
+timeout (ask `list_models`), load balancers that pin a client to one engine, and the order of
+unloads and deleted files.
 """
 
 import json
@@ -63,11 +59,10 @@ _MAX_ANSWER_BYTES: Final = 16 << 20
 """Largest accepted answer of an engine, in bytes; its metrics are the largest."""
 _CONNECT_SECONDS: Final = 5.0
 _WRITTEN: Final = 64
-"""Tokens of the answer that is written while a base is probed: shorter than any engine's
-context."""
+"""Tokens written while a base is probed; fewer than any engine's context."""
 
 _SCORES: Final = 5
-"""Scores of a base that are taken beside such answers at most."""
+"""Most scores of a base beside such answers."""
 
 _EMBEDDED: Final = "kintsugi"
 _VLLM: Final = "vllm"
@@ -80,8 +75,7 @@ class ReplicaError(KintsugiError):
 
 
 class ReplicaDown(ReplicaError):
-    """The engine cannot be reached, gives no answer in time, or cannot go on. Whether the request
-    took effect is not known."""
+    """The engine is unreachable, too slow or broken. The request may have taken effect."""
 
 
 class LoadRefusal(ReplicaError):
@@ -97,13 +91,9 @@ class NoSuchModel(ReplicaError):
 
 
 class NoAnswer(ReplicaError):
-    """The engine has the model and refuses to answer the probes, as with weights that are not
-    numbers.
-
-    Seen on vLLM 0.32.0: one request to such an adapter, and the next requests to its base and to
-    other adapters fail too, until what it left in the cache is overwritten. Check with
-    `compatibility.fit` first.
-    """
+    """The engine has the model and refuses to answer the probes, as with NaN weights. Seen on vLLM
+    0.32.0: after one request to such an adapter, requests to its base and to other adapters fail
+    too, until its cache entries are overwritten. Check with `compatibility.fit` first."""
 
 
 class SeveralProcesses(ReplicaError):
@@ -123,8 +113,7 @@ class PathMap:
     """Folders of this machine -> their names where the engine runs."""
 
     prefixes: Mapping[Path, str] = field(default_factory=dict)
-    """Folder here -> folder there; the longest match counts. Empty: all names are the same
-    there."""
+    """Folder here -> folder there; the longest match counts. Empty: equal names."""
 
     def there(self, folder: Path) -> str:
         """Return an absolute folder's name there. Raises NoPath."""
@@ -152,28 +141,25 @@ class ModelList:
     adapters: Mapping[str, str]
     """Adapter name -> the folder it was loaded from, as the engine names it."""
     kind: str
-    """Owner of its models as the engine names it: `vllm`, `kintsugi` (the embedded engine) or
-    another."""
+    """Owner of its models: `vllm`, `kintsugi` (the embedded engine) or another."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
     status: int
     document: Any
-    """The answer's JSON; None if it is none."""
+    """The answer's JSON, or None."""
     text: str
 
     @property
     def refusal(self) -> str | None:
-        """Return the engine's reason; None if the answer is not the engine's, as for an unknown
-        path."""
+        """Return the engine's reason; None if the engine did not write the answer."""
         error = self.document.get("error") if isinstance(self.document, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
         return None if message is None else str(message)
 
     @property
     def complaint(self) -> str:
-        """Return the error that the answer describes."""
         return " ".join((self.refusal or self.text).split())[:400]
 
 
@@ -190,7 +176,7 @@ class _Writing:
 
     @contextmanager
     def open_answer(self) -> Iterator[Callable[[], None]]:
-        """Count an answer; what is yielded says that some of it has arrived."""
+        """Count an answer; yield a function to call when a part of it arrives."""
         self._count += 1
         try:
             yield partial(self._set, is_open=True)
@@ -203,19 +189,18 @@ class _Writing:
             self._change.notify_all()
 
     def wait(self) -> int:
-        """Return the number of the answer that is being written, once there is one; 0 where none
-        will be."""
+        """Wait for an answer in progress and return its number; 0 if none will come."""
         with self._change:
             self._change.wait_for(lambda: self._open or self.is_over)
             return self._count if self._open else 0
 
     def is_open(self, number: int) -> bool:
-        """Whether this answer is still being written."""
+        """Return whether this answer is still being written."""
         with self._change:
             return self._open and self._count == number
 
     def end(self) -> None:
-        """Want no more answers."""
+        """Request no more answers."""
         with self._change:
             self.is_over = True
             self._change.notify_all()
@@ -253,10 +238,8 @@ class Replica:
         self.close()
 
     def examine(self) -> None:
-        """Check that adapters can be told apart here: the engine's kind, its version, one process.
-
-        Raises NotUsable, SeveralProcesses, ReplicaDown.
-        """
+        """Check the engine's kind, its version, and that one process answers. Raises NotUsable,
+        SeveralProcesses, ReplicaDown."""
         models = self._list_consistent_models()
         if models.kind == _EMBEDDED:
             return
@@ -269,19 +252,15 @@ class Replica:
         self._check_metrics()
 
     def list_models(self) -> ModelList:
-        """Return what the engine serves now. Raises ReplicaDown, NotUsable for what is no list of
-        models."""
+        """Return the engine's models. Raises ReplicaDown, and NotUsable if it sends no list."""
         reply = self._ask("GET", "/models", None, _LOOK_SECONDS)
         if reply.status != 200:
             raise ReplicaDown(f"{self.url}/models answers {reply.status}: {reply.complaint}")
         return _parse_models(self.url, reply.document)
 
     def load(self, name: str, folder: Path) -> None:
-        """Load an adapter under a name that requests select it by.
-
-        Does nothing if it is served already. Returns when every connection names it. Raises
-        LoadRefusal, NameConflict, NoPath, SeveralProcesses, ReplicaDown.
-        """
+        """Load an adapter under a name, unless it is loaded. Return when every connection names it.
+        Raises LoadRefusal, NameConflict, NoPath, SeveralProcesses, ReplicaDown."""
         there = self.paths.there(folder)
         if not self._is_there(name, there, self.list_models()):
             reply = self._tell("load_lora_adapter", {"lora_name": name, "lora_path": there})
@@ -296,8 +275,8 @@ class Replica:
             )
 
     def unload(self, name: str) -> None:
-        """Stop serving an adapter; running requests end with it. Does nothing if it is not served.
-        Raises ReplicaDown, NoSuchModel for a base."""
+        """Stop serving an adapter, if it is served; its running requests end. Raises ReplicaDown,
+        and NoSuchModel for a base."""
         reply = self._tell("unload_lora_adapter", {"lora_name": name})
         if reply.status == 200:
             return
@@ -312,19 +291,15 @@ class Replica:
             )
 
     def score(self, model: str, prompts: Prompts) -> Fingerprint:
-        """Return a model's answers to the probes. Raises NoSuchModel, NoAnswer, ReplicaDown,
-        Unreadable.
-
-        The probes are queued with the engine's other requests.
-        """
+        """Return a model's answers to the probes, which queue with the engine's other requests.
+        Raises NoSuchModel, NoAnswer, ReplicaDown, Unreadable."""
         reply = self._ask("POST", "/completions", question(model, prompts), self._patience)
         if reply.status != 200:
             self._raise_refusal(model, reply)
         return parse_answer(reply.document, prompts)
 
     def tokenize(self, model: str, text: str) -> tuple[int, ...]:
-        """Return the token ids of a text, without special tokens around it. Raises NoSuchModel,
-        NoAnswer, ReplicaDown."""
+        """Return token ids without special tokens. Raises NoSuchModel, NoAnswer, ReplicaDown."""
         body = {"model": model, "prompt": text, "add_special_tokens": False}
         url = self.url.removesuffix("/v1") + "/tokenize"
         reply = self._request("POST", url, body, _LOOK_SECONDS)
@@ -338,8 +313,8 @@ class Replica:
     def score_labels(
         self, model: str, prompt: Sequence[Mapping[str, str]], tokens: Sequence[int]
     ) -> dict[int, float]:
-        """Return the log-probability, in nats, of each of these tokens as the first one of an
-        answer to a chat prompt. Raises NoSuchModel, NoAnswer, ReplicaDown."""
+        """Return each token's log-probability, in nats, as the first token of an answer to a chat
+        prompt. Raises NoSuchModel, NoAnswer, ReplicaDown."""
         body = build_score_request(model, prompt, tokens)
         reply = self._ask("POST", "/chat/completions", body, self._patience)
         if reply.status != 200:
@@ -354,11 +329,9 @@ class Replica:
         return {token: scores[token] for token in tokens}
 
     def measure_tolerance(self, expected: Expectation) -> float:
-        """Measure how far the engine's answers may be from the expected ones, and prove its base by
-        it.
-
-        Call while no adapter answers. Raises OtherBase and what `list_models` and `score` raise.
-        """
+        """Return how far the engine's answers may be from the expected ones, and prove its base by
+        it. Call while no adapter answers. Raises OtherBase and the errors of `list_models` and
+        `score`."""
         return tolerance(self.score(self.list_models().base, expected.prompts), expected)
 
     def prove(
@@ -368,19 +341,17 @@ class Replica:
         tolerance: float,
         rivals: Mapping[str, Expectation] | None = None,
     ) -> Proof:
-        """Prove that the engine answers with an adapter under a name, and with no other known one.
-
-        Raises NotProven and what `score` raises.
-        """
+        """Prove that the engine answers with the adapter `name` and with no other known one. Raises
+        NotProven and the errors of `score`."""
         return prove(self.score(name, expected.prompts), expected, tolerance, rivals)
 
     def prove_base(self, beside: str, expected: Expectation, tolerance: float) -> float:
-        """Prove that the base is unchanged while the adapter loaded under the name `beside`
-        answers; return its largest distance in nats.
+        """Prove that the base is unchanged while the adapter `beside` answers; return its largest
+        distance in nats.
 
-        A score that one answer of the adapter began before and ended after is enough. Between two
-        answers an engine may mix nothing, so a score that reaches beyond its answer is taken again,
-        `_SCORES` times at most. Raises BaseMixup and what `score` raises.
+        One score suffices if an answer of the adapter spans it. The engine may mix nothing between
+        two answers, so any other score is repeated, up to `_SCORES` in all. Raises BaseMixup and
+        the errors of `score`.
         """
         base, gaps = self.list_models().base, []
         with self._write_in_background(beside, expected.prompts) as writing:
@@ -394,14 +365,14 @@ class Replica:
         return max(gaps)
 
     def slots(self) -> int | None:
-        """Return how many adapters run at once (--max-loras); None if the engine does not say, as
+        """Return how many adapters run at once (--max-loras); None if the engine does not tell, as
         before its first request. Raises ReplicaDown."""
         match = _SLOTS.search(self._metrics().text)
         return int(match[1]) if match else None
 
     def _is_there(self, name: str, there: str, models: ModelList) -> bool:
-        """Whether the adapter is loaded from that folder, or from one of that name: an engine that
-        went on while the home was moved has it from the old place. Raises NameConflict."""
+        """Return whether the adapter is loaded from that folder, or from one of that name: the
+        engine may have loaded it before the home moved. Raises NameConflict."""
         if name in models.bases:
             raise NameConflict(f"{self.url} calls its base {name}; give the adapter another name")
         known = models.adapters.get(name)
@@ -414,8 +385,7 @@ class Replica:
 
     @contextmanager
     def _write_in_background(self, model: str, prompts: Prompts) -> Iterator["_Writing"]:
-        """Have a model write one answer after the other until the end of the block. Raises what is
-        wrong with the answers."""
+        """Let a model write answers until the block ends. Raises their errors."""
         writing = _Writing()
 
         def write() -> None:
@@ -434,8 +404,7 @@ class Replica:
             result.result()
 
     def _write(self, model: str, prompts: Prompts, writing: "_Writing") -> None:
-        """Read one answer until there is enough of it. Raises NoSuchModel, NoAnswer,
-        ReplicaDown."""
+        """Read one answer until no more is needed. Raises NoSuchModel, NoAnswer, ReplicaDown."""
         body = {
             "model": model, "prompt": list(prompts[0]), "max_tokens": _WRITTEN,
             "ignore_eos": True, "stream": True,
@@ -455,8 +424,7 @@ class Replica:
                         return
 
     def _raise_refusal(self, model: str, reply: _Reply) -> NoReturn:
-        """Raise the reason why a model gives no answer. Raises NoSuchModel, NoAnswer,
-        ReplicaDown."""
+        """Raise NoSuchModel, NoAnswer or ReplicaDown for a model that gives no answer."""
         if reply.status == 404:
             raise NoSuchModel(f"{self.url} serves no {model}: {reply.complaint}")
         self._check_alive()
@@ -488,8 +456,7 @@ class Replica:
         return f"{self.url} does not load {name} from {there}: {reply.complaint} ({remedy})"
 
     def _list_consistent_models(self) -> ModelList:
-        """Return what the engine serves, the same over several connections. Raises
-        SeveralProcesses."""
+        """Return the models if several connections agree on them. Raises SeveralProcesses."""
         # Twice: another process may load while they ask.
         for _ in range(2):
             answers = self._list_models_in_parallel()
@@ -500,12 +467,11 @@ class Replica:
         )
 
     def _list_models_in_parallel(self) -> list[ModelList]:
-        """Return the model lists of several simultaneous connections."""
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             return list(pool.map(lambda _: self.list_models(), range(CONNECTIONS)))
 
     def _check_version(self) -> None:
-        """Check the engine's version. Raises NotUsable."""
+        """Raise NotUsable for an old version."""
         text = str((self._above("/version").document or {}).get("version"))
         version = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
         if version < OLDEST_VLLM:
@@ -516,8 +482,7 @@ class Replica:
             )
 
     def _check_metrics(self) -> None:
-        """Check that one process answers: several engines have different start times. Raises
-        SeveralProcesses."""
+        """Compare start times to check that one process answers. Raises SeveralProcesses."""
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             pages = list(pool.map(lambda _: self._metrics().text, range(CONNECTIONS)))
         starts = {match[1] for page in pages if (match := _STARTED.search(page))}
@@ -527,7 +492,7 @@ class Replica:
             )
 
     def _check_alive(self) -> None:
-        """Check that the engine still answers. Raises ReplicaDown."""
+        """Raise ReplicaDown unless the engine answers."""
         reply = self._above("/health")
         if reply.status != 200:
             raise ReplicaDown(
@@ -539,7 +504,6 @@ class Replica:
         return self._above("/metrics")
 
     def _above(self, path: str) -> _Reply:
-        """Return the server's answer at a path above `/v1`."""
         return self._request("GET", self.url.removesuffix("/v1") + path, None, _LOOK_SECONDS)
 
     def _tell(self, what: str, body: Mapping[str, Any]) -> _Reply:
@@ -604,7 +568,6 @@ def _json(body: bytearray) -> Any:
 
 
 def _parse_models(url: str, document: Any) -> ModelList:
-    """Parse the engine's list of models. Raises NotUsable."""
     try:
         cards = document["data"]
         bases = [str(card["id"]) for card in cards if not card.get("parent")]

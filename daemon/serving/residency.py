@@ -1,16 +1,11 @@
-"""Plan which adapters an engine keeps loaded, or refuse with the numbers.
+"""Plan which adapters an engine keeps loaded, or refuse with the numbers. Pure.
 
-    plan_together({"a-7": "stable"}, {"a-9": "staged", "b-2": "staged"}, Room(4, 8))
-
-An engine has slots for the adapters that one step may use (`max_loras` of vLLM) and room in memory
-for those that it has read (`max_cpu_loras`). A request for an adapter beyond the slots waits until
-another one has no request; one that was pushed out of memory is read from its files at its next
-call, which delays all requests. So every adapter that answers has a slot of its own, one more is
-left for the one being staged, and everything that is loaded stays in memory.
-
-Pure. Guarantees: nothing that answers, drains or is being examined is ever given up; what is only
-kept, for a quick way back, goes first, the oldest before. Not covered: what the engine's room is
-(settings say it; `Replica.slots` checks a part), and when it is safe to unload.
+An engine has slots for the adapters of one step (vLLM's `max_loras`) and places in memory
+(`max_cpu_loras`). A request beyond the slots waits for one, and an adapter without a place is read
+from its files at its next call, which delays all requests. So every adapter that answers has a
+slot, one more slot serves staging, and every loaded adapter stays in memory. Guarantees: no adapter
+that answers, drains or is examined is given up; kept ones go first, oldest before. Not covered: an
+engine's room (settings; `Replica.slots` checks a part), and safe unloading.
 """
 
 from collections import Counter
@@ -21,13 +16,13 @@ from typing import Final, Literal, get_args
 from events.errors import KintsugiError
 
 Role = Literal["stable", "canary", "shadow", "pinned", "user", "draining", "staged", "kept"]
-"""Why an adapter is loaded, the strongest reason first: `user` plays users and answers no client;
-`staged` is one that is proven, evaluated or gated; `kept` one without traffic, for a rollback."""
+"""Why an adapter is loaded, strongest first. `user` plays users and answers no client, `staged` is
+proven, evaluated or gated, `kept` waits without traffic for a rollback."""
 
 _STRENGTH: Final[Mapping[Role, int]] = {role: place for place, role in enumerate(get_args(Role))}
 
 SPARE: Final = 1
-"""Slots that are left for the adapter being staged."""
+"""Slots left for staging."""
 
 _IDLE: Final = "kept"
 _EXAMINED: Final = "staged"
@@ -39,12 +34,11 @@ class NoRoom(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Limits that an engine was started with."""
+    """Start limits of an engine."""
 
     max_loras: int
-    """Most adapters in one step."""
     max_cpu_loras: int
-    """Most adapters in memory, those of the slots included."""
+    """Most adapters in memory, with those in slots."""
 
     def __post_init__(self) -> None:
         if not 0 < self.max_loras <= self.max_cpu_loras:
@@ -56,16 +50,16 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How more adapters fit."""
+    """Plan to fit more adapters."""
 
     resident: tuple[str, ...]
-    """Adapters that are loaded afterwards, the one that was asked for last."""
+    """Adapters loaded afterwards, the requested ones last."""
     give_up: tuple[str, ...]
-    """Adapters that must be unloaded first, in this order."""
+    """Adapters to unload first, in this order."""
 
 
 def pick_stronger(role: Role | None, other: Role | None) -> Role | None:
-    """Return the stronger one of two reasons why an adapter is loaded; None is none."""
+    """Return the stronger reason to load an adapter; None is none."""
     if role is None or other is None:
         return role or other
     return min(role, other, key=_STRENGTH.__getitem__)
@@ -74,9 +68,9 @@ def pick_stronger(role: Role | None, other: Role | None) -> Role | None:
 def plan_together(
     resident: Mapping[str, Role], wanted: Mapping[str, Role], room: Room, replica: str = "it"
 ) -> Plan:
-    """Plan how several adapters (name -> role) may be loaded, or take other roles, all at once, as
-    the parts of a version do. `resident` are the loaded ones with their roles, oldest first;
-    `replica` names the engine in errors. Raises NoRoom."""
+    """Plan to load several adapters (name -> role), or to change their roles, all at once.
+    `resident` holds the loaded ones, oldest first; `replica` names the engine in errors. Raises
+    NoRoom."""
     after: dict[str, Role] = {n: r for n, r in resident.items() if n not in wanted} | {**wanted}
     _check_slots(after, wanted, room, replica)
     # An adapter with a slot has a place in memory too, for there are no fewer of these.
@@ -89,7 +83,6 @@ def plan_together(
 def _check_slots(
     after: Mapping[str, Role], wanted: Mapping[str, Role], room: Room, replica: str
 ) -> None:
-    """Check that the slots suffice. Raises NoRoom."""
     answering = sum(use not in (_IDLE, _EXAMINED) for use in after.values())
     examined = max(SPARE, sum(use == _EXAMINED for use in after.values()))
     if answering + examined > room.max_loras:

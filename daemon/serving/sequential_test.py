@@ -1,37 +1,33 @@
-"""Sequential test of a canary on live traffic: judged sessions in, roll back, promote or wait.
+"""Sequential test of a canary on live traffic: roll back, promote or wait.
 
-Chance gives a session to the canary with a known probability, its share when the session was drawn.
-Where canary and incumbent are equal, that stays so whatever the session comes to, however long it
-takes and whenever it is judged: given the outcomes, the arms are coins with known odds. Traffic
-that gets harder or comes in bursts moves outcomes and says nothing about the coins, so no session
-needs a partner. With failure probabilities `p` of the canary and `i` of the incumbent, the odds of
-the canary's arm are its share's odds times `p / i` among failures and times `(1 - p) / (1 - i)`
-among successes. Three e-processes read the arms (mixtures of likelihood ratios over fixed
-alternatives; arXiv 2512.04366):
+Each session goes to the canary with a known probability, its share when it was drawn. If canary and
+incumbent are equal, then given the outcomes the arms are coins with known odds, however long a
+session takes. Harder or bursty traffic moves outcomes and not the coins, so sessions need no
+partners. With failure probabilities `p` of the canary and `i` of the incumbent, the odds of the
+canary's arm are its share's odds times `p / i` among failures and times `(1 - p) / (1 - i)` among
+successes. Three e-processes read the arms (mixtures of likelihood ratios over fixed alternatives;
+arXiv 2512.04366):
 
     against     null: p <= i. Over all sessions, and over each kind of task by itself
     towards     null: p >= `risk_ratio` * i
     imbalance   null: a session of either arm is judged equally often
 
-Under its null each reaches 20 at any time, however often it is evaluated, with a chance of at most
-5 % (Ville). `against` holds that over all kinds together: it is a weighted mean of one for all
-sessions and one for each kind. Each is a function of counts: the order in which verdicts arrive
-changes nothing, and a share may depend on all verdicts before the session was drawn.
+Guarantee: under its null each reaches 20 at any time with a chance of at most 5 % (Ville), however
+often it is evaluated. `against` holds that over all kinds together, as a weighted mean. Each is a
+function of counts: the order of verdicts changes nothing, and a share may depend on all verdicts
+before the session was drawn.
 
-A canary that is slow to fail, or whose failures are judged late, looks good until they are known.
-So a promotion needs the same evidence among the sessions that began before some moment, with those
-of them whose verdict may still come counted against the canary (`measure_final_evidence`): in the
-order of their beginnings the arms are coins again, whatever a session takes. A verdict may still
-come while a session is open, and until it is older than 99 % of those of some arm and outcome were
-when they were judged (`longest_wait`). Of those that are waited for no more, the canary's should
-not lack verdicts more often: evidence that they do divides the evidence for it.
+A canary that fails slowly looks good until its failures are known. So a promotion needs the same
+evidence among the sessions that began before some moment, with verdicts that may still come counted
+against the canary (`measure_final_evidence`). A verdict may still come while a session is open, and
+until it is older than 99 % of the judged ones of some arm and outcome were (`longest_wait`).
+Evidence that the canary's older sessions lack verdicts more often divides the evidence for it.
 
 Pure. Assumes: whether a session is judged does not depend on its arm (`imbalance` tests it); for a
 rollback, that sessions of both arms with the same outcome take the same time; for a promotion, that
-verdicts of ended sessions come equally late for both arms; where one arm's come later, the wait and
-the lack catch most of it, and no bound is proved. Not covered: the judge, and silence, for which
-there is `on_silence`. Where no session fails, no ratio of failures can be shown, and nothing is
-promoted.
+verdicts of ended sessions come equally late for both arms (the wait and the lack catch most of a
+difference; no bound is proved). Not covered: the judge, and silence (`on_silence`). Without
+failures no ratio can be shown, and nothing is promoted.
 """
 
 from collections import Counter
@@ -46,9 +42,8 @@ ENOUGH: Final = 20.0
 """Evidence from which on a decision is made: 1 / 0.05."""
 
 UNEQUAL: Final = 100.0
-"""Imbalance from which on nothing is promoted: 1 / 0.01; below it, evidence for a canary has to be
-larger by that factor. Where failures last longer than successes, the better arm is judged sooner at
-first; the threshold allows for that."""
+"""Imbalance that blocks a promotion: 1 / 0.01. Below it, the evidence for a canary must be larger
+by the imbalance. It allows for longer failures: the better arm is then judged sooner at first."""
 
 
 _WAITED: Final = 0.99
@@ -63,8 +58,6 @@ class Ratios(NamedTuple):
 
 
 class _Cell(NamedTuple):
-    """Share, outcome and arm of sessions that count alike."""
-
     share: float
     success: bool
     canary: bool
@@ -107,7 +100,6 @@ def _log_chance(cell: _Cell, ratios: Ratios) -> float:
 
 
 def _ratios(incumbent: float, canary: float) -> Ratios:
-    """Return the ratios of two policies from their probabilities to fail."""
     return Ratios(canary / incumbent, (1 - canary) / (1 - incumbent))
 
 
@@ -126,8 +118,7 @@ _BETTER: Final = (
     _ratios(0.3, 0.1), _ratios(0.6, 0.3), _ratios(0.6, 0.1), _ratios(0.85, 0.75),
     _ratios(0.85, 0.5), _ratios(0.85, 0.15),
 )  # fmt: skip
-"""Alternatives of `towards`. A better canary succeeds more often, so its successes count for it
-too; under the null it succeeds no more often."""
+"""Alternatives of `towards`. A better canary succeeds more often, so its successes count too."""
 
 _JUDGED: Final = tuple(Ratios(x, x) for x in (0.1, 0.4, 0.6, 0.75, 0.87, 1.15, 1.33, 1.67, 2.5, 10))
 """Alternatives of `imbalance`: how much more often the canary's sessions are judged."""
@@ -140,8 +131,7 @@ class LiveGuard:
     """Evidence about one canary."""
 
     def __init__(self, risk_ratio: float) -> None:
-        """`risk_ratio`, above 1: largest ratio of the failure probability of a promoted canary to
-        the incumbent's."""
+        """Set `risk_ratio`, above 1: the largest failure ratio, canary to incumbent, to promote."""
         self._worse = Mixture(_EQUAL, _WORSE)
         self._better = Mixture(Ratios(risk_ratio, 1), _BETTER)
         self._unequal = Mixture(_EQUAL, _JUDGED)
@@ -152,11 +142,10 @@ class LiveGuard:
     def count(
         self, arm: Arm, kind: str, success: bool, share: float, at: tuple[str, str] = ("", "")
     ) -> None:
-        """Take the verdict of a session of a kind of task.
+        """Count the verdict of a session on a kind of task.
 
-        `share`, above 0 and below 1, is the probability with which chance gave it to the canary
-        rather than to the incumbent. `at` orders verdicts; the kinds are weighted in the order of
-        their first ones.
+        `share`, between 0 and 1, is the probability with which the session went to the canary. `at`
+        orders verdicts; kinds are weighted in the order of their first ones. Raises ValueError.
         """
         if not 0 < share < 1:
             raise ValueError(f"a share is above 0 and below 1, not {share}")
@@ -181,14 +170,12 @@ class LiveGuard:
 
     @property
     def worst_kind(self) -> str | None:
-        """Return the kind of task with the most evidence against the canary; None before any
-        verdict."""
+        """Return the kind with the most evidence against the canary; None before any verdict."""
         return max(sorted(self._kinds), key=self.against_kind, default=None)
 
     @property
     def towards(self) -> float:
-        """Return the evidence that the canary fails less than `risk_ratio` times as often as the
-        incumbent."""
+        """Return the evidence that the canary fails less than `risk_ratio` times as often."""
         return self._better.value(self._cells)
 
     @property
@@ -213,7 +200,7 @@ class LiveGuard:
 
     @property
     def pairs(self) -> int:
-        """Return the number of judged canary sessions that have one of the incumbent of the same
+        """Return the number of judged canary sessions, each paired with an incumbent's of its
         kind."""
         arms: tuple[Arm, Arm] = ("canary", "incumbent")
         return sum(
@@ -227,13 +214,12 @@ def _is_of(cell: _Cell, arm: Arm) -> bool:
 
 
 def _weight(number: int) -> float:
-    """Return the weight of the kind of task that came `number` kinds after the first; all sum to
-    1."""
+    """Return the weight of the kind that came `number` kinds after the first; all sum to 1."""
     return 4 / ((number + 4) * (number + 5))
 
 
 class ArmSession(NamedTuple):
-    """A session that chance gave to one of both arms."""
+    """A session that chance gave to one arm."""
 
     began: str
     arm: Arm
@@ -247,14 +233,13 @@ class ArmSession(NamedTuple):
 def measure_final_evidence(
     sessions: Iterable[ArmSession], risk_ratio: float, awaited: str = ""
 ) -> float:
-    """Return the evidence for a canary that no verdict to come can take away.
+    """Return the evidence for a canary that no later verdict can take away.
 
-    Over the sessions that began before some moment, one of the canary without a verdict taken for
-    a failure and one of the incumbent for a success; the largest of several such moments. In the
-    order of their beginnings the whole path is one e-process, so the best moment may be chosen.
-
-    Those that ended without a verdict and began before `awaited` are taken to have none. What
-    evidence there is that the canary's are more often so divides the result.
+    It reads the sessions that began before some moment, and counts open ones of the canary as
+    failures and of the incumbent as successes. In the order of beginnings the path is one
+    e-process, so the largest evidence over several moments may be taken. Sessions that ended
+    without a verdict and began before `awaited` never get one; evidence that the canary has more of
+    them divides the result.
     """
     better = Mixture(Ratios(risk_ratio, 1), _BETTER)
     known, given_up = list[ArmSession](), list[ArmSession]()
@@ -283,8 +268,8 @@ def measure_final_evidence(
 
 
 def _lack(judged: Iterable[ArmSession], never: Iterable[ArmSession]) -> float:
-    """Return the evidence that the canary's sessions go without a verdict more often than the
-    incumbent's: `against`, with the missing verdict in place of the failure."""
+    """Return the evidence that the canary lacks verdicts more often: `against`, with lacks as
+    failures."""
     cells = Counter(_Cell(session.share, False, session.arm == "canary") for session in never)
     cells.update(
         _Cell(session.share, True, session.arm == "canary")
@@ -295,11 +280,11 @@ def _lack(judged: Iterable[ArmSession], never: Iterable[ArmSession]) -> float:
 
 
 def longest_wait(waits: Iterable[Sequence[float]]) -> float:
-    """Return how old a session may be, in the unit of `waits`, and still get its verdict.
+    """Return the age, in the unit of `waits`, up to which a session may still get its verdict.
 
-    `waits`, by arm and outcome: how old sessions were when they were judged. The longest of their
-    99th percentiles (nearest rank), so that a slow arm's few failures are not lost among the many
-    sessions of the other, and no stray verdict among hundreds speaks for all. 0 without any.
+    `waits` holds ages at verdict, by arm and outcome. The result is the largest of their 99th
+    percentiles (nearest rank), so a slow arm's few failures count, and a stray verdict does not. 0
+    without any.
     """
     return max((sorted(ages)[ceil(_WAITED * len(ages)) - 1] for ages in waits if ages), default=0.0)
 
@@ -316,13 +301,11 @@ class ArmFaults(NamedTuple):
 
 
 def on_silence(drawn: Iterable[ArmFaults]) -> Literal["roll_back", "inconclusive"]:
-    """Decide about a canary with too few judged sessions.
+    """Decide about a canary with too few judged sessions. Silence never promotes.
 
-    Roll back where more of its sessions had a fault than equal policies would have in 95 % of the
-    cases: given whether a session had one, its arm is a coin with the odds of the share that drew
-    it, so `against` is asked with the fault for the failure. The mean over the kinds of fault is
-    evidence of the same level. Neither drift nor a share that rose moves it: sessions of different
-    shares are never pooled. Silence never promotes.
+    Roll back if more of its sessions had a fault than equal policies would have in 95 % of the
+    cases: `against`, with the fault as the failure, as a mean over the kinds of fault. Neither
+    drift nor a risen share moves it, since each session counts with its own share.
     """
     kinds: dict[int, Counter[_Cell]] = {}
     for arm, share, sessions, faults in drawn:
@@ -337,11 +320,8 @@ def on_silence(drawn: Iterable[ArmFaults]) -> Literal["roll_back", "inconclusive
 
 
 def measure_share_mismatch(drawn: Mapping[tuple[float, bool], int]) -> float:
-    """Return the evidence that sessions are not drawn by the shares that they should be drawn by.
-
-    `drawn`: number of sessions by the share of the arm and by whether they are of it. Null: each is
-    of the arm with the probability of its own share; the evidence reaches 100 at any time with a
-    probability of at most 1 %. It is that of `imbalance`, over all sessions or over the judged.
-    """
+    """Return the evidence that sessions are not drawn by their shares: that of `imbalance`, over
+    all or the judged sessions. `drawn` counts sessions by the arm's share and by whether they are
+    of it. Under the null it ever reaches 100 with a probability of at most 1 %."""
     cells = {_Cell(share, True, member): number for (share, member), number in drawn.items()}
     return Mixture(_EQUAL, _JUDGED).value(cells)

@@ -1,17 +1,11 @@
-"""Stage an adapter: load it onto all replicas of its base and prove it there, or load it onto none.
+"""Stage an adapter: load and prove it on all replicas of its base, or on none.
 
-    staging = Staging(app, fleet, clock)
-    staging.stage(row, cause)                 loaded, proven on every replica, AdapterStaged
-    staging.bring(row, "canary", cause)       the same for what a route is to name, with room for it
-
-A version with members is staged by its parts: room is made for all of them at once, each that is
-not on every replica is staged by an event of its own, and then the version is.
-
-Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter, or with all parts
-of the version; if one does not, what was loaded is unloaded again and nothing is appended. Parts
-that were staged before one failed stay staged, and go when the version is retired or rejected.
-Adapters that are unloaded to make room are recorded by an event first. Not covered: replicas that
-are restarted or join later (reconciler.py).
+A version with members is staged by its parts: room is made for all at once, each missing part is
+staged by an event of its own, then the version is. Guarantees: `AdapterStaged` is appended when all
+replicas answer with the adapter, or with all parts. If one does not, the adapter is unloaded again
+and nothing is appended; parts staged before stay until the version is retired or rejected. An event
+records each adapter before it is unloaded to make room. Not covered: replicas that restart or join
+later (reconciler.py).
 """
 
 import logging
@@ -51,7 +45,7 @@ class StageRefusal(KintsugiError):
 
 
 class ReplicaAway(StageRefusal):
-    """A replica gives no answer, so an adapter cannot be on all of them."""
+    """A replica gives no answer, so not all can have the adapter."""
 
 
 def check_stageable(row: AdapterRow) -> None:
@@ -63,14 +57,13 @@ def check_stageable(row: AdapterRow) -> None:
 
 
 def lies_ready(row: AdapterRow) -> bool:
-    """Whether replicas hold all parts of the version, by the tables, so that it needs no
-    staging."""
+    """Return whether the tables show all parts on replicas, so that no staging is needed."""
     return row.state in LOADED and bool(row.replicas)
 
 
 def _holds(row: AdapterRow, contents: ReplicaContents, *, as_part: bool) -> bool:
-    """Whether a replica holds an adapter that was proven there. A part of another version that is
-    on its way out of service got its name there when it was proven, and no event can say so."""
+    """Return whether a replica holds a proven adapter. A version's part on its way out of service
+    was proven there when it got its name, and no event can tell."""
     proven = contents.url in row.replicas or (as_part and row.state in RETIRED)
     return proven and row.adapter in contents.adapters
 
@@ -86,8 +79,7 @@ class Staging:
         self._reconciler = Reconciler(app, fleet, clock)
 
     def is_on_every_replica(self, row: AdapterRow) -> bool:
-        """Whether every part of the version is on every replica, by the tables and by what the
-        replicas say."""
+        """Return whether every replica has every part of the version, by tables and replicas."""
         look = self._fleet.look()
         urls = look.of_base(row.base)
         if not urls or look.lost or row.state not in LOADED:
@@ -95,8 +87,8 @@ class Staging:
         return all(self._is_held(row, look.holding[url]) for url in urls)
 
     def stage(self, row: AdapterRow, cause: str) -> AdapterRow:
-        """Load every part of a version everywhere and append AdapterStaged. Raises StageRefusal,
-        BadAdapter, NoRoom."""
+        """Load all parts everywhere and append AdapterStaged. Raises StageRefusal, BadAdapter,
+        NoRoom."""
         engines = self.replicas(row)
         parts = self._parts(row)
         for part in parts:
@@ -123,8 +115,7 @@ class Staging:
     def _stage_one(
         self, row: AdapterRow, engines: Sequence[Engine], cause: str, step: str | None = None
     ) -> AdapterRow:
-        """Load an adapter for which there is room; `step` names the event among those of its cause.
-        Raises StageRefusal."""
+        """Load an adapter that has room; `step` names its event. Raises StageRefusal."""
         try:
             proofs = self._load_everywhere(row, engines)
         except (KintsugiError, OSError) as error:
@@ -143,9 +134,9 @@ class Staging:
         return self._again(row)
 
     def _hold(self, part: AdapterRow, engines: Sequence[Engine], cause: str) -> tuple[float, float]:
-        """Ensure that engines answer with a part of a version; return its distance from what it
-        should say and from its base, in nats. A part on its way out of service stays in its state.
-        Raises StageRefusal, ReplicaError, NotProven, BadAdapter, NoFingerprint."""
+        """Ensure that engines answer with a part of a version; return its distances in nats from
+        the expectation and from its base. A part on its way out keeps its state. Raises
+        StageRefusal, ReplicaError, NotProven, BadAdapter, NoFingerprint."""
         look = self._fleet.look()
         lacking = [e for e in engines if not _holds(part, look.holding[e.url], as_part=True)]
         if lacking and part.state not in RETIRED:
@@ -162,15 +153,14 @@ class Staging:
         return part.distance, part.from_base
 
     def _admit(self, row: AdapterRow, engines: Iterable[Engine]) -> list[Proof]:
-        """Load an adapter on its way out of service where it is missing, which no event says."""
+        """Load an adapter on its way out of service where it is missing, without an event."""
         self._check_files(row, engines)
         rivals = self._fleet.rivals(row, self._table().adapters)
         return [self._fleet.admit(engine, row, rivals) for engine in engines]
 
     def bring(self, row: AdapterRow, role: Role, cause: str, *, back: bool = False) -> None:
-        """Ensure that every replica answers with every part of a version that a route is to name;
-        with `back`, every replica that is reachable. Raises what `stage` raises,
-        ReplicaError, NotProven."""
+        """Ensure that every replica (with `back`, every reachable one) answers with every part of a
+        version for a route. Raises ReplicaError, NotProven and the errors of `stage`."""
         if row.state not in LOADED or (
             row.state in ADMISSIBLE and not self.is_on_every_replica(row)
         ):
@@ -190,8 +180,7 @@ class Staging:
                     self._hold(part, engines, cause)
 
     def make_room(self, row: AdapterRow, role: Role, engines: Iterable[Engine], cause: str) -> None:
-        """Unload adapters that are only kept, if there is no room otherwise for all parts of a
-        version. Raises NoRoom."""
+        """Unload idle adapters if a version's parts lack room. Raises NoRoom."""
         self._reconciler.clear()
         look = self._fleet.look()
         situation = observe(self._app, look, self._clock())
@@ -212,7 +201,6 @@ class Staging:
             self._record_unload(name, row, cause)
 
     def _record_unload(self, name: str, wanting: AdapterRow, cause: str) -> None:
-        """Append that a version is unloaded for another one."""
         reason = f"made room for {wanting.adapter}"
         row = self._row(name)
         states: tuple[Retired, ...] = ("draining", "unloaded")
@@ -224,7 +212,7 @@ class Staging:
             row = self._row(name)
 
     def answers(self, row: AdapterRow) -> bool:
-        """Whether every part of the version is in service on a replica."""
+        """Return whether a replica has every part of the version in service."""
         look = self._fleet.look()
         return row.state in LOADED and any(
             self._is_held(row, look.holding[url]) for url in look.of_base(row.base)
@@ -235,7 +223,6 @@ class Staging:
         return all(_holds(part, contents, as_part=as_part) for part in self._parts(row))
 
     def _parts(self, row: AdapterRow) -> list[AdapterRow]:
-        """Return the rows of a version's parts."""
         return [row] if row.has_files else [self._row(name) for name in row.parts]
 
     def replicas(self, row: AdapterRow) -> list[Engine]:
@@ -249,7 +236,7 @@ class Staging:
         return [self._fleet.engines[url] for url in self._of_base(row, look)]
 
     def _find_live_replicas(self, row: AdapterRow) -> list[Engine]:
-        """Return the replicas that answer: for a rollback, one is enough."""
+        """Return the replicas that answer; one suffices for a rollback."""
         return [self._fleet.engines[url] for url in self._of_base(row, self._fleet.look())]
 
     def _of_base(self, row: AdapterRow, look: Look) -> list[str]:
@@ -268,7 +255,7 @@ class Staging:
             intact(folder, row.sha256, options.checkpoint, options.max_lora_rank)
 
     def _load_everywhere(self, row: AdapterRow, engines: Iterable[Engine]) -> list[Proof]:
-        """Load an adapter on all engines, or none: what was loaded is unloaded again."""
+        """Load an adapter on all engines, or unload it again from all."""
         table = self._table()
         rivals = self._fleet.rivals(row, table.adapters)
         beside_base = None in collect_route_adapters(table.routes, row.base, table.adapters)
@@ -284,7 +271,7 @@ class Staging:
         return proofs
 
     def _take_back(self, row: AdapterRow, engines: Iterable[Engine]) -> None:
-        """Unload the adapter unless it was loaded before: then it may be answering calls."""
+        """Unload the adapter unless it was loaded before and may be answering calls."""
         for engine in engines if row.state not in LOADED else ():
             try:
                 engine.replica.unload(row.adapter)
@@ -293,7 +280,6 @@ class Staging:
                 _logger.warning("%s", error, extra={"action": "adapter_left"})
 
     def _again(self, row: AdapterRow) -> AdapterRow:
-        """Return the adapter's row as it is now."""
         return self._row(row.adapter)
 
     def _row(self, name: str) -> AdapterRow:

@@ -1,1 +1,1 @@
-"""Where the gain of a finished cycle went: five stages, and what each of them lost."""
+"""The gain of a finished cycle: five stages, and each one's loss."""

@@ -1,9 +1,6 @@
-"""The account of a finished cycle: its stages, its points, and the stage that limits (pure).
+"""The account of a finished cycle: its stages, points, and limiting stage. Pure.
 
-    build_account(facts) -> CycleAccount
-
-Each stage has its figures and one sentence, in a module of its name, what it lost (balance.py) and
-a verdict.
+build_account(facts) -> CycleAccount
 """
 
 from collections import Counter
@@ -31,7 +28,7 @@ from envs.statistics import Interval
 from events.learning import CycleOutcome
 
 NOT_SHOWN: Final = "not shown"
-"""Key of the count of cycles whose limit is not shown; the next two are such keys too."""
+"""Key of the count of cycles without a shown limit; so are the next two."""
 NOTHING_LOST: Final = "nothing lost"
 NOT_MEASURED: Final = "not measured"
 
@@ -43,7 +40,7 @@ class StageAccount:
     """One stage of a cycle."""
 
     lost: Interval | None
-    """Points of all traffic's pass^1; None where they are not measured."""
+    """Points of all traffic's pass^1; None if not measured."""
     verdict: StageVerdict
     because: str
     figures: Figures
@@ -51,7 +48,7 @@ class StageAccount:
 
 @dataclass(frozen=True, slots=True)
 class CycleAccount:
-    """Where the gain of a finished cycle went."""
+    """Account of a finished cycle's gain."""
 
     cycle: str
     alias: str
@@ -65,7 +62,7 @@ class CycleAccount:
 
     @property
     def limit_name(self) -> str:
-        """The stage that limits; where none is named, why."""
+        """Return the limiting stage, or why none is named."""
         if self.limit.stage is not None:
             return self.limit.stage
         names = {"nothing_lost": NOTHING_LOST, "not_measured": NOT_MEASURED}
@@ -73,7 +70,7 @@ class CycleAccount:
 
 
 def build_account(facts: CycleFacts) -> CycleAccount:
-    """The account of a finished cycle."""
+    """Return a finished cycle's account."""
     row = facts.row
     assert row.outcome is not None, "only a finished cycle has an account"
     balance = measure_balance(facts)
@@ -106,7 +103,7 @@ def build_account(facts: CycleFacts) -> CycleAccount:
 
 
 def build_document(account: CycleAccount) -> dict[str, Any]:
-    """The account as JSON."""
+    """Return the account as JSON."""
     names = ("cycle", "alias", "base", "number", "outcome", "ended_because")
     points = asdict(account.balance)
     del points["lost"]
@@ -127,7 +124,7 @@ def build_document(account: CycleAccount) -> dict[str, Any]:
 
 
 def is_reached(stage: Stage, facts: CycleFacts) -> bool:
-    """Whether a cycle came to a stage."""
+    """Return whether a cycle came to a stage."""
     row = facts.row
     match stage:
         case "diagnosis":
@@ -143,7 +140,7 @@ def is_reached(stage: Stage, facts: CycleFacts) -> bool:
 
 
 def count_limits(accounts: Iterable[CycleAccount]) -> dict[str, int]:
-    """Stage, or why none is named -> the cycles that it limited; each stage is there."""
+    """Return stage, or reason for none -> cycles that it limited; each stage is there."""
     counts = Counter(account.limit_name for account in accounts)
     others = (NOT_SHOWN, NOT_MEASURED, NOTHING_LOST)
     return {

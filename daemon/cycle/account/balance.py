@@ -1,23 +1,17 @@
-"""Compute what each stage of a cycle lost, in points of all traffic's pass^1, and which limits.
-
-Pure.
+"""Compute each stage's loss in a cycle, in points of all traffic's pass^1, and the limiting stage.
 
     potential   all failures of the round's traffic
-    directed    those of kinds that the directive gave a task at least, or the job's pools hold
-    aimed       those of kinds that the job's pools hold
+    directed    those of kinds in the directive (a whole task at least) or in the job's pools
+    aimed       those of kinds in the job's pools
     learnt      the gain that the gate measured, kinds weighted by the round's traffic
-    accepted    learnt, where the gate let the candidate pass
-    kept        learnt, where the candidate was promoted
+    accepted    learnt, if the gate let the candidate pass
+    kept        learnt, if the candidate was promoted
 
-A stage loses what reached it and did not leave it: diagnosis potential - directed, tasks directed -
-aimed, learner aimed - learnt, gate learnt - accepted, canary accepted - kept. A negative gain
-counts as none. A failure without a kind counts by its pattern. Where live traffic shows a candidate
-to be worse than the incumbent, that is not promoted, the canary lost nothing and nothing was
-learnt.
-
-The rule of the limit, `find_limit`: the stage that lost most, where that is shown. It is shown
-where the 95 % interval of its loss lies above `LEAST` points, that of its difference from each
-other stage's loss above 0, and its lower end above what is not measured.
+Each stage loses the difference of two neighbours (diagnosis, tasks, learner, gate, canary). A
+negative gain counts as none, and a failure without a kind by its pattern. If live traffic shows an
+unpromoted candidate to be worse, nothing was learnt and the canary lost nothing. The limit is the
+stage that lost most, if the 95 % interval of its loss lies above `LEAST` points, that of its
+difference from each other loss above 0, and its lower end above the unmeasured points. Pure.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,10 +34,9 @@ from events.gate import Check
 
 Stage = Literal["diagnosis", "tasks", "learner", "gate", "canary"]
 STAGES: Final[tuple[Stage, ...]] = ("diagnosis", "tasks", "learner", "gate", "canary")
-"""Stages of an account, in the order in which a gain passes them."""
 
 LEAST: Final = 0.5
-"""Points that a stage has to be shown to lose before it is named as the limit."""
+"""Least loss of a limit, in points."""
 
 _NORMAL: Final = NormalDist()
 _NONE: Final = Interval(0.0, 0.0, 0.0)
@@ -56,7 +49,7 @@ StageVerdict = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The points of a cycle; None for what is not measured, and what it did not come to."""
+    """Points of a cycle; None for unmeasured and unreached ones."""
 
     potential: Interval | None
     directed: Interval | None
@@ -66,21 +59,21 @@ class Balance:
     kept: Interval | None
     lost: Mapping[Stage, Interval | None]
     unmeasured: float
-    """Points that reached a stage of which it is not measured what it lost."""
+    """Points that reached a stage with an unmeasured loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The stage that a cycle's gain was limited by."""
+    """Stage that limits a cycle's gain."""
 
     stage: Stage | None
-    """None where it is not shown."""
+    """None if no stage is shown."""
     verdict: LimitVerdict
     because: str
 
 
 def measure_balance(facts: CycleFacts) -> Balance:
-    """The points of a finished cycle."""
+    """Return a finished cycle's points."""
     counted = facts.judged > 0
     potential = _count_points(facts, lambda _: True) if counted else None
     directed = aimed = None
@@ -107,8 +100,8 @@ def measure_balance(facts: CycleFacts) -> Balance:
 
 
 def is_directed(facts: CycleFacts, count: TrafficCount) -> bool:
-    """Whether rollouts are of a kind that the directive gave a task at least, or that the job's
-    pools hold; of rollouts without a kind, whether their pattern is."""
+    """Return whether the rollouts' kind (without one, their pattern) is in the directive, with a
+    whole task at least, or in the job's pools."""
     if is_aimed(facts, count):
         return True
     if count.kind is None:
@@ -118,16 +111,15 @@ def is_directed(facts: CycleFacts, count: TrafficCount) -> bool:
 
 
 def is_aimed(facts: CycleFacts, count: TrafficCount) -> bool:
-    """Whether rollouts are of a kind that the job's pools hold; of rollouts without a kind, whether
-    their pattern has a pool."""
+    """Return whether the job's pools hold the rollouts' kind; without one, their pattern."""
     if count.kind is None:
         return count.pattern in facts.job_patterns
     return count.kind in facts.job_kinds
 
 
 def measure_learnt(facts: CycleFacts) -> Interval | None:
-    """The gain of the candidate in points, not below 0; 0 where the job left no adapter, and where
-    live traffic refutes what the gate measured. None where nothing measured it."""
+    """Return the candidate's gain in points, at least 0. It is 0 without an adapter, or if live
+    traffic refutes the gate; None without a measurement."""
     job = facts.job
     if job is None:
         return None if facts.row.outcome == "cancelled" else _NONE
@@ -140,14 +132,14 @@ def measure_learnt(facts: CycleFacts) -> Interval | None:
 
 
 def is_refuted(facts: CycleFacts) -> bool:
-    """Whether a candidate that was not promoted is shown by live traffic to be worse."""
+    """Return whether live traffic shows an unpromoted candidate to be worse."""
     live = None if facts.canary is None else measure_live(facts.canary)
     return facts.row.outcome != "promoted" and live is not None and live.high < 0
 
 
 def measure_gate_gain(facts: CycleFacts) -> Interval | None:
-    """The gain in points that the gate's tasks show, kinds weighted by the round's traffic; where
-    traffic or tasks have no kinds, what the gate says of all its tasks. None without a gate."""
+    """Return the gate's gain in points, kinds weighted by the round's traffic; without kinds, that
+    of all its tasks. None without a gate."""
     if facts.adapter is None or facts.adapter.gate is None:
         return None
     differences: dict[str, list[float]] = {}
@@ -164,15 +156,14 @@ def measure_gate_gain(facts: CycleFacts) -> Interval | None:
 
 
 def measure_live(canary: CanaryFacts) -> Interval | None:
-    """The difference of success between a canary's sessions and its incumbent's, in points; None
-    where one of them has no judged session."""
+    """Return a canary's success less its incumbent's, in points; None without both judged."""
     first = estimate_share(canary.canary.passed, canary.canary.attempts)
     second = estimate_share(canary.incumbent.passed, canary.incumbent.attempts)
     return None if first is None or second is None else to_points(subtract(first, second))
 
 
 def find_limit(balance: Balance) -> Limit:
-    """The stage that lost most, where that is shown."""
+    """Return the stage that lost most, if that is shown."""
     if balance.potential is None:
         return Limit(None, "not_measured", "the round has no judged rollout of the agent's traffic")
     losses = {stage: loss for stage, loss in balance.lost.items() if loss is not None}
@@ -198,7 +189,7 @@ def find_limit(balance: Balance) -> Limit:
 
 
 def judge_stage(stage: Stage, balance: Balance, limit: Limit, *, reached: bool) -> StageVerdict:
-    """Return the verdict on a stage by its points; `reached`: whether the cycle came to it."""
+    """Return the verdict on a stage; `reached` tells whether the cycle came to it."""
     loss = balance.lost[stage]
     if not reached:
         return "not_reached"
@@ -212,12 +203,12 @@ def judge_stage(stage: Stage, balance: Balance, limit: Limit, *, reached: bool) 
 
 
 def describe_points(points: Interval) -> str:
-    """Points with their interval, in words."""
+    """Return points with their interval, in words."""
     return f"{points.value:.1f} points [{points.low:.1f}, {points.high:.1f}]"
 
 
 def _widen(check: Check, low: float) -> Interval:
-    """The two-sided interval of a check whose bound `low` is one-sided."""
+    """Return the two-sided interval of a check with the one-sided bound `low`."""
     level = GATE_LEVEL if check.level is None else check.level
     half = (check.value - low) * _NORMAL.inv_cdf(0.975) / _NORMAL.inv_cdf(1 - level)
     return Interval(check.value, check.value - half, check.value + half)
@@ -233,7 +224,7 @@ def _count_points(facts: CycleFacts, holds: Callable[[TrafficCount], bool]) -> I
 def _count_lost(
     facts: CycleFacts, passed_on: Interval | None, holds: Callable[[TrafficCount], bool]
 ) -> Interval | None:
-    """The failures that a stage did not pass on; exactly none where it passed on all."""
+    """Return the failures that a stage did not pass on; exactly none if it passed on all."""
     if passed_on is None:
         return None
     loss = _count_points(facts, holds)
@@ -241,7 +232,7 @@ def _count_lost(
 
 
 def _pass_on(facts: CycleFacts, learnt: Interval | None) -> tuple[Interval | None, Interval | None]:
-    """Return the gain that passed the gate, and the gain that passed the canary."""
+    """Return the gain after the gate, and after the canary."""
     match facts.row.outcome:
         case "promoted":
             return learnt, learnt
@@ -254,7 +245,7 @@ def _pass_on(facts: CycleFacts, learnt: Interval | None) -> tuple[Interval | Non
 
 
 def _lose(before: Interval, after: Interval) -> Interval:
-    """What a stage lost that passes all of a gain on, or none."""
+    """Return the loss of a stage that passes on all of a gain, or none."""
     return before if after.value < before.value else _NONE
 
 
@@ -265,7 +256,7 @@ def _count_unmeasured(
     learnt: Interval | None,
     cancelled: bool,
 ) -> float:
-    """The points that came to the first stage whose loss is unknown."""
+    """Return the points at the first stage with an unknown loss."""
     if potential is None:
         return 0.0
     if directed is None:

@@ -1,8 +1,4 @@
-"""Account for the canary of a cycle: live sessions of candidate and incumbent (pure).
-
-describe_canary(facts)             the figures
-explain_canary(facts, figures)     the sentence
-"""
+"""Account for a cycle's canary: live sessions of candidate and incumbent. Pure."""
 
 from dataclasses import dataclass
 
@@ -13,21 +9,20 @@ from envs.statistics import Interval
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """The judged live sessions of candidate and incumbent, compared."""
+    """Judged live sessions of candidate and incumbent."""
 
     minutes: float | None
     canary: PassCount
     incumbent: PassCount
     difference: Interval | None
-    """The canary's share of passed sessions less the incumbent's, in points; None where one has no
-    judged session."""
+    """Canary's success less the incumbent's, in points; None if one has no judged session."""
     shares: tuple[float, ...]
     refuted: bool
-    """Whether live traffic shows the candidate to be worse than the incumbent."""
+    """Whether live traffic shows the candidate to be worse."""
 
 
 def describe_canary(facts: CycleFacts) -> Canary:
-    """Return the figures of a cycle's canary; without minutes where it had none."""
+    """Return a canary's figures; without minutes if there was none."""
     canary = facts.canary
     if canary is None:
         return Canary(None, PassCount(0, 0), PassCount(0, 0), None, (), refuted=False)
@@ -42,7 +37,7 @@ def describe_canary(facts: CycleFacts) -> Canary:
 
 
 def explain_canary(facts: CycleFacts, figures: Canary) -> str:
-    """Return a sentence on the canary's outcome, its minutes and its judged sessions."""
+    """Return a sentence on the canary."""
     if facts.canary is None:
         return "it had none"
     live = "nothing" if figures.difference is None else describe_points(figures.difference)

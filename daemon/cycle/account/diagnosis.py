@@ -1,8 +1,4 @@
-"""Account for the diagnosis of a cycle: kinds, patterns and quotas of its round (pure).
-
-describe_diagnosis(facts)             the figures
-explain_diagnosis(facts, figures)     the sentence
-"""
+"""Account for a cycle's diagnosis: kinds, patterns and quotas of its round. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,9 +20,8 @@ class KindTraffic:
     lost: Interval
     """Points of all traffic's pass^1 that its failures cost."""
     failure_share: float
-    """The kind's share of all failures of the round."""
     quota: float
-    """Tasks of the directive that fall to it."""
+    """Its tasks of the directive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +31,9 @@ class PatternRank:
     pattern: str
     priority: float
     failures: int
-    """Deduplicated."""
     quota: int
     kinds: Mapping[str, int]
-    """Kind -> failed rollouts of the round's traffic that have the pattern."""
+    """Kind -> failed rollouts with the pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +44,21 @@ class Diagnosis:
     judged: int
     unjudged: int
     without_pattern: int
-    """Failures that no rule explains: they form no pattern."""
+    """Failures that no rule explains."""
     kinds: tuple[KindTraffic, ...]
-    """Most failures first."""
     patterns: tuple[PatternRank, ...]
-    """Highest priority first."""
     weakest: tuple[str, ...]
     """The kind with the most failures, and those not shown to have fewer."""
     ranked_first: str | None
-    """The kind of most failures of the pattern with the highest priority."""
+    """Most frequent kind of the first pattern."""
     weakest_first: bool | None
-    """Whether that is one of the weakest; None where no kind is known."""
+    """Whether that is one of the weakest; None without kinds."""
     without_quota: tuple[str, ...]
-    """Kinds with failures to which no whole task of the directive falls."""
+    """Failed kinds without a whole task of the directive."""
 
 
 def describe_diagnosis(facts: CycleFacts) -> Diagnosis:
-    """Return the figures of the ranking of a cycle's failures."""
+    """Return the figures of a cycle's ranking."""
     kinds = _describe_kinds(facts)
     known = [kind for kind in kinds if kind.kind != UNKNOWN and kind.failures]
     weakest = tuple(kind.kind for kind in known if not _is_fewer(kind.failures, known[0].failures))
@@ -97,7 +89,6 @@ def describe_diagnosis(facts: CycleFacts) -> Diagnosis:
 
 
 def _describe_kinds(facts: CycleFacts) -> tuple[KindTraffic, ...]:
-    """The kinds of the round's traffic, most failures first, and those without a kind last."""
     kinds = [
         _describe_kind(facts, kind, count, facts.failures_by_kind[kind])
         for kind, count in facts.by_kind.items()
@@ -125,15 +116,13 @@ def _describe_kind(facts: CycleFacts, kind: str, rollouts: int, failures: int) -
 
 
 def _is_fewer(few: int, many: int) -> bool:
-    """Whether a count is shown to be smaller than another: the share of both that is the larger is
-    above one half, with its interval."""
+    """Return whether a count is shown to be smaller: the other's share is above one half."""
     share = estimate_share(many, few + many)
     return share is not None and share.low > 0.5
 
 
 def _find_first_kind(facts: CycleFacts, patterns: Sequence[PatternRank]) -> str | None:
-    """The kind of most failures of the pattern with the highest priority; where the round has none
-    of it with a kind, the kind of most tasks that were written for it."""
+    """Return the most frequent kind of the first pattern's failures, else of its written tasks."""
     if not patterns or patterns[0].priority <= 0:
         return None
     name = patterns[0].pattern
@@ -142,7 +131,7 @@ def _find_first_kind(facts: CycleFacts, patterns: Sequence[PatternRank]) -> str 
 
 
 def explain_diagnosis(facts: CycleFacts, figures: Diagnosis) -> str:
-    """Return a sentence on the ranking of a cycle's failures."""
+    """Return a sentence on the ranking."""
     if figures.round is None:
         return f"no round was closed: {facts.row.ended_because}"
     if not figures.judged:
@@ -156,7 +145,6 @@ def explain_diagnosis(facts: CycleFacts, figures: Diagnosis) -> str:
 
 
 def _explain_ranking(figures: Diagnosis) -> str:
-    """Which kinds fail most, and which is ranked first."""
     weakest = ", ".join(figures.weakest)
     first = figures.ranked_first
     if first is None:

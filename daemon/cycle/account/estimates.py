@@ -1,12 +1,9 @@
-"""Estimates with 95 % intervals, of shares, of their differences and of gains weighted by traffic
-(pure).
+"""Estimates with 95 % intervals: shares (Clopper and Pearson), differences, and gains weighted by
+traffic. Pure.
 
-    estimate_share(passes, attempts)     Clopper and Pearson, as everywhere in the gate
-    subtract(first, second)              of two independent estimates (MOVER)
-    estimate_gain(traffic, differences)  of kinds of tasks, weighted by their share of traffic
-
-`subtract` recovers the variances from the two intervals (Zou and Donner, Statistics in Medicine
-2008, 27: 1693-1702): low = a - b - sqrt((a - a_low)^2 + (b_high - b)^2), high likewise.
+`subtract` recovers the variances of two independent estimates from their intervals (MOVER; Zou and
+Donner, Statistics in Medicine 2008, 27: 1693-1702):
+low = a - b - sqrt((a - a_low)^2 + (b_high - b)^2), high likewise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,18 +18,18 @@ _Z: Final = NormalDist().inv_cdf(0.975)
 
 
 def estimate_share(count: int, whole: int) -> Interval | None:
-    """A share in [0, 1]; None of nothing."""
+    """Return a share in [0, 1]; None of nothing."""
     share = rate(count, whole)
     return None if share is None else Interval(share.value, share.low, share.high)
 
 
 def to_points(estimate: Interval) -> Interval:
-    """A share of all traffic in points of its pass^1."""
+    """Return a share of all traffic in points of its pass^1."""
     return Interval(*(100 * value for value in (estimate.value, estimate.low, estimate.high)))
 
 
 def subtract(first: Interval, second: Interval) -> Interval:
-    """The difference of two independent estimates."""
+    """Return the difference of two independent estimates."""
     value = first.value - second.value
     return Interval(
         value,
@@ -42,23 +39,21 @@ def subtract(first: Interval, second: Interval) -> Interval:
 
 
 def clip_to_gain(estimate: Interval) -> Interval:
-    """What is below 0 is no gain."""
+    """Return the estimate with values below 0 as 0."""
     return Interval(*(max(0.0, value) for value in (estimate.value, estimate.low, estimate.high)))
 
 
 def estimate_gain(
     traffic: Mapping[str, int], differences: Mapping[str, Sequence[float]]
 ) -> Interval | None:
-    """The gain in pass^1 of all traffic, as a share.
+    """Return the gain in pass^1 of all traffic, as a share; None if no kind has traffic and tasks.
 
     `traffic`: kind of task -> rollouts, N in all; `differences`: kind -> candidate less incumbent
-    on each of its tasks. A kind without tasks counts as unchanged. None where no kind has both.
-
-    The estimate is g = sum_k w_k mean(D_k) with w_k the kind's share of traffic. Its variance is
-    that of the tasks, sum_k w_k^2 s_k^2 / n_k, where s_k^2 has one imagined value of variance 1/4
-    among its n_k, as in the gate: few tasks that are alike do not show that all are. To it comes
-    that of the shares, (sum_k w_k mean(D_k)^2 - g^2) / N (stratified sampling with estimated
-    weights; Cochran, Sampling Techniques, 1977, 12.2).
+    on each task. A kind without tasks counts as unchanged. The estimate is g = sum_k w_k mean(D_k)
+    with w_k the kind's share of traffic. Its variance sums the tasks', sum_k w_k^2 s_k^2 / n_k,
+    where s_k^2 has one imagined value of variance 1/4 among its n_k (few equal tasks do not show
+    that all are), and the shares', (sum_k w_k mean(D_k)^2 - g^2) / N (stratified sampling with
+    estimated weights; Cochran, Sampling Techniques, 1977, 12.2).
     """
     whole = sum(traffic.values())
     shares = {kind: count / whole for kind, count in traffic.items() if differences.get(kind)}
@@ -75,7 +70,7 @@ def estimate_gain(
 
 
 def estimate_mean(differences: Sequence[float]) -> Interval | None:
-    """The mean difference on the tasks of one kind, in the same way; None of nothing."""
+    """Return the mean difference on one kind's tasks, likewise; None of nothing."""
     return estimate_gain({"": 1}, {"": differences})
 
 

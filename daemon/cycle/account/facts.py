@@ -1,7 +1,4 @@
-"""What a finished cycle left in the tables, as its account reads it (values only).
-
-The readings are made in read.py; balance.py and the modules of the stages turn them into figures.
-"""
+"""A finished cycle's facts for its account (values only; read.py reads them)."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,12 +11,12 @@ from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
 
 UNKNOWN: Final = "unknown"
-"""Kind of a task that has none, and of a rollout that names no task."""
+"""Kind of a task or rollout without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassCount:
-    """Judged rollouts or sessions, and passed ones among them."""
+    """Judged rollouts or sessions, and those that passed."""
 
     attempts: int
     passed: int
@@ -27,28 +24,28 @@ class PassCount:
 
 @dataclass(frozen=True, slots=True)
 class SampledRollout:
-    """A rollout of the cycle's job, at its place in the job."""
+    """A rollout of the cycle's job, at its place."""
 
     batch: int
     group: int
-    """The group within the batch: its rollouts attempt the same task."""
+    """Group in the batch; its rollouts attempt one task."""
     task: str
     success: bool | None
     reward: float | None
     untrained: bool
-    """Whether the policy that played it had made no step."""
+    """Whether its policy had made no step."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryFacts:
-    """The live sessions of the candidate before the cycle ended, beside the incumbent's."""
+    """Live sessions of candidate and incumbent before the cycle ended."""
 
     canary: PassCount
     incumbent: PassCount
     shares: tuple[float, ...]
-    """Shares of the sessions that drew judged ones, in order."""
+    """Shares that drew judged sessions, in order."""
     minutes: float
-    """The time from the first session of the canary's route to the end of the cycle."""
+    """Minutes from the route's first session to the cycle's end."""
 
 
 @dataclass(frozen=True)
@@ -57,58 +54,55 @@ class CycleFacts:
 
     row: CycleRow
     traffic: tuple[TrafficCount, ...] = ()
-    """The judged rollouts of the cycle's round."""
+    """Judged rollouts of the round."""
     unjudged: int = 0
     patterns: tuple[RoundPattern, ...] = ()
-    """The patterns of the round, the highest priority first."""
+    """Patterns of the round, by priority."""
     written: tuple[WrittenTask, ...] = ()
     rejections: Mapping[str, int] = field(default_factory=dict)
-    """Check -> tasks that failed it."""
     probes: PassCount = PassCount(0, 0)
-    """Rollouts of written tasks by the policy that answered."""
+    """Rollouts of written tasks by the answering policy."""
     job: JobRow | None = None
-    """Of a cycle that trains for skills, all of its jobs for them together."""
+    """The job; of a cycle with skills, all of their jobs together."""
     jobs: tuple[JobRow, ...] = ()
-    """The jobs of a cycle that trains for skills, that of the router included; of others, none."""
+    """Jobs of a cycle with skills and its router; else none."""
     parent: str | None = None
-    """The adapter that the job trained on from."""
     kinds: Mapping[str, str | None] = field(default_factory=dict)
-    """Task of the job's pools -> its kind, where that is known."""
+    """Task of the job's pools -> its kind, if known."""
     sampled: tuple[SampledRollout, ...] = ()
-    """Rollouts of the job that were recorded, in order."""
+    """Recorded rollouts of the job, in order."""
     unplaced: int = 0
-    """Recorded rollouts whose place in the job is unknown: they are in no figure."""
+    """Recorded rollouts without a known place; no figure counts them."""
     adapter: AdapterRow | None = None
     pairs: tuple[TaskPair, ...] = ()
-    """Tasks that candidate and incumbent played for the gate."""
+    """Tasks of the gate."""
     canary: CanaryFacts | None = None
-    """None where the candidate had no canary."""
     successors: tuple[int, ...] = ()
-    """Numbers of the cycles whose jobs trained on from the candidate."""
+    """Cycles whose jobs trained on from the candidate."""
 
     @cached_property
     def judged(self) -> int:
-        """Judged rollouts of the round."""
+        """Return the round's judged rollouts."""
         return sum(count.rollouts for count in self.traffic)
 
     @cached_property
     def failed(self) -> int:
-        """Failed rollouts of the round."""
+        """Return the round's failed rollouts."""
         return sum(count.rollouts for count in self.traffic if not count.success)
 
     @cached_property
     def by_kind(self) -> Counter[str]:
-        """Kind -> judged rollouts of the round; those without a kind are in none."""
+        """Return kind -> judged rollouts, of those with a kind."""
         return _count_kinds(self.traffic)
 
     @cached_property
     def failures_by_kind(self) -> Counter[str]:
-        """Kind -> failed rollouts of the round."""
+        """Return kind -> failed rollouts."""
         return _count_kinds(count for count in self.traffic if not count.success)
 
     @cached_property
     def kinds_by_pattern(self) -> Mapping[str, Counter[str]]:
-        """Pattern -> kind -> failed rollouts of the round, of failures that have both."""
+        """Return pattern -> kind -> failed rollouts with both."""
         table: dict[str, Counter[str]] = {}
         for count in self.traffic:
             if count.pattern is not None and count.kind is not None and not count.success:
@@ -117,7 +111,7 @@ class CycleFacts:
 
     @cached_property
     def written_kinds(self) -> Mapping[str, Counter[str]]:
-        """Pattern -> kind -> tasks that the cycle wrote."""
+        """Return pattern -> kind -> tasks that the cycle wrote."""
         table: dict[str, Counter[str]] = {}
         for task in self.written:
             if task.kind is not None:
@@ -126,8 +120,8 @@ class CycleFacts:
 
     @cached_property
     def later_tasks(self) -> tuple[WrittenTask, ...]:
-        """Tasks that the cycle wrote, that its job sampled, and that no pool of the spec names:
-        they entered the pool of their pattern while the job ran."""
+        """Return the written tasks that the job sampled and its spec's pools lack: they came while
+        it ran."""
         if self.job is None:
             return ()
         first = {task for pool in self.job.spec.pools for task in pool.all_tasks}
@@ -136,7 +130,7 @@ class CycleFacts:
 
     @cached_property
     def job_kinds(self) -> Counter[str]:
-        """Kind -> tasks of the job's pools that are no replay, references included."""
+        """Return kind -> tasks of the job's targeted pools, with references."""
         if self.job is None:
             return Counter()
         tasks = [task for pool in self.job.spec.target_pools for task in pool.all_tasks]
@@ -146,7 +140,7 @@ class CycleFacts:
 
     @cached_property
     def job_patterns(self) -> frozenset[str]:
-        """The job's pools that are no replay: they are called after patterns."""
+        """Return the names of the job's targeted pools, which are patterns."""
         if self.job is None:
             return frozenset()
         pools = {pool.name for pool in self.job.spec.target_pools}
@@ -154,14 +148,14 @@ class CycleFacts:
 
     @cached_property
     def quotas(self) -> Mapping[str, int]:
-        """Pattern -> tasks that the directive gave it."""
+        """Return pattern -> tasks of the directive."""
         directive = self.row.directive
         return {} if directive is None else {item.pattern: item.tasks for item in directive.quotas}
 
     @cached_property
     def quota_by_kind(self) -> Mapping[str, float]:
-        """Kind -> tasks of the directive that fall to it: a pattern's are spread as its failures of
-        the round are, and where it had none that has a kind, as the tasks written for it."""
+        """Return kind -> tasks of the directive. A pattern's are spread as its failures of the
+        round, else as its written tasks."""
         spread: dict[str, float] = {}
         for pattern, tasks in self.quotas.items():
             kinds = self.kinds_by_pattern.get(pattern) or self.written_kinds.get(pattern)

@@ -1,8 +1,4 @@
-"""Account for the gate of a cycle: the gains that it measured and threw away (pure).
-
-describe_gate(facts)                      the figures
-explain_gate(facts, figures, balance)     the sentence
-"""
+"""Account for a cycle's gate: the gains that it measured and threw away. Pure."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -17,37 +13,37 @@ from envs.statistics import Interval
 
 @dataclass(frozen=True, slots=True)
 class TargetGain:
-    """The gain that the gate measured on one target."""
+    """The gate's gain on one target."""
 
     target: str
     kinds: Mapping[str, float]
     tasks: int
     gain: float
-    """Points of pass^1; so is the next."""
+    """Points of pass^1, as `low`."""
     low: float
     verdict: str
     power: float | None
     detectable: float | None
-    """Points that so many tasks show with a power of 80 %."""
+    """Points that these tasks show with a power of 80 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindGain:
-    """The gain on the gate's tasks of one kind."""
+    """Gain on the gate's tasks of one kind."""
 
     kind: str
     tasks: int
     traffic_share: float
-    """The kind's share of the round's rollouts that have a kind."""
+    """Its share of the round's rollouts with a kind."""
     gain: Interval | None
-    """Points of pass^1 of the kind."""
+    """Points of the kind's pass^1."""
     traffic_gain: float | None
-    """The same in points of all traffic's pass^1: times its share."""
+    """Points of all traffic's pass^1."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """A check that a candidate did not pass."""
+    """A check that a candidate failed."""
 
     check: str
     verdict: str
@@ -59,7 +55,7 @@ class FailedCheck:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The gate's figures and its decision."""
+    """The gate's figures and decision."""
 
     adapter: str | None
     incumbent: str | None
@@ -67,16 +63,16 @@ class Gate:
     gain: Interval | None
     """Points of all traffic's pass^1, not clipped."""
     unmeasured_share: float | None
-    """The share of the round's rollouts with a kind whose kind has no task at the gate."""
+    """Share of the round's rollouts with a kind that has no task at the gate."""
     targets: tuple[TargetGain, ...]
     kinds: tuple[KindGain, ...]
     failed: tuple[FailedCheck, ...]
     carried_on_by: tuple[int, ...]
-    """Numbers of the cycles whose jobs trained on from the candidate."""
+    """Cycles whose jobs trained on from the candidate."""
 
 
 def describe_gate(facts: CycleFacts) -> Gate:
-    """Return the gate's figures and its decision."""
+    """Return the gate's figures and decision."""
     row = facts.adapter
     report = None if row is None else row.gate
     return Gate(
@@ -104,7 +100,7 @@ def describe_gate(facts: CycleFacts) -> Gate:
 
 
 def describe_gains(facts: CycleFacts) -> tuple[KindGain, ...]:
-    """Return the gain on the gate's tasks of each kind, the largest share of the traffic first."""
+    """Return each kind's gain at the gate, by share of the traffic."""
     differences: defaultdict[str, list[float]] = defaultdict(list)
     for pair in facts.pairs:
         differences[pair.kind or UNKNOWN].append(pair.candidate - pair.incumbent)
@@ -126,7 +122,7 @@ def _count_unmeasured_share(facts: CycleFacts) -> float | None:
 
 
 def explain_gate(facts: CycleFacts, figures: Gate, balance: Balance) -> str:
-    """Return a sentence on the points that the gate measured and threw away."""
+    """Return a sentence on the points measured and thrown away."""
     if figures.adapter is None:
         return "no adapter came to it"
     if figures.decision is None:

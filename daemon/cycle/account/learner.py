@@ -1,8 +1,4 @@
-"""Account for the job of a cycle, from its first to its last part (pure).
-
-describe_learner(facts)      the figures
-explain_learner(figures)     the sentence
-"""
+"""Account for a cycle's job, from its first to its last part. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -26,30 +22,29 @@ from daemon.cycle.account.sampled import (
 from events.learning import BRANCH
 
 _PARTS: Final = 4
-"""First and last part of a job are such a share of its batches each."""
+"""Parts of a job's batches; the first and the last are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSamples:
-    """The rollouts that the job sampled of one pool."""
+    """Sampled rollouts of one pool."""
 
     pool: str
     replay: bool
     rollouts: int
     groups: int
     informative: int
-    """Groups in which some passed and some failed."""
+    """Groups with passed and failed rollouts."""
     first: PassCount
-    """In the first quarter of the job's batches; `last`: in the last one."""
+    """Verdicts of the first quarter of the batches; `last`: of the last."""
     last: PassCount
     first_reward: float | None
-    """Mean shaped reward there."""
     last_reward: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class KindSamples:
-    """The rollouts that the job sampled of one kind, in pools that are no replay."""
+    """Sampled rollouts of one kind in targeted pools."""
 
     kind: str
     rollouts: int
@@ -58,8 +53,8 @@ class KindSamples:
     first: PassCount
     last: PassCount
     left: float | None
-    """Points of all traffic's pass^1 that its failures cost and that the gate did not see gained;
-    None without a gate."""
+    """Points of all traffic's pass^1 that failures cost beyond the gate's gain; None without a
+    gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +66,23 @@ class Learner:
     reason: str | None
     parent: str | None
     steps: int | None
-    """Optimizer steps, those of a warm start included."""
+    """Optimizer steps, with the warm start's."""
     rollouts: int | None
-    """Used of the budget, reference trajectories included."""
+    """Used budget, with reference trajectories."""
     budget: int | None
     recorded: int
-    """Rollouts that the log has, and that the figures rest on."""
+    """Recorded rollouts, behind the figures."""
     unplaced: int
-    """Recorded rollouts whose place in the job is unknown: they are in no figure."""
+    """Recorded rollouts without a known place; no figure counts them."""
     warm_start: str | None
-    """Its mode, in the spec; None without one."""
+    """Its mode in the spec, if any."""
     references: int | None
-    """Reference trajectories that were shown; None where no rollout was recorded."""
+    """Shown reference trajectories; None without recorded rollouts."""
     pools: tuple[PoolSamples, ...]
     kinds: tuple[KindSamples, ...]
-    """The kinds sampled in pools that are no replay, most rollouts first."""
+    """Kinds of targeted pools, by rollouts."""
     jobs: tuple[dict[str, str | int | None], ...] = ()
-    """The jobs of a cycle with branches, as commands print them; the other figures are of all
-    branches together. Empty of a cycle with one job."""
+    """Printed jobs of a cycle with branches, whose figures are summed; else empty."""
 
 
 def describe_learner(facts: CycleFacts) -> Learner:
@@ -114,7 +108,7 @@ def describe_learner(facts: CycleFacts) -> Learner:
 
 
 def _describe_branch_job(job: JobRow) -> dict[str, str | int | None]:
-    """Return the figures of one of several jobs; its branch is null where it taught the chooser."""
+    """Return one of several jobs' figures; its branch is null if it taught the chooser."""
     return {
         "job": job.job,
         BRANCH: job.branch,
@@ -190,7 +184,7 @@ def _describe_pool_samples(
 def _parts(
     sampled: Sequence[SampledRollout],
 ) -> tuple[Callable[[SampledRollout], bool], Callable[[SampledRollout], bool]]:
-    """Whether a rollout is of the first quarter of the job's batches, and of the last one."""
+    """Return tests for the first and the last quarter of a job's batches."""
     batches = sorted({item.batch for item in sampled})
     count = ceil(len(batches) / _PARTS)
     first, last = set(batches[:count]), set(batches[len(batches) - count :])
@@ -203,7 +197,7 @@ def _average_reward(items: Iterable[SampledRollout]) -> float | None:
 
 
 def explain_learner(figures: Learner) -> str:
-    """Return a sentence on the steps, rollouts and informative groups of a job."""
+    """Return a sentence on a job's steps, rollouts and informative groups."""
     if figures.job is None:
         return "no job was requested"
     what = f"{figures.outcome}, {figures.steps or 0} steps, {figures.rollouts or 0:,} rollouts"

@@ -1,10 +1,7 @@
-"""Read what a finished cycle left, and account for it.
+"""Read a finished cycle's facts, and account for it, within one `database.read_transaction`.
 
-    read_account(connection, row)     None while the cycle is open
-
-Within one `database.read_transaction`, which is one moment of the tables. Nothing but tables is
-read, so the answer is the same on every machine and after a rebuild. Not covered: what a job only
-reports while it runs, such as the KL divergence of its updates.
+It reads only tables, so the answer is the same on every machine and after a rebuild. Not covered: a
+job's reports while it runs, such as the KL divergence of its updates.
 """
 
 from collections import Counter
@@ -36,14 +33,14 @@ if TYPE_CHECKING:
 
 
 def read_account(connection: "Connection", row: CycleRow) -> CycleAccount | None:
-    """The account of a cycle; None while it is open, and where its events have no times."""
+    """Return a cycle's account; None while it is open, and if its events have no times."""
     if row.outcome is None or row.started is None or row.ended is None:
         return None
     return build_account(read_facts(connection, row))
 
 
 def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
-    """What a finished cycle left in the tables."""
+    """Return a finished cycle's facts."""
     assert row.ended is not None, "only a finished cycle with times has facts"
     pair = (row.alias, row.base)
     jobs = _list_branch_jobs(connection, row.cycle)
@@ -88,14 +85,13 @@ def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
 
 
 def _list_branch_jobs(connection: "Connection", cycle: str) -> list[JobRow]:
-    """Return the jobs of a cycle, one for each branch and that of the chooser; empty of a cycle
-    with one job for everything."""
+    """Return a cycle's jobs of branches and of the chooser; none of a cycle with one job."""
     jobs = learning.list_cycle_jobs(connection, cycle)
     return jobs if any(job.branch is not None for job in jobs) else []
 
 
 def _find_parent(connection: "Connection", job: JobRow) -> str | None:
-    """The adapter that a job trained on from; None for the base, and for one that is not known."""
+    """Return the adapter that a job continued; None for the base or an unknown one."""
     if job.spec.parent is None:
         return None
     row = succession.find_adapter_at(connection, job.spec.parent)
@@ -111,8 +107,8 @@ def _read_kinds(
 
 
 def combine_jobs(jobs: Sequence[JobRow]) -> JobRow:
-    """Return the jobs of a cycle's branches as one, with the pools and counts of all of them. It
-    trained where one of them did."""
+    """Return a cycle's jobs of branches as one, with all pools and counts; it trained if one
+    did."""
     first = jobs[0]
     shares = 1 / len(jobs)
     pools: dict[str, TaskPool] = {}
@@ -144,9 +140,8 @@ def combine_jobs(jobs: Sequence[JobRow]) -> JobRow:
 def _read_sampled(
     connection: "Connection", jobs: Sequence[JobRow]
 ) -> tuple[list[SampledRollout], int]:
-    """The recorded rollouts of jobs, of each in the order in which they were sampled, and the
-    number of those whose place is unknown. Groups of the second job and later ones have other
-    numbers than those of the first."""
+    """Return the jobs' recorded rollouts, each job's in sampling order, and the number without a
+    known place. Later jobs' groups get new numbers."""
     sampled: list[SampledRollout] = []
     unplaced, first = 0, 0
     for job in jobs:
@@ -157,8 +152,7 @@ def _read_sampled(
 
 
 def _read_sampled_by(connection: "Connection", job: JobRow) -> tuple[list[SampledRollout], int]:
-    """The recorded rollouts of a job in the order in which they were sampled, and the number of
-    those whose place is unknown."""
+    """Return a job's recorded rollouts in sampling order, and the number without a known place."""
     rows = cycle_account.read_job_rollouts(connection, job.alias, job.base, job.job)
     sampler = job.spec.sampler
     # Reference trajectories take the number of a batch and are not recorded.
@@ -193,7 +187,6 @@ def _read_pairs(
 def _read_canary(
     connection: "Connection", row: CycleRow, adapter: AdapterRow
 ) -> CanaryFacts | None:
-    """What the sessions of a canary came to before the cycle ended; None without a canary."""
     assert row.ended is not None, "only a finished cycle with times has facts"
     since = next(
         (

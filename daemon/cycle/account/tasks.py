@@ -1,8 +1,4 @@
-"""Account for the tasks that a cycle wrote and its job was given, and their difficulty (pure).
-
-describe_tasks(facts)             the figures
-explain_tasks(facts, figures)     the sentence
-"""
+"""Account for the tasks that a cycle wrote and its job drew, and their difficulty. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -20,31 +16,27 @@ from daemon.cycle.account.sampled import (
 )
 
 _LEAST_SHARE: Final = 0.05
-"""Share of failures below which no kind is said to be starved."""
+"""Least share of failures of a starved kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindTasks:
-    """The tasks of a kind that the cycle wrote, and those of its job's pools."""
+    """A kind's written tasks, and those of the job's pools."""
 
     kind: str
     written: int
     pooled: int
-    """Tasks of the job's pools that are no replay."""
+    """Tasks of targeted pools."""
     live: PassCount
-    """The round's traffic of this kind."""
     failure_share: float
-    """The kind's share of all failures of the round."""
     rollout_share: float | None
-    """The kind's share of the job's recorded rollouts at pools that are no replay; None where there
-    are none."""
+    """Share of the job's recorded rollouts at targeted pools, if any."""
     starved: bool | None
-    """Whether the kind's share of failures is shown to be above 5 %, and more than twice that."""
+    """Whether its share of failures is shown to be above 5 % and twice its share of rollouts."""
     sampled: PassCount
-    """Those tasks as the job sampled them before its first step."""
+    """Those tasks in the job before its first step."""
     easier: bool | None
-    """Whether those are shown to be passed more often than the traffic; None where one has no
-    judged rollout."""
+    """Whether those are shown to pass more often than the traffic, if both have judged rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +46,30 @@ class PoolTasks:
     pool: str
     replay: bool
     share: float
-    """The pool's part of the shares of all pools in the spec."""
+    """Its part of all pools' shares."""
     tasks: int
     kinds: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The tasks that were written, and those that the job was given."""
+    """The tasks written, and those of the job."""
 
     written: int
     rejected: int
     rejected_by: Mapping[str, int]
-    """Check -> tasks that failed it."""
     probes: PassCount
-    """Written tasks as the policy that answered passed them, before they entered the buffer."""
+    """Written tasks under the answering policy, before they entered the buffer."""
     kinds: tuple[KindTasks, ...]
     pools: tuple[PoolTasks, ...]
     targeted_share: float | None
-    """The share of the job's recorded rollouts that are at pools that are no replay."""
+    """Share of the job's recorded rollouts at targeted pools."""
     passed_share: float | None
-    """The share of the job's judged rollouts that are in groups in which all passed."""
+    """Share of the job's judged rollouts in groups that all passed."""
 
 
 def describe_tasks(facts: CycleFacts) -> Tasks:
-    """Return the figures of the tasks of a cycle and its job."""
+    """Return the figures of a cycle's tasks."""
     groups = group_verdicts(facts.sampled)
     passed = sum(len(group) for group in groups if all(group))
     return Tasks(
@@ -123,14 +114,14 @@ def _describe_kind_tasks(facts: CycleFacts) -> tuple[KindTasks, ...]:
 
 
 def _is_starved(failures: int, failed: int, rollout_share: float) -> bool:
-    """Whether a kind's share of failures is shown to be above `_LEAST_SHARE`, and more than twice
-    its share of rollouts."""
+    """Return whether failures are shown to exceed `_LEAST_SHARE` and twice the share of
+    rollouts."""
     share = estimate_share(failures, failed)
     return share is not None and share.low > max(_LEAST_SHARE, 2 * rollout_share)
 
 
 def _is_easier(tasks: PassCount, live: PassCount) -> bool | None:
-    """Whether tasks are shown to be passed more often than the traffic of their kind."""
+    """Return whether tasks are shown to pass more often than their kind's traffic."""
     first = estimate_share(tasks.passed, tasks.attempts)
     second = estimate_share(live.passed, live.attempts)
     return None if first is None or second is None else subtract(first, second).low > 0
@@ -151,7 +142,7 @@ def _describe_pools(facts: CycleFacts) -> tuple[PoolTasks, ...]:
 
 
 def explain_tasks(facts: CycleFacts, figures: Tasks) -> str:
-    """Return a sentence on the tasks that were written and given to the job."""
+    """Return a sentence on the tasks."""
     counts = f"{figures.written} written, {figures.rejected} rejected"
     if facts.job is None:
         return f"{counts}; no job: {facts.row.ended_because}"

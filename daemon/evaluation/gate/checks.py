@@ -12,14 +12,14 @@ from daemon.evaluation.gate.target_tests import TargetEvidence, sign_flip
 from events.gate import SIBLING, Check, GateSettings, Verdict
 
 _WORSE: Final = 0.1
-"""Level at which a slice is shown to be worse, over all slices (Holm) and all looks."""
+"""Level of a worse slice, over all slices (Holm) and looks."""
 _NORMAL: Final = NormalDist()
 
 
 def check_target(
     results: Sequence[TargetEvidence], leading: TargetEvidence, settings: GateSettings
 ) -> Check:
-    """Whether any target was lifted; the numbers are the leading one's."""
+    """Check whether any target was lifted; the numbers are the leading one's."""
     verdicts = {result.report.verdict for result in results}
     report = leading.report
     verdict: Verdict = "FAIL"
@@ -38,7 +38,7 @@ def check_target(
 
 
 def check_overall(evaluation: Evaluation, settings: GateSettings) -> Check:
-    """Non-inferiority over all of the agent's traffic."""
+    """Check non-inferiority over all traffic."""
     return _above(
         "overall",
         [pair.difference for pair in list_traffic(evaluation.judged)],
@@ -50,8 +50,8 @@ def check_overall(evaluation: Evaluation, settings: GateSettings) -> Check:
 def _above(
     name: str, values: Sequence[float], margin: float, level: float, worse: bool = False
 ) -> Check:
-    """Non-inferiority: the lower bound is above the margin. A value below it is none yet: of few
-    tasks that is chance (ADR 0028)."""
+    """Check non-inferiority: the lower bound is above the margin. A value below it is no failure
+    yet: few tasks do that by chance (ADR 0028)."""
     low, value = bound(values, level), mean(values)
     verdict: Verdict = "EXTEND"
     if low > -margin:
@@ -67,7 +67,7 @@ def _above(
 def check_slices(
     evaluation: Evaluation, settings: GateSettings, lifted: Collection[str]
 ) -> list[Check]:
-    """Every slice but those that are a lifted target, or the only one, which has to be lifted."""
+    """Check every slice but lifted targets, or the only one, which has to be lifted."""
     targets = evaluation.targets
     shown = {target.only_kind for target in targets if target.name in lifted or len(targets) == 1}
     by_slice: dict[str, list[float]] = {}
@@ -90,7 +90,7 @@ def check_slices(
 
 
 def report_siblings(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
-    """The slices that decide nothing: FAIL where one is shown to be worse."""
+    """Return the slices without a decision: FAIL if shown to be worse."""
     by_slice: dict[str, list[float]] = {}
     for pair in evaluation.pairs:
         if pair.slice in evaluation.siblings:
@@ -103,8 +103,8 @@ def report_siblings(evaluation: Evaluation, settings: GateSettings) -> list[Chec
 
 
 def check_reference(reference: Reference, evaluation: Evaluation, settings: GateSettings) -> Check:
-    """Non-inferiority to the best policy of a slice. FAIL where the upper bound is below the
-    margin: more tasks would show nothing else."""
+    """Check non-inferiority to a slice's best policy. FAIL if the upper bound is below the margin:
+    more tasks would not help."""
     level = BEST_LEVEL / evaluation.looks.of(reference.slice)
     chained = reference.pairs is None
     pairs = reference.pairs
@@ -133,8 +133,8 @@ def check_reference(reference: Reference, evaluation: Evaluation, settings: Gate
 
 
 def check_golden(pairs: Sequence[Pair], settings: GateSettings) -> list[Check]:
-    """FAIL where more golden tasks than `golden_losses` fall below `golden_floor`; no check without
-    such tasks."""
+    """FAIL if more than `golden_losses` golden tasks fall below `golden_floor`; no check without
+    any."""
     if not pairs:
         return []
     lost = sum(mean(pair.candidate) < settings.golden_floor for pair in pairs)

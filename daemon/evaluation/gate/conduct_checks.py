@@ -1,4 +1,4 @@
-"""The checks of what both did besides passing: violations, malformed calls, tokens."""
+"""The checks of conduct: violations, malformed calls, tokens."""
 
 from math import exp, sqrt
 from statistics import NormalDist
@@ -14,7 +14,7 @@ _NORMAL: Final = NormalDist()
 
 
 def check_conduct(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
-    """The checks of violations, of the format and of tokens, in this order."""
+    """Return the checks of violations, of the format and of tokens, in this order."""
     level, tasks = level_of(evaluation.looks.most), len(evaluation.judged)
     before, after = evaluation.incumbent, evaluation.candidate
     return [
@@ -27,9 +27,9 @@ def check_conduct(evaluation: Evaluation, settings: GateSettings) -> list[Check]
 def _list_token_checks(
     before: Conduct, after: Conduct, settings: GateSettings, level: float, tasks: int
 ) -> list[Check]:
-    """The check of all rollouts; or one of those without a refused call and one of those with it,
-    as far as both policies have any, beside all with the larger limit: a candidate whose calls are
-    refused more often moves its rollouts from one part to the other."""
+    """Return a check of all rollouts. If both policies' rollouts with a refused call count apart,
+    return one without them, one of them, and one of all with the larger limit: refusals move
+    rollouts between the parts."""
     whole = before.token_use, after.token_use
     parts = before.parts, after.parts
     if (
@@ -53,8 +53,7 @@ def _list_token_checks(
 
 
 def _violations(before: Conduct, after: Conduct, level: float, tasks: int) -> Check:
-    """FAIL where more of the candidate's rollouts violate the policy than chance explains, were
-    they alone, and with the tasks for the unit."""
+    """FAIL if the candidate has more violations than chance explains, by rollouts and by tasks."""
     share = after.rollouts / (after.rollouts + before.rollouts)
     p = conditional_binomial(after.violations, before.violations, share)
     both = before.violating.keys() & after.violating.keys()
@@ -75,7 +74,7 @@ def _violations(before: Conduct, after: Conduct, level: float, tasks: int) -> Ch
 
 
 def _format(before: Conduct, after: Conduct, margin: float, level: float, tasks: int) -> Check:
-    """FAIL where the share grew by more than the margin, and by more than chance."""
+    """FAIL if the share grew by more than the margin, and by more than chance."""
     value, limit = (
         _share(after.malformed, after.tool_calls),
         _share(before.malformed, before.tool_calls) + margin,
@@ -101,10 +100,8 @@ def _format(before: Conduct, after: Conduct, margin: float, level: float, tasks:
 def _tokens(
     name: str, before: TokenUse, after: TokenUse, limit: float, level: float, tasks: int
 ) -> Check:
-    """FAIL where the mean grew by more than the limit, and its lower bound is above 0.
-
-    The bound is that of the logarithm of a ratio of two means (delta method).
-    """
+    """FAIL if the mean grew by more than the limit, and by a lower bound above 0 (delta method on
+    the log ratio)."""
     means = [max(item.mean, 1.0) for item in (before, after)]
     errors = [
         item.spread / average / sqrt(item.rollouts)
@@ -125,7 +122,7 @@ def _tokens(
 
 
 def _most_alike(before: int, share: float, level: float) -> int:
-    """The largest count that is not shown to be higher than `before`."""
+    """Return the largest count that is not shown to be higher than `before`."""
     low, high = 0, 1
     while conditional_binomial(high, before, share) > level:
         low, high = high, 2 * high

@@ -1,44 +1,41 @@
-"""Whether a candidate may serve in the incumbent's place (paired verdicts -> GateReport).
+"""Decides whether a candidate may replace the incumbent (paired verdicts -> GateReport). Pure.
 
-Candidate and incumbent attempt the same fresh tasks with the same seeds. The unit is the task: of
-each, D is the difference of the two shares of passed trials. All of this must hold:
+Both attempt the same fresh tasks with the same seeds. A task's D is the difference of its two
+shares of passed trials. All of this must hold:
 
     target        the mean D of a target is above 0 (test below) and at least `min_gain`; of several
                   targets that of at least one (Holm 1979)
     overall       the lower bound of the mean D of all tasks but those of the slice `after an error`
                   is above -`overall_margin`
-    each slice    the same with -`slice_margin`; FAIL where it is shown to be worse; else EXTEND.
-                  Not of a slice that is a lifted target
-    best          the same against the best policy that ever served a slice, where that is not the
-                  incumbent, at a level of `BEST_LEVEL`; FAIL where it is shown to be below
-    violations    FAIL where their rate is shown to be higher (conditional binomial test of the
+    each slice    the same with -`slice_margin`; FAIL if shown to be worse; else EXTEND. Not of a
+                  slice that is a lifted target
+    best          the same against a slice's best policy ever, unless that is the incumbent, at
+                  level `BEST_LEVEL`; FAIL if shown to be below
+    violations    FAIL if their rate is shown to be higher (conditional binomial test of the
                   rollouts, and sign-flip test of the tasks: trials of one task may err alike)
-    format        malformed tool calls: FAIL where their share grew by more than `format_margin`,
-                  and is shown to be higher by the same test
-    tokens        FAIL where a rollout's grew by more than `token_growth`, and by more than chance;
-                  where rollouts with a refused call are counted apart, these and all by more than
+    format        malformed tool calls: FAIL if their share grew by more than `format_margin`, and
+                  is shown to be higher by the same test
+    tokens        FAIL if a rollout's grew by more than `token_growth`, and by more than chance; if
+                  rollouts with a refused call count apart, these and all by more than
                   `token_growth_after_error`
-    sibling       in place of `slice`, of slices that decide nothing: kinds that the candidate will
-                  not answer. Their tasks are in no other check
+    sibling       replaces `slice` for kinds that the candidate will not answer; decides nothing.
+                  Their tasks are in no other check
     rises         of successes without a look-up, unseen values, or tokens per answer: EXTEND, and
-                  PASS where no more can be played (rises.py)
+                  PASS when no more can be played (rises.py)
     golden        at most `golden_losses` tasks that the incumbent surely passes fall below
                   `golden_floor`
 
-The default test is the sign-flip test on tasks, exact: under no difference, D and -D are equally
-likely (Fisher; ADR 0044). With one trial a task it is McNemar's exact test. As all conditions
-must hold, none of them needs a correction for the others (intersection-union, Berger 1982).
+The default test of a target is the exact sign-flip test (target_tests.py). All conditions must
+hold, so none is corrected for the others (intersection-union, Berger 1982).
 
-EXTEND plays more tasks of what is open, and looks again. The tasks of a target are planned and its
-test looks at no others. Everything else keeps its 5 % over all looks (`Looks`): each look has the
-same level, the one at which so many normal tests of twice the tasks each time reject a true
-hypothesis in 5 % of the cases (Pocock 1977; ADR 0044), and a slice FAILs with a chance of at most
-10 % over all looks.
+EXTEND plays more tasks of open checks. A target's test looks only at its planned tasks. Everything
+else keeps 5 % over all looks (`Looks`), with the equal levels at which normal tests of doubling
+sizes reject a true hypothesis in 5 % of the cases (Pocock 1977; ADR 0044); a slice FAILs with a
+chance of at most 10 % over all looks.
 
-Pure. Bounds are those of envs/statistics.py, which hold for few tasks as well. Not covered: a gate
-set used again (spend with `spend_alpha`), a person who has one adapter evaluated again and again
-(each evaluation has its own 5 %), traffic that its tasks do not resemble, and malformed calls that
-come in clusters (each is counted as if it stood alone).
+Bounds are those of envs/statistics.py and hold for few tasks too. Not covered: a reused gate set
+(spend with `spend_alpha`), repeated evaluations of one adapter (each has its own 5 %), traffic
+unlike the tasks, and clusters of malformed calls (each counts as independent).
 """
 
 from collections.abc import Sequence
@@ -76,13 +73,10 @@ def decide(
     attempt: int | None = None,
     spent: bool = False,
 ) -> GateReport:
-    """PROMOTE, REJECT or EXTEND, with the numbers.
-
-    `attempt` counts the candidates on a gate set that is used again; None: its tasks are fresh.
-    `spent` says that no more can be run.
-    Raises ValueError without a task of a target, without a rollout of both, or for several targets
-    of a test that takes one.
-    """
+    """Return PROMOTE, REJECT or EXTEND, with the numbers. `attempt` counts the candidates on a
+    reused gate set; None: its tasks are fresh. `spent`: no more can be run. Raises ValueError
+    without a target's task or a side's rollouts, and for several targets of a test that takes
+    one."""
     if not (evaluation.incumbent.rollouts and evaluation.candidate.rollouts):
         raise ValueError("incumbent and candidate have no rollouts; nothing was evaluated")
     alpha = settings.alpha if attempt is None else spend_alpha(settings.alpha, attempt)
@@ -117,8 +111,8 @@ def decide(
 
 
 def conclude(report: GateReport) -> GateReport:
-    """Return the report where no more can be played: a rise alone holds no candidate up then, and
-    whatever else is open counts as not shown."""
+    """Return the final report when no more can be played: rises pass, and other open checks count
+    as unproven."""
     checks = tuple(
         check.model_copy(update={"verdict": "PASS"}) if check.name in RISES else check
         for check in report.checks

@@ -1,4 +1,4 @@
-"""Chances to err of the gate's checks, and the bounds that keep to them."""
+"""The gate's levels of error, and the bounds that keep them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import pi
@@ -9,41 +9,37 @@ from envs import statistics
 from events.gate import Rate
 
 LEVEL: Final = 0.05
-"""Chance to err of every check but the target's, one-sided, over all looks."""
+"""One-sided error of every check but the target's, over all looks."""
 BEST_LEVEL: Final = 0.01
-"""The same of a comparison with the best policy of a slice, shared equally by the looks. A chain of
-promotions asks it again and again: at 0.05, 9 of 100 chains of 20 end below the margin (ADR
-0051)."""
+"""The same of comparisons with a slice's best policy, shared equally by the looks. A chain of
+promotions repeats it: at 0.05, 9 of 100 chains of 20 end below the margin (ADR 0051)."""
 _LEVELS: Final = (0.05, 0.03036, 0.02181, 0.01693, 0.01379, 0.01159, 0.00998, 0.00874)
-"""The level of one look, by the number of looks, so that `LEVEL` is kept over all of them: normal
-tests of sums whose tasks double from look to look (correlations sqrt(n_i / n_j)), by numerical
-integration. Looks that are closer to each other err less often together."""
+"""Level of one look, by the number of looks, that keeps `LEVEL` over all: normal tests of sums
+whose tasks double from look to look (correlations sqrt(n_i / n_j)), by numerical integration.
+Closer looks err less often together."""
 _INTERVAL: Final = 0.025
-"""Level on each side of the interval of a rate."""
+"""Level on each side of a rate's interval."""
 
 
 def spend_alpha(alpha: float, attempt: int) -> float:
-    """Return the part of `alpha` that the `attempt`-th candidate (from 1) on a gate set may spend.
-
-    The sum over all attempts is `alpha`: 6 / (pi^2 j^2).
-    """
+    """Return the part of `alpha` for the `attempt`-th candidate (from 1) on a gate set:
+    6 / (pi^2 attempt^2) of it, so that all parts sum to `alpha`."""
     return alpha * 6 / (pi * attempt) ** 2
 
 
 def level_of(looks: int) -> float:
-    """The level of each of so many looks, for an error of at most `LEVEL` over all of them."""
+    """Return each look's level, for an error of at most `LEVEL` over all of them."""
     return _LEVELS[looks - 1] if looks <= len(_LEVELS) else LEVEL / looks
 
 
 def bound(values: Sequence[float], level: float = LEVEL) -> float:
-    """One-sided lower bound of a mean of values in [-1, 1], that errs with a chance of `level`."""
+    """Return the one-sided lower bound of a mean of values in [-1, 1], with error `level`."""
     halves = [(value + 1) / 2 for value in values]
     return 2 * statistics.mean(halves, level=1 - 2 * level).low - 1
 
 
 def holm(p_values: Mapping[str, float], level: float) -> set[str]:
-    """Return the names whose hypothesis is rejected (Holm 1979); the chance to reject any true one
-    is at most `level`."""
+    """Return the rejected hypotheses (Holm 1979), with error `level` over all true ones."""
     rejected: set[str] = set()
     for name, adjusted in holm_levels(p_values, level).items():
         if p_values[name] > adjusted:
@@ -53,14 +49,13 @@ def holm(p_values: Mapping[str, float], level: float) -> set[str]:
 
 
 def holm_levels(p_values: Mapping[str, float], level: float) -> dict[str, float]:
-    """Name -> level that its p-value has to keep to, the smallest p-value first. A hypothesis is
-    rejected only with all before it."""
+    """Return name -> level of its p-value, smallest first; it needs all before it rejected."""
     ranked = sorted(p_values, key=lambda name: p_values[name])
     return {name: level / (len(ranked) - place) for place, name in enumerate(ranked)}
 
 
 def rate(count: int, whole: int) -> Rate | None:
-    """A share with its 95 % interval (Clopper and Pearson 1934); None of nothing."""
+    """Return a share with its 95 % interval (Clopper and Pearson 1934); None of nothing."""
     if not whole:
         return None
     count = min(count, whole)
@@ -73,7 +68,7 @@ def rate(count: int, whole: int) -> Rate | None:
 
 
 def _root(tail: Callable[[float], float]) -> float:
-    """Where a tail that grows from 0 to 1 is `_INTERVAL`."""
+    """Return where a tail that grows from 0 to 1 is `_INTERVAL`."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2

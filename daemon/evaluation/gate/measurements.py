@@ -1,4 +1,4 @@
-"""The measurements that the gate decides by: pairs, conduct, and how often it may look."""
+"""The gate's measurements: pairs, conduct, and numbers of looks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,23 +9,22 @@ from daemon.evaluation.targets import PlannedTarget
 
 @dataclass(frozen=True, slots=True)
 class TokenUse:
-    """Tokens that a policy wrote in some rollouts."""
+    """Tokens that a policy wrote."""
 
     rollouts: int
     tokens: int
     spread: float = 0.0
-    """Standard deviation of a rollout's tokens; 0 where it is not known: then a mean is taken as
-    it is."""
+    """Standard deviation of a rollout's tokens; 0: unknown, and the mean is taken as it is."""
 
     @property
     def mean(self) -> float:
-        """Tokens of a rollout."""
+        """Return the mean tokens of a rollout."""
         return self.tokens / self.rollouts
 
 
 @dataclass(frozen=True, slots=True)
 class TokenParts:
-    """Rollouts with and without a call that a tool refused, the task's prefix included."""
+    """Rollouts without and with a refused call, the task's prefix included."""
 
     clean: TokenUse
     refused: TokenUse
@@ -33,66 +32,62 @@ class TokenParts:
 
 @dataclass(frozen=True, slots=True)
 class TaskEvidence:
-    """The evidence of a policy's answers on one task, over all trials that count."""
+    """Evidence of a policy's answers on one task, over all counted trials."""
 
     slice: str
     rollouts: int
     passed: int
     without_lookup: int
-    """Rollouts in which no tool looked anything up."""
+    """Rollouts without a look-up."""
     passed_without_lookup: int
     unseen_values: int
-    """Numbers that it said and that nothing had shown, in all rollouts together."""
+    """Numbers that it said and nothing had shown."""
     answers: int
-    """Messages that it wrote."""
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """Conduct of a policy beside passing and failing, over all its rollouts."""
+    """A policy's conduct over all its rollouts."""
 
     rollouts: int
     violations: int
-    """Violations of the policy, unauthorised writes among them."""
+    """Violations of the policy, with unauthorised writes."""
     tool_calls: int
     malformed: int
-    """Tool calls that could not be read or name no tool."""
+    """Tool calls that are unreadable or name no tool."""
     tokens: int
     token_spread: float = 0.0
-    """Standard deviation of a rollout's tokens; 0 where it is not known: then a mean is taken as
-    it is."""
+    """As in `TokenUse`."""
     violating: Mapping[str, float] = field(default_factory=dict)
-    """Task -> share of its rollouts that violate; empty where it is not known: then rollouts are
-    taken to stand alone."""
+    """Task -> share of violating rollouts; empty: unknown, and rollouts count as independent."""
     parts: TokenParts | None = None
-    """None where rollouts with a refused call are not counted apart."""
+    """None if rollouts with a refused call do not count apart."""
     evidence: Mapping[str, TaskEvidence] = field(default_factory=dict)
-    """By task; empty where it was not measured."""
+    """Evidence by task; empty if not measured."""
 
     @property
     def token_use(self) -> TokenUse:
-        """Return the tokens that the policy wrote in all its rollouts."""
+        """Return the tokens of all rollouts."""
         return TokenUse(self.rollouts, self.tokens, self.token_spread)
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """How often the gate may look at an evaluation that grows, this time included."""
+    """Most looks at a growing evaluation, with this one."""
 
     most: int = 1
-    """At all tasks together."""
     of_slice: Mapping[str, int] = field(default_factory=dict)
-    """Slice -> at its own tasks, of a new number each time; `most` for one that is not named."""
+    """Slice -> looks at new numbers of its tasks; default `most`."""
 
     def of(self, name: str) -> int:
-        """At a slice."""
+        """Return the looks at a slice."""
         return self.of_slice.get(name, self.most)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """An estimated difference of pass^1, and the variance of the estimate."""
+    """Estimated difference of pass^1, and its variance."""
 
     value: float
     variance: float
@@ -100,38 +95,36 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The best policy that ever served a slice, where it is not the incumbent."""
+    """A slice's best policy ever, unless it is the incumbent."""
 
     slice: str
     policy: str
     gap: Gap
-    """The gap of the incumbent to the policy, by earlier reports."""
+    """Gap of incumbent and policy by earlier reports."""
     pairs: Sequence[Pair] | None = None
-    """Tasks of the slice, with its verdicts in the incumbent's place; None where it cannot play:
-    then `gap` stands for it."""
+    """Tasks with the policy in the incumbent's place; None: it cannot play, and `gap` counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The measurements of a candidate and its incumbent."""
+    """Measurements of a candidate and its incumbent."""
 
     targets: Sequence[PlannedTarget]
-    """What the candidate is to be better at, and how many tasks of it were planned before the first
-    of them was run."""
+    """Targets, with their numbers of tasks planned beforehand."""
     pairs: Sequence[Pair]
-    """Tasks with the verdicts of both, in an order fixed beforehand."""
+    """Tasks with both verdicts, in an order fixed beforehand."""
     incumbent: Conduct
     candidate: Conduct
     golden: Sequence[Pair] = ()
     """Tasks that the incumbent passed in nearly all of many trials."""
     looks: Looks = Looks()
     references: Sequence[Reference] = ()
-    """At most one for each slice."""
+    """At most one per slice."""
     siblings: frozenset[str] = frozenset()
-    """Slices whose tasks are reported, and rejected for by no check. What both did (`incumbent`,
-    `candidate`) is of the others then; no target and no reference is of these."""
+    """Slices that are only reported. `incumbent` and `candidate` leave them out, and no target or
+    reference is of them."""
 
     @property
     def judged(self) -> list[Pair]:
-        """The tasks on which the decision rests."""
+        """Return the tasks of the decision."""
         return [pair for pair in self.pairs if pair.slice not in self.siblings]

@@ -11,16 +11,16 @@ from events.errors import KintsugiError
 from events.gate import AFTER_ERROR
 
 _SURPLUS: Final = 0.1
-"""Chance below which more unjudged trials of the candidate count as its own doing."""
+"""Chance below which a surplus of unjudged trials counts as the candidate's doing."""
 
 
 class TooFewTrials(KintsugiError):
-    """Trials failed for reasons that are not the agent's; they have to be run again."""
+    """Too many trials failed for other reasons than the agent's; run them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One task: the verdicts of both, trial by trial with the same seed."""
+    """One task's verdicts of both, by trials with the same seed."""
 
     task: str
     slice: str
@@ -29,7 +29,7 @@ class Pair:
 
     @property
     def difference(self) -> float:
-        """D, in [-1, 1]."""
+        """Return D, in [-1, 1]."""
         return mean(self.candidate) - mean(self.incumbent)
 
 
@@ -39,11 +39,9 @@ def pair_outcomes(
     slices: Mapping[str, str],
     trials: int,
 ) -> list[Pair]:
-    """The pairs of two evaluations over the same tasks, in the order of `slices` (task -> slice).
-
-    A trial that either of both could not finish (None) counts for neither.
-    Raises TooFewTrials where a task lost more than one of `trials`.
-    """
+    """Return the pairs of two evaluations over the same tasks, in the order of `slices` (task ->
+    slice). A trial that either lacks (None) counts for neither. Raises TooFewTrials if a task lost
+    more than one of `trials`."""
     pairs = [_pair(task, name, incumbent[task], candidate[task]) for task, name in slices.items()]
     for pair in pairs:
         if len(pair.incumbent) < max(1, trials - 1):
@@ -55,16 +53,14 @@ def pair_outcomes(
 
 
 def list_traffic(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the tasks that are of the agent's traffic: all but those that begin behind a refused
-    call."""
+    """Return the tasks of the agent's traffic, without those behind a refused call."""
     return [pair for pair in pairs if pair.slice != AFTER_ERROR]
 
 
 def count_surplus(
     incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Iterable[str]
 ) -> int:
-    """Return how many more unjudged trials the candidate has than the incumbent; 0 where chance
-    alone gives as many more with a probability of at least `_SURPLUS`."""
+    """Return the candidate's surplus of unjudged trials; 0 if its chance is at least `_SURPLUS`."""
     own = others = 0
     for first, second in _pair_trials(incumbent, candidate, tasks):
         own += second is None and first is not None
@@ -77,13 +73,12 @@ def count_surplus(
 def fail_surplus(
     incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Sequence[str]
 ) -> statistics.Outcomes:
-    """Return the candidate's outcomes with so many of its unjudged trials counted as failed as it
-    has more of them than the incumbent (`count_surplus`), spread evenly over those that the
-    incumbent finished.
+    """Return the candidate's outcomes with its surplus of unjudged trials (`count_surplus`) as
+    failed, spread evenly over those that the incumbent finished.
 
-    Whether a trial has a verdict may depend on what a policy does. By simulation, a policy that is
-    as good as the incumbent, and has one failure in five unjudged, is promoted in 36 % of the cases
-    if they are left out (docs/LOG.md, agents that have their failures excused).
+    Whether a trial has a verdict may depend on the policy. By simulation, an equal policy with one
+    failure in five unjudged is promoted in 36 % of the cases if they are left out (docs/LOG.md,
+    agents that have their failures excused).
     """
     surplus = count_surplus(incumbent, candidate, tasks)
     own = [
@@ -102,7 +97,6 @@ def fail_surplus(
 def _pair_trials(
     incumbent: statistics.Outcomes, candidate: statistics.Outcomes, tasks: Iterable[str]
 ) -> Iterator[tuple[bool | None, bool | None]]:
-    """Yield both verdicts of each trial."""
     for task in tasks:
         yield from zip(incumbent[task], candidate[task], strict=True)
 

@@ -1,21 +1,18 @@
-"""Rises that may be a cheat: what both policies' answers rest on, and whether the candidate's less.
+"""Rises that may be a cheat: evidence behind both policies' answers. Pure.
 
-    without look-up     of the tasks that were passed, those that were passed without a look-up
+    without look-up     share of the passed tasks that were passed without a look-up
     unseen values       numbers that were said and that nothing had shown
     tokens per answer   by more than `gate.token_growth`
 
-A rise extends the evaluation and never rejects: more tasks show whether it lasts, and an honest
-policy may have one. Tasks are the unit, and each slice is tested for itself, so that a cheat on one
-kind is not lost among the others. The tests are exact, whatever the figures are distributed like:
+A rise extends the evaluation and never rejects: an honest policy may have one, and more tasks show
+whether it lasts. Each slice is tested for itself, with tasks as the unit, by exact tests:
 
-    without look-up     of the passed tasks, as large a share was passed without a look-up by both
-                        (Fisher 1935). Where the incumbent passed none, all its tasks stand for them
+    without look-up     both passed as large a share without a look-up (Fisher 1935). If the
+                        incumbent passed none, all its tasks stand for them
     the others          as many tasks have a larger figure as a smaller one (sign test)
 
-A slice's p-value is multiplied by the number of slices (Bonferroni), and each look has the level of
-the gate's other checks, so that each figure errs with 5 % over all slices and looks together.
-
-Pure. Not covered: a rise of both policies alike.
+A slice's p-value is multiplied by the number of slices (Bonferroni), and each look has the gate's
+level, so each figure errs with 5 % over all slices and looks. Not covered: a rise of both policies.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,23 +28,20 @@ from events.gate import RISES, AnswerEvidence, Check, EvidenceReport, GateSettin
 _EVEN: Final = 0.5
 
 _Both = tuple[TaskEvidence, TaskEvidence]
-"""A task as the incumbent and as the candidate played it."""
+"""A task of the incumbent, and of the candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """One of the figures that may rise."""
-
     name: str
     limit: float
     test: Callable[[Sequence[_Both]], float]
-    """Returns the p-value of a slice."""
+    """P-value of a slice."""
     value: float
-    """By how much it rose."""
 
 
 def check_rises(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
-    """Return the checks of the three figures; none where they were not measured."""
+    """Return the checks of the three figures, if measured."""
     before, after = evaluation.incumbent.evidence, evaluation.candidate.evidence
     slices = _pair_by_slice(before, after)
     if not slices:
@@ -83,7 +77,7 @@ def _check(
 
 
 def report_evidence(evaluation: Evaluation) -> EvidenceReport | None:
-    """Return the figures of both policies; None where they were not measured."""
+    """Return both policies' figures; None if not measured."""
     before, after = evaluation.incumbent.evidence, evaluation.candidate.evidence
     if not before or not after:
         return None
@@ -91,7 +85,7 @@ def report_evidence(evaluation: Evaluation) -> EvidenceReport | None:
 
 
 def summarize(tasks: Iterable[TaskEvidence]) -> AnswerEvidence:
-    """Return the figures of a policy over all tasks."""
+    """Return a policy's figures over all tasks."""
     tasks = list(tasks)
     rollouts, answers = sum(task.rollouts for task in tasks), sum(task.answers for task in tasks)
     return AnswerEvidence(
@@ -126,8 +120,7 @@ def _test_lookups(pairs: Sequence[_Both]) -> float:
 
 
 def _compute_fisher(count: int, whole: int, other_count: int, other_whole: int) -> float:
-    """Return the p-value that the share `count` of `whole` is larger than the other one (Fisher's
-    exact test, one-sided)."""
+    """Return the p-value of `count` of `whole` above the other (Fisher's exact test, one-sided)."""
     counts = count + other_count
     ways = [
         comb(whole, n) * comb(other_whole, counts - n) for n in range(count, min(whole, counts) + 1)

@@ -1,6 +1,6 @@
 """The tests of the targets: sign-flip, group-sequential, and an e-process.
 
-The default is the sign-flip test on tasks, exact: under no difference, D and -D are equally likely
+The default is the exact sign-flip test on tasks: under no difference, D and -D are equally likely
 (Fisher; ADR 0044). With one trial a task it is McNemar's exact test.
 """
 
@@ -22,10 +22,10 @@ LOOKS: Final = (3.466, 2.451, 2.001, 1.733)
 """Bounds of z at each quarter of the tasks (O'Brien and Fleming, one-sided 0.05)."""
 LOOKS_ALPHA: Final = 0.05
 FUTILE: Final = 0.1
-"""A look stops where the power that is left to show `FUTILE_GAIN` is below this."""
+"""Least power left to show `FUTILE_GAIN`; below it a look stops."""
 FUTILE_GAIN: Final = 0.05
 _LEAST_P: Final = 1e-12
-"""Beyond it no look depends on how small a p-value is."""
+"""No look depends on smaller p-values."""
 _MOST_TRIALS: Final = 100
 """Most trials of a task; they bound the denominators of a difference of two shares."""
 _NORMAL: Final = NormalDist()
@@ -33,28 +33,28 @@ _NORMAL: Final = NormalDist()
 
 @dataclass(frozen=True, slots=True)
 class TargetResult:
-    """What a test said of the target."""
+    """Result of a target's test."""
 
     verdict: Verdict
     tasks: int
-    """How many it looked at."""
+    """Tasks that it looked at."""
     p_value: float | None = None
     e_value: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TargetEvidence:
-    """What the gate says of a target."""
+    """The gate's evidence on a target."""
 
     plan: PlannedTarget
     report: TargetReport
     played: int
-    """Tasks that there are; a test by steps may have looked at fewer."""
+    """Tasks played; a test by steps may look at fewer."""
     e_value: float | None
 
 
 def rank_evidence(result: TargetEvidence) -> tuple[bool, float]:
-    """Lifted targets first, and of equals the smallest p-value."""
+    """Rank lifted targets first, then by p-value."""
     p_value = result.report.p_value
     return result.report.verdict != "PASS", 1.0 if p_value is None else p_value
 
@@ -62,7 +62,7 @@ def rank_evidence(result: TargetEvidence) -> tuple[bool, float]:
 def report_targets(
     evaluation: Evaluation, settings: GateSettings, alpha: float
 ) -> tuple[TargetEvidence, ...]:
-    """Test each target of an evaluation, in their order. Raises ValueError as `judge_targets`."""
+    """Test each target, in order. Raises ValueError as `judge_targets` does."""
     targets = evaluation.targets
     values = {target.name: list_differences(target, evaluation.pairs) for target in targets}
     tests = judge_targets(targets, values, settings.test, alpha)
@@ -76,11 +76,9 @@ def judge_targets(
     targets: Sequence[PlannedTarget], values: Mapping[str, Sequence[float]], test: Test,
     alpha: float,
 ) -> dict[str, tuple[TargetResult, float]]:  # fmt: skip
-    """Target -> what the test says, and the level that its p-value had to keep to: `alpha`, over
-    several targets together (Holm). `values`: the differences of each, in the order of its tasks.
-
-    Raises ValueError without a value, and for several targets of a test that takes one.
-    """
+    """Return target -> its result and its level: `alpha`, shared by several targets (Holm).
+    `values` holds each target's differences in task order. Raises ValueError without a value, and
+    for several targets of a test that takes one."""
     if not targets:
         raise ValueError("an evaluation has at least one target")
     if len(targets) > 1 and test != "sign_flip":
@@ -107,8 +105,7 @@ def judge_targets(
 
 
 def list_differences(target: PlannedTarget, pairs: Sequence[Pair]) -> list[float]:
-    """The differences of a target's planned tasks, in the order of `pairs`: of each slice the
-    first ones."""
+    """Return the differences of a target's planned tasks: each slice's first ones in `pairs`."""
     left = target.task_counts
     differences = []
     for pair in pairs:
@@ -143,7 +140,7 @@ def _result(
 
 
 def verdict_of(values: Sequence[float], planned: int, test: Test, alpha: float) -> TargetResult:
-    """The test alone, of differences in the order of their tasks."""
+    """Return a test's result on differences in task order."""
     match test:
         case "sign_flip":
             return _once(values, planned, alpha)
@@ -154,7 +151,7 @@ def verdict_of(values: Sequence[float], planned: int, test: Test, alpha: float) 
 
 
 def _once(values: Sequence[float], planned: int, alpha: float) -> TargetResult:
-    """On the planned tasks alone: looking again at more of them would be a second chance."""
+    """Test the planned tasks alone: a look at more would be a second chance."""
     if len(values) < planned:
         return TargetResult("EXTEND", len(values))
     p = sign_flip(values[:planned])
@@ -190,11 +187,11 @@ def _any_time(values: Sequence[float], planned: int, alpha: float) -> TargetResu
 
 
 def sign_flip(differences: Sequence[float]) -> float:
-    """Exact one-sided p-value of the sign-flip test of a mean above 0 (Fisher 1935).
+    """Return the exact one-sided p-value of the sign-flip test of a mean above 0 (Fisher 1935).
 
-    The share of the 2^n ways to give the differences signs whose sum is at least the one seen.
-    Differences are fractions with small denominators, so the sums are few and can be counted:
-    O(n^2 r) for n tasks of r trials. With differences of -1, 0 and 1 it is McNemar's exact test.
+    It is the share of the 2^n sign choices whose sum is at least the observed one. Differences are
+    fractions with small denominators, so the sums can be counted: O(n^2 r) for n tasks of r trials.
+    With differences of -1, 0 and 1 it is McNemar's exact test.
     """
     whole = _integers(differences)
     ways = [1]  # ways[k]: how many subsets of the absolute differences add up to k
@@ -207,14 +204,12 @@ def sign_flip(differences: Sequence[float]) -> float:
 
 
 def _integers(differences: Sequence[float]) -> list[int]:
-    """Multiples of their common fraction."""
     exact = [Fraction(value).limit_denominator(_MOST_TRIALS**2) for value in differences]
     unit = lcm(*(fraction.denominator for fraction in exact))
     return [int(fraction * unit) for fraction in exact]
 
 
 def _conditional_power(values: Sequence[float], share: float, p: float) -> float:
-    """Conditional power at the last look, if the true gain is `FUTILE_GAIN`."""
     if share >= 1:
         return 0.0
     z = _NORMAL.inv_cdf(min(max(1 - p, _LEAST_P), 1 - _LEAST_P))
@@ -224,20 +219,19 @@ def _conditional_power(values: Sequence[float], share: float, p: float) -> float
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Standard deviation, with one imagined value of variance 1/4: few values that are alike do
+    """Return the standard deviation, with one imagined value of variance 1/4: few equal values do
     not show that all are."""
     middle = mean(values)
     return sqrt((sum((value - middle) ** 2 for value in values) + 0.25) / len(values))
 
 
 class EProcess:
-    """Evidence that a mean is above 0, valid at whichever value the test stops.
+    """Evidence that a mean of values between -2 and 2 is above 0, valid at any stopping time.
 
-    Its value is a wealth process, which bets on each next value by the earlier ones:
-    prod(1 + bet_i x_i), bet_i = clip(m / (v + m^2), 0, 1/2) with the mean m and variance v
-    of those before, shrunk by one imagined value with mean 0 and variance 1/4 (Waudby-Smith and
-    Ramdas 2024). If the mean is not above 0, it ever reaches 1/alpha with a chance of at most alpha
-    (Ville). Values lie between -2 and 2.
+    A wealth process that bets on each value by the earlier ones: prod(1 + bet_i x_i), bet_i =
+    clip(m / (v + m^2), 0, 1/2) with the mean m and variance v of those before, shrunk by one
+    imagined value with mean 0 and variance 1/4 (Waudby-Smith and Ramdas 2024). If the mean is not
+    above 0, it ever reaches 1/alpha with a chance of at most alpha (Ville).
     """
 
     def __init__(self) -> None:
@@ -247,16 +241,16 @@ class EProcess:
 
     @property
     def value(self) -> float:
-        """Now."""
+        """Return the present evidence."""
         return exp(self._log)
 
     @property
     def highest(self) -> float:
-        """The most that it has been."""
+        """Return the largest evidence so far."""
         return exp(self._highest)
 
     def add(self, value: float) -> None:
-        """Bet, then learn. Raises ValueError for a value that could cost all that is left."""
+        """Bet on a value, then learn it. Raises ValueError if it could cost all the wealth."""
         if not -2 < value < 2:
             raise ValueError(f"{value} is not between -2 and 2, which bets of a half need")
         average = self._sum / self._count
