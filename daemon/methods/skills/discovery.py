@@ -1,15 +1,12 @@
-"""Compare an agent's failures and successes, and say as an event what failures lack.
+"""Compare an agent's failures and successes; the event names the skills that failures lack.
 
-    since = find_due_round(connection, pair, number, cadence)       None where none is due
+    since = find_due_round(connection, pair, number, cadence)       None if none is due
     data = contrast_skills(app, pair, since, number)                None without a judged rollout
-    SkillStudy(app, stopping).compare(cycle)                        both, as a cycle wants them
-    Decisions(app).take(data, ...)                                  folded into skills (consumers)
+    SkillStudy(app, stopping).compare(cycle)                        both, for a cycle
 
-Ten labellings, as in TRACE, by rules (skill_labels.py) or by an analyzer (skill_analyzer.py). Each
-labelling draws the tasks anew, with replacement: whether a skill is selected then says how sure the
-figures are, and not only how far the labels agree. A labelling that does not give each
-representative rollout exactly one label of each candidate is refused. Guarantee: equal tables, and
-equal labels, give an equal event.
+There are ten labellings, as in TRACE, by rules or by an analyzer. Each labelling draws the tasks
+anew, with replacement. So the selection of a skill reflects how certain the figures are, and not
+only how far the labels agree. Guarantee: equal tables and equal labels give an equal event.
 """
 
 from collections import Counter
@@ -52,8 +49,8 @@ Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
 
 
 def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
-    """Return the first round that a comparison after round `number` reads; None where the agent has
-    had fewer than `cadence` rounds since the last comparison."""
+    """Return the first round that a comparison after round `number` reads; None if the agent had
+    fewer than `cadence` rounds since the last comparison."""
     rounds = list_judged_rounds(connection, pair, number, cadence)
     if len(rounds) < cadence:
         return None
@@ -71,8 +68,8 @@ def contrast_skills(
     cycle: str | None = None,
     labeller: Labeller = label_by_rule,
 ) -> SkillsContrasted | None:
-    """Return what the rollouts of rounds `since` to `number` show; None where none is judged.
-    Raises what the labeller raises."""
+    """Compare the rollouts of rounds `since` to `number`; None if none is judged. Raise the
+    labeller's errors."""
     with app.reading() as connection:
         rollouts = read_contrast_rollouts(connection, pair, since, number)
     if not rollouts:
@@ -83,7 +80,7 @@ def contrast_skills(
 def describe_contrast(
     pair: Pair, since: int, number: int, labelled: LabelledRollouts, cycle: str | None = None
 ) -> SkillsContrasted:
-    """Return what labelled rollouts show; the names are those of the event."""
+    """Return the comparison of labelled rollouts as an event; the parameters are its fields."""
     failures = sum(item.failed for item in labelled.rollouts)
     tasks = list(_collect_shown(labelled))
     draws = list(draw(tasks, f"skills {pair.alias} {pair.base} {number}"))
@@ -142,7 +139,7 @@ def _count_applicable(
 
 
 def _collect_shown(labelled: LabelledRollouts) -> Iterator[list[Shown]]:
-    """Yield what each task shows in each labelling, in the order of its first rollout."""
+    """Yield the labels of each task in each labelling, ordered by the task's first rollout."""
     last: tuple[Labelling, list[Shown]] | None = None
     for labelling in labelled.labellings:
         # Rules have one labelling, however often it is drawn from.
@@ -180,14 +177,14 @@ class SkillStudy:
     failed was paid, and is asked again only after as many rounds as one that answered."""
 
     def __init__(self, app: "App", stopping: Callable[[], bool] = lambda: False) -> None:
-        """`stopping`: whether the process was told to stop; then no model is asked."""
+        """`stopping` returns whether the process was told to stop; then no model is asked."""
         self._app, self._stopping = app, stopping
         self._unlabelled: dict[Pair, int] = {}
         """Agent -> first round after which an analyzer that failed is asked again."""
 
     def compare(self, cycle: "CycleRow") -> Study | None:
-        """Compare failures and successes after a cycle's round; None where that is switched off, or
-        the last comparison was a few rounds ago. Raises Skip where the comparison failed."""
+        """Compare failures and successes after a cycle's round; None if that is switched off or not
+        due. Raise Skip if the comparison failed."""
         try:
             contrast = self._contrast(cycle)
         except (ModelFailure, BadLabelling, ValidationError) as error:

@@ -1,11 +1,11 @@
-"""Asks the router of a panel behind an endpoint, before an episode's first answer.
+"""Ask the router of a panel behind an endpoint, before an episode's first answer.
 
     router = EndpointRouter(panel, endpoints, list_fields)
     choice = await router.choose(messages, task)
 
-The router reads what it reads at a gateway, by the same prompt and rule (label_router.py). A head
-reads the prompt of the agent's own request. Where the router fails, the choice has the doubt
-`failed`. Not covered: the time that a gateway gives it.
+Prompt and rule are those of a gateway (label_router.py). A head reads the prompt of the agent's own
+request. If the router fails, the choice has the doubt `failed`. Not covered: the gateway's time
+limit.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from producers.gateway.routing.token_scores import read_token_scores
 from producers.gateway.skills import label_router
 
 ListFields = Callable[[TaskDefinition, Sequence[Message]], Mapping[str, Any]]
-"""Returns the fields that the agent's prompt is rendered of, beside the messages, from the task and
-what the agent reads."""
+"""Returns, from the task and the messages, the other fields that the agent's prompt is rendered
+from."""
 
 
 class EndpointRouter:

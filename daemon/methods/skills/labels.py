@@ -1,21 +1,16 @@
-"""Candidates for skills by rule, and what each rollout shows of them (pure).
+"""Candidates for skills by rule, and the label of each rollout for them (pure).
 
-    candidates = find_candidates(rollouts)          at most ten, frozen from then on
-    label(candidate, rollout)                       NA, PRESENT or LACKING
-    label_by_rule(rollouts)                         candidates and their labels, all together
+A candidate is a union of failure patterns: all of one tool, or all of one category. Nothing else of
+a rollout is read: no kind, capability or id of a task, so labels of the environment cannot make a
+skill.
 
-A candidate is a union of failure patterns: all of one tool (whatever goes wrong with it), or all of
-one category (whatever tool it goes wrong with). Nothing else of a rollout is read: no kind, no
-capability and no id of a task, so labels of the environment cannot make a skill.
+    tool        applies if the tool is called or expected; lacking if it is the pivot of a failure
+    category    applies if one of its tools does, and everywhere if it knows no tool; lacking in
+                its failures, and in successes too if it is a loop
 
-    tool        applies where the tool is called or expected; lacking where it is the pivot of a
-                failure
-    category    applies where one of its tools is, and everywhere for one that knows no tool;
-                lacking in its failures; and in successes too if it is a loop
-
-What applies and is not lacking is present, failed or not (TRACE: in doubt, a failure has it). Of
-other categories a success shows nothing, so their contrast is their share among the failures to
-which they apply.
+A rollout to which it applies, and which does not lack it, has it, failed or not (TRACE: in doubt, a
+failure has it). A success shows nothing of other categories, so their contrast is their share among
+the failures to which they apply.
 """
 
 from collections import Counter, defaultdict
@@ -34,9 +29,9 @@ LOOP: Final = "tool_loop"
 NO_TOOL: Final = "*"
 """Pivot of a failure in which no gold write is missing."""
 LEAST_LACKING: Final = 2
-"""Failures that have to lack a candidate: one is an accident."""
+"""Fewest failures that lack a candidate: one is an accident."""
 MOST_TOOLS: Final = 8
-"""Tools that a description names."""
+"""Most tools that a description names."""
 LABELLINGS: Final = 10
 """TRACE, section 3.1."""
 LEAST_SHARED: Final = 0.8
@@ -53,7 +48,7 @@ class Label(StrEnum):
 
 
 class BadLabelling(KintsugiError):
-    """A labelling leaves a rollout out, labels one twice, or names one that is not there."""
+    """A labelling omits a rollout, labels one twice, or names an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +64,7 @@ class Labelling:
         skills: Collection[str],
         rollouts: Iterable[str],
     ) -> "Labelling":
-        """Check lists of rollouts, by skill and label. Raises BadLabelling."""
+        """Check lists of rollouts, by skill and label. Raise BadLabelling."""
         if lists.keys() != set(skills):
             wrong = sorted(lists.keys() ^ set(skills))
             raise BadLabelling(f"a labelling has other skills than the candidates: {wrong[0]}")
@@ -113,9 +108,9 @@ class LabelledRollouts:
     labeller: str | None = None
     """Model that named and labelled; None for rules."""
     left_out: int = 0
-    """Representative rollouts that the model could not be shown."""
+    """Model that named and labelled; None for rules."""
     refused: int = 0
-    """Labellings without a usable answer, however often it was asked for."""
+    """Labellings without a usable answer after all repeats."""
 
 
 Labeller = Callable[[Sequence[ContrastRollout]], LabelledRollouts]
@@ -129,7 +124,7 @@ class RuleCandidate(Candidate):
     tool: str | None
     """The tool; None for a category."""
     category: str | None
-    """The category; None for a tool."""
+    """None for a tool."""
     tools: frozenset[str]
     """Tools where it applies."""
     is_general: bool
@@ -137,7 +132,7 @@ class RuleCandidate(Candidate):
 
 
 def label_by_rule(rollouts: Sequence[ContrastRollout]) -> LabelledRollouts:
-    """Label every rollout by rule. Rules label it the same way each time."""
+    """Label every rollout by rule: the same way each time."""
     candidates = find_candidates(rollouts)
     lists: dict[str, dict[Label, list[str]]] = {}
     for candidate in candidates:
