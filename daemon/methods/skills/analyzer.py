@@ -3,12 +3,10 @@
     label = choose_labeller(app, pair, seed)    by rule, unless improve.skills_labels is "analyzer"
     label(rollouts)                             returns candidates and labellings
 
-The analyzer names at most ten skills from a sample of failures and successes. Each labelling has
-its own requests and its own order. An answer that is no partition of the shown rollouts is asked
-for again, at most twice; then its whole labelling is refused. A skill's patterns are those whose
-failures lack it in most labels. The analyzer is not shown persons' rollouts (rollout_views.py) or
-those beyond improve.skills_rollouts; they do not count. Not covered: whether the labels are right.
-Source: TRACE (pipeline/aggregate_capabilities.py).
+Each labelling has its own requests and its own order. An answer that is no partition of the shown
+rollouts is asked for again, at most twice; then its whole labelling is refused. Persons' rollouts
+(rollout_views.py) and those beyond improve.skills_rollouts are not shown and do not count. Not
+covered: whether the labels are right. Source: TRACE (pipeline/aggregate_capabilities.py).
 """
 
 import asyncio
@@ -153,11 +151,8 @@ class _Shown:
 def choose_labeller(
     app: "App", pair: Pair, seed: str, stopping: Callable[[], bool] = lambda: False
 ) -> "Labeller":
-    """Return the labeller of an agent's rollouts that the settings name.
-
-    The analyzer's labeller draws its orders from `seed`. It raises ModelFailure if no usable answer
-    comes, or once `stopping` returns true.
-    """
+    """Return the labeller of the settings. An analyzer draws its orders from `seed`; it raises
+    ModelFailure without a usable answer, or once `stopping` returns true."""
     if app.settings.improve.skills_labels == "rules":
         return label_by_rule
     return lambda rollouts: _label_by_analyzer(app, pair, seed, stopping, rollouts)
@@ -233,8 +228,7 @@ def _list_shown(
     rollouts: Sequence[ContrastRollout],
     most: int,
 ) -> list[_Shown]:
-    """Return the newest failures and successes that can be shown: at most `most`, half of each if
-    there are enough."""
+    """Return the newest rollouts that can be shown: `most`, half of them failures if possible."""
     groups = [[item for item in rollouts if item.failed is failed] for failed in (True, False)]
     half = most // 2
     most_failures = min(len(groups[0]), max(half, most - len(groups[1])))
@@ -274,8 +268,7 @@ def _see(item: ContrastRollout) -> RoundRollout:
 
 
 def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
-    """Raise ModelFailure, before anything is paid, if naming and labelling exceed the budget even
-    without a repeated question."""
+    """Raise ModelFailure, before anything is paid, if the least cost exceeds the budget."""
     parts = 1 + sum(1 for _ in _split(shown))  # a shuffled order may take one more
     overhead = len(_LABEL) + MOST_SKILLS * _DESCRIPTION
     size = sum(item.size for item in shown) + parts * overhead
@@ -314,8 +307,7 @@ class _Asking:
             ) from error
 
     async def ask_all(self) -> tuple[Sequence[_Skill], list[Labelling | KintsugiError]]:
-        """Return the skills, and each labelling or the error that refused it. Raise ModelFailure,
-        AnswerFailure or EndpointRefusal."""
+        """Return the skills, and each labelling or its refusal. Raise the errors of `ask`."""
         async with open_endpoint(self.settings, "analyzer") as endpoint:
             skills = await self._discover(endpoint)
             places = asyncio.Semaphore(AT_ONCE)
@@ -379,8 +371,7 @@ def _build_format(skills: Iterable[str]) -> dict[str, Any]:
 
 
 def _sample(shown: Sequence[_Shown], seed: str) -> list[_Shown]:
-    """Return the rollouts to name skills from, within one request: three failures, one success, and
-    so on."""
+    """Return the rollouts to name skills from: three failures, one success, and so on."""
     by_rollout = {item.rollout.rollout: item for item in shown}
     failed = [item.rollout for item in shown if item.rollout.failed]
     passed = [item.rollout for item in shown if not item.rollout.failed]
@@ -405,7 +396,6 @@ def _as_sample(item: ContrastRollout) -> SampleCandidate:
 
 
 def _read_skills(text: str, names: Mapping[str, _Shown]) -> Sequence[_Skill]:
-    """Return the skills that an answer names. Raise ValueError if it is not valid."""
     skills = check_answer(_Skills, _load(text)).skills
     for name, count in Counter(item.name for item in skills).items():
         if count > 1:
@@ -417,7 +407,6 @@ def _read_skills(text: str, names: Mapping[str, _Shown]) -> Sequence[_Skill]:
 
 
 def _split(shown: Sequence[_Shown]) -> Iterator[list[_Shown]]:
-    """Yield the rollouts of one request after the other."""
     part: list[_Shown] = []
     length = 0
     for item in shown:
@@ -450,7 +439,7 @@ def _build_candidates(
     labellings: Sequence[Labelling],
     rollouts: Sequence[ContrastRollout],
 ) -> tuple[Candidate, ...]:
-    """Return the candidates; the one that most failures lack comes first."""
+    """Return the candidates, the one that most failures lack first."""
     candidates = [
         Candidate(
             skill=item.name,

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 def choose_skills(
     lines: Sequence[SkillLine], priorities: Mapping[str, float], most: int
 ) -> BranchChoice:
-    """Return the choice among the selected skills of one agent on one base: at most `most`.
-    `priorities` maps each failure pattern to its priority."""
+    """Return the choice among the selected skills of one agent on one base, at most `most`.
+    `priorities`: failure pattern -> priority."""
     taught: list[Branch] = []
     left: dict[str, str] = {}
     owners: dict[str, str] = {}
@@ -64,7 +64,7 @@ def choose_skills(
 def read_skill_histories(
     connection: "Connection", settings: "Settings", pair: Pair
 ) -> BranchChoice:
-    """Return the skills that an agent's next cycle teaches; empty unless `improve.skills` is
+    """Return the skills that an agent's next cycle teaches; none unless `improve.skills` is
     `panel`."""
     if settings.improve.skills != "panel":
         return BranchChoice()
@@ -96,7 +96,6 @@ class Teaching:
     it), `untaught`; else the outcome of its last job or the state of that job's adapter."""
     reason: str
     job: str | None
-    """The skill's last job."""
     adapter: str | None
     """The adapter that last passed a member's gate."""
 
@@ -104,8 +103,8 @@ class Teaching:
 def read_skill_status(
     connection: "Connection", settings: "Settings", pair: Pair, state: SkillState | None = None
 ) -> dict[str, Teaching]:
-    """Return the teaching of each skill that the agent's comparisons ever named; with `state`, of
-    those now in that state."""
+    """Return the teaching of each skill that a comparison ever named, or of those now in
+    `state`."""
     choice = read_skill_histories(connection, settings, pair)
     retraining = read_retraining(connection, settings, pair)
     members = {member.skill: member.describe(pair.base) for member in retraining.waiting}
@@ -148,19 +147,17 @@ def _read_status(
 
 
 def has_passed(row: "AdapterRow") -> bool:
-    """Return whether an adapter passed its last gate."""
     return row.gate is not None and row.gate.decision == "PROMOTE"
 
 
 def _is_under_way(connection: "Connection", job: "JobRow") -> bool:
-    """Return whether the cycle of a job is open: the result for its skill is not decided yet."""
+    """Return whether a job's cycle is open: its result is not decided yet."""
     cycle = None if job.cycle is None else learning.cycle(connection, job.cycle)
     return cycle is not None and cycle.outcome is None
 
 
 def _describe_job(connection: "Connection", job: "JobRow") -> tuple[str, str]:
-    """Return the outcome of a job that left nothing, or the state of its adapter; and the
-    reason."""
+    """Return the outcome of a job that left nothing, or its adapter's state; and the reason."""
     branch = read_branch(connection, job)
     row, end = branch.adapter, find_branch_step(branch)
     if row is None:
@@ -171,7 +168,6 @@ def _describe_job(connection: "Connection", job: "JobRow") -> tuple[str, str]:
 
 
 def _explain_untaught(settings: "Settings", line: SkillLine, choice: BranchChoice) -> str:
-    """Return why the next cycle does not teach a skill that was never taught."""
     if line.state != SkillState.SELECTED:
         return f"the last comparison did not select it ({line.state})"
     if settings.improve.skills != "panel":
@@ -182,11 +178,8 @@ def _explain_untaught(settings: "Settings", line: SkillLine, choice: BranchChoic
 def describe_jobs(
     connection: "Connection", settings: "Settings", state: CycleState
 ) -> list[dict[str, str | None]]:
-    """Return the jobs of a cycle that trains for skills, with their results.
-
-    Fields: `skill` (null: the router), `job` (null: no job can teach the router), `outcome` (null:
-    open), `adapter`, its `state`, `reason`.
-    """
+    """Return the jobs of a cycle that trains for skills: `skill` (null: the router), `job` (null:
+    no job can teach the router), `outcome` (null: open), `adapter`, its `state`, `reason`."""
     jobs = []
     for branch in state.all_branches:
         row = branch.adapter
@@ -211,8 +204,8 @@ def describe_jobs(
 def _explain_router_lack(
     connection: "Connection", settings: "Settings", state: CycleState
 ) -> str | None:
-    """Return why a cycle with settled members has no job for its router; None if it has, awaits or
-    wants none."""
+    """Return why a settled cycle has no job for its router; None if it has, awaits or wants
+    none."""
     ends = [find_branch_step(branch) for branch in state.branches]
     settled = all(isinstance(end, BranchEnd) for end in ends) and any(
         isinstance(end, BranchEnd) and end.outcome == "passed" for end in ends
@@ -225,11 +218,11 @@ def _explain_router_lack(
 def find_member_parent(
     connection: "Connection", cycle: "CycleRow", skill: str, incumbent: "AdapterRow | None"
 ) -> "tuple[AdapterRow | None, str | None]":
-    """Return the adapter from which a job for a skill trains on (None: the base), and the reason if
+    """Return the adapter that a job for a skill trains on from (None: the base), and the reason if
     that is not a member of the incumbent.
 
     It is the member that answers for the skill now, unless that was rejected, rolled back or
-    retired since. If no member answers, it is the result of the skill's last job, if that passed a
+    retired since. Without a member, it is the result of the skill's last job, if that passed a
     member's gate or was rejected without harm (daemon/cycle/parent.py). Else it is the base: never
     another skill's adapter, or one for everything.
     """

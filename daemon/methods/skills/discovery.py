@@ -4,9 +4,9 @@
     data = contrast_skills(app, pair, since, number)                None without a judged rollout
     SkillStudy(app, stopping).compare(cycle)                        both, for a cycle
 
-There are ten labellings, as in TRACE, by rules or by an analyzer. Each labelling draws the tasks
-anew, with replacement. So the selection of a skill reflects how certain the figures are, and not
-only how far the labels agree. Guarantee: equal tables and equal labels give an equal event.
+Each of the ten labellings (TRACE) draws the tasks anew, with replacement: so the selection of a
+skill shows how certain the figures are, and not only how far the labels agree. Guarantee: equal
+tables and equal labels give an equal event.
 """
 
 from collections import Counter
@@ -49,8 +49,8 @@ Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
 
 
 def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
-    """Return the first round that a comparison after round `number` reads; None if the agent had
-    fewer than `cadence` rounds since the last comparison."""
+    """Return the first round of a comparison after round `number`; None if the agent had fewer than
+    `cadence` rounds since the last one."""
     rounds = list_judged_rounds(connection, pair, number, cadence)
     if len(rounds) < cadence:
         return None
@@ -68,7 +68,7 @@ def contrast_skills(
     cycle: str | None = None,
     labeller: Labeller = label_by_rule,
 ) -> SkillsContrasted | None:
-    """Compare the rollouts of rounds `since` to `number`; None if none is judged. Raise the
+    """Compare the rollouts of two rounds and those between; None if none is judged. Raise the
     labeller's errors."""
     with app.reading() as connection:
         rollouts = read_contrast_rollouts(connection, pair, since, number)
@@ -116,15 +116,14 @@ def describe_contrast(
 
 
 def _find_reached(counts: Sequence[int]) -> int:
-    """Return the count that as many labellings reach as have to choose a skill."""
+    """Return the largest count that enough labellings reach to select a skill."""
     needed = ceil(LEAST_SELECTED * len(counts))
     return sorted(counts, reverse=True)[needed - 1]
 
 
 def draw(labellings: Iterable[Sequence[Shown]], seed: str) -> Iterator[Counter[Shown]]:
-    """Yield what the tasks of a draw show, and how many do, for what the tasks show in each
-    labelling: as many tasks as there are, with replacement, each with all its rollouts. Names of
-    tasks have no influence."""
+    """Draw each labelling's tasks with replacement, as many as there are; yield the count of each
+    `Shown`. Names of tasks have no influence."""
     chance = Random(seed)
     for tasks in labellings:
         yield Counter(chance.choices(tasks, k=len(tasks)))
@@ -133,7 +132,6 @@ def draw(labellings: Iterable[Sequence[Shown]], seed: str) -> Iterator[Counter[S
 def _count_applicable(
     labelled: LabelledRollouts, labelling: Labelling, skill: str
 ) -> Counter[bool]:
-    """Count the failures and the successes to which a skill applies."""
     own = labelling.labels[skill]
     return Counter(item.failed for item in labelled.rollouts if own[item.rollout] is not Label.NA)
 
@@ -158,7 +156,6 @@ def _collect_shown_once(labelled: LabelledRollouts, labelling: Labelling) -> lis
 
 
 def _count(place: int, drawn: Counter[Shown]) -> SkillLabels:
-    """Count the labels of the candidate at this place."""
     counts: Counter[tuple[bool, Label]] = Counter()
     for shown, number in drawn.items():
         for failed, labels in shown:
@@ -173,8 +170,8 @@ def _count(place: int, drawn: Counter[Shown]) -> SkillLabels:
 
 
 class SkillStudy:
-    """The comparisons of a home's agents, as long as a planner asks for them: an analyzer that
-    failed was paid, and is asked again only after as many rounds as one that answered."""
+    """The comparisons of a home's agents. An analyzer that failed was paid, so it is asked again
+    only after as many rounds as one that answered."""
 
     def __init__(self, app: "App", stopping: Callable[[], bool] = lambda: False) -> None:
         """`stopping` returns whether the process was told to stop; then no model is asked."""
@@ -183,8 +180,8 @@ class SkillStudy:
         """Agent -> first round after which an analyzer that failed is asked again."""
 
     def compare(self, cycle: "CycleRow") -> Study | None:
-        """Compare failures and successes after a cycle's round; None if that is switched off or not
-        due. Raise Skip if the comparison failed."""
+        """Return the comparison after a cycle's round; None if off or not due. Raise Skip if it
+        failed."""
         try:
             contrast = self._contrast(cycle)
         except (ModelFailure, BadLabelling, ValidationError) as error:

@@ -1,9 +1,5 @@
 """Ask a panel's router in this process: prompts in, the scores of its labels out.
 
-    answers = ask(policy, chat, router, conversations)     one decision per conversation
-    answers = ask(policy, chat, head, conversations, tools)     a head reads tools too
-    answer = await ask_thread(thread, chat, policy, router, messages, tools)    on another thread
-
 Prompts, scores and rule are the gateway's (producers/gateway/skills/label_router.py), so decisions
 are equal up to an engine's rounding. The common beginning of a batch is read once. Guarantee: the
 same prompts in the same order give the same scores bit for bit, on one machine with one number of
@@ -44,12 +40,9 @@ def ask(
     conversations: Sequence[Sequence[Mapping[str, Any]]],
     tools: Sequence[Sequence[Mapping[str, Any]]] = (),
 ) -> list[RouterAnswer]:
-    """Return a router's choice for each conversation, in a client's format.
-
-    `tools` are those that the agent is offered in each conversation, which a head reads; empty if
-    none has any. A conversation that does not fit the context has the doubt `failed`. Raise
-    NoTemplate.
-    """
+    """Return a router's choice for each conversation, in a client's format. `tools` are those
+    offered in each, which a head reads. A conversation that does not fit has the doubt `failed`.
+    Raise NoTemplate."""
     offered = tools or [()] * len(conversations)
     prompts = [
         render_router_prompts(chat, router, messages, own)
@@ -72,9 +65,8 @@ async def ask_thread(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> RouterAnswer:
-    """Return a router's choice for a conversation, in a client's format, with the tools offered
-    there. A conversation that does not fit the context has the doubt `failed`. Raise
-    EndpointUnavailable, NoTemplate."""
+    """Return a router's choice for a conversation, as `ask` does. Raise EndpointUnavailable,
+    NoTemplate."""
     prompts = render_router_prompts(chat, router, messages, tools)
     tokens = tuple(list_label_tokens(router))
     requests = [Request(prompt, 1, temperature=0.0, logprob_token_ids=tokens) for prompt in prompts]
@@ -105,8 +97,7 @@ def render_router_prompts(
 def render_prompts(
     chat: Chat, prompts: Sequence[Sequence[Mapping[str, Any]]]
 ) -> list[tuple[int, ...]]:
-    """Return the token ids of a router's prompts, rendered as a gateway asks of an engine. Raise
-    NoTemplate."""
+    """Return the token ids of a router's prompts, rendered as for a gateway. Raise NoTemplate."""
     return [chat.prompt(prompt, **TEMPLATE_VARIABLES) for prompt in prompts]
 
 
@@ -148,7 +139,6 @@ def score_tokens(
 
 
 def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield the places of prompts of similar length, up to a budget of padded tokens."""
     if not prompts:
         return
     shared, batch = count_common(prompts), list[int]()
@@ -163,8 +153,8 @@ def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def count_common(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many tokens all prompts begin with, without the last one of each. Raise ValueError
-    if there is no prompt, or an empty one."""
+    """Return how many tokens all prompts begin with, without each one's last. Raise ValueError
+    without prompts or for an empty one."""
     shortest = min(map(len, prompts), default=0)
     if not shortest:
         raise ValueError("a model needs a token to go on from, and there is no prompt, or no token")

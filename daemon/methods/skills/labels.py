@@ -1,16 +1,15 @@
 """Candidates for skills by rule, and the label of each rollout for them (pure).
 
 A candidate is a union of failure patterns: all of one tool, or all of one category. Nothing else of
-a rollout is read: no kind, capability or id of a task, so labels of the environment cannot make a
-skill.
+a rollout is read, so labels of the environment cannot make a skill.
 
     tool        applies if the tool is called or expected; lacking if it is the pivot of a failure
     category    applies if one of its tools does, and everywhere if it knows no tool; lacking in
                 its failures, and in successes too if it is a loop
 
-A rollout to which it applies, and which does not lack it, has it, failed or not (TRACE: in doubt, a
-failure has it). A success shows nothing of other categories, so their contrast is their share among
-the failures to which they apply.
+A skill that applies and is not lacking is present, failed or not (TRACE: in doubt, a failure has
+it). A success shows nothing of other categories, so their contrast is their share among the
+failures to which they apply.
 """
 
 from collections import Counter, defaultdict
@@ -25,13 +24,12 @@ from events.errors import KintsugiError
 from events.learning import MOST_SKILLS
 
 LOOP: Final = "tool_loop"
-"""Category that is seen in a success as well: its rule asks for no verdict."""
+"""A category that occurs in successes too: its rule needs no verdict."""
 NO_TOOL: Final = "*"
 """Pivot of a failure in which no gold write is missing."""
 LEAST_LACKING: Final = 2
 """Fewest failures that lack a candidate: one is an accident."""
 MOST_TOOLS: Final = 8
-"""Most tools that a description names."""
 LABELLINGS: Final = 10
 """TRACE, section 3.1."""
 LEAST_SHARED: Final = 0.8
@@ -39,7 +37,7 @@ LEAST_SHARED: Final = 0.8
 
 
 class Label(StrEnum):
-    """Label of a rollout for a skill."""
+    """A rollout's label for a skill."""
 
     NA = "na"
     """The skill was not called for."""
@@ -92,7 +90,7 @@ class Candidate:
     skill: str
     description: str
     patterns: tuple[str, ...]
-    """Failure patterns of which it is the union; none where no rule explains its failures."""
+    """The failure patterns that it unites; none if no rule explains its failures."""
     lacking: frozenset[str]
     """Failed rollouts that lack it."""
 
@@ -103,18 +101,16 @@ class LabelledRollouts:
 
     rollouts: tuple[ContrastRollout, ...]
     candidates: tuple[Candidate, ...]
-    """Those that most failures lack first."""
     labellings: tuple[Labelling, ...]
     labeller: str | None = None
     """Model that named and labelled; None for rules."""
     left_out: int = 0
-    """Model that named and labelled; None for rules."""
+    """Representative rollouts that the model could not be shown."""
     refused: int = 0
     """Labellings without a usable answer after all repeats."""
 
 
 Labeller = Callable[[Sequence[ContrastRollout]], LabelledRollouts]
-"""Finds candidates and labels rollouts for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +118,7 @@ class RuleCandidate(Candidate):
     """A candidate whose labels a rule finds."""
 
     tool: str | None
-    """The tool; None for a category."""
+    """None for a category."""
     category: str | None
     """None for a tool."""
     tools: frozenset[str]
@@ -147,8 +143,8 @@ def label_by_rule(rollouts: Sequence[ContrastRollout]) -> LabelledRollouts:
 
 
 def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[RuleCandidate, ...]:
-    """Return the candidates that most failures lack, at most `MOST_SKILLS`; of two that the same
-    failures lack, the tool's."""
+    """Return at most `MOST_SKILLS` candidates, the most lacking first; of two with equal failures
+    the tool's."""
     by_tool: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     by_category: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     for item in rollouts:
@@ -167,7 +163,7 @@ def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[RuleCandidate,
 
 
 def label(candidate: RuleCandidate, rollout: ContrastRollout) -> Label:
-    """Return what a rollout shows of a candidate."""
+    """Return a rollout's label for a candidate."""
     if rollout.failed:
         is_lacking = rollout.pattern in candidate.patterns
     else:
@@ -180,7 +176,7 @@ def label(candidate: RuleCandidate, rollout: ContrastRollout) -> Label:
 
 def find_containers(candidates: Sequence[Candidate]) -> Mapping[str, tuple[str, ...]]:
     """Return candidate -> those before it which `LEAST_SHARED` of its failures lack too. Candidates
-    come in the order of their failures."""
+    come in order of failures."""
     return {
         item.skill: tuple(
             larger.skill
@@ -199,7 +195,6 @@ def split_pattern(pattern: str) -> tuple[str, str]:
 
 
 def _name_tools(tools: Iterable[str]) -> dict[str, str]:
-    """Return tool -> name of its candidate: its own, where no category has that."""
     names: dict[str, str] = {}
     for tool in sorted(tools):
         name = tool

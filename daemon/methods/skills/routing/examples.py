@@ -1,11 +1,7 @@
-"""What a router learns from: conversations as they stand when the agent is first asked.
+"""Collect a router's examples: conversations as they stand when the agent is first asked.
 
-    examples = collect_examples(spec, environments, chat)     one per task of the pools
-    training, held_out = split(examples, seed)                a fifth of each option's is held out
-    Draw(training, router, seed).take(count)                  as many of every option, in turn
-
-The prompts are the gateway's (producers/gateway/skills/label_router.py). Which examples are held
-out and in which order the others come follows from the job's seed.
+The prompts are the gateway's (producers/gateway/skills/label_router.py). The job's seed decides
+which examples are held out and the order of the others.
 """
 
 import logging
@@ -25,7 +21,7 @@ from events.jobs import JobSpec, PanelRouter
 log = logging.getLogger(__name__)
 
 _HELD_OUT: Final = 5
-"""Of so many tasks of an option, one is held out."""
+"""One of so many tasks of an option is held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class Example:
     task: str
     skill: str | None
     prompts: tuple[tuple[int, ...], ...]
-    """Token ids of what the router reads, for each order of the labels."""
+    """Token ids of the router's prompts, one per order of the labels."""
 
 
 def collect_examples(spec: JobSpec, environments: JobEnvironments, chat: Chat) -> list[Example]:
