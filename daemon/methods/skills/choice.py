@@ -64,7 +64,7 @@ def choose_skills(
 def read_skill_histories(
     connection: "Connection", settings: "Settings", pair: Pair
 ) -> BranchChoice:
-    """Return the skills that an agent's next cycle teaches; none unless `improve.skills` is
+    """Return the skills that an agent's next cycle teaches; none unless improve.skills is
     `panel`."""
     if settings.improve.skills != "panel":
         return BranchChoice()
@@ -103,8 +103,8 @@ class Teaching:
 def read_skill_status(
     connection: "Connection", settings: "Settings", pair: Pair, state: SkillState | None = None
 ) -> dict[str, Teaching]:
-    """Return the teaching of each skill that a comparison ever named, or of those now in
-    `state`."""
+    """Return the teaching of each skill that a comparison ever named; with `state`, of those in
+    it."""
     choice = read_skill_histories(connection, settings, pair)
     retraining = read_retraining(connection, settings, pair)
     members = {member.skill: member.describe(pair.base) for member in retraining.waiting}
@@ -204,8 +204,7 @@ def describe_jobs(
 def _explain_router_lack(
     connection: "Connection", settings: "Settings", state: CycleState
 ) -> str | None:
-    """Return why a settled cycle has no job for its router; None if it has, awaits or wants
-    none."""
+    """Return why a settled cycle has no job for its router; None if it needs no reason."""
     ends = [find_branch_step(branch) for branch in state.branches]
     settled = all(isinstance(end, BranchEnd) for end in ends) and any(
         isinstance(end, BranchEnd) and end.outcome == "passed" for end in ends

@@ -68,8 +68,8 @@ def contrast_skills(
     cycle: str | None = None,
     labeller: Labeller = label_by_rule,
 ) -> SkillsContrasted | None:
-    """Compare the rollouts of two rounds and those between; None if none is judged. Raise the
-    labeller's errors."""
+    """Compare the rollouts of a range of rounds; None if none is judged. Raise the labeller's
+    errors."""
     with app.reading() as connection:
         rollouts = read_contrast_rollouts(connection, pair, since, number)
     if not rollouts:
@@ -180,7 +180,7 @@ class SkillStudy:
         """Agent -> first round after which an analyzer that failed is asked again."""
 
     def compare(self, cycle: "CycleRow") -> Study | None:
-        """Return the comparison after a cycle's round; None if off or not due. Raise Skip if it
+        """Return the comparison after a cycle's round; None if none is due. Raise Skip if it
         failed."""
         try:
             contrast = self._contrast(cycle)

@@ -1,8 +1,7 @@
 """Ask the router of a panel behind an endpoint, before an episode's first answer.
 
 Prompt and rule are a gateway's (label_router.py); a head reads the prompt of the agent's own
-request. If the router fails, the choice has the doubt `failed`. Not covered: the gateway's time
-limit.
+request. If the router fails, the choice has the doubt `failed`. Not covered: a time limit.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """Ask a panel's router in this process: prompts in, the scores of its labels out.
 
 Prompts, scores and rule are the gateway's (producers/gateway/skills/label_router.py), so decisions
-are equal up to an engine's rounding. The common beginning of a batch is read once. Guarantee: the
-same prompts in the same order give the same scores bit for bit, on one machine with one number of
-threads.
+are equal up to an engine's rounding. Guarantee: the same prompts in the same order give the same
+scores bit for bit, on one machine with one number of threads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,9 +39,8 @@ def ask(
     conversations: Sequence[Sequence[Mapping[str, Any]]],
     tools: Sequence[Sequence[Mapping[str, Any]]] = (),
 ) -> list[RouterAnswer]:
-    """Return a router's choice for each conversation, in a client's format. `tools` are those
-    offered in each, which a head reads. A conversation that does not fit has the doubt `failed`.
-    Raise NoTemplate."""
+    """Return a router's choice for each conversation, in a client's format. A head reads `tools`,
+    those offered in each. One that does not fit has the doubt `failed`. Raise NoTemplate."""
     offered = tools or [()] * len(conversations)
     prompts = [
         render_router_prompts(chat, router, messages, own)
@@ -65,7 +63,7 @@ async def ask_thread(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> RouterAnswer:
-    """Return a router's choice for a conversation, as `ask` does. Raise EndpointUnavailable,
+    """Return the choice for a conversation, as `ask` does. Raise EndpointUnavailable,
     NoTemplate."""
     prompts = render_router_prompts(chat, router, messages, tools)
     tokens = tuple(list_label_tokens(router))

@@ -143,8 +143,8 @@ def label_by_rule(rollouts: Sequence[ContrastRollout]) -> LabelledRollouts:
 
 
 def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[RuleCandidate, ...]:
-    """Return at most `MOST_SKILLS` candidates, the most lacking first; of two with equal failures
-    the tool's."""
+    """Return at most `MOST_SKILLS` candidates, most lacking first; of two with equal failures a
+    tool."""
     by_tool: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     by_category: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     for item in rollouts:
@@ -175,8 +175,7 @@ def label(candidate: RuleCandidate, rollout: ContrastRollout) -> Label:
 
 
 def find_containers(candidates: Sequence[Candidate]) -> Mapping[str, tuple[str, ...]]:
-    """Return candidate -> those before it which `LEAST_SHARED` of its failures lack too. Candidates
-    come in order of failures."""
+    """Return candidate -> earlier candidates that `LEAST_SHARED` of its failures lack too."""
     return {
         item.skill: tuple(
             larger.skill

@@ -23,8 +23,7 @@ PANEL: Final = "panel.json"
 
 
 def read_panel_files(app: "App", connection: "Connection", row: AdapterRow) -> dict[str, bytes]:
-    """Return path -> content without the manifest. Raise BundleRefusal, BadAdapter,
-    NoFingerprint."""
+    """Return path -> content. Raise BundleRefusal, BadAdapter, NoFingerprint."""
     assert row.composition is not None, "it is a panel"
     parts = [
         collect_facts(app, connection, serving.find_adapter(connection, part)) for part in row.parts

@@ -33,8 +33,7 @@ NO_SKILL_NAME: Final = "none of these"
 
 def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> JobSpec:
     """Return the spec of the job that teaches a router; `urls` replace the settings' replicas.
-    Raise RetryLater; raise NotTrainable if no router can tell the skills apart, so that no panel is
-    possible."""
+    Raise RetryLater; raise NotTrainable if no router can tell the skills apart."""
     settings = app.settings
     form: Literal["labels", "head"] = (
         "head" if settings.improve.skills_router == "head" else "labels"
@@ -86,8 +85,7 @@ def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:
 
 
 def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
-    """Append a cycle's panel; return a sentence. Raise VersionRefusal, NoReplica, ReplicaError,
-    LogError."""
+    """Append a cycle's panel; return a sentence. Raise VersionRefusal, KintsugiError."""
     composition = Composition(
         members={member.skill: member.adapter for member in parts.members},
         alias=parts.alias,

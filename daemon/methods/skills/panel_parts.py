@@ -104,7 +104,7 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
 def _read_old_parts(
     connection: "Connection", state: CycleState
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return skill -> adapter of the incumbent's members that stay, and skill -> reason of
+    """Return skill -> adapter of the incumbent's members that stay, and skill -> reason for
     others."""
     name = state.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
@@ -116,7 +116,7 @@ def _read_old_parts(
 
 
 def find_router_obstacle(connection: "Connection", state: CycleState) -> str | None:
-    """Return why no job can teach the router of a cycle's panel, so that the base chooses; else
+    """Return why no job can teach the router of a cycle's panel (the base chooses then), or
     None."""
     panel = None if state.adapter is None else state.adapter.composition
     members = gather_parts(connection, state).members if panel is None else panel.members

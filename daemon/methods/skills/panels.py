@@ -70,16 +70,15 @@ class Composition:
     examples: Mapping[str, str] = field(default_factory=dict)
     """Skill -> a successful conversation, as the router reads it."""
     shows_examples: bool = False
-    """Whether an untrained router reads an example per skill (router_examples.py), after
-    `examples`."""
+    """Whether an untrained router reads examples (router_examples.py); `examples` have
+    precedence."""
     cycle: str | None = None
     """The cycle that composes it; None for a person."""
 
 
 def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -> AdapterRow:
-    """Append that a panel exists, unless it does, and return its row. `by` is a person's act, or
-    the id of the causing event. Raise CompositionRefusal, UnknownAdapter, NoReplica, ReplicaError,
-    DecisionRefusal, LogError."""
+    """Append that a panel exists, unless it does; return its row. `by` is a person's act, or the id
+    of the cause. Raise CompositionRefusal, UnknownAdapter, NoReplica, ReplicaError, LogError."""
     app.settle()
     _check_count(len(composition.members))
     with app.reading() as connection:
@@ -131,9 +130,8 @@ def _choose_examples(
     descriptions: Mapping[str, str],
     composition: Composition,
 ) -> dict[str, str]:
-    """Return the examples for the router of these members (skill -> adapter). Leave out the written
-    ones, with a warning, if the prompt does not fit the engine. Raise CompositionRefusal,
-    ReplicaError."""
+    """Return the examples for the router of these members. Leave out the written ones, with a
+    warning, if the prompt does not fit the engine. Raise CompositionRefusal, ReplicaError."""
     own = dict(composition.examples)
     written = write_examples(app, members) if composition.shows_examples else {}
     if not written:
@@ -168,9 +166,8 @@ def build_options(
     examples: Mapping[str, str] = MappingProxyType({}),
     no_skill: str = NO_SKILL,
 ) -> tuple[RouterOption, ...]:
-    """Return an option per skill, in their order, and then the one for no skill, which
-    `no_skill` describes. `descriptions` and `examples`: skill -> text. Raise CompositionRefusal,
-    ReplicaError."""
+    """Return an option per skill, and last the one for no skill, which `no_skill` describes.
+    `descriptions` and `examples`: skill -> text. Raise CompositionRefusal, ReplicaError."""
     words: dict[str | None, str] = {}
     words.update(descriptions)
     words[None] = no_skill
@@ -268,9 +265,8 @@ def _check_parts(parts: Mapping[str, AdapterRow], composition: Composition) -> A
 def _read_prompt(
     app: "App", connection: "Connection", router: AdapterRow, composition: Composition
 ) -> PanelRouter | None:  # fmt: skip
-    """Return the prompt that a router was trained on, from its job, or from its files without a
-    job; None if neither has one. Raise CompositionRefusal for a router of other or no skills, and
-    for damaged files."""
+    """Return the prompt that a router was trained on, from its job or else its files; None if
+    neither has one. Raise CompositionRefusal if its skills differ, or its files are damaged."""
     job = None if router.job is None else learning.job(connection, router.job)
     prompt = _read_stored_prompt(app, router) if job is None else job.spec.router
     if prompt is None and job is None:
@@ -294,8 +290,7 @@ def _read_prompt(
 
 
 def _read_stored_prompt(app: "App", router: AdapterRow) -> PanelRouter | None:
-    """Return the prompt in an adapter's files; None without one or without files on this machine.
-    Raise CompositionRefusal."""
+    """Return the prompt in an adapter's files; None without one. Raise CompositionRefusal."""
     folder = app.settings.adapter_paths.locate(router.path)
     if not router.path or not folder.is_dir():
         return None
@@ -338,8 +333,7 @@ def _find_name(
     connection: "Connection", row: AdapterRow, panel: Panel, cycle: str | None
 ) -> tuple[str, AdapterRow | None]:
     """Return a panel's name, and its row if it was composed before. The name follows from
-    everything but the measured calibration. No name is used twice, and each cycle has a panel of
-    its own."""
+    everything but the measured calibration. No name is used twice; each cycle has its own panel."""
     content = panel.model_dump(mode="json")
     words = [row.alias, row.base, content, *([] if cycle is None else [cycle])]
     digits = sha256(exact_json(words))[:_DIGITS]

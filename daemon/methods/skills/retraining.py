@@ -103,8 +103,7 @@ def _list_attempts(connection: "Connection", pair: Pair, cycle: str | None) -> s
 
 
 def list_probe_tasks(member: OldMember) -> tuple[str, ...]:
-    """Return at most `PROBED` tasks of a member that probe a base, always the same; without its
-    lessons."""
+    """Return at most `PROBED` tasks of a member to probe a base, always the same; no lessons."""
     pools = [pool for job in member.jobs for pool in job.spec.target_pools]
     own = [pool for pool in pools if pool.has_verdict_reward]
     tasks = list(dict.fromkeys(task for pool in own for task in pool.all_tasks))
@@ -113,8 +112,7 @@ def list_probe_tasks(member: OldMember) -> tuple[str, ...]:
 
 
 def read_passes(connection: "Connection", pair: Pair, member: OldMember) -> PassCount | None:
-    """Return a base's passes on a member's probe tasks; None until it played each as often as a
-    probe."""
+    """Return a base's passes on a member's probe tasks; None before a full probe of each."""
     tasks = list_probe_tasks(member)
     counts = evidence.last_outcomes(connection, pair.alias, pair.base, list(tasks), WINDOW)
     if not tasks or any(counts.get(task, (0, 0))[0] < SAMPLES for task in tasks):
@@ -148,8 +146,8 @@ def choose_members(
     budget: JobBudget,
     sampler: "Callable[[TaskDefinition], int] | None",
 ) -> tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]:
-    """Return skill -> pools of the job, for the members that a cycle retrains, in their order; and
-    skill -> reason of others. `sampler` is as in `count_passes`; None: nothing is played. Raise
+    """Return skill -> pools of the members that a cycle retrains, in their order, and skill ->
+    reason of others. `sampler` is as in `count_passes`; None: nothing is played. Raise
     CannotSample."""
     settings = app.settings
     drawn: dict[str, tuple[TaskPool, ...]] = {}

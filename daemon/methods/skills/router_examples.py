@@ -1,10 +1,9 @@
 """Write a successful conversation of each skill, for an untrained router to read.
 
 TRACE's router reads a successful trajectory beside each description (arXiv 2604.05336). Here the
-environment's oracle plays a task that the member was trained on with the environment's user. Tasks
-made from a person's session are left out, since the log stores the text. Guarantee: the same
-members have the same examples, on every machine that has the log. Not covered: members that no job
-of this home trained.
+environment's oracle and user play a task that the member was trained on. Tasks from a person's
+session are left out, since the log stores the text. Guarantee: the same members have the same
+examples, on every machine with the log. Not covered: members without a job of this home.
 """
 
 import logging

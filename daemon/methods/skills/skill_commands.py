@@ -193,8 +193,7 @@ def _check_agent(connection: "Connection", alias: str | None) -> "list[Pair]":
 def _find_skill(
     lines: "list[SkillLine]", skill: str, base: str | None, present: "Mapping[str, str]"
 ) -> "SkillLine":
-    """Return the skill of this name, on `base` or else on its agent's base. Raise BadParameter for
-    none or several."""
+    """Return the skill of this name, on `base` or else its agent's base. Raise BadParameter."""
     named = [line for line in lines if line.skill == skill and base in (None, line.base)]
     if len(named) > 1 and base is None:
         named = [line for line in named if present.get(line.alias) == line.base] or named
