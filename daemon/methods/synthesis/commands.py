@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 group = noun("plans", "Plans by which tasks are written, and what became of them.")
 
 _SHORT = 12
-"""Characters of a set's id that a terminal shows: enough for `plans show`."""
 
 
 @command(group)
@@ -87,7 +86,6 @@ def show(
 
 
 def _check_agent(connection: "Connection", alias: str | None) -> None:
-    """Raise BadParameter for an agent of which nothing was seen and no plan is written."""
     from consumers.methods.synthesis.plans import list_plan_sets
     from consumers.reads import agents
 
@@ -160,7 +158,6 @@ def _describe_acceptance(counts: "PlanCounts") -> str:
 
 
 def _describe_faults(counts: "PlanCounts") -> str:
-    """The faults of rollouts in words; empty without one."""
     return ", ".join(f"{fault}: {count:,}" for fault, count in counts.faults.items() if count)
 
 

@@ -1,11 +1,11 @@
-"""Parts that answer again what they have answered before, so that a model is asked once.
+"""Parts that repeat their earlier answers, so that a model is asked once.
 
     parts = remember_answers(parts)
 
-A cycle that has to wait is tried again from its first plan. With parts that a model is in, that
-would cost its tokens once more, and give other tasks. Guarantee: the same request to the same parts
-has the same outcome, `NoTask` and `trouble` included. What is raised beside NoTask is not
-remembered: CannotSample is what the cycle waits for. Not for several threads.
+A cycle that has to wait is tried again from its first plan, which would cost a model's tokens again
+and give other tasks. Guarantee: the same request to the same parts has the same outcome, including
+`NoTask` and `trouble`. Other errors are not remembered: the cycle waits for CannotSample. Not for
+several threads.
 """
 
 from collections.abc import Hashable
