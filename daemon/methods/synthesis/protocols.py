@@ -1,12 +1,7 @@
-"""The parts of the data engine that a model can take the place of, and what they exchange.
+"""The parts of the data engine that a model can replace, and their data.
 
-    Planner      lays out how tasks are to be written
-    TaskWriter   writes one task by a plan
-    Reviser      changes a plan by its failures
-
-Each has an implementation by rule in this package. What plays a written task and what examines its
-rollout is always by rule (stages.py). None of them appends an event: engine.py makes
-the events of what they return.
+Each has an implementation by rule in this package. Rollers and examiners are always by rule
+(stages.py). None of them appends an event: engine.py makes events of their results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,59 +27,58 @@ class NoTask(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a planner is asked for."""
+    """A request to a planner."""
 
     seed: str
-    """What everything is drawn from."""
+    """Seed of all draws."""
     count: int = MOST_PLANS
-    """Plans that are wanted, 1 to `MOST_PLANS`."""
+    """Wanted plans, 1 to `MOST_PLANS`."""
     kinds: Mapping[str, float] = field(default_factory=dict)
     """Capability -> weight of its plans; empty: all of the environment, equally."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDrafts:
-    """What a planner gives."""
+    """The plans of a planner."""
 
     entries: tuple[Plan, ...]
-    """In the order in which they were written, each fit for the earlier ones
-    (planner.find_plan_problem)."""
+    """In writing order, each fit for the earlier ones (planner.find_plan_problem)."""
     writer: str | None = None
     """Model that wrote them; None for rules."""
     refused: tuple[str, ...] = ()
     """Why plans of the model were not taken, in its order."""
     trouble: str = ""
-    """Why the model's plans were not used, or why there are fewer than were wanted."""
+    """Why the model's plans were not used, or why there are fewer than wanted."""
 
 
 class Planner(Protocol):
-    """Lays out how tasks are to be written."""
+    """A planner of tasks."""
 
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        """Return plans that do not overlap. Raises NoPlans, and CannotSample where the cycle has to
-        wait; so do the next two."""
+        """Return plans that do not overlap. Raise NoPlans, or CannotSample (as all parts) if the
+        cycle has to wait."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A task as a writer gives it."""
+    """A written task."""
 
     task: TaskDefinition
-    """By content (TaskDefinition.name_by_content)."""
+    """Named by content (TaskDefinition.name_by_content)."""
     drawn: str
-    """Id of the generated task whose first state it begins in: its seed is the writer's, so that
-    the check `contamination` sees that no gate and no report draws it."""
+    """Id of the generated task with its first state: the seed is the writer's, so the check
+    `contamination` sees that no gate and no report draws it."""
     text_by: str | None = None
     """Model that wrote the words; None for templates."""
 
 
 class TaskWriter(Protocol):
-    """Writes tasks."""
+    """A writer of tasks."""
 
     def write(self, plan: Plan, seed: int) -> Draft:
         """Return a task by the plan and its rules. `seed`, FIRST_SEED to LAST_SEED of
-        daemon/proposer/candidate, is the only source of chance. Raises NoTask."""
+        daemon/proposer/candidate, is the only source of chance. Raise NoTask."""
         ...
 
 
@@ -93,27 +87,26 @@ class Trajectory:
     """A rollout of a written task."""
 
     rollout: str
-    """Its id."""
     messages: Sequence[Message]
     """The whole transcript, without the system prompt."""
     termination: str | None
-    """Why it ended (envs/episode.Termination)."""
+    """The reason of its end (envs/episode.Termination)."""
     is_oracle: bool
     """Whether the environment's perfect agent played it, with the scripted user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Whose fault the failure of a rollout is; as in events/synthesis/faults.TrajectoryVerified."""
+    """The fault of a rollout, as in events/synthesis/faults.TrajectoryVerified."""
 
     fault: Fault | None = None
-    """None where the rollout is accepted."""
+    """None if the rollout is accepted."""
     rule: str = ""
-    """By which rule; empty where it is accepted."""
+    """The rule that refused it; empty if it is accepted."""
     reason: str = ""
     opinion: FaultOpinion | None = None
     trouble: str = ""
-    """Why a model that was to be asked gave no opinion."""
+    """Why an asked model gave no opinion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,31 +114,31 @@ class Failure:
     """A try of a plan that failed."""
 
     event: str
-    """Id of the event that says so: `TaskRejected` or `TrajectoryVerified`."""
+    """Id of its event: `TaskRejected` or `TrajectoryVerified`."""
     aspect: Aspect
-    """What of the plan it speaks against: faults of the task and checks `writing`, faults of the
-    user `rollout`, examiners that disagree `judging`."""
+    """The part of the plan at fault: `writing` for faults of the task and checks, `rollout` for
+    faults of the user, `judging` for examiners that disagree."""
     check: str
-    """The check that failed, or the rule by which the rollout was refused."""
+    """The failed check, or the rule that refused the rollout."""
     reason: str
     instruction: str = ""
-    """The request of the task, as far as there is one."""
+    """The task's request, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanHistory:
-    """A plan with what became of its tries."""
+    """A plan with the results of its tries."""
 
     name: PlanName
     plan: Plan
     tries: int
     accepted: int
     failures: Sequence[Failure]
-    """Of these tries, in their order."""
+    """Failures of these tries, in order."""
     refused: Sequence[Plan] = ()
     """Revisions of it that were tried and not kept."""
     common: Sequence[Failure] = ()
-    """Failures of all plans of its set; those of changes that did not stay are left out."""
+    """Failures of all plans of its set, without those of rejected changes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,13 +39,13 @@ def remember_answers(parts: Parts) -> Parts:
 
 @dataclass(slots=True)
 class PlannerMemory:
-    """A planner with its sets of plans (protocols.Planner)."""
+    """A planner that repeats its plans (protocols.Planner)."""
 
     planner: Planner
     _drafts: dict[Hashable, PlanDrafts] = field(default_factory=dict)
 
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        """Return the plans of a request. Raises NoPlans."""
+        """Return the plans of a request. Raise NoPlans."""
         key = (request.seed, request.count, tuple(sorted(request.kinds.items())))
         if key not in self._drafts:
             self._drafts[key] = self.planner.plan(environment, request)
@@ -54,13 +54,13 @@ class PlannerMemory:
 
 @dataclass(slots=True)
 class WriterMemory:
-    """A writer with its tasks, and the reasons why there is none (protocols.TaskWriter)."""
+    """A writer that repeats its tasks and refusals (protocols.TaskWriter)."""
 
     writer: TaskWriter
     _outcomes: dict[Hashable, Draft | str] = field(default_factory=dict)
 
     def write(self, plan: Plan, seed: int) -> Draft:
-        """Return the task of a plan and a seed. Raises NoTask."""
+        """Return the task of a plan and a seed. Raise NoTask."""
         key = (plan, seed)
         if key not in self._outcomes:
             try:
@@ -75,14 +75,14 @@ class WriterMemory:
 
 @dataclass(slots=True)
 class ReviserMemory:
-    """A reviser with its changes of plans (protocols.Reviser)."""
+    """A reviser that repeats its changes (protocols.Reviser)."""
 
     reviser: Reviser
     trouble: str = ""
     _outcomes: dict[Hashable, tuple[RevisionDraft | None, str]] = field(default_factory=dict)
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return the change of a plan; None for none."""
+        """Return the change of a plan, or None."""
         key = (
             history.name, history.plan, history.tries, history.accepted,
             tuple(history.failures), tuple(history.refused), tuple(history.common),

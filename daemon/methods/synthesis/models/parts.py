@@ -1,7 +1,4 @@
-"""The data engine with a model in it, where the settings name one.
-
-parts = make_model_parts(environment, app.settings, directive) or make_parts(environment)
-"""
+"""The data engine with a model in it, if the settings name one."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -24,11 +21,9 @@ def make_model_parts(
     directive: str = "",
     stopping: Callable[[], bool] = lambda: False,
 ) -> Parts | None:
-    """Return parts in which the model of `models.proposer` plans, writes and revises, within one
-    budget, and rules take over where it gives nothing; None where the settings name none.
-    `directive`: in words, what the tasks are for. `stopping`: whether the process was told to stop;
-    then they raise CannotSample. For one cycle: the budget is a cycle's, and what the model has
-    answered is not asked again."""
+    """Return parts in which the model of `models.proposer` plans, writes and revises, and rules
+    replace it where it gives nothing; None without a model. They raise CannotSample once `stopping`
+    returns true. For one cycle: budget and remembered answers are the cycle's."""
     client = open_client(settings, "proposer", stopping)
     if client is None:
         return None
