@@ -1,13 +1,8 @@
-"""Fill the places of quotas that a directive gives to plans.
-
-    filled = fill_quotas(app, environment, cycle, wanted, bodies)
-    filled.decisions        id of event -> PlansWritten, TaskProposed, TaskRejected, ...
-    filled.request          what is left for the other modes (proposer.propose)
+"""Have plans fill the places of quotas that a directive gives them.
 
 Plans are for the kinds of the failed tasks that the directive names, as the environment defines
-these tasks: like the mode `explore`, which follows the failed task itself; no label of a rollout is
-read. Guarantee: the cycle and what the tables had when it began decide everything, so a redo writes
-the same events under the same ids (but for a model's words).
+these tasks; no label of a rollout is read. Guarantee: the cycle and the tables at its beginning
+decide everything, so a redo writes the same events under the same ids (but for a model's words).
 """
 
 from collections import Counter
@@ -62,7 +57,8 @@ class CycleParts:
     def __init__(self, make: MakeParts) -> None:
         self._make = make
         self._parts: dict[str, tuple[str, Parts]] = {}
-        """Agent -> its cycle, and the parts of that."""
+        """Builds a cycle's data engine from the environment, the settings and the directive in
+        words."""
 
     def bind(self, cycle: "CycleRow") -> MakeParts:
         """Return what puts the data engine of a cycle together, once."""

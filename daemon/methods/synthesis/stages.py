@@ -4,12 +4,12 @@
     2. task verification         the ten checks pass, or `TaskRejected` (the check)
     3. trajectory rollout        the task is played
     4. trajectory verification   `TrajectoryVerified` of each rollout; then `TaskProposed`, or
-                                 `TaskRejected` (trajectory) where one shows a fault of the task
+                                 `TaskRejected` (trajectory) if one shows a fault of the task
 
 Guarantee: a try is drawn from the cycle, the set, the plan with its revision, the place and the
-number of the try, so a redo gives the same events under the same ids (with parts that are pure);
-one with another number of rounds, in which a revision has another content, gives other ids.
-Source of the stages: AReaL-SEA, arXiv 2601.22607, section 3.1.
+try's number, so a redo with pure parts gives the same events under the same ids. Another number of
+rounds gives other ids, since a revision has other content. Source: AReaL-SEA, arXiv 2601.22607,
+section 3.1.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -48,13 +48,12 @@ from events.synthesis.faults import TrajectoryVerified
 from events.synthesis.plans import MOST_ROUNDS, Plan, PlansWritten
 
 Event = tuple[str, Decision]
-"""Id of an event and its data."""
 
 _MOST_INSTRUCTION: Final = 4096
 _MOST_HARD: Final = 0.3
-"""Largest share of the tasks that the current policy may never pass."""
+"""Largest share of tasks that the current policy never passes."""
 _DISAGREES: Final = "opinion"
-"""In place of a rule: the model's opinion is not that of the rules."""
+"""Rule of a failure in which the model disagrees with the rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,46 +61,44 @@ class EarlierSet:
     """A set of plans of an earlier cycle that is used again."""
 
     plans: str
-    """Its id."""
+    """Id of the set."""
     entries: tuple[PlanHistory, ...]
-    """Its plans as they are, in their order."""
+    """Its present plans, in order."""
     rounds: int = 0
-    """Rounds of revisions that it has had."""
+    """Rounds of revisions so far."""
     is_over: bool = False
     """Whether no further round follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisRequest:
-    """The tasks that are wanted for a pattern, and what the checks compare them with."""
+    """The wanted tasks for a pattern, and the data for the checks."""
 
     cycle: str
     alias: str
     base: str
     pattern: str
     tasks: int
-    """That are wanted: places to fill."""
+    """Number of places to fill."""
     tries: int = 3
     """Most tries for one place."""
     plans: int = 64
-    """That the set shall have."""
+    """Wanted number of plans."""
     rounds: int = 3
     """Most rounds of reflection; 0: none."""
     kinds: dict[str, float] = field(default_factory=dict)
     """Capability -> weight of its plans; empty: all, equally."""
     known: Sequence[PriorTask] = ()
-    """Tasks that are in the buffer."""
+    """Tasks in the buffer."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     sampler: Sampler | None = None
-    """Of the current policy, for the check `informative`; None leaves it out."""
+    """Sampler of the current policy, for the check `informative`; None leaves it out."""
     bodies: MutableMapping[str, str] = field(default_factory=dict)
-    """Where the body of each task is put before it is checked: the environment has to find it
-    (Environment.use_definitions)."""
+    """Takes the body of each task before it is checked, for Environment.use_definitions."""
     earlier: EarlierSet | None = None
-    """The set that is used again; None: one is written."""
+    """The set to use again; None: a new one."""
     written: PlansWritten | None = None
-    """The set as the log has it, of a leader that was killed in this cycle; None: the planner
-    writes it."""
+    """The cycle's set on the log, from a killed leader; None: the planner writes it."""
 
     @property
     def plan_set(self) -> str:
@@ -112,7 +109,7 @@ class SynthesisRequest:
 
     @property
     def most_rounds(self) -> int:
-        """Return how many rounds the set may have had at the end."""
+        """Return the most rounds of the set, over all cycles."""
         return min(self.rounds, MOST_ROUNDS)
 
 
@@ -123,7 +120,7 @@ def name_plan_set(cycle: str, pattern: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of one try."""
+    """The result of one try."""
 
     events: tuple[Event, ...]
     is_accepted: bool
@@ -134,8 +131,8 @@ class OracleRoller:
     """Plays written tasks with the perfect agent, without an engine."""
 
     def roll(self, examined: CandidateFacts, place: str) -> Sequence[Trajectory]:
-        """Return the episode of the perfect agent with the scripted user; `place` is the id of the
-        try, of which its id is made. Raises CannotSample."""
+        """Return the perfect agent's episode with the scripted user. `place` is the id of the try,
+        from which the rollout's id follows. Raise CannotSample."""
         episode = examined.oracle
         rollout = derive_id("synthesis", "oracle", place)
         return (Trajectory(rollout, episode.messages, episode.termination, is_oracle=True),)
@@ -147,8 +144,8 @@ class RuleExaminer:
     def examine(
         self, environment: Environment, task: TaskDefinition, trajectory: Trajectory
     ) -> Examination:
-        """Return whose fault a failure is, by rule; a rollout that only a judge can tell is of no
-        fault, and `trouble` says so."""
+        """Return the fault of a rollout, by rule. If only a judge can tell, there is none, and
+        `trouble` says so."""
         messages, termination = trajectory.messages, trajectory.termination
         verdict = grade(environment, task, messages, termination)
         try:
@@ -163,7 +160,7 @@ class RuleExaminer:
 
 
 class Stages:
-    """Takes tries through the four stages."""
+    """The four stages of a set's tries."""
 
     def __init__(
         self,
@@ -181,10 +178,10 @@ class Stages:
         self._known = list(request.known)
         self._accepted: set[str] = set()
         self._hard = int(_MOST_HARD * request.tasks)
-        """Tasks that may still be accepted although the current policy never passes them."""
+        """Further tasks that may be accepted although the current policy never passes them."""
 
     def attempt(self, plan: Plan, name: PlanName, place: int, number: int) -> Attempt:
-        """Return what became of a try. Raises CannotSample."""
+        """Return the result of a try. Raise CannotSample."""
         # The id of a new set follows from the cycle; one that is used again has the same revision.
         again = () if self._request.earlier is None else (self._request.cycle,)
         origin = (*again, name.plans, name.plan, str(name.revision), str(place), str(number))
@@ -290,8 +287,8 @@ class Stages:
 
 
 def _list_failures(event: str, examination: Examination, task: TaskDefinition) -> list[Failure]:
-    """Return what an examination of a sound task says against its plan: a fault of the user, and a
-    model that disagrees. A fault of the agent says nothing against it."""
+    """Return the failures of the plan in an examination of a sound task: a fault of the user, and a
+    disagreeing model. A fault of the agent is none."""
     failures = []
     text = task.scenario.text()[:_MOST_INSTRUCTION]
     if examination.fault == "user":
