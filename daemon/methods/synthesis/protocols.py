@@ -149,7 +149,7 @@ class RevisionDraft:
     reason: str
     """In words, with the counts of the failures."""
     failures: tuple[str, ...]
-    """Events that say what failed, at least one."""
+    """Ids of the events of the failures, at least one."""
     checks: tuple[str, ...]
     """Checks (`Failure.check`) that the change is to mend, at least one."""
     writer: str | None = None
@@ -157,13 +157,11 @@ class RevisionDraft:
 
 
 class Reviser(Protocol):
-    """Revises plans."""
+    """A reviser of plans."""
 
     trouble: str
-    """Why a model that was to be asked about the last plan revised nothing; empty where it did, and
-    for rules."""
+    """Why a model did not revise the last plan; empty if it did, and for rules."""
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return a change of the plan, with the name of the plan kept; None where its failures ask
-        for none."""
+        """Return a change of the plan, under the same name; None if its failures need none."""
         ...
