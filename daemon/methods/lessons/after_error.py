@@ -1,13 +1,9 @@
-"""Tasks of a gate that begin behind a call that a tool refused: lessons, made anew of gate seeds.
+"""A gate's tasks after a refused call: lessons from gate seeds.
 
-    held_out = HeldOutLessons()
-    held_out.draw(name, environment, shares, seed, first, count)      the first `count`, as tasks
-
-Each is a lesson (envs/lessons) of a fresh task: the oracle's conversation up to a call, a wrong
-call in its place, and the tools' own refusal. Both policies of an evaluation begin there and play
-the episode to its end; its verdict counts. Guarantee: equal arguments give equal tasks, and a
-larger count adds tasks to the same ones. Not covered: refusals in the agent's own conversations;
-what comes before the wrong call is the oracle's.
+A lesson (envs/lessons) of a fresh task is the oracle's conversation up to a call, a wrong call in
+its place, and the tools' refusal. Both policies of an evaluation begin there and play to the end;
+the verdict counts. Guarantee: equal arguments give equal tasks, and a larger count adds tasks to
+the same ones. Not covered: refusals in the agent's own conversations.
 """
 
 from collections.abc import Mapping
@@ -22,10 +18,9 @@ from envs.lessons.operators import REFUSABLE
 from envs.task import TaskDefinition
 
 _SOURCES: Final = 20
-"""Fresh tasks that are looked at for each task that is wanted, at most."""
+"""Most fresh tasks that are tried for each wanted task."""
 _REMEMBERED: Final = 16
-"""Sets of tasks that are remembered, two for each evaluation that goes on. Where more go on at
-once, theirs are made anew each time that they are brought on. A set of 100 tasks takes 1.5 MB."""
+"""Sets of tasks in memory (1.5 MB per 100 tasks): two per open evaluation; others are made anew."""
 
 
 class HeldOutLessons:

@@ -108,8 +108,7 @@ def offer_dialogues(
 def read_dialogues(
     app: "App", connection: "Connection", rollouts: Sequence[str]
 ) -> list[DialogueRecord]:
-    """Return the dialogues of these rollouts. Raises NotShown for one that is no longer there, or
-    whose words are."""
+    """Return the dialogues of these rollouts. Raise NotShown for a lost or trimmed one."""
     dialogues = []
     for name in dict.fromkeys(rollouts):
         row = rollout_row(connection, name)
@@ -121,7 +120,7 @@ def read_dialogues(
 
 
 def _read_dialogue(app: "App", passed: PassedRollout) -> DialogueRecord:
-    """Read what was said in a rollout from its event. Raises NotShown."""
+    """Return a rollout's dialogue from its event. Raise NotShown."""
     name = passed.rollout
     data = read_event(app, name, passed.partition, passed.offset, arrays=False).event.data
     if not isinstance(data, RolloutEnded) or data.rollout != name or not data.success:
@@ -133,8 +132,7 @@ def _read_dialogue(app: "App", passed: PassedRollout) -> DialogueRecord:
 
 
 def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | None:
-    """Return why a dialogue teaches nothing; None where it may. One of a task that the environment
-    does not have cannot be judged, and counts as one with a fault."""
+    """Return why a dialogue teaches nothing, or None. An unknown task cannot be judged: a fault."""
     try:
         with environment_code(environment, f"task {dialogue.task}"):
             task = environment.task(dialogue.task)
@@ -149,7 +147,7 @@ def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | N
 
 
 def _is_for_tests(task: TaskDefinition) -> bool:
-    """Whether a task is a benchmark's, or a lesson of a source that is kept for tests, reports or
+    """Return whether a task is a benchmark's, or a lesson whose source is for tests, reports or
     gates."""
     if task.split != GENERATED or task.source == task.id:
         return task.split != GENERATED
