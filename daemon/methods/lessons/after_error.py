@@ -24,13 +24,12 @@ _REMEMBERED: Final = 16
 
 
 class HeldOutLessons:
-    """Makes lessons of gates and remembers the last sets, since an evaluation asks for the same
-    tasks each time that it is brought on."""
+    """Makes lessons of gates and keeps the last sets, since an evaluation asks repeatedly."""
 
     remedy = (
         'add kinds to the traffic whose tools refuse wrong calls, or set improve.lessons = "off"'
     )
-    """What a person can do where an environment gives too few."""
+    """Advice for a person if an environment gives too few."""
 
     def __init__(self) -> None:
         self._sets: dict[str, _LessonSet] = {}
@@ -44,9 +43,8 @@ class HeldOutLessons:
         first: int,
         count: int,
     ) -> tuple[TaskDefinition, ...]:
-        """Return the first `count` lessons of a set; fewer where its environment gives no more.
-        `name` names the set, which the other arguments decide: kinds have these `shares` among the
-        fresh tasks, whose seeds begin at `first`."""
+        """Return the first `count` lessons of the set `name`, or fewer if there are no more. The
+        other arguments decide the set: kinds have these `shares`, and seeds begin at `first`."""
         known = self._sets.pop(name, None) or _LessonSet()
         while len(self._sets) >= _REMEMBERED:
             del self._sets[next(iter(self._sets))]
@@ -67,20 +65,17 @@ class HeldOutLessons:
 
 
 class _LessonSet:
-    """The lessons of a set that were made so far."""
-
     def __init__(self) -> None:
         self.looked_at = 0
-        """Fresh tasks that were tried."""
+        """Number of fresh tasks that were tried."""
         self.lessons: dict[int, TaskDefinition] = {}
-        """Number of the fresh task -> the lesson of it, in order."""
+        """Number of the fresh task -> its lesson, in order."""
 
 
 def make_refused_lesson(
     environment: Environment, task: TaskDefinition, seed: int
 ) -> TaskDefinition | None:
-    """Return a task by content that begins behind a refused call in a conversation about `task`;
-    None where no wrong call in it gives a lesson."""
+    """Return a task, named by content, that begins after a refused call in `task`, or None."""
     report = make_lessons(environment, [task], len(REFUSABLE), seed, operators=REFUSABLE)
     lessons = [lesson for lesson in report.lessons if follows_refusal(lesson)]
     return Random(f"after an error {seed} {task.id}").choice(lessons) if lessons else None

@@ -38,8 +38,8 @@ def inject(
     rates: Mapping[Operator, float],
     seed: int,
 ) -> Iterator[TaskDefinition]:
-    """Yield the tasks, with mistakes of each operator at its rate. A task stays as it is if the
-    operator makes no lesson of it. Raise EnvironmentFailure."""
+    """Yield the tasks, with each operator's mistakes at its rate if possible. Raise
+    EnvironmentFailure."""
     for task in tasks:
         operator = draw_operator(task.id, rates, seed)
         yield task if operator is None else _find_lesson(environment, task, operator, seed) or task
@@ -169,8 +169,7 @@ class InjectedTask:
 def report_repairs(
     tasks: Mapping[str, InjectedTask], rates: Mapping[Operator, float], left: Mapping[Operator, int]
 ) -> dict[str, Any]:
-    """Return what `kintsugi eval --inject --json` adds; `left` counts the tasks that an operator
-    could not make a mistake in."""
+    """Return the additions of `eval --inject --json`; `left` counts tasks without a mistake."""
     groups: dict[Operator, dict[str, InjectedTask]] = {operator: {} for operator in rates}
     for name, task in tasks.items():
         if task.lesson is not None:

@@ -67,8 +67,7 @@ class Damage:
 
 
 def read_items(path: Path) -> tuple[list[Item], list[Damage]]:
-    """Return the items of a file of JSON Lines and its damaged lines. Raise OSError, and WrongUsage
-    for a file without an item."""
+    """Return the items and damaged lines of a JSON Lines file. Raise OSError, WrongUsage."""
     items: list[Item] = []
     damaged: list[Damage] = []
     with path.open("rb") as file:
@@ -132,8 +131,7 @@ class Settings:
 
 
 def digest_of(settings: Settings, items: Sequence[Item]) -> str:
-    """Return the name of a run: equal for equal settings and items, whatever the number of
-    samples."""
+    """Return the name of a run; the number of samples does not change it."""
     asked = [[item.line, *([m.role, m.text] for m in item.messages)] for item in items]
     answered = {
         name: getattr(settings, name)
@@ -153,8 +151,8 @@ class Answer:
 
 
 class Answers:
-    """A context manager of a run's answers, in a file that only grows. One process uses it at a
-    time (daemon/evaluation/run.py has the lock)."""
+    """A context manager of a run's answers in a growing file, for one process
+    (evaluation/run.py)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -211,11 +209,8 @@ async def ask_all(
     concurrency: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
-    """Ask for answers concurrently; return the reasons of those that machines spoiled.
-
-    Raise EndpointRefusal, or EndpointUnavailable if the endpoint is away or spoils
-    FAILURES_IN_A_ROW. Earlier answers are stored.
-    """
+    """Ask for answers concurrently and store them; return the reasons of those that machines
+    spoiled. Raise EndpointRefusal; raise EndpointUnavailable after FAILURES_IN_A_ROW."""
     spoilt: list[str] = []
     in_a_row = 0
     coming = iter(missing)

@@ -95,9 +95,8 @@ def open_writer(
     *,
     sealed: bool = False,
 ) -> TaskWriter:
-    """Return the writer of a cycle's lessons, from the failed rollouts that the directive names;
-    `sealed`: also from persons'. Raise LogError, DatabaseUnavailable, KeysUnavailable,
-    EnvironmentBroken."""
+    """Return the writer of a cycle's lessons, from the directive's failed rollouts; `sealed`:
+    persons' too. Raise LogError, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
     with app.reading() as connection:
         taken = frozenset(
             row.task.id for row in learning.tasks_of(connection, alias) if row.cycle != cycle
@@ -127,9 +126,8 @@ def draft_lessons(
     seed: str,
     keys: Mapping[str, Key] | None = None,
 ) -> Drafts:
-    """Return at most `most` lessons. `sources` are failed rollouts of the pattern, at least one,
-    whose tasks are followed; `recordings` are their conversations; `keys` (rollout -> key) seal
-    lessons from persons' rollouts."""
+    """Return at most `most` lessons. `sources` are failed rollouts, at least one, to follow;
+    `recordings` are their conversations; `keys` (rollout -> key) seal persons' lessons."""
     recorded = tuple(recordings)
     origins = {item.source: Source(item.rollout or "", item.task) for item in recorded}
     chance = Random(f"lessons {seed}")
@@ -167,8 +165,7 @@ def _draw_tasks(
     most: int,
     origins: dict[str, Source],
 ) -> Iterator[TaskDefinition]:
-    """Yield fresh training tasks like the failed ones, if the environment draws any, and note in
-    `origins` the source of each."""
+    """Yield fresh training tasks like the failed ones, and note their sources in `origins`."""
     for _ in range(most):
         source, seed = chance.choice(sources), chance.randint(FIRST_SEED, LAST_SEED)
         task = environment.like(source.task, seed)

@@ -203,8 +203,7 @@ def _call(
 def draw_sources(
     environment: Environment, split: Split, seed: int, most: int
 ) -> Iterator[TaskDefinition]:
-    """Yield at most `most` fresh tasks of a split, each capability in turn. Raise
-    EnvironmentBroken."""
+    """Yield at most `most` fresh tasks of a split, kinds in turn. Raise EnvironmentBroken."""
     chance = Random(f"sources of lessons {environment.name} {seed}")
     capabilities = list(environment.capabilities)
     drawn = 0

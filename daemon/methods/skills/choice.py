@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 def choose_skills(
     lines: Sequence[SkillLine], priorities: Mapping[str, float], most: int
 ) -> BranchChoice:
-    """Return the choice among the selected skills of one agent on one base, at most `most`.
-    `priorities`: failure pattern -> priority."""
+    """Return the choice of at most `most` selected skills. `priorities`: failure pattern ->
+    priority."""
     taught: list[Branch] = []
     left: dict[str, str] = {}
     owners: dict[str, str] = {}
@@ -64,8 +64,7 @@ def choose_skills(
 def read_skill_histories(
     connection: "Connection", settings: "Settings", pair: Pair
 ) -> BranchChoice:
-    """Return the skills that an agent's next cycle teaches; none unless improve.skills is
-    `panel`."""
+    """Return the skills of an agent's next cycle; none unless `improve.skills` is `panel`."""
     if settings.improve.skills != "panel":
         return BranchChoice()
     priorities = {
@@ -103,8 +102,7 @@ class Teaching:
 def read_skill_status(
     connection: "Connection", settings: "Settings", pair: Pair, state: SkillState | None = None
 ) -> dict[str, Teaching]:
-    """Return the teaching of each skill that a comparison ever named; with `state`, of those in
-    it."""
+    """Return the teaching of each skill ever named in a comparison, or of those in `state`."""
     choice = read_skill_histories(connection, settings, pair)
     retraining = read_retraining(connection, settings, pair)
     members = {member.skill: member.describe(pair.base) for member in retraining.waiting}

@@ -49,8 +49,8 @@ Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
 
 
 def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
-    """Return the first round of a comparison after round `number`; None if the agent had fewer than
-    `cadence` rounds since the last one."""
+    """Return the first round of a comparison after round `number`; None before `cadence` more
+    rounds."""
     rounds = list_judged_rounds(connection, pair, number, cadence)
     if len(rounds) < cadence:
         return None
@@ -68,8 +68,7 @@ def contrast_skills(
     cycle: str | None = None,
     labeller: Labeller = label_by_rule,
 ) -> SkillsContrasted | None:
-    """Compare the rollouts of a range of rounds; None if none is judged. Raise the labeller's
-    errors."""
+    """Compare the rollouts of a range of rounds; None without one. Raise the labeller's errors."""
     with app.reading() as connection:
         rollouts = read_contrast_rollouts(connection, pair, since, number)
     if not rollouts:
@@ -122,8 +121,7 @@ def _find_reached(counts: Sequence[int]) -> int:
 
 
 def draw(labellings: Iterable[Sequence[Shown]], seed: str) -> Iterator[Counter[Shown]]:
-    """Draw each labelling's tasks with replacement, as many as there are; yield the count of each
-    `Shown`. Names of tasks have no influence."""
+    """Draw each labelling's tasks with replacement; yield counts. Names of tasks do not matter."""
     chance = Random(seed)
     for tasks in labellings:
         yield Counter(chance.choices(tasks, k=len(tasks)))
@@ -180,8 +178,7 @@ class SkillStudy:
         """Agent -> first round after which an analyzer that failed is asked again."""
 
     def compare(self, cycle: "CycleRow") -> Study | None:
-        """Return the comparison after a cycle's round; None if none is due. Raise Skip if it
-        failed."""
+        """Return the comparison after a cycle's round, if due. Raise Skip if it failed."""
         try:
             contrast = self._contrast(cycle)
         except (ModelFailure, BadLabelling, ValidationError) as error:

@@ -63,8 +63,7 @@ async def ask_thread(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> RouterAnswer:
-    """Return the choice for a conversation, as `ask` does. Raise EndpointUnavailable,
-    NoTemplate."""
+    """Return the choice for one conversation. Raise EndpointUnavailable, NoTemplate."""
     prompts = render_router_prompts(chat, router, messages, tools)
     tokens = tuple(list_label_tokens(router))
     requests = [Request(prompt, 1, temperature=0.0, logprob_token_ids=tokens) for prompt in prompts]
@@ -151,8 +150,8 @@ def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def count_common(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many tokens all prompts begin with, without each one's last. Raise ValueError
-    without prompts or for an empty one."""
+    """Return the length of the common beginning, without any prompt's last token. Raise
+    ValueError."""
     shortest = min(map(len, prompts), default=0)
     if not shortest:
         raise ValueError("a model needs a token to go on from, and there is no prompt, or no token")

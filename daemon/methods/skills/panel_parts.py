@@ -104,8 +104,8 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
 def _read_old_parts(
     connection: "Connection", state: CycleState
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return skill -> adapter of the incumbent's members that stay, and skill -> reason for
-    others."""
+    """Return skill -> adapter of the incumbent's members that stay, and skill -> reason to
+    leave."""
     name = state.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
     if incumbent is None or incumbent.composition is None or incumbent.base != state.cycle.base:
@@ -116,8 +116,7 @@ def _read_old_parts(
 
 
 def find_router_obstacle(connection: "Connection", state: CycleState) -> str | None:
-    """Return why no job can teach the router of a cycle's panel (the base chooses then), or
-    None."""
+    """Return why no job can teach a panel's router, so that the base chooses; else None."""
     panel = None if state.adapter is None else state.adapter.composition
     members = gather_parts(connection, state).members if panel is None else panel.members
     tasks = _gather_tasks(connection, members)

@@ -70,8 +70,7 @@ class Composition:
     examples: Mapping[str, str] = field(default_factory=dict)
     """Skill -> a successful conversation, as the router reads it."""
     shows_examples: bool = False
-    """Whether an untrained router reads examples (router_examples.py); `examples` have
-    precedence."""
+    """Whether an untrained router reads examples (router_examples.py) beside `examples`."""
     cycle: str | None = None
     """The cycle that composes it; None for a person."""
 
@@ -201,8 +200,7 @@ def _check_count(skills: int) -> None:
 def measure_calibration(
     engine: Engine, base: str, router: PanelRouter
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the options' scores in nats after a conversation without content, a row per order of
-    the labels. Raise ReplicaError."""
+    """Return the options' scores in nats without content, a row per order. Raise ReplicaError."""
     tokens = label_router.list_label_tokens(router)
     prompts = label_router.build_calibration_prompts(router)
     return tuple(

@@ -146,9 +146,8 @@ def choose_members(
     budget: JobBudget,
     sampler: "Callable[[TaskDefinition], int] | None",
 ) -> tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]:
-    """Return skill -> pools of the members that a cycle retrains, in their order, and skill ->
-    reason of others. `sampler` is as in `count_passes`; None: nothing is played. Raise
-    CannotSample."""
+    """Return skill -> pools of the members to retrain, in order, and skill -> reason of others.
+    `sampler` is as in `count_passes`; None: nothing is played. Raise CannotSample."""
     settings = app.settings
     drawn: dict[str, tuple[TaskPool, ...]] = {}
     left: dict[str, str] = {}
@@ -234,8 +233,8 @@ def read_drawable_tasks(
     connection: "Connection", environment: "Environment", alias: str, tasks: Sequence[str],
     *, sealed: bool,
 ) -> frozenset[str]:  # fmt: skip
-    """Return the tasks that jobs of an agent may draw: not retired or rejected, and made by this
-    environment. `sealed`: whether jobs can open persons' tasks."""
+    """Return the tasks that an agent's jobs may draw now; `sealed`: whether they can open
+    persons'."""
     left_out = set(learning.read_inactive_tasks(connection, alias))
     if not sealed:
         left_out |= learning.read_sealed_tasks(connection, alias).keys()

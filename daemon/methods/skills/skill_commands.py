@@ -145,8 +145,7 @@ def _describe_labeller(data: "SkillsContrasted") -> str:
 
 
 def _find_spans(app: "App", pairs: "list[Pair]", most: int) -> "list[tuple[Pair, tuple[int, int]]]":
-    """Return the agents with judged rollouts, each with the first and last of its `most` newest
-    rounds. Raise NothingToCompare."""
+    """Return the agents with their first and last judged round. Raise NothingToCompare."""
     from consumers.methods.skills.reads import list_judged_rounds
     from consumers.reads.rollouts import last_round
 

@@ -92,8 +92,7 @@ def count_tries(
     written: Sequence[BufferTask | WrittenTask | TaskProposed],
     rejected: Sequence[RejectionRow | TaskRejected],
 ) -> dict[str, PatternTries]:
-    """Return pattern -> its tries, from the tasks that one cycle wrote and rejected. A refused set
-    of plans is no try."""
+    """Return pattern -> its tries in one cycle. A refused set of plans is no try."""
     counts: dict[str, PatternTries] = {}
     for row in written:
         if (tries := _find_tries(counts, row.pattern, row.mode)) is not None:

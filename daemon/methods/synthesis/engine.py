@@ -215,8 +215,7 @@ class _Synthesis:
                 yield event, data
 
     def _open_trials(self, places: range) -> dict[int, _PlanTrial]:
-        """Return plan number -> trial, of the plans that have one of these places: others would not
-        be tried, and a model is paid."""
+        """Return plan number -> trial, only of plans with one of these places: models are paid."""
         trials: dict[int, _PlanTrial] = {}
         self._trouble = []
         due = {place % len(self._states) for place in places}

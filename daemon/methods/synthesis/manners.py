@@ -68,8 +68,7 @@ def give_manner(task: TaskDefinition, name: str) -> TaskDefinition | None:
 
 
 def vary_manner(task: TaskDefinition, place: int, manners: Sequence[str]) -> TaskDefinition:
-    """Return the task in the manner of its place in a list, if there is one and it can have it;
-    else the task itself. Raise KeyError."""
+    """Return the task in the manner of its place, or as it is if impossible. Raise KeyError."""
     manner = find_turn(place, manners)
     return task if manner is None else give_manner(task, manner) or task
 
@@ -80,8 +79,8 @@ def find_turn(place: int, manners: Sequence[str]) -> str | None:
 
 
 def find_identity(task: TaskDefinition, script: Script) -> str | None:
-    """Return the user's identity in the first person: the known information, or the opening without
-    the request; else None."""
+    """Return the user's identity in the first person, from known information or opening, or
+    None."""
     known = task.scenario.known_info
     if known and not _ADDRESSED.search(known):
         return known

@@ -83,8 +83,7 @@ def _report(reading: "LoopReading", sheet: Sheet) -> None:
 
 
 def say_synthesis(connection: "Connection", sheet: Sheet, names: Iterable[str]) -> None:
-    """Report the counts of the agents in `names`: 0 at first, so that the first one is an
-    increase."""
+    """Report the agents' counts: 0 at first, so that the first one is an increase."""
     tries: Counter[tuple[str, str, str]] = Counter()
     for (alias, writer), (total, accepted) in count_tries(connection).items():
         author = "rules" if writer is None else "model"

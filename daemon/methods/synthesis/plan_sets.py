@@ -77,8 +77,8 @@ def choose_set(
     before: int | None,
     demand: SetDemand,
 ) -> SetChoice:
-    """Return a cycle's set for a pattern; `before` is None if the log has nothing of the cycle.
-    Raise LogError."""
+    """Return a cycle's set for a pattern; `before` is None without the cycle's log. Raise
+    LogError."""
     own = name_plan_set(cycle.cycle, pattern)
     lines = list_plan_sets(connection, cycle.alias, cycle.base)
     for line in lines:
@@ -149,8 +149,7 @@ def _find_refusal(environment: "Environment", past: SetPast, demand: SetDemand) 
 
 
 def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritten | PlansRevised]]:
-    """Return a set's events with their offsets of `learning`, in log order, each once. Raise
-    LogError."""
+    """Return a set's events with their offsets of `learning`, each once. Raise LogError."""
     log, events, seen = app.readable_log, [], set[str]()
     (end,) = log.end(LEARNING.name)
     for page in read_all(log, LEARNING.name, 0, line.offset, end):

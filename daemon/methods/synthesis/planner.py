@@ -54,8 +54,7 @@ class RulePlanner:
 
 
 def plan_by_rule(environment: Environment, request: PlanRequest) -> PlanDrafts:
-    """Return plans by rule; `trouble` says why there are fewer. Raise NoPlans for a bad count,
-    unknown kinds, and if nothing can be drawn."""
+    """Return plans by rule; `trouble` says why there are fewer. Raise NoPlans if there are none."""
     weights = _check_request(environment, request)
     survey = survey_kinds(environment)
     cells = [facts for facts in survey.cells if weights.get(facts.cell.kind, 0) > 0]
@@ -72,8 +71,7 @@ def plan_by_rule(environment: Environment, request: PlanRequest) -> PlanDrafts:
 def find_plan_problem(
     environment: Environment, plan: Plan, earlier: Sequence[Plan] = ()
 ) -> str | None:
-    """Return why a plan does not fit the environment and earlier plans, with the remedy, or
-    None."""
+    """Return why a plan does not fit the environment or earlier plans, and the remedy; or None."""
     return _find_unknown(environment, plan) or _find_repetition(plan, earlier)
 
 
@@ -203,8 +201,8 @@ class _Choice:
         return self._plans
 
     def _list_fit(self, *, explains: bool) -> Iterator[tuple[CellFacts, str, Plan]]:
-        """Yield the candidates that fit the chosen plans, best first. `explains`: only those with a
-        needed tool, with descriptions of tools in the text."""
+        """Yield fitting candidates, best first. `explains`: with a needed tool and its
+        description."""
         # Python's sort keeps the shuffled order of equals.
         for facts, manner in sorted(self._left, key=lambda pair: self._rank(*pair)):
             if (facts, manner) in self._unfit:

@@ -55,8 +55,7 @@ class Planner(Protocol):
     """A planner of tasks."""
 
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        """Return plans that do not overlap. Raise NoPlans, or CannotSample (as all parts) if the
-        cycle has to wait."""
+        """Return plans that do not overlap. Raise NoPlans; as all parts, CannotSample to wait."""
         ...
 
 

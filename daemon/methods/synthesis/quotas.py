@@ -176,8 +176,7 @@ class _PlanQuota:
 
 
 def _weigh_kinds(environment: "Environment", sources: Sequence[Source]) -> dict[str, float]:
-    """Return kind -> number of failed tasks; empty, for all kinds, if the environment can draw
-    none."""
+    """Return kind -> number of failed tasks; empty, for all kinds, if none can be drawn."""
     counts = Counter(
         source.task.capability
         for source in sources

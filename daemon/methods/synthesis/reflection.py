@@ -47,8 +47,7 @@ WORSE: Final = 0.8
 """A change is not tried again from this chance of a worse acceptance on."""
 LEAST_GAIN: Final = 0.02
 LEAST_SHARE: Final = 0.1
-"""Least gain in acceptance for another round: this, or this share of the failed tries if
-smaller."""
+"""Least gain in acceptance for another round: this, or that share of the failed tries if less."""
 _OFTEN: Final = 0.1
 """Share of a plan's tries from which on a check asks for a rule."""
 _COMMON: Final = 2
@@ -137,8 +136,7 @@ class Evidence:
         return compute_chance(after, before)
 
     def compute_worse(self, checks: Sequence[str]) -> float:
-        """Return the highest chance, over the checks, of a worse acceptance in plans changed
-        against it."""
+        """Return the highest chance, over the checks, of a worse acceptance with changes."""
         return max(
             compute_chance(self.after.get(check, Arm()), self.before.get(check, Arm()))
             for check in checks
@@ -178,16 +176,14 @@ class RuleReviser:
 def choose_checks(
     own: Counter[Key], tries: int, common: Counter[Key], known: Collection[Key]
 ) -> list[Key]:
-    """Return the checks that ask for a change: often failed in the plan's own tries, and, unless it
-    has the rule, in its set."""
+    """Return the checks often failed in the plan's tries, or, without a rule yet, in its set."""
     often = [key for key, count in own.most_common() if count >= max(1.0, _OFTEN * tries)]
     shared = [key for key, count in common.most_common() if count >= _COMMON and key not in known]
     return list(dict.fromkeys((*often, *shared)))
 
 
 def choose_arm(number: int) -> bool:
-    """Return whether the changed plan tries this place among those of changed plans: every
-    second."""
+    """Return whether the changed plan, and not the original, tries this place: every second."""
     return number % 2 == 0
 
 
@@ -244,8 +240,7 @@ def compute_chance(before: Arm, after: Arm) -> float:
 
 @lru_cache(maxsize=4096)
 def _compare(a: int, b: int, c: int, d: int) -> float:
-    """Return P(Beta(a, b) > Beta(c, d)); plans of a set share their pooled tries, hence the
-    cache."""
+    """Return P(Beta(a, b) > Beta(c, d)); cached, since plans of a set share pooled tries."""
     return min(
         1.0,
         sum(

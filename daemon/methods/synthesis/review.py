@@ -98,15 +98,13 @@ class _Evidence:
 def review_tasks(
     app: "App", environment: "Environment", cycle: "CycleRow", analyzer: "Model | None" = None
 ) -> Review:
-    """Examine the written tasks of a cycle's agent whose rollouts fail. A model is asked too,
-    unless `analyzer` is None or has no URL. Raise LogError, DatabaseUnavailable,
-    KeysUnavailable."""
+    """Examine the failing tasks of a cycle's agent. `analyzer`, if it has a URL, is asked too.
+    Raise LogError, DatabaseUnavailable, KeysUnavailable."""
     return _Reviewer(app, environment, cycle, analyzer).review()
 
 
 class CycleReviews:
-    """The review of each agent's last cycle, reused if a tick is tried again: a model was paid for
-    it."""
+    """The review of each agent's last cycle, kept for repeated ticks: a model was paid for it."""
 
     def __init__(self, app: "App", *, asks_models: bool = True) -> None:
         """`asks_models` is False for a dry run."""
@@ -193,8 +191,7 @@ class _Reviewer:
         )
 
     def _read_evidence(self, record: FailureRecord) -> _Evidence | None:
-        """Return the newest readable failure; None if the log has no messages of any in the
-        open."""
+        """Return the newest failure with readable messages in the log, or None."""
         for rollout in record.failures:
             with self._app.reading() as connection:
                 row = transcript.find(connection, rollout)

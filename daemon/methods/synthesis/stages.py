@@ -144,8 +144,7 @@ class RuleExaminer:
     def examine(
         self, environment: Environment, task: TaskDefinition, trajectory: Trajectory
     ) -> Examination:
-        """Return the fault of a rollout, by rule. If only a judge can tell, there is none, and
-        `trouble` says so."""
+        """Return a rollout's fault by rule; `trouble` tells if only a judge can decide."""
         messages, termination = trajectory.messages, trajectory.termination
         verdict = grade(environment, task, messages, termination)
         try:

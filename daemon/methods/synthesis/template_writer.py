@@ -56,8 +56,7 @@ class TemplateWriter:
         )
 
     def _draw(self, plan: Plan, kind: str, seed: int) -> Iterator[TaskDefinition]:
-        """Yield generated tasks with the calls of a plan. Raise NoTask for errors of the
-        environment."""
+        """Yield generated tasks with a plan's calls. Raise NoTask for the environment's errors."""
         chance = Random(f"draw {kind} {seed}")
         for number in range(MOST_DRAWS):
             own = seed if number == 0 else chance.randrange(FIRST_SEED, LAST_SEED + 1)

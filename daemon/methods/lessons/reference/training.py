@@ -70,8 +70,8 @@ def extend_vocabulary(shop: Shop, lessons: Iterable[TaskDefinition]) -> PreTrain
 def demonstrate_lessons(
     shop: Shop, chat: Chat, lessons: Iterable[TaskDefinition], seed: int
 ) -> Iterator[TokenSequence]:
-    """Yield the sequences of lessons endlessly, in random order: the oracle's text from the
-    reflection on. Raise ValueError if the oracle passes none."""
+    """Yield lessons' sequences in endless random order. Raise ValueError if the oracle passes
+    none."""
     played = [reference(shop, chat, lesson, lesson.id) for lesson in lessons]
     shown = examples(played)
     if not shown:

@@ -35,9 +35,9 @@ class Example:
 
 
 def collect_examples(spec: JobSpec, environments: JobEnvironments, chat: Chat) -> list[Example]:
-    """Return an example per task, in the order of the pools, unless its episode ends before the
-    agent is asked. Raise NoTemplate, EnvironmentFailure, UnknownTask, and NothingPlayable for an
-    option with less than two examples."""
+    """Return an example per task, unless its episode ends before the agent is asked. Raise
+    NoTemplate, EnvironmentFailure, UnknownTask, and NothingPlayable for less than two per
+    option."""
     router = _get_router(spec)
     examples: list[Example] = []
     for pool in spec.pools:
@@ -68,8 +68,7 @@ def _get_router(spec: JobSpec) -> PanelRouter:
 
 
 def split(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[Example]]:
-    """Return the examples to learn from, and those held out: a fifth of each option's, at least
-    one."""
+    """Return the examples for training, and a fifth of each option's, at least one, to hold out."""
     training: list[Example] = []
     held_out: list[Example] = []
     for skill in dict.fromkeys(example.skill for example in examples):
@@ -82,8 +81,7 @@ def split(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[E
 
 
 class Draw:
-    """Examples in training order: options take turns, and each shows all of its examples, shuffled,
-    before any again."""
+    """Examples in training order: options take turns, each with all of its examples, shuffled."""
 
     def __init__(self, examples: Sequence[Example], router: PanelRouter, seed: int) -> None:
         """`examples` has some of every option with a skill."""

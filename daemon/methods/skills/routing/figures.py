@@ -61,9 +61,8 @@ def summarize(
     scores: Sequence[Sequence[Sequence[float]]],
     loss: float | None = None,
 ) -> RouterFigures:
-    """Return the figures of a router from its options' scores in nats: for each example a row per
-    order of the labels, each a distribution over the options. `loss` is the last step's. Raise
-    UnstableUpdate if scores are not finite."""
+    """Return a router's figures from its options' scores in nats: for each example a row per order
+    of the labels, each a distribution. `loss` is the last step's. Raise UnstableUpdate."""
     held_out_loss = _compute_mean_loss(router, held_out, scores)
     check_figures("assessment", {"the loss on held-out tasks": held_out_loss})
     answers = [decide(router, rows) for rows in scores]

@@ -31,14 +31,12 @@ from events.jobs import PanelRouter
 from producers.gateway.skills.label_router import list_label_tokens
 
 _PENALTIES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
-"""Tried weights of half the squared norm of the rows, for states of unit variance and a loss in
-nats."""
+"""Tried weights of half the rows' squared norm, for states of unit variance and a loss in nats."""
 _LEAST_PENALTY: Final = 1e-6
 _LEAST_GRADIENT: Final = 1e-5
 """A regression ends when no element of its gradient is larger."""
 _LEAST_SPREAD: Final = 1e-5
-"""Relative standard deviation below which the states are equal: the rest is rounding, and rows
-along it would be noise."""
+"""Relative deviation of equal states: along rounding errors, rows would be noise."""
 _FOLDS: Final = 4
 _ITERATIONS: Final = 200
 """Most iterations of one regression."""
@@ -94,7 +92,7 @@ class FittedHead:
 def compute_inputs(
     model: nn.Module, router: PanelRouter, examples: Sequence[Example], micro_tokens: int
 ) -> HeadInputs:
-    """Return the data to fit, from the base `model`; a forward has at most `micro_tokens` padded
+    """Return the data to fit; a forward of the base `model` has at most `micro_tokens` padded
     tokens."""
     body, head = parts(model)
     device = next(head.parameters()).device
@@ -162,9 +160,8 @@ def _draw_folds(places: Sequence[int], seed: int) -> list[list[int]]:
 
 
 def _solve(inputs: HeadInputs, penalty: float, start: Tensor | None) -> tuple[Tensor, int]:
-    """Return the rows with the lowest loss, from `start` if present, and the iterations. Along the
-    mean state, where a row replaces a bias, only the least penalty applies, which makes the minimum
-    unique."""
+    """Return the best rows and the iterations. Along the mean state, where a row replaces a bias,
+    only the least penalty applies, which makes the minimum unique."""
     mean = inputs.states.mean(0)
     along = inputs.states @ mean / mean.square().sum()
     across = inputs.states - along[:, None] * mean
@@ -204,8 +201,7 @@ def _solve(inputs: HeadInputs, penalty: float, start: Tensor | None) -> tuple[Te
 
 
 def _raise_labels(inputs: HeadInputs, rows: Tensor) -> Tensor:
-    """Add the same multiple of the mean state to each row: choices stay, and labels lead all
-    tokens."""
+    """Add one multiple of the mean state to each row: choices stay, and labels lead all tokens."""
     mean = inputs.states.mean(0)
     lacking = (inputs.totals - inputs.score(rows).logsumexp(-1)).mean() + _MARGIN
     return rows + lacking * mean / mean.square().sum()

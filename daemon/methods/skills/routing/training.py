@@ -91,8 +91,8 @@ class RouterTraining:
         return max(1, self.spec.sampler.rollouts // self.batch)
 
     def steps(self, check_stop: Callable[[], None]) -> Iterator[RouterFigures]:
-        """Train; yield the figures of each assessment. `check_stop` is called before each step; its
-        error ends the training. Raise UnstableUpdate."""
+        """Train; yield the figures of each assessment. Errors of `check_stop`, called before each
+        step, end the training. Raise UnstableUpdate."""
         total, since_best, lowest = self.length, 0, math.inf
         pause = max(1, total // _ASSESSMENTS)
         while self.taken < total and since_best < _PATIENCE:
@@ -154,8 +154,7 @@ class RouterTraining:
         return loss
 
     def _list_losses(self, examples: Sequence[Example], order: int) -> Iterator[Tensor]:
-        """Yield the loss of each micro-batch in one order of the labels, with the conversation
-        without content, weighted for the step's mean."""
+        """Yield the micro-batches' losses in one order, with the blank conversation, weighted."""
         shown = [self._show(example, order) for example in examples]
         even = tuple(1 / len(self._labels) for _ in self._labels)
         shown.append((tuple(self._calibration[order]), even))

@@ -50,8 +50,7 @@ _Path = tuple[str, ...]
 def find_ambiguity(
     environment: Environment, task: TaskDefinition, calls: Sequence[SandboxCall], known: str
 ) -> str | None:
-    """Return the ambiguity of a task's request in words, or None. `calls` are those of the
-    exploration, `known` is the customer's description."""
+    """Return the ambiguity of a task's request, or None; `known` is the customer's description."""
     user_words = words(collect_user_text(task))
     gold = task.criteria.gold_actions or ()
     return (
@@ -181,8 +180,7 @@ def _has_distinction(
 
 
 def _names_record(answer: Any, wishes: set[str], value: str, other: str) -> bool:
-    """Return whether a word of the wishes is in the answer's records of `value` and in none of
-    `other`; both need records."""
+    """Return whether a wish names only the records of `value` in an answer; both need records."""
     own, foreign = (_collect_record_words(answer, text) for text in (value, other))
     return bool(foreign) and any(len(word) >= _TELLING for word in wishes & (own - foreign))
 

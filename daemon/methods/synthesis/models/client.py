@@ -82,8 +82,7 @@ class ModelClient:
         return f"the {self.role} {self.name}"
 
     def run(self, talk: Callable[[Endpoint], Awaitable[T]]) -> T:
-        """Return the result of a conversation with the model. Raise ModelFailure, and errors of
-        `talk` that are not the endpoint's."""
+        """Return a conversation's result. Raise ModelFailure, and other errors of `talk`."""
         if self.trouble:
             raise ModelFailure(f"{self.trouble}; it was not asked again")
         try:
@@ -143,8 +142,8 @@ class ModelClient:
                 self._answered = endpoint.answered
 
     async def _run_until_stop(self, talk: Awaitable[T]) -> T:
-        """Return a talk's result; a stop, or the end of the model's time, ends it: an answer may
-        take minutes. Raise CannotSample, BudgetSpent."""
+        """Return a talk's result unless a stop or a time limit ends it: answers may take minutes.
+        Raise CannotSample, BudgetSpent."""
         task = asyncio.ensure_future(talk)
         begin = time.monotonic()
         try:
@@ -159,8 +158,7 @@ class ModelClient:
             await asyncio.wait({task})
 
     def _check_time(self, waited: float) -> float:
-        """Return the seconds left, less `waited` of the present talk. Raise BudgetSpent if there
-        are none."""
+        """Return the seconds left, less `waited` of the present talk. Raise BudgetSpent."""
         left = self._seconds - waited
         if left <= 0:
             raise BudgetSpent(
@@ -190,8 +188,7 @@ class ModelClient:
 def open_client(
     settings: "Settings", role: str, stopping: Callable[[], bool] = lambda: False
 ) -> ModelClient | None:
-    """Return the client of a role's model, with the operator's redaction; None if the settings name
-    no model."""
+    """Return the client of a role's model, with the operator's redaction; None without a model."""
     model: ProposerModel = getattr(settings.models, role)
     if not model.url:
         return None

@@ -85,8 +85,7 @@ class _Choice:
         self._known |= words(call.result)
 
     def explain(self, wanted: Iterable[str], before: int) -> None:
-        """Keep the earliest calls before a place whose answers have the unknown words; words of no
-        answer are left to the checks."""
+        """Keep the earliest calls before a place that answer the unknown words, if any do."""
         for word in sorted(set(wanted) - self._known):
             for place in range(before):
                 if word in self._known:

@@ -67,8 +67,7 @@ class ModelPlanner:
         self._client, self._directive = client, directive
 
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        """Return plans that do not overlap, by the model if possible. Raise NoPlans,
-        CannotSample."""
+        """Return distinct plans, by the model if possible. Raise NoPlans, CannotSample."""
         by_rule = plan_by_rule(environment, request)
         conversation = _PlanDialogue(environment, request, self._client, self._directive)
         trouble = conversation.write()

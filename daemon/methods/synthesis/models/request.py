@@ -110,8 +110,7 @@ def parse_fields(text: str) -> RequestFields:
 
 
 def build_script(environment: Environment, drawn: TaskDefinition, fields: RequestFields) -> Script:
-    """Return the script of a customer with these fields, over the lines that the environment's
-    users share."""
+    """Return the script of a customer with these fields, over the environment's shared lines."""
     request = " ".join(filter(None, (fields.reason_for_call, fields.known_info)))
     task = drawn.model_copy(update={"scenario": fields.make_scenario("")})
     plain = improvise_script(task)
@@ -134,8 +133,7 @@ def build_script(environment: Environment, drawn: TaskDefinition, fields: Reques
 def _list_conventions(
     environment: Environment, drawn: TaskDefinition
 ) -> set[tuple[str, str | None]]:
-    """Return the answers that tasks of other seeds and kinds have too: (pattern, line), or
-    (pattern, None) if the lines differ."""
+    """Return the shared answers of tasks: (pattern, line), or (pattern, None) if lines differ."""
     kinds = [kind for kind in environment.capabilities if kind != drawn.capability]
     others = [environment.like(drawn, seed) for seed in range(1, _COMPARED_SEEDS)]
     others += [environment.generate(kind, 1) for kind in kinds[:_COMPARED_KINDS]]
@@ -156,8 +154,7 @@ def _has_line(answers: Sequence[Answer], answer: Answer) -> bool:
 def _adapt_answers(
     drawn: TaskDefinition, shared: set[tuple[str, str | None]], identity: str
 ) -> list[Answer]:
-    """Return the shared answers of a drawn script, in order; the identity is in the request's
-    words."""
+    """Return the shared answers of a drawn script, in order, with the request's identity."""
     answers = []
     for answer in () if drawn.script is None else drawn.script.answers:
         if (answer.asks, answer.says) in shared:

@@ -82,8 +82,8 @@ class ModelReviser:
         self._client, self._rules = client, rules
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return a change of the plan, by rule if none of its own tries failed; None if there is no
-        need. Raise CannotSample once the process has to stop."""
+        """Return a change of the plan, or None; by rule if none of its tries failed. Raise
+        CannotSample once the process has to stop."""
         self.trouble = ""
         if not history.failures:
             return self._rules.revise(environment, history)

@@ -169,8 +169,7 @@ class ModelWriter:
         return task.name_by_content()
 
     def _check_cell(self, plan: Plan, task: TaskDefinition, exploration: Exploration) -> None:
-        """Raise NoTask if the calls do not fit the plan; look-ups that are not gold may count to
-        the complexity."""
+        """Raise NoTask if the calls do not fit the plan; detours may count to the complexity."""
         mode = describe_calls(self._environment, task).mode
         counts = (len(task.criteria.gold_actions or ()), len(exploration.calls))
         if mode == plan.tool_mode and plan.complexity in map(measure_complexity, counts):
@@ -183,8 +182,7 @@ class ModelWriter:
 
 
 def _draw(environment: Environment, plan: Plan, seed: int) -> TaskDefinition:
-    """Return a generated task that fits the plan, in a state that no gate and no report draws.
-    Raise NoTask."""
+    """Return a generated task that fits the plan, with no gate's or report's seed. Raise NoTask."""
     kinds = list(environment.capabilities) if plan.kind is None else [plan.kind]
     chance = Random(f"explore {plan.kind} {seed}")
     for number in range(MOST_DRAWS if kinds else 0):
@@ -223,8 +221,7 @@ def _describe_call(call: SandboxCall) -> dict[str, Any]:
 
 
 def _find_closings(environment: Environment, drawn: TaskDefinition) -> tuple[str, ...]:
-    """Return the outputs of a drawn task that the policy has word for word: every agent must say
-    them."""
+    """Return a drawn task's outputs that the policy has literally: every agent must say them."""
     rules = _normalize(environment.policy(drawn))
     return tuple(output for output in drawn.criteria.outputs if _normalize(output) in rules)
 

@@ -37,8 +37,7 @@ def write_dialogues(dialogues: Iterable[DialogueRecord]) -> bytes:
 
 
 def read_dialogues(folder: Path, spec: JobSpec) -> list[DialogueRecord]:
-    """Return the dialogues of a spec, maybe none. Raise BadJournal if the file is missing or
-    differs."""
+    """Return the dialogues of a spec, if any. Raise BadJournal for a missing or changed file."""
     if spec.dialogues is None:
         return []
     path = folder / DIALOGUES

@@ -62,8 +62,7 @@ class DialoguePlayer:
     def play(
         self, environment: Environment, tasks: Iterable[tuple[TaskDefinition, int]]
     ) -> Iterator[Dialogue]:
-        """Yield each task's dialogue as it finishes. Raise EnvironmentFailure, PrefixMismatch,
-        NoTemplate."""
+        """Yield finished dialogues. Raise EnvironmentFailure, PrefixMismatch, NoTemplate."""
         waiting = iter(tasks)
         writing: dict[int, _Open] = {}
         finished: list[_Open] = []

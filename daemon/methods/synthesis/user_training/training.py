@@ -65,16 +65,14 @@ class UserTraining:
         self.taken = 0
         self.tokens = 0
         self.best: UserFigures | None = None
-        """Figures of the adapter with the lowest held-out loss; None before the first
-        assessment."""
+        """Figures of the adapter with the lowest held-out loss, or None."""
         self._shown, self._held_out = shown, held_out
         self._settings = read_settings(spec)
         self._best_weights = BestWeights(model)
 
     def steps(self, check_stop: Callable[[], None]) -> Iterator[UserFigures]:
-        """Train; yield the figures of each assessment. `check_stop` is called before each step; its
-        error ends the training. Raise UnstableUpdate, IncompatibleModel, and ValueError for
-        examples without written tokens."""
+        """Train; yield the figures of each assessment. Errors of `check_stop`, called before each
+        step, end the training. Raise UnstableUpdate, IncompatibleModel, ValueError."""
         since_best, first = 0, math.nan
         check_stop()
         for step in sft.train(self.model, self._shown, self._settings):

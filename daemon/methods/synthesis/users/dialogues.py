@@ -83,8 +83,7 @@ def offer_dialogues(
     passed: Iterable[PassedRollout],
     most: int,
 ) -> DialogueOffer:
-    """Return the first `most` passed rollouts that a job can be shown. Raise EnvironmentFailure,
-    BlobUnavailable."""
+    """Return the first `most` usable rollouts. Raise EnvironmentFailure, BlobUnavailable."""
     shown: list[DialogueRecord] = []
     left_out: Counter[str] = Counter()
     for rollout in passed:
@@ -147,7 +146,7 @@ def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | N
 
 
 def _is_for_tests(task: TaskDefinition) -> bool:
-    """Return whether a task is a benchmark's, or a lesson whose source is for tests, reports or
+    """Return whether a task is a benchmark's, or a lesson from a task for tests, reports or
     gates."""
     if task.split != GENERATED or task.source == task.id:
         return task.split != GENERATED

@@ -114,8 +114,7 @@ class UserGate:
             yield self._trials.stop(self._job, self._name, reason)
 
     def find_wait(self) -> GateWait | None:
-        """Return the reason why the next attempt waits; None if it runs, is over, or nothing keeps
-        it. Raise RunnerUnavailable."""
+        """Return what the next attempt waits for, or None. Raise RunnerUnavailable."""
         state = self._runner.state(self._job)
         if isinstance(state, Active):
             return None

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 
 def _check_user(spec: JobSpec) -> None:
-    """Raise NotSupported if a job that teaches the user asks for anything else. Oracle and exact
-    user play its pools' `references` for training, and `tasks` to hold out, as `warm_start`
-    says."""
+    """Raise NotSupported if a user's job asks for more than its oracle and exact user playing
+    `references` for training and `tasks` to hold out, as `warm_start` says."""
     warm = spec.warm_start
     unread = {
         "grpo, which is true unless the spec says otherwise": spec.grpo,

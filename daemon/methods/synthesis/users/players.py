@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 def find_user(
     connection: "Connection", settings: "Settings", alias: str, base: str
 ) -> ModelUser | None:
-    """Return the model that plays the users of an agent on a base; None: the environment's own
-    user. An adapter plays once it has passed its gate with the manners of the agent's tasks and
-    replicas answer with it; it has as many candidate lines as at the gate."""
+    """Return the model that plays an agent's users; None: the environment's own user. An adapter
+    plays once it has passed its gate with the agent's manners and replicas answer with it."""
     improve = settings.improve
     if improve.users == "script" or find_obstacle(settings, alias) is not None:
         return None
@@ -45,8 +44,8 @@ def find_user(
 
 
 def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
-    """Return an adapter as a user that chooses the best of so many lines: the most likely one,
-    others drawn."""
+    """Return an adapter as a user that chooses the best of several lines, the likeliest among
+    them."""
     return AdapterUser(
         adapter=row.adapter,
         folder=row.path,
@@ -56,8 +55,7 @@ def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
 
 
 def find_user_adapter(connection: "Connection", alias: str, base: str) -> "AdapterRow | None":
-    """Return the adapter for an agent's users on a base that passed its gate and was not
-    replaced."""
+    """Return the adapter for an agent's users on a base that passed its gate and is in use."""
     rows = serving.list_user_adapters(connection, alias)
     return next((row for row in rows if row.base == base and row.state is State.GATED), None)
 
@@ -134,16 +132,14 @@ class EnvironmentFacts:
 
     name: str
     has_exact_user: bool
-    """Whether generated tasks fix their user's answers, by a script or the environment's own
-    user."""
+    """Whether a script or the environment's own user fixes the answers in generated tasks."""
 
 
 @lru_cache(maxsize=16)
 def read_environment(
     place: str, benchmarks: Path | None, paths: tuple[Path, ...]
 ) -> EnvironmentFacts:
-    """Return the facts of the environment at a place. Raise UnknownEnvironment,
-    EnvironmentBroken."""
+    """Return an environment's facts. Raise UnknownEnvironment, EnvironmentBroken."""
     environment = open_place(place, benchmarks=benchmarks, paths=paths)
     if not environment.capabilities:
         return EnvironmentFacts(environment.name, has_exact_user=False)

@@ -156,8 +156,7 @@ def compute_user_dialogues(parameters: int, *, manners: bool = False) -> int:
 def _draw_tasks(
     environment: "Environment", traffic: dict[str, float], chance: int, count: int
 ) -> tuple[str, ...]:
-    """Return ids of generated tasks, of kinds in the traffic's shares or all equally, with seeds of
-    written tasks."""
+    """Return ids of generated tasks with seeds of written ones, kinds in the traffic's shares."""
     shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
     first = FIRST_SEED + chance % (LAST_SEED - FIRST_SEED - count)
     return tuple(task.id for task in islice(environment.mixture(shares, chance, first), count))
@@ -180,9 +179,8 @@ def _build_sft(training: "Training", agent: "Agent", *, manners: bool) -> SftSet
 
 
 def _build_lora(training: "Training", agent: "Agent") -> LoraSettings:
-    """Return the weights to train. A small base never wrote a customer's words, so its head is
-    trained too, at rank `_SMALL_RANK` or more. A base whose weights cannot be counted is quantised,
-    and so not small."""
+    """Return the weights to train: in a small base, which never wrote a customer's words, also the
+    head, at a higher rank. A base whose weights cannot be counted is quantised, and not small."""
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     own = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
     try:
@@ -208,8 +206,7 @@ def _count_parameters(agent: "Agent") -> int:
 
 
 def _find_parent(state: UserState) -> Parent | None:
-    """Return the adapter that the job trains on from: it passed its gate with the generator's
-    words."""
+    """Return the adapter to train on from: it passed its gate with the generator's words."""
     row = state.plays
     if row is None:
         return None
@@ -218,8 +215,7 @@ def _find_parent(state: UserState) -> Parent | None:
 
 
 def build_request(app: "App", pair: "Pair") -> FreeRequest | None:
-    """Return the due request of a job for an agent's users, or None. Raise NoUserJob,
-    UnknownEnvironment, EnvironmentBroken."""
+    """Return the due request, or None. Raise NoUserJob, UnknownEnvironment, EnvironmentBroken."""
     settings = app.settings
     with app.reading() as connection:
         state = read_user_state(connection, settings, pair)
@@ -240,8 +236,7 @@ def build_request(app: "App", pair: "Pair") -> FreeRequest | None:
 
 
 def find_due_request(app: "App", pair: "Pair", now: "datetime") -> FreeRequest | None:
-    """Return the due request; None without one or without budget today. Raise Skip if no job can be
-    specified."""
+    """Return the request if one is due within the day's budget. Raise Skip if it is impossible."""
     settings = app.settings
     with app.reading() as connection:
         if read_user_state(connection, settings, pair).step is not UserStep.REQUEST:

@@ -15,8 +15,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 LEAST_DIALOGUES: Final = 32
-"""Fewest accepted dialogues of a job: from fewer, a user learns words and not how to follow a
-situation."""
+"""Fewest accepted dialogues of a job: fewer teach words and not how to follow a situation."""
 _GROWTH: Final = 2
 """Factor of dialogues after which another attempt follows a failed one."""
 
