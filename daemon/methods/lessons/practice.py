@@ -1,7 +1,6 @@
 """Describe, for display, the effect of lessons on each agent and in a cycle, with reasons.
 
-The Controller's rule (controller/refusals.py) of the last round shows the next directive's choice
-for the same failures.
+The Controller's rule (controller/refusals.py) of the last round shows the next directive's choice.
 """
 
 from dataclasses import asdict, dataclass

@@ -151,8 +151,7 @@ class Answer:
 
 
 class Answers:
-    """A context manager of a run's answers in a growing file, for one process
-    (evaluation/run.py)."""
+    """A context manager of a run's answers in a growing file, for one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

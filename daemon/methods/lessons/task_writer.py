@@ -6,7 +6,7 @@
 Sources are the pattern's own recorded failures, then fresh tasks like the failed ones. Each lesson
 begins after a call that a tool refused, the basis of the pattern; so none is made of repetitions,
 which tools allow. Guarantee: equal arguments give equal lessons, and a lesson of an earlier cycle
-is not written again. Not covered: which recordings may be used (writer.py), and the checks
+is not written again. Not covered: the choice of recordings (writer.py), the checks
 (verification.py).
 """
 

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 def choose_skills(
     lines: Sequence[SkillLine], priorities: Mapping[str, float], most: int
 ) -> BranchChoice:
-    """Return the choice of at most `most` selected skills. `priorities`: failure pattern ->
-    priority."""
+    """Return the choice of at most `most` skills. `priorities`: failure pattern -> priority."""
     taught: list[Branch] = []
     left: dict[str, str] = {}
     owners: dict[str, str] = {}

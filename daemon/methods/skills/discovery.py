@@ -49,8 +49,7 @@ Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
 
 
 def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
-    """Return the first round of a comparison after round `number`; None before `cadence` more
-    rounds."""
+    """Return the first round of a comparison after round `number`; None before `cadence` rounds."""
     rounds = list_judged_rounds(connection, pair, number, cadence)
     if len(rounds) < cadence:
         return None

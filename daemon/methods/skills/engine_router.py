@@ -150,8 +150,7 @@ def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def count_common(prompts: Sequence[Sequence[int]]) -> int:
-    """Return the length of the common beginning, without any prompt's last token. Raise
-    ValueError."""
+    """Count the tokens that all prompts begin with, none's last included. Raise ValueError."""
     shortest = min(map(len, prompts), default=0)
     if not shortest:
         raise ValueError("a model needs a token to go on from, and there is no prompt, or no token")

@@ -143,7 +143,7 @@ def label_by_rule(rollouts: Sequence[ContrastRollout]) -> LabelledRollouts:
 
 
 def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[RuleCandidate, ...]:
-    """Return at most `MOST_SKILLS` candidates, most lacking first; equal failures count once."""
+    """Return at most `MOST_SKILLS` candidates, most lacking first; of equals, the tool's."""
     by_tool: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     by_category: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     for item in rollouts:

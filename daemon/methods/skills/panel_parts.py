@@ -104,8 +104,7 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
 def _read_old_parts(
     connection: "Connection", state: CycleState
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return skill -> adapter of the incumbent's members that stay, and skill -> reason to
-    leave."""
+    """Return skill -> adapter of the incumbent's members that stay, and skill -> reason to go."""
     name = state.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
     if incumbent is None or incumbent.composition is None or incumbent.base != state.cycle.base:

@@ -233,8 +233,7 @@ def read_drawable_tasks(
     connection: "Connection", environment: "Environment", alias: str, tasks: Sequence[str],
     *, sealed: bool,
 ) -> frozenset[str]:  # fmt: skip
-    """Return the tasks that an agent's jobs may draw now; `sealed`: whether they can open
-    persons'."""
+    """Return the tasks that jobs may draw now; `sealed`: whether they can open persons' tasks."""
     left_out = set(learning.read_inactive_tasks(connection, alias))
     if not sealed:
         left_out |= learning.read_sealed_tasks(connection, alias).keys()

@@ -1,9 +1,8 @@
 """Choose the failure patterns whose tasks plans write, with reasons (pure).
 
-With `auto`, plans replace templates if the checks rejected at least `BAD` of a pattern's tries.
-They stay as long as fewer of their own tries are rejected; then templates take over again. Source:
-AReaL-SEA (arXiv 2601.22607, section 3.1), whose engine revises what it rejects; the threshold is
-ours.
+With `auto`, plans replace templates if the checks rejected at least `BAD` of a pattern's tries, and
+until they reject as many of the plans'. Source: AReaL-SEA (arXiv 2601.22607, section 3.1), whose
+engine revises what it rejects; the threshold is ours.
 """
 
 from collections import Counter

@@ -79,8 +79,7 @@ def find_turn(place: int, manners: Sequence[str]) -> str | None:
 
 
 def find_identity(task: TaskDefinition, script: Script) -> str | None:
-    """Return the user's identity in the first person, from known information or opening, or
-    None."""
+    """Return the user's identity in the first person, from known information or opening."""
     known = task.scenario.known_info
     if known and not _ADDRESSED.search(known):
         return known

@@ -4,8 +4,7 @@ The model sees the policy, the user's texts, the expected calls and the conversa
 shortened, but not the rules' verdict, so that it can differ. A bad answer is asked for again at
 most twice, within a budget of tokens. Only this machine is asked unless the settings name another
 host. Its answer decides nothing (review.py counts differences), so a wrong answer, or an
-instruction inside a conversation, has no effect. Guarantee: texts of a person's session are not
-sent.
+instruction in a conversation, has no effect. Guarantee: texts of a person's session are not sent.
 """
 
 import asyncio

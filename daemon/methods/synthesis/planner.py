@@ -201,8 +201,7 @@ class _Choice:
         return self._plans
 
     def _list_fit(self, *, explains: bool) -> Iterator[tuple[CellFacts, str, Plan]]:
-        """Yield fitting candidates, best first. `explains`: with a needed tool and its
-        description."""
+        """Yield fitting candidates, best first. `explains`: needed tools alone, described."""
         # Python's sort keeps the shuffled order of equals.
         for facts, manner in sorted(self._left, key=lambda pair: self._rank(*pair)):
             if (facts, manner) in self._unfit:

@@ -5,8 +5,7 @@
 Protocol: temperature 1; 100 lessons of each operator, of the taught kinds in equal parts, from
 seeds that neither trained the policy nor chose anything about it; 8 whole episodes each. An episode
 is right as in `kintsugi eval --inject`: the first message makes the lesson's calls or, if it has to
-speak, makes none and the task succeeds (envs/lessons/observation.py). Intervals are 95 % over
-lessons.
+speak, none and the task succeeds (envs/lessons/observation.py). Intervals: 95 % over lessons.
 """
 
 import argparse

@@ -70,8 +70,7 @@ def extend_vocabulary(shop: Shop, lessons: Iterable[TaskDefinition]) -> PreTrain
 def demonstrate_lessons(
     shop: Shop, chat: Chat, lessons: Iterable[TaskDefinition], seed: int
 ) -> Iterator[TokenSequence]:
-    """Yield lessons' sequences in endless random order. Raise ValueError if the oracle passes
-    none."""
+    """Yield lessons' sequences in endless random order. Raise ValueError if there are none."""
     played = [reference(shop, chat, lesson, lesson.id) for lesson in lessons]
     shown = examples(played)
     if not shown:

@@ -35,9 +35,8 @@ class Example:
 
 
 def collect_examples(spec: JobSpec, environments: JobEnvironments, chat: Chat) -> list[Example]:
-    """Return an example per task, unless its episode ends before the agent is asked. Raise
-    NoTemplate, EnvironmentFailure, UnknownTask, and NothingPlayable for less than two per
-    option."""
+    """Return an example per task whose episode asks the agent. Raise NoTemplate,
+    EnvironmentFailure, UnknownTask, and NothingPlayable for an option with less than two."""
     router = _get_router(spec)
     examples: list[Example] = []
     for pool in spec.pools:

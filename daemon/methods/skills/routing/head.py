@@ -92,8 +92,7 @@ class FittedHead:
 def compute_inputs(
     model: nn.Module, router: PanelRouter, examples: Sequence[Example], micro_tokens: int
 ) -> HeadInputs:
-    """Return the data to fit; a forward of the base `model` has at most `micro_tokens` padded
-    tokens."""
+    """Return the data to fit; a forward of the base has at most `micro_tokens` padded tokens."""
     body, head = parts(model)
     device = next(head.parameters()).device
     prompts = [example.prompts[0] for example in examples]

@@ -1,8 +1,7 @@
 """Compute the logits of a router's labels for training.
 
 The common beginning of a batch's prompts is read once; its keys and values precede every row, and
-gradients flow through them. It works with any causal model of transformers that has a key-value
-cache.
+gradients flow through them. It works with any causal transformers model with a key-value cache.
 """
 
 from collections.abc import Iterator, Sequence

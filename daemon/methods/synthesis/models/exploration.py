@@ -69,8 +69,8 @@ async def explore(
     material: Mapping[str, Any],
     seed: int,
 ) -> Exploration:
-    """Have the model explore the first state of `drawn`. Raise NoTask, and the endpoint's
-    errors."""
+    """Have the model explore the first state of `drawn`. Raise NoTask and errors of the
+    endpoint."""
     sandbox = _Sandbox(environment, drawn, client.label)
     messages = [
         Message(role="system", content=_INSTRUCTIONS + environment.policy(drawn)),

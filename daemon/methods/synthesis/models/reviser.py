@@ -3,8 +3,7 @@
 The model sees the plan, its acceptance, and failures with reasons under short names, which its
 answer must cite. It can revise the plan's words, manner and rules, and not its calls. An answer
 that cites nothing, changes nothing, or repeats a rejected revision is asked for again at most
-twice; then rules revise, and `trouble` has the reason. Tries decide whether a revision stays
-(reflection.py).
+twice; then rules revise, and `trouble` has the reason. Tries decide what stays (reflection.py).
 """
 
 from collections import Counter

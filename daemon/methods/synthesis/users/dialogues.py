@@ -146,8 +146,7 @@ def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | N
 
 
 def _is_for_tests(task: TaskDefinition) -> bool:
-    """Return whether a task is a benchmark's, or a lesson from a task for tests, reports or
-    gates."""
+    """Return whether a task is a benchmark's, or a lesson for tests, reports or gates."""
     if task.split != GENERATED or task.source == task.id:
         return task.split != GENERATED
     return find_split(task.source) == "test" or is_evaluation_seed(seed_of(task.source))

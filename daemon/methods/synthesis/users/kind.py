@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def _check_user(spec: JobSpec) -> None:
-    """Raise NotSupported if a user's job asks for more than its oracle and exact user playing
-    `references` for training and `tasks` to hold out, as `warm_start` says."""
+    """Raise NotSupported for other wishes of a user's job. Oracle and exact user play `references`
+    for training and `tasks` to hold out; `warm_start` has the training settings."""
     warm = spec.warm_start
     unread = {
         "grpo, which is true unless the spec says otherwise": spec.grpo,

@@ -44,8 +44,7 @@ def find_user(
 
 
 def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
-    """Return an adapter as a user that chooses the best of several lines, the likeliest among
-    them."""
+    """Return an adapter as a user that chooses the best of so many lines."""
     return AdapterUser(
         adapter=row.adapter,
         folder=row.path,
@@ -55,7 +54,8 @@ def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
 
 
 def find_user_adapter(connection: "Connection", alias: str, base: str) -> "AdapterRow | None":
-    """Return the adapter for an agent's users on a base that passed its gate and is in use."""
+    """Return the adapter for an agent's users on a base that passed its gate and was not
+    replaced."""
     rows = serving.list_user_adapters(connection, alias)
     return next((row for row in rows if row.base == base and row.state is State.GATED), None)
 

@@ -283,8 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: UserPlan, out: Path) -> None:
-    """Play the chunks that are not on disk. Raise BadPlan, WrongSetting, BadAdapter, OSError and
-    the environment's errors."""
+    """Play the chunks that are not on disk. Raise BadPlan, WrongSetting, BadAdapter, OSError."""
 
     def prepare() -> "Callable[[_Chunk], Iterable[DialogueResult]]":
         environment = open_plan_environment(plan.environment, plan.benchmarks, out)
@@ -409,12 +408,9 @@ class _Players:
 
 
 def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
-    """Return the result of a dialogue with the oracle.
-
-    A dialogue without an end is the user's fault, since the oracle ends every one. So is a failure
-    if the oracle passes the task with the exact user: no rule covers evasions, echoes and omitted
-    steps.
-    """
+    """Return the result of a dialogue with the oracle. An endless dialogue is the user's fault,
+    since the oracle ends every one. So is a failure if the oracle passes with the exact user: no
+    rule covers evasions, echoes and omitted steps."""
     from envs.evaluation import environment_code
     from envs.grading import grade
 

@@ -1,7 +1,6 @@
 """Read the state of an adapter that plays an agent's users.
 
-The leader, the role `work` and the status document ask here within one `database.read_transaction`,
-so they agree.
+Leader, role `work` and status document ask within one `database.read_transaction`, so they agree.
 """
 
 from dataclasses import dataclass

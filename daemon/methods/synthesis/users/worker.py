@@ -154,7 +154,7 @@ class UserWorker:
         return self._move(row, "rejected" if row.state is State.PRODUCED else "draining", reason)
 
     def list_gate_waits(self) -> list[GateWait]:
-        """Return the gates that wait for a setting. Raise RunnerUnavailable, DatabaseError."""
+        """Return gates that wait for a setting. Raise RunnerUnavailable, DatabaseUnavailable."""
         waits = []
         with self._app.reading() as connection:
             settings, pairs = self._app.settings, agents.present(connection)
