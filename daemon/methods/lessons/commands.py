@@ -270,8 +270,6 @@ def _write_file(out: Path, lessons: "Sequence[TaskDefinition]") -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """The result of `lessons make`: which lessons were added, and what was left out."""
-
     report: "LessonReport"
     left_out: "Counter[str]"
     ids: "list[str]"

@@ -204,6 +204,5 @@ def _describe(group: Mapping[str, InjectedTask]) -> dict[str, Any]:
 
 
 def _mean_repeated(tasks: Iterable[InjectedTask]) -> float | None:
-    """Return the mean over attempts; None without one."""
     counts = [seen.repeated for task in tasks for seen in task.seen]
     return sum(counts) / len(counts) if counts else None

@@ -1,8 +1,5 @@
 """Write lessons for the failure patterns of a cycle: the Proposer's tasks of the mode `repair`.
 
-    writer = open_writer(app, environment, alias, cycle, directive)
-    writer.draft(environment, pattern, sources, most, seed)
-
 Sources are the pattern's own recorded failures, then fresh tasks like the failed ones. Each lesson
 begins after a call that a tool refused, the basis of the pattern; so none is made of repetitions,
 which tools allow. Guarantee: equal arguments give equal lessons, and a lesson of an earlier cycle

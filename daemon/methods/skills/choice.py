@@ -226,7 +226,7 @@ def find_member_parent(
         name = incumbent.composition.find_adapter(skill)
         member = None if name is None else serving.adapter_row(connection, name)
         if member is not None and skill in panel_reads.read_member_exits(connection, incumbent):
-            # What a gate or a person had against it is learnt by no one's weights.
+            # Its weights have what a gate or a person objected to.
             return None, None
         if member is not None:
             return member, None
@@ -236,7 +236,7 @@ def find_member_parent(
     if row.incumbent != (None if incumbent is None else incumbent.adapter):
         return None, None
     if has_panel_history(connection, row.adapter):
-        # Live traffic has spoken of it: what took its panel back is learnt by no one's weights.
+        # Live traffic took its panel back, so nothing trains on from its weights.
         return None, None
     has_passed = row.gate.decision == "PROMOTE"
     if not (has_passed or (row.state in KEPT and is_worth_training(row.gate))):

@@ -38,8 +38,8 @@ def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> 
     form: Literal["labels", "head"] = (
         "head" if settings.improve.skills_router == "head" else "labels"
     )
-    # What a skill means it learns from its tasks: a small model gets lost in longer words, and
-    # every session waits for the prompt.
+    # Tasks teach the meaning of a skill: a small model gets lost in longer words, and every
+    # session waits for the prompt.
     names = {skill: skill.replace("_", " ") for skill in lesson.skills}
     try:
         with open_fleet(settings, urls) as fleet:
@@ -63,7 +63,7 @@ def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> 
             form=form,
         )
     except NotTrainable as error:
-        # Of the settings; the members that passed wait for better ones.
+        # The settings are at fault; the members that passed wait for better ones.
         raise RetryLater(
             f"the router of {lesson.agent.alias} waits: {error}, or set improve.skills_router = "
             '"labels" to have the base choose'

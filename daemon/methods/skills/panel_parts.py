@@ -86,7 +86,7 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
     router = None if taught is None else taught.adapter
     prompt = None if taught is None else taught.job.spec.router
     if prompt is not None:
-        # It learnt to choose among these: one that left since is answered for by the base.
+        # It learnt to choose among these: the base answers for one that left since.
         skills = [option.skill for option in prompt.options if option.skill is not None]
         members = {skill: members.get(skill) for skill in skills}
     return PanelParts(

@@ -246,7 +246,7 @@ def _is_known(environment: "Environment", task: str) -> bool:
     try:
         environment.task(task)
     except UnknownTask:
-        # Of another environment, which the agent had then, or of a benchmark that is not there.
+        # It is of an earlier environment of the agent, or of a missing benchmark.
         return False
     return True
 

@@ -212,7 +212,6 @@ def _find_skill(
 def _read_teaching(
     app: "App", connection: "Connection", lines: "list[SkillLine]"
 ) -> "dict[tuple[str, str, str], Teaching]":
-    """Return (agent, base, skill) -> its teaching."""
     from consumers.diagnosis.round_counts import Pair
     from daemon.methods.skills.choice import read_skill_status
 

@@ -148,8 +148,6 @@ def reject_set(request: SynthesisRequest, reason: str) -> TaskRejected:
 
 @dataclass(slots=True)
 class _PlanState:
-    """A plan at its present revision, with the results of its tries."""
-
     plan: Plan
     revision: int = 0
     arm: Arm = field(default_factory=Arm)
@@ -164,8 +162,6 @@ def _resume(entry: PlanHistory) -> _PlanState:
 
 @dataclass(slots=True)
 class _PlanTrial:
-    """A change of a plan that a part of the places tries."""
-
     draft: RevisionDraft
     number: int
     """Position among the changed plans."""

@@ -218,7 +218,6 @@ class _Choice:
                 self._unfit.add((facts, manner))
 
     def _rank(self, facts: CellFacts, manner: str) -> tuple[float, ...]:
-        """Return the sort key of candidates."""
         uses, cell = self._uses, facts.cell
         return (
             -len(self._needed & set(facts.tools)),

@@ -109,7 +109,6 @@ def _name_writer(settings: "Settings") -> str:
 
 
 def _read_last_tries(connection: "Connection", pair: "Pair") -> dict[str, PatternTries]:
-    """Return pattern -> its tries in the last cycle that wrote tasks."""
     cycle = learning.wrote_last(connection, pair.alias, pair.base, but="")
     if cycle is None:
         return {}

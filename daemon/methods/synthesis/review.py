@@ -153,7 +153,7 @@ class _Reviewer:
             try:
                 self._examine(self._origins[task], self._records[task])
             except UnknownTask:
-                # A task of another environment, which the agent had then.
+                # The task is of an earlier environment of the agent.
                 continue
             except (EnvironmentFailure, NoVerdict) as error:
                 log.warning("task %s was not examined: %s", task, error)

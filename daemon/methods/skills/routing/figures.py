@@ -89,7 +89,6 @@ def summarize(
 def _compute_mean_loss(
     router: PanelRouter, held_out: Sequence[Example], scores: Sequence[Sequence[Sequence[float]]]
 ) -> float:
-    """Return the mean cross-entropy, every option with the same weight."""
     losses: dict[str | None, list[float]] = {}
     options = [option.skill for option in router.options]
     for example, rows in zip(held_out, scores, strict=True):

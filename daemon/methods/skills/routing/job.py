@@ -1,7 +1,5 @@
 """Run a job that teaches a router: a spec in, an adapter directory out.
 
-    outcome = run(spec, out, report)
-
 The directory is that of any job (daemon/solver/job.py), without a journal: nothing is played.
 `router.json` has the adapter's figures. Guarantees: on a CPU with a fixed number of threads a job
 always has the same adapter; a killed job begins anew, and a finished one repeats its outcome. One

@@ -1,10 +1,5 @@
 """Train an adapter to choose: cross-entropy between a router's labels, with early stopping.
 
-    trainer = RouterTraining(model, spec, training, held_out, calibration)
-    for figures in trainer.steps(stopping):      one item per assessment of the held-out examples
-        ...
-    trainer.restore_best()
-
 A step shows equally many examples of every option, each in both orders of the labels. The loss
 compares the labels with one another only, as the router's rule does. Each step also shows the
 conversation without content and wants all labels equally likely, so that a panel's calibration is

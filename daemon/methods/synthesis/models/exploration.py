@@ -1,7 +1,5 @@
 """Have the model explore an environment's tools on a copy of a generated state.
 
-    exploration = await explore(client, endpoint, environment, drawn, material, seed)
-
 The model sees the environment's policy, the plan and one customer of the state, and calls the tools
 of both parties until it answers without a call. It gets a tool's answer as a JSON text in a message
 of the role `tool`, so that nothing in a state looks like a message of ours. The tools answer wrong

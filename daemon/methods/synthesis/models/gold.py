@@ -1,7 +1,5 @@
 """Choose a perfect agent's calls from those that a model made (pure).
 
-    gold = choose_gold(environment, calls, tools, text, outputs)
-
 It keeps the calls that change something or hand the user over, the first that identifies the user,
 look-ups of named and of changed things, and the earliest look-ups that tell the arguments of kept
 calls and the words that the agent must say. If no kept call has a tool of the plan, its last call
@@ -110,5 +108,4 @@ class _Choice:
 
 
 def _list_words(action: Action) -> set[str]:
-    """Return the words of the texts among the arguments."""
     return words(" ".join(leaf for leaf in leaves(action.arguments) if isinstance(leaf, str)))

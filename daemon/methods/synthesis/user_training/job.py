@@ -167,7 +167,6 @@ def _add(
 def _add_recorded(
     examples: _Examples, environments: JobEnvironments, chat: Chat, dialogue: DialogueRecord
 ) -> None:
-    """Add a recorded dialogue, or note why it is no example."""
     name, policy = dialogue.rollout, dialogue.policy
     try:
         environment, task = environments.find(dialogue.task), environments.task(dialogue.task)

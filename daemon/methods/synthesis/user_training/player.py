@@ -1,9 +1,5 @@
 """Play dialogues between the environment's oracle and an adapter as user, in this process.
 
-    player = DialoguePlayer(Engine(policy), Chat(directory), policy, user)
-    for dialogue in player.play(environment, [(task, seed), ...]):
-        ...
-
 As many dialogues are open as the engine has slots. The user's lines are drawn and chosen as in any
 rollout (sampling/adapter_users.py). Guarantee: a dialogue is a function of weights, task and seed,
 up to rounding.
@@ -41,8 +37,6 @@ class Dialogue:
 
 @dataclass(slots=True)
 class _Open:
-    """A dialogue in progress."""
-
     episode: Episode
     oracle: Agent
     writer: LineWriter

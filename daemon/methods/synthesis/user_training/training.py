@@ -1,10 +1,5 @@
 """Train an adapter to play users: supervised training with early stopping.
 
-    training = UserTraining(model, spec, shown, held_out)
-    for figures in training.steps(check_stop):      one item per assessment of the held-out examples
-        ...
-    training.restore_best()
-
 It reads these fields of the spec: `warm_start.sft` (optimizer, epochs, batch and micro-batch,
 warmup, schedule), `lora`, `seed`. Examples are token sequences (sft.py). Training stops if several
 assessments in a row have no lower held-out loss.

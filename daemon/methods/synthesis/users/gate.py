@@ -89,7 +89,7 @@ class UserGate:
             "dtype": trial.dtype,
             "threads": trial.threads,
         }
-        # Who only looks whether it waits draws no tasks.
+        # A mere look for a wait draws no tasks.
         whole = UserPlan(**self._fields, tasks=("none",)).digest
         self._job: Final = sha256(exact_json([whole, self._traffic, dialogues]))[:32]
 

@@ -303,7 +303,6 @@ class _Chunk:
 
 
 def _list_chunks(plan: UserPlan) -> list[_Chunk]:
-    """Return the chunks: the dialogues with the oracle, then those with the policy."""
     slices = ((plan.tasks, True), (plan.tasks[: plan.agent_dialogues], False))
     return [
         _Chunk(tasks[start : start + CHUNK], with_oracle)

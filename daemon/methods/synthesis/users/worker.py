@@ -99,7 +99,7 @@ class UserWorker:
         except (LogError, DatabaseError):
             raise
         except KintsugiError as error:
-            # Of this adapter, and perhaps over in a minute.
+            # Only this adapter fails, and perhaps not for long.
             notes.append(str(error))
 
     def _stop_gate(self, state: UserState) -> Iterator[str]:
