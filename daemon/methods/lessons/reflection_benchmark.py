@@ -67,7 +67,7 @@ class Damage:
 
 
 def read_items(path: Path) -> tuple[list[Item], list[Damage]]:
-    """Return the items and damaged lines of a JSON Lines file. Raise OSError, WrongUsage."""
+    """Return the items and damaged lines of JSON Lines. Raise WrongUsage without items, OSError."""
     items: list[Item] = []
     damaged: list[Damage] = []
     with path.open("rb") as file:
@@ -209,7 +209,8 @@ async def ask_all(
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
     """Ask for answers concurrently and store them; return the reasons of those that machines
-    spoiled. Raise EndpointRefusal; raise EndpointUnavailable after FAILURES_IN_A_ROW."""
+    spoiled. Raise EndpointRefusal, EndpointUnavailable (it is away, or spoils
+    FAILURES_IN_A_ROW)."""
     spoilt: list[str] = []
     in_a_row = 0
     coming = iter(missing)

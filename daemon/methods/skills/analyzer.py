@@ -307,7 +307,8 @@ class _Asking:
             ) from error
 
     async def ask_all(self) -> tuple[Sequence[_Skill], list[Labelling | KintsugiError]]:
-        """Return the skills, and each labelling or its refusal. Raise the errors of `ask`."""
+        """Return the skills, and each labelling or its refusal. Raise ModelFailure, AnswerFailure,
+        EndpointRefusal."""
         async with open_endpoint(self.settings, "analyzer") as endpoint:
             skills = await self._discover(endpoint)
             places = asyncio.Semaphore(AT_ONCE)
@@ -396,6 +397,7 @@ def _as_sample(item: ContrastRollout) -> SampleCandidate:
 
 
 def _read_skills(text: str, names: Mapping[str, _Shown]) -> Sequence[_Skill]:
+    """Return the skills that an answer names. Raise ValueError."""
     skills = check_answer(_Skills, _load(text)).skills
     for name, count in Counter(item.name for item in skills).items():
         if count > 1:

@@ -1,9 +1,5 @@
 """Compare an agent's failures and successes; the event names the skills that failures lack.
 
-    since = find_due_round(connection, pair, number, cadence)       None if none is due
-    data = contrast_skills(app, pair, since, number)                None without a judged rollout
-    SkillStudy(app, stopping).compare(cycle)                        both, for a cycle
-
 Each of the ten labellings (TRACE) draws the tasks anew, with replacement: so the selection of a
 skill shows how certain the figures are, and not only how far the labels agree. Guarantee: equal
 tables and equal labels give an equal event.

@@ -63,7 +63,8 @@ async def ask_thread(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> RouterAnswer:
-    """Return the choice for one conversation. Raise EndpointUnavailable, NoTemplate."""
+    """Return the choice for one conversation, as `ask` does, on the thread of an engine. Raise
+    EndpointUnavailable, NoTemplate."""
     prompts = render_router_prompts(chat, router, messages, tools)
     tokens = tuple(list_label_tokens(router))
     requests = [Request(prompt, 1, temperature=0.0, logprob_token_ids=tokens) for prompt in prompts]
@@ -150,7 +151,7 @@ def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def count_common(prompts: Sequence[Sequence[int]]) -> int:
-    """Count the tokens that all prompts begin with, none's last included. Raise ValueError."""
+    """Count the common first tokens, without any prompt's last. Raise ValueError without tokens."""
     shortest = min(map(len, prompts), default=0)
     if not shortest:
         raise ValueError("a model needs a token to go on from, and there is no prompt, or no token")

@@ -85,6 +85,7 @@ def compose(
 
 
 def _parse_pairs(texts: "Sequence[str]", what: str, example: str) -> dict[str, str]:
+    """Return NAME -> VALUE. Raise BadParameter."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")

@@ -85,7 +85,8 @@ def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:
 
 
 def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
-    """Append a cycle's panel; return a sentence. Raise VersionRefusal, KintsugiError."""
+    """Append a cycle's panel; return a sentence. Raise VersionRefusal, NoReplica, ReplicaError,
+    LogError."""
     composition = Composition(
         members={member.skill: member.adapter for member in parts.members},
         alias=parts.alias,

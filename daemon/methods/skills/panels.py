@@ -76,8 +76,9 @@ class Composition:
 
 
 def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -> AdapterRow:
-    """Append that a panel exists, unless it does; return its row. `by` is a person's act, or the id
-    of the cause. Raise CompositionRefusal, UnknownAdapter, NoReplica, ReplicaError, LogError."""
+    """Append that a panel exists, unless it does; return its row. `by`: a person's act, or the
+    cause's id. Raise CompositionRefusal, UnknownAdapter, NoReplica, ReplicaError, DecisionRefusal,
+    LogError."""
     app.settle()
     _check_count(len(composition.members))
     with app.reading() as connection:
@@ -304,6 +305,7 @@ def _read_stored_prompt(app: "App", router: AdapterRow) -> PanelRouter | None:
 def _describe_skills(
     connection: "Connection", row: AdapterRow, composition: Composition
 ) -> dict[str, str]:
+    """Return skill -> its description. Raise CompositionRefusal."""
     for what, named in (("described", composition.descriptions), ("shown", composition.examples)):
         if stray := sorted(named.keys() - composition.members.keys()):
             raise CompositionRefusal(

@@ -165,6 +165,7 @@ def _find_spans(app: "App", pairs: "list[Pair]", most: int) -> "list[tuple[Pair,
 
 
 def _contrast(app: "App", pair: "Pair", span: tuple[int, int]) -> "SkillsContrasted":
+    """Compare the rollouts of these rounds. Raise ModelFailure."""
     from daemon.methods.skills.analyzer import choose_labeller
     from daemon.methods.skills.discovery import contrast_skills
 

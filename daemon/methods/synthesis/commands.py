@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 group = noun("plans", "Plans by which tasks are written, and what became of them.")
 
 _SHORT = 12
+"""Characters of a set's id that a terminal shows: enough for `plans show`."""
 
 
 @command(group)
@@ -86,6 +87,7 @@ def show(
 
 
 def _check_agent(connection: "Connection", alias: str | None) -> None:
+    """Raise BadParameter for an agent without rollouts and plans."""
     from consumers.methods.synthesis.plans import list_plan_sets
     from consumers.reads import agents
 

@@ -164,6 +164,7 @@ def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritt
 
 
 def _read_set(app: "App", line: PlanSetLine) -> PlansWritten:
+    """Return a set as it was written. Raise LogError."""
     return next(data for _, data in find_set_events(app, line) if isinstance(data, PlansWritten))
 
 

@@ -266,8 +266,6 @@ class _Reviewer:
 
 
 class _Adviser:
-    """A model that is asked while it answers and the cycle's limits allow."""
-
     def __init__(self, app: "App", environment: "Environment", analyzer: "Model | None") -> None:
         self._environment = environment
         self._analyzer = analyzer if analyzer is not None and analyzer.url else None

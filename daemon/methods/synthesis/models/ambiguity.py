@@ -157,7 +157,6 @@ def _walk(value: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
 
 
 def _list_others(places: Mapping[_Path, Mapping[str, None]], value: str) -> list[str]:
-    """Return the other texts in the places of a value."""
     others = {
         text: None for texts in places.values() if value in texts for text in texts if text != value
     }

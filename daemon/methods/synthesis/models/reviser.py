@@ -179,6 +179,7 @@ class _Reading:
         return failure
 
     def _change_plan(self, answer: _Answer) -> Plan:
+        """Return the plan with the changes of an answer. Raise ValueError."""
         plan = self._history.plan
         checks = {failure.check for failure in self._failures.values()}
         rules = list(plan.rules)

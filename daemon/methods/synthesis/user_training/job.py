@@ -153,7 +153,6 @@ def _add(
     chat: Chat,
     task: TaskDefinition,
 ) -> None:
-    """Add the oracle's dialogue of a task, or note why it is no example."""
     try:
         messages = play_gold(environment, task)
         trajectory = build_example(environment, chat, task, messages, task.id)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 DIALOGUES: Final = 600
-"""Gold dialogues of a gate: the bound of early ends of a faultless user is half of its limit."""
+"""Gold dialogues of a gate: a faultless user's 95 % bound of early ends is half of its limit."""
 
 
 class UserGate:

@@ -54,6 +54,7 @@ def _load_run() -> RunJob:
 
 
 def _read_shown(app: "App", connection: "Connection", rollouts: Sequence[str]) -> ShownRollouts:
+    """Return the file of dialogues. Raise NotShown."""
     from daemon.methods.synthesis.users.dialogues import read_dialogues
 
     dialogues = read_dialogues(app, connection, rollouts)

@@ -97,7 +97,6 @@ def _describe(settings: "Settings", state: UserState, plays: str, persons: int) 
 
 
 def _describe_candidates(settings: "Settings", user: ModelUser | None) -> str:
-    """Say that an adapter's number of candidates differs from the setting."""
     setting = settings.improve.users_candidates
     if not isinstance(user, AdapterUser) or user.candidates == setting:
         return ""
@@ -108,7 +107,6 @@ def _describe_candidates(settings: "Settings", user: ModelUser | None) -> str:
 
 
 def _describe_rounds(settings: "Settings", plays: str) -> str:
-    """Say that jobs with a model as user have fewer rounds than the setting."""
     rounds = settings.training.rounds
     if plays == SCRIPT or rounds == 1:
         return ""

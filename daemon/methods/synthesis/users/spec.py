@@ -179,8 +179,9 @@ def _build_sft(training: "Training", agent: "Agent", *, manners: bool) -> SftSet
 
 
 def _build_lora(training: "Training", agent: "Agent") -> LoraSettings:
-    """Return the weights to train: in a small base, which never wrote a customer's words, also the
-    head, at a higher rank. A base whose weights cannot be counted is quantised, and not small."""
+    """Return the weights to train: in a small base, which never wrote a customer's words, the head
+    too, at rank `_SMALL_RANK` or more. If weights cannot be counted, a base is quantised, and not
+    small."""
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     own = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
     try:

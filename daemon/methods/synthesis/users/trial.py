@@ -283,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: UserPlan, out: Path) -> None:
-    """Play the chunks that are not on disk. Raise BadPlan, WrongSetting, BadAdapter, OSError."""
+    """Play missing chunks. Raise BadPlan, WrongSetting, BadAdapter, OSError, environment errors."""
 
     def prepare() -> "Callable[[_Chunk], Iterable[DialogueResult]]":
         environment = open_plan_environment(plan.environment, plan.benchmarks, out)
