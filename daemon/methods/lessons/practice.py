@@ -115,7 +115,7 @@ class LessonPool:
 
 @dataclass(frozen=True, slots=True)
 class CyclePractice:
-    """What lessons did in a cycle."""
+    """The effect of lessons in a cycle."""
 
     written: int
     rejected: int

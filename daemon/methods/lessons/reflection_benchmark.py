@@ -209,8 +209,7 @@ async def ask_all(
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
     """Ask for answers concurrently and store them; return the reasons of those that machines
-    spoiled. Raise EndpointRefusal, EndpointUnavailable (it is away, or spoils
-    FAILURES_IN_A_ROW)."""
+    spoiled. Raise EndpointRefusal; raise EndpointUnavailable after FAILURES_IN_A_ROW."""
     spoilt: list[str] = []
     in_a_row = 0
     coming = iter(missing)

@@ -3,8 +3,7 @@
 Sources are the pattern's own recorded failures, then fresh tasks like the failed ones. Each lesson
 begins after a call that a tool refused, the basis of the pattern; so none is made of repetitions,
 which tools allow. Guarantee: equal arguments give equal lessons, and a lesson of an earlier cycle
-is not written again. Not covered: the choice of recordings (writer.py), the checks
-(verification.py).
+is not written again. Not covered: the choice of recordings, and the checks.
 """
 
 from collections import Counter

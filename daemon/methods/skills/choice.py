@@ -87,7 +87,7 @@ UNTAUGHT: Final = "untaught"
 
 @dataclass(frozen=True, slots=True)
 class Teaching:
-    """What is or was taught of a skill."""
+    """The present or past training for a skill."""
 
     state: str
     """`serving` (the promoted panel has its adapter), `training`, `waiting` (the next cycle teaches

@@ -9,7 +9,7 @@ a rollout is read, so labels of the environment cannot make a skill.
 
 A skill that applies and is not lacking is present, failed or not (TRACE: in doubt, a failure has
 it). A success shows nothing of other categories, so their contrast is their share among the
-failures to which they apply.
+failures.
 """
 
 from collections import Counter, defaultdict

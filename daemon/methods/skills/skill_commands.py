@@ -1,4 +1,4 @@
-"""`kintsugi skills`: what an agent lacks that its successes have, found by contrast."""
+"""`kintsugi skills`: the skills that an agent's failures lack and its successes have."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 

@@ -1,4 +1,4 @@
-"""`kintsugi plans`: by which plans tasks are written, and what became of them."""
+"""`kintsugi plans`: the plans by which tasks are written, and their results."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 

@@ -10,14 +10,12 @@
 A place is a wanted task. The places go around the plans; each has at most `SynthesisRequest.tries`
 tries. With R rounds the places come in R + 1 equal parts. Failures change plans before a part
 begins (reflection.py). The part tries both versions, and `PlansRevised` at its end records the
-result; an undecided change is tried again. Rounds end if one gained too little and left nothing
-undecided.
+result; an undecided change is tried again. Rounds end if one gained too little and decided all.
 
 A set of an earlier cycle may be used again: with its counts, failures and remaining rounds, and
 without `PlansWritten`. If a killed leader of this cycle wrote a set, the cycle keeps it, whatever
 the settings or a model say now. Guarantee: everything is drawn from the cycle's id and the pattern,
-so a redo with the same parts writes the same events under the same ids. Not covered: appending (the
-cycle).
+so a redo with the same parts writes the same events under the same ids. Appending is the cycle's.
 """
 
 from collections import Counter

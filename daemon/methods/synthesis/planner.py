@@ -54,8 +54,8 @@ class RulePlanner:
 
 
 def plan_by_rule(environment: Environment, request: PlanRequest) -> PlanDrafts:
-    """Return plans by rule; `trouble` says why there are fewer. Raise NoPlans for a bad request,
-    and if nothing can be drawn."""
+    """Return plans by rule; `trouble` says why there are fewer. Raise NoPlans if none is
+    possible."""
     weights = _check_request(environment, request)
     survey = survey_kinds(environment)
     cells = [facts for facts in survey.cells if weights.get(facts.cell.kind, 0) > 0]

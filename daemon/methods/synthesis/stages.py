@@ -8,8 +8,7 @@
 
 Guarantee: a try is drawn from the cycle, the set, the plan with its revision, the place and the
 try's number, so a redo with pure parts gives the same events under the same ids. Another number of
-rounds gives other ids, since a revision has other content. Source: AReaL-SEA, arXiv 2601.22607,
-section 3.1.
+rounds gives other ids, since revisions differ. Source: AReaL-SEA, arXiv 2601.22607, section 3.1.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence

@@ -67,8 +67,7 @@ async def explore(
     material: Mapping[str, Any],
     seed: int,
 ) -> Exploration:
-    """Have the model explore the first state of `drawn`. Raise NoTask and errors of the
-    endpoint."""
+    """Have the model explore the first state of `drawn`. Raise NoTask and the endpoint's errors."""
     sandbox = _Sandbox(environment, drawn, client.label)
     messages = [
         Message(role="system", content=_INSTRUCTIONS + environment.policy(drawn)),

@@ -2,8 +2,7 @@
 
 A cycle that has to wait is tried again from its first plan, which would cost a model's tokens again
 and give other tasks. Guarantee: the same request to the same parts has the same outcome, including
-`NoTask` and `trouble`. Other errors, such as CannotSample, are not remembered. Not for several
-threads.
+`NoTask` and `trouble`. CannotSample is not remembered. Not for several threads.
 """
 
 from collections.abc import Hashable

@@ -98,7 +98,7 @@ def build_question(seed: int) -> Question[RequestFields]:
 
 
 def parse_fields(text: str) -> RequestFields:
-    """Return the fields. Raise ValueError with what is wrong."""
+    """Return the fields. Raise ValueError with the problem."""
     fields = parse_answer(RequestFields, text)
     for token in STOP_TOKENS:
         if token in fields.text:

@@ -147,7 +147,7 @@ class _Reading:
         return build_format("revision", build_object_schema(fields))
 
     def parse(self, text: str) -> RevisionDraft:
-        """Return the revision of an answer. Raise ValueError with what is wrong."""
+        """Return the revision of an answer. Raise ValueError with the problem."""
         answer = parse_answer(_Answer, text)
         cited = [self._find(name) for name in dict.fromkeys(answer.failures)]
         plan = self._change_plan(answer)

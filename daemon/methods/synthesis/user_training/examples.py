@@ -2,10 +2,9 @@
 
 Each line and call of the user is one turn: its prompt is a trained user's at that point
 (envs/simulator.py), its completion the chat template's text of the message. So the loss covers only
-the user's lines and calls. The agent's words and the answers of the user's tools are read; the
-agent's calls are not shown. Guarantee: the tokens of every turn parse back to the same message, as
-generated ones do. If one does not, or breaks a rule for a user's line, the whole dialogue is no
-example.
+the user's lines and calls; the agent's calls are not shown. Guarantee: the tokens of every turn
+parse back to the same message, as generated ones do. If one does not, or breaks a rule for a user's
+line, the whole dialogue is no example.
 """
 
 from collections.abc import Sequence

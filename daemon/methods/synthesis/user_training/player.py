@@ -1,8 +1,8 @@
 """Play dialogues between the environment's oracle and an adapter as user, in this process.
 
-As many dialogues are open as the engine has slots. The user's lines are drawn and chosen as in any
-rollout (sampling/adapter_users.py). Guarantee: a dialogue is a function of weights, task and seed,
-up to rounding.
+As many are open as the engine has slots. The user's lines are drawn and chosen as in any rollout
+(sampling/adapter_users.py). Guarantee: a dialogue is a function of weights, task and seed, up to
+rounding.
 """
 
 from collections.abc import Iterable, Iterator

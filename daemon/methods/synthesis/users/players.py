@@ -54,8 +54,7 @@ def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
 
 
 def find_user_adapter(connection: "Connection", alias: str, base: str) -> "AdapterRow | None":
-    """Return the adapter for an agent's users on a base that passed its gate and was not
-    replaced."""
+    """Return the adapter for an agent's users on a base that passed its gate, if not replaced."""
     rows = serving.list_user_adapters(connection, alias)
     return next((row for row in rows if row.base == base and row.state is State.GATED), None)
 
