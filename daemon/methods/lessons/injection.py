@@ -38,7 +38,8 @@ def inject(
     rates: Mapping[Operator, float],
     seed: int,
 ) -> Iterator[TaskDefinition]:
-    """Yield the tasks, with mistakes of each operator at its rate. Raise EnvironmentFailure."""
+    """Yield the tasks, if possible with each operator's mistakes at its rate. Raise
+    EnvironmentFailure."""
     for task in tasks:
         operator = draw_operator(task.id, rates, seed)
         yield task if operator is None else _find_lesson(environment, task, operator, seed) or task

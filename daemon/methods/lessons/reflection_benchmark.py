@@ -208,8 +208,8 @@ async def ask_all(
     concurrency: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
-    """Ask for answers concurrently and store them; return the reasons of those that machines
-    spoiled. Raise EndpointRefusal; raise EndpointUnavailable after FAILURES_IN_A_ROW."""
+    """Ask for answers and store them; return the reasons of those that machines spoiled. Raise
+    EndpointRefusal; EndpointUnavailable if it is away or spoils FAILURES_IN_A_ROW."""
     spoilt: list[str] = []
     in_a_row = 0
     coming = iter(missing)

@@ -151,8 +151,8 @@ class _Shown:
 def choose_labeller(
     app: "App", pair: Pair, seed: str, stopping: Callable[[], bool] = lambda: False
 ) -> "Labeller":
-    """Return the labeller of the settings. An analyzer draws its orders from `seed`; it raises
-    ModelFailure without a usable answer, or once `stopping` returns true."""
+    """Return the labeller of the settings. An analyzer draws from `seed`; it raises ModelFailure
+    without a usable answer, or once `stopping` returns true."""
     if app.settings.improve.skills_labels == "rules":
         return label_by_rule
     return lambda rollouts: _label_by_analyzer(app, pair, seed, stopping, rollouts)

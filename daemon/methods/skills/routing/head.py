@@ -36,7 +36,7 @@ _LEAST_PENALTY: Final = 1e-6
 _LEAST_GRADIENT: Final = 1e-5
 """A regression ends when no element of its gradient is larger."""
 _LEAST_SPREAD: Final = 1e-5
-"""Relative deviation of equal states: along rounding errors, rows would be noise."""
+"""Most relative deviation of equal states: along rounding errors, rows would be noise."""
 _FOLDS: Final = 4
 _ITERATIONS: Final = 200
 """Most iterations of one regression."""

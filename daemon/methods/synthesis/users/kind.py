@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def _check_user(spec: JobSpec) -> None:
-    """Raise NotSupported for other wishes of a user's job. Oracle and exact user play `references`
-    for training and `tasks` to hold out; `warm_start` has the training settings."""
+    """Raise NotSupported for fields that a user's job does not read. Oracle and exact user play
+    `references` for training and `tasks` to hold out; `warm_start` has the settings."""
     warm = spec.warm_start
     unread = {
         "grpo, which is true unless the spec says otherwise": spec.grpo,
