@@ -1,1 +1,1 @@
-"""Structured Reflection: tasks that begin with a wrong call, and what is said about it."""
+"""Structured Reflection: tasks that begin with a wrong call and a reflection on it."""

@@ -1,13 +1,9 @@
-"""Tasks of a gate that begin behind a call that a tool refused: lessons, made anew of gate seeds.
+"""A gate's tasks after a refused call: lessons from gate seeds.
 
-    held_out = HeldOutLessons()
-    held_out.draw(name, environment, shares, seed, first, count)      the first `count`, as tasks
-
-Each is a lesson (envs/lessons) of a fresh task: the oracle's conversation up to a call, a wrong
-call in its place, and the tools' own refusal. Both policies of an evaluation begin there and play
-the episode to its end; its verdict counts. Guarantee: equal arguments give equal tasks, and a
-larger count adds tasks to the same ones. Not covered: refusals in the agent's own conversations;
-what comes before the wrong call is the oracle's.
+A lesson (envs/lessons) of a fresh task is the oracle's conversation up to a call, a wrong call in
+its place, and the tools' refusal. Both policies of an evaluation begin there and play to the end;
+the verdict counts. Guarantee: equal arguments give equal tasks, and a larger count adds tasks to
+the same ones. Not covered: refusals in the agent's own conversations.
 """
 
 from collections.abc import Mapping
@@ -22,20 +18,18 @@ from envs.lessons.operators import REFUSABLE
 from envs.task import TaskDefinition
 
 _SOURCES: Final = 20
-"""Fresh tasks that are looked at for each task that is wanted, at most."""
+"""Most fresh tasks that are tried for each wanted task."""
 _REMEMBERED: Final = 16
-"""Sets of tasks that are remembered, two for each evaluation that goes on. Where more go on at
-once, theirs are made anew each time that they are brought on. A set of 100 tasks takes 1.5 MB."""
+"""Sets of tasks in memory (1.5 MB per 100 tasks): two per open evaluation; others are made anew."""
 
 
 class HeldOutLessons:
-    """Makes lessons of gates and remembers the last sets, since an evaluation asks for the same
-    tasks each time that it is brought on."""
+    """Makes lessons of gates and keeps the last sets, since an evaluation asks repeatedly."""
 
     remedy = (
         'add kinds to the traffic whose tools refuse wrong calls, or set improve.lessons = "off"'
     )
-    """What a person can do where an environment gives too few."""
+    """Advice for a person if an environment gives too few."""
 
     def __init__(self) -> None:
         self._sets: dict[str, _LessonSet] = {}
@@ -49,9 +43,8 @@ class HeldOutLessons:
         first: int,
         count: int,
     ) -> tuple[TaskDefinition, ...]:
-        """Return the first `count` lessons of a set; fewer where its environment gives no more.
-        `name` names the set, which the other arguments decide: kinds have these `shares` among the
-        fresh tasks, whose seeds begin at `first`."""
+        """Return the first `count` lessons of the set `name`, or fewer if there are no more. The
+        other arguments decide the set: kinds have these `shares`, and seeds begin at `first`."""
         known = self._sets.pop(name, None) or _LessonSet()
         while len(self._sets) >= _REMEMBERED:
             del self._sets[next(iter(self._sets))]
@@ -72,20 +65,17 @@ class HeldOutLessons:
 
 
 class _LessonSet:
-    """The lessons of a set that were made so far."""
-
     def __init__(self) -> None:
         self.looked_at = 0
-        """Fresh tasks that were tried."""
+        """Number of fresh tasks that were tried."""
         self.lessons: dict[int, TaskDefinition] = {}
-        """Number of the fresh task -> the lesson of it, in order."""
+        """Number of the fresh task -> its lesson, in order."""
 
 
 def make_refused_lesson(
     environment: Environment, task: TaskDefinition, seed: int
 ) -> TaskDefinition | None:
-    """Return a task by content that begins behind a refused call in a conversation about `task`;
-    None where no wrong call in it gives a lesson."""
+    """Return a task, named by content, that begins after a refused call in `task`, or None."""
     report = make_lessons(environment, [task], len(REFUSABLE), seed, operators=REFUSABLE)
     lessons = [lesson for lesson in report.lessons if follows_refusal(lesson)]
     return Random(f"after an error {seed} {task.id}").choice(lessons) if lessons else None

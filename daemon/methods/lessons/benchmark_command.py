@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from daemon.methods.lessons.reflection_benchmark import Answer, Answers, Item, Settings, Slot
 
 _SHOWN: Final = 5
-"""Damaged lines and unjudged samples named on stderr."""
 
 
 def register(group: typer.Typer) -> None:
@@ -103,7 +102,7 @@ def score_reflections(
 
 @dataclass(frozen=True, slots=True)
 class _Requests:
-    """How requests are sent, which decides no answer."""
+    """Limits of requests, which change no answer."""
 
     concurrency: int
     timeout: float
@@ -119,7 +118,7 @@ def _collect(
     requests: _Requests,
     fresh: bool,
 ) -> "Mapping[Slot, Answer]":
-    """Return the stored answers, after asking for those that are missing."""
+    """Return the stored answers, after asking for the missing ones."""
     from daemon.evaluation.run import lock_evaluation
     from daemon.methods.lessons.reflection_benchmark import Answers, digest_of
 

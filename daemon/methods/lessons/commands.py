@@ -46,13 +46,12 @@ if TYPE_CHECKING:
 group = noun("lessons", "Practice in repairing a failed call; list, read, make or mend it.")
 
 EDIT: Final = "lessons edit"
-"""The action of a person who writes a lesson anew; it names `alias` and `task`."""
+"""The action of a person who rewrites a lesson; it names `alias` and `task`."""
 _MOST: Final = 100_000
-"""Most lessons of one command."""
 
 
 class NoLessonsHere(KintsugiError):
-    """Nothing can be made, or the task has no lesson."""
+    """No lesson can be made, or the task has none."""
 
 
 @command(group)
@@ -141,8 +140,8 @@ def _write_message(message: "Message") -> Any:
 def _find_lesson(
     app: "App", connection: "Connection", name: str, alias: str | None
 ) -> "tuple[TaskLine, StoredLesson, TaskDefinition]":
-    """The lesson with this id, or whose id begins so, opened where it is sealed. Raises
-    UnknownTaskId, NoLessonsHere, UnknownTask where it cannot be opened, KeysUnavailable."""
+    """Return the lesson with this id or prefix, opened if sealed. Raise UnknownTaskId,
+    NoLessonsHere, KeysUnavailable, and UnknownTask if it cannot be opened."""
     from consumers.methods.lessons.reads import read_lessons
 
     line = find_task_line(connection, name, alias)
@@ -261,7 +260,7 @@ def _write_definitions(lessons: "Sequence[TaskDefinition]") -> "Iterator[RawDefi
 
 
 def _write_file(out: Path, lessons: "Sequence[TaskDefinition]") -> None:
-    """Write the definitions. Raises NoLessonsHere where the file cannot be written."""
+    """Write the definitions. Raise NoLessonsHere if the file cannot be written."""
     lines = "".join(f"{task.model_dump_json()}\n" for task in lessons)
     try:
         out.write_text(lines, encoding="utf-8")
@@ -271,20 +270,18 @@ def _write_file(out: Path, lessons: "Sequence[TaskDefinition]") -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """The result of `lessons make`: which lessons were added, and what was left out."""
-
     report: "LessonReport"
     left_out: "Counter[str]"
     ids: "list[str]"
     refused: "list[Refusal]"
     sealed: int
-    """Lessons that are made of persons' sessions."""
+    """Lessons made of persons' sessions."""
     retired: int
-    """Lessons that were retired before: none of them is added."""
+    """Lessons that were retired before and are not added."""
 
 
 def _print_made(cli: Cli, made: _Made, out: Path | None, lines: int) -> int:
-    """Print what was made; `lines` is the number of lessons in the file `out`."""
+    """Print the result; `lines` is the number of lessons in the file `out`."""
     report, left_out, ids, refused = made.report, made.left_out, made.ids, made.refused
     for item in refused[:5]:
         cli.out.warn(f"{item.position}: {item.check}: {item.reason}")
@@ -386,7 +383,7 @@ def edit(
 
 
 def _read_reflection(reflection: str | None, file: Path | None) -> str:
-    """Return the text that is given in one of three ways. Raises BadParameter, NoLessonsHere."""
+    """Return the new reflection. Raise BadParameter, NoLessonsHere."""
     if (reflection is None) == (file is None):
         raise typer.BadParameter("give one of --reflection and --file", param_hint="--reflection")
     if file is None:
@@ -399,7 +396,7 @@ def _read_reflection(reflection: str | None, file: Path | None) -> str:
 
 
 def _edit(task: "TaskDefinition", reflection: str) -> "TaskDefinition":
-    """Return a lesson with another reflection, under its own id. Raises BadLesson."""
+    """Return a lesson with another reflection, under its own id. Raise BadLesson."""
     from envs.lessons.checks import check_reflection, get_lesson
 
     check_reflection(reflection)
@@ -408,7 +405,7 @@ def _edit(task: "TaskDefinition", reflection: str) -> "TaskDefinition":
 
 
 def _examine(additions: "Additions", task: "TaskDefinition") -> "Addition":
-    """Return a lesson that passed all checks. Raises NoLessonsHere."""
+    """Return a lesson that passed all checks. Raise NoLessonsHere."""
     from daemon.proposer.additions import RawDefinition, Refusal
 
     (item,) = additions.examine([RawDefinition("it", task.model_dump_json().encode())])

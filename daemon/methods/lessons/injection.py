@@ -1,15 +1,14 @@
-"""Evaluate repairs: a part of the tasks begins behind a call that went wrong.
+"""Evaluate repairs: a part of the tasks begins after a wrong call.
 
     tasks = inject(environment, tasks, {"argument": 0.5}, seed)
     observer = MistakeObserver(spec, environment)        reads attempts of an InjectedSpec
     observer.report(run, lines)                          what `kintsugi eval --inject` adds
 
-What is injected is a lesson of the task (envs/lessons): the oracle's conversation up to a call, a
-wrong call in its place, and what the tools answer to it. So all trials of a task meet one mistake
-in one state, and Repair@k is estimated from them without bias: 1 - C(n-c, k) / C(n, k). The
-official definition, whether any of the first k trials is correct by the official rule, stands
-beside it. Source: Structured Reflection, arXiv 2509.18847. Not covered: mistakes in conversations
-of the agent itself; what comes before the wrong call is the oracle's.
+A mistake is a lesson of the task (envs/lessons): the oracle's conversation up to a call, a wrong
+call in its place, and the tools' answer. So all trials of a task meet one mistake in one state, and
+the estimate of Repair@k, 1 - C(n-c, k) / C(n, k), is unbiased. The official definition, whether any
+of the first k trials is correct by the official rule, is also reported. Source: Structured
+Reflection, arXiv 2509.18847. Not covered: mistakes in the agent's own conversations.
 """
 
 from collections import Counter
@@ -39,16 +38,15 @@ def inject(
     rates: Mapping[Operator, float],
     seed: int,
 ) -> Iterator[TaskDefinition]:
-    """Yield the tasks; each has a mistake of an operator with the operator's rate. A task of which
-    an operator makes no lesson stays as it is. Raises EnvironmentFailure where the environment
-    raises meanwhile."""
+    """Yield the tasks, if possible with each operator's mistakes at its rate. Raise
+    EnvironmentFailure."""
     for task in tasks:
         operator = draw_operator(task.id, rates, seed)
         yield task if operator is None else _find_lesson(environment, task, operator, seed) or task
 
 
 def draw_operator(task: str, rates: Mapping[Operator, float], seed: int) -> Operator | None:
-    """Return the operator of a task's mistake; None where it has none."""
+    """Return the operator of a task's mistake, or None."""
     chance = Random(f"inject {seed} {task}").random()
     for operator in PERTURBATIONS:
         chance -= rates.get(operator, 0.0)
@@ -73,10 +71,10 @@ def _find_lesson(
 
 @dataclass(frozen=True, slots=True)
 class InjectedSpec(Spec):
-    """An evaluation in which some tasks begin behind a mistake."""
+    """An evaluation with mistakes in some tasks."""
 
     inject: Mapping[Operator, float] = field(default_factory=dict)
-    """Operator -> share of the tasks that begin behind a mistake of it."""
+    """Operator -> share of the tasks that begin after its mistake."""
 
     @classmethod
     def of(cls, spec: Spec, rates: Mapping[Operator, float]) -> "InjectedSpec":
@@ -84,27 +82,26 @@ class InjectedSpec(Spec):
         return cls(**{item.name: getattr(spec, item.name) for item in fields(spec)}, inject=rates)
 
     def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:
-        """Return the tasks, made one by one, with their mistakes. Raises UnknownTask,
-        EnvironmentFailure."""
+        """Yield the tasks with their mistakes. Raise UnknownTask, EnvironmentFailure."""
         return inject(environment, Spec.tasks(self, environment), self.inject, self.seed)
 
 
 class MistakeObserver:
-    """Reads off the attempts of an evaluation how mistakes were repaired."""
+    """Observes repairs of mistakes in the attempts of an evaluation."""
 
     def __init__(self, spec: InjectedSpec, environment: Environment) -> None:
         self._spec, self._environment = spec, environment
         self._lessons: dict[str, Lesson | None] = {}
-        """Task -> what follows the mistake that it begins behind."""
+        """Task -> its lesson, or None."""
         self._seen: dict[Slot, Observation] = {}
-        """(Task, trial) -> the observation of that attempt."""
+        """(Task, trial) -> its observation."""
 
     def note(self, task: TaskDefinition) -> None:
-        """Keep what is needed of a task; each is noted before its attempts are observed."""
+        """Keep a task's lesson; call this before its attempts are observed."""
         self._lessons[task.id] = task.lesson
 
     def observe(self, attempt: Attempt) -> None:
-        """Read an attempt, unless nobody judged it."""
+        """Observe an attempt, if it was judged."""
         if attempt.grade is not None:
             self._seen[attempt.task.id, attempt.trial] = observe(
                 self._environment,
@@ -114,7 +111,7 @@ class MistakeObserver:
             )
 
     def observe_resumed(self, app: "App", run: Run) -> None:
-        """Read the attempts that were in the log already. Raises LogTruncated, BadRecord."""
+        """Observe the attempts that the log already has. Raise LogTruncated, BadRecord."""
         from daemon.sessions import transcript
 
         with app.reading() as connection:
@@ -131,7 +128,7 @@ class MistakeObserver:
                 )
 
     def report(self, run: Run, judged: Sequence[Line]) -> dict[str, Any]:
-        """Return what mistakes add: pass^k with and without one, and how they are repaired."""
+        """Return the figures of mistakes: pass^k with and without one, and their repairs."""
         spec, lessons = self._spec, self._lessons
         parts = {
             "clean": [line for line in judged if lessons[line.id] is None],
@@ -157,14 +154,13 @@ class MistakeObserver:
         return split | report_repairs(tasks, spec.inject, drawn)
 
     def _list_seen(self, run: Run, line: Line) -> tuple[Observation, ...]:
-        """Return what the attempts at a task show, by trial."""
         slots = ((line.id, trial) for trial in range(run.trials))
         return tuple(self._seen[slot] for slot in slots if slot in self._seen)
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedTask:
-    """A task of an evaluation with what its attempts show."""
+    """A task of an evaluation with its observations."""
 
     lesson: Lesson | None
     seen: tuple[Observation, ...]
@@ -173,8 +169,7 @@ class InjectedTask:
 def report_repairs(
     tasks: Mapping[str, InjectedTask], rates: Mapping[Operator, float], left: Mapping[Operator, int]
 ) -> dict[str, Any]:
-    """Return what `kintsugi eval --inject --json` adds; `left` counts the tasks that an operator
-    could not make a mistake in."""
+    """Return the additions of `eval --inject --json`; `left` counts tasks without a mistake."""
     groups: dict[Operator, dict[str, InjectedTask]] = {operator: {} for operator in rates}
     for name, task in tasks.items():
         if task.lesson is not None:
@@ -210,6 +205,5 @@ def _describe(group: Mapping[str, InjectedTask]) -> dict[str, Any]:
 
 
 def _mean_repeated(tasks: Iterable[InjectedTask]) -> float | None:
-    """Return the mean over attempts; None for none."""
     counts = [seen.repeated for task in tasks for seen in task.seen]
     return sum(counts) / len(counts) if counts else None

@@ -1,4 +1,4 @@
-"""Metrics of lessons: how many cycles wrote that passed the checks."""
+"""Metrics of lessons: the number that cycles wrote and that passed the checks."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ def build_metrics() -> MethodMetrics:
 
 
 def _report(reading: "LoopReading", sheet: Sheet) -> None:
-    """Report the lessons of each agent; 0 without any, so that the first one is an increase."""
+    """Report the lessons of each agent: 0 at first, so that the first one is an increase."""
     for alias in reading.aliases:
         lessons = len(read_repair_tasks(reading.connection, alias))
         sheet.say("kintsugi_lessons_written_total", lessons, alias)

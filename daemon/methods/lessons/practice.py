@@ -1,10 +1,6 @@
-"""Describe what lessons do for each agent, and why not, for display.
+"""Describe, for display, the effect of lessons on each agent and in a cycle, with reasons.
 
-    read_practices(connection, settings)    one for each agent that was seen
-    read_cycle_practice(connection, cycle)  what lessons did in one cycle
-
-The first asks the rule of the Controller (controller/refusals.py) of the last round, so it says
-what the next directive would do with the same failures, and decides nothing.
+The Controller's rule (controller/refusals.py) of the last round shows the next directive's choice.
 """
 
 from dataclasses import asdict, dataclass
@@ -28,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PatternRefusals:
-    """How far a pattern stands on calls that tools refused, as of the last round."""
+    """The refused calls of a pattern, as of the last round."""
 
     pattern: str
     failures: int
     refused: int
-    """Failures that hold a call which a tool refused."""
+    """Failures with a call that a tool refused."""
     is_basis: bool
-    """Whether the pattern stands on such calls."""
+    """Whether such calls are the basis of the pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +43,11 @@ class LessonPractice:
     setting: str
     """`improve.lessons`."""
     lessons: int
-    """Lessons that its next job may draw."""
+    """Number that its next job may draw."""
     patterns: tuple[PatternRefusals, ...]
     """Those that tasks are written for, the highest priority first."""
     says: str
-    """A sentence that tells what the setting does for the agent, or why it does nothing."""
+    """The effect of the setting on the agent, or why there is none, as a sentence."""
 
 
 def read_practices(connection: "Connection", settings: "Settings") -> list[LessonPractice]:
@@ -119,14 +115,14 @@ class LessonPool:
 
 @dataclass(frozen=True, slots=True)
 class CyclePractice:
-    """What lessons did in a cycle."""
+    """The effect of lessons in a cycle."""
 
     written: int
     rejected: int
     pools: tuple[LessonPool, ...]
-    """Of its job; empty without one."""
+    """Pools of its job; empty without one."""
     after_error: "AfterError | None"
-    """What its gate measured last where a tool had refused a call; None before it did."""
+    """Last measurement of its gate after refused calls, or None."""
 
     def build_document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -148,7 +144,7 @@ class CyclePractice:
 
 
 def read_cycle_practice(connection: "Connection", cycle: "CycleRow") -> CyclePractice | None:
-    """Return what lessons did in a cycle; None where it wrote and drew none."""
+    """Return the effect of lessons in a cycle; None if it wrote and drew none."""
     tasks = read_written_tasks(connection, cycle.cycle)
     written = sum(task.mode == "repair" for task in tasks)
     rejections = learning.rejections_of(connection, cycle.cycle)

@@ -1,14 +1,14 @@
 """Tool-Reflection-Bench for any endpoint: items in, answers asked for and stored, scores out.
 
-    read_items     {"messages", "ground_truth"} each line, as released; `operator` where it is known
+    read_items     {"messages", "ground_truth"} each line, as released; `operator` if known
     Answers        the file of a run's answers, one per item and sample
-    ask_all        asks for what the file does not hold, and appends each answer when it is there
+    ask_all        asks for missing answers, and appends each one at once
     report         Repair@k by the official rule and by the mended one (envs/reflection)
 
-An answer is appended before it counts, so a run that was killed goes on with the next one. Without
-an answer (time out, conversation too long, empty message) a sample is wrong; where a machine
-failed, it is unjudged and asked for again by the next run. The tools stand in the items' own
-prompts, so none are sent; calls that an endpoint takes out of the text are put back into it.
+An answer is appended before it counts, so a killed run goes on with the next one. A sample without
+an answer (time out, conversation too long, empty message) is wrong; after a machine's failure it is
+unjudged, and the next run asks again. The items' prompts contain the tools, so none are sent. Calls
+that an endpoint takes out of the text are put back.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ DEPTHS: Final = (1, 3, 5)
 """The k of Repair@k."""
 
 FAILURES_IN_A_ROW: Final = 10
-"""Requests that machines may spoil one after the other before the run stops."""
+"""The run stops after so many requests in a row that machines spoil."""
 
 _ROLES: Final = ("system", "user", "assistant")
 
@@ -44,7 +44,7 @@ Slot = tuple[int, int]
 
 
 class BadAnswers(KintsugiError):
-    """The file of answers is not what this program wrote."""
+    """The file of answers was not written by this program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Item:
     messages: tuple[Message, ...]
     gold: str
     operator: str | None
-    """How its call was broken, where the item says so."""
+    """The kind of its broken call, if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,7 @@ class Damage:
 
 
 def read_items(path: Path) -> tuple[list[Item], list[Damage]]:
-    """Return the items of a file of JSON Lines and its damaged lines.
-
-    Raises WrongUsage for a file without an item, and OSError.
-    """
+    """Return the items and damaged lines of JSON Lines. Raise WrongUsage without items, OSError."""
     items: list[Item] = []
     damaged: list[Damage] = []
     with path.open("rb") as file:
@@ -119,7 +116,7 @@ def _read_item(number: int, line: bytes) -> Item | Damage:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that decides an answer."""
+    """The settings that decide an answer."""
 
     base_url: str
     model: str
@@ -130,11 +127,11 @@ class Settings:
     seed: int
     extra: Mapping[str, Any] = field(default_factory=dict)
     moved_from: str | None = None
-    """Where the endpoint was when the run was begun; None: where it is now."""
+    """URL of the endpoint when the run began; None: the present one."""
 
 
 def digest_of(settings: Settings, items: Sequence[Item]) -> str:
-    """Return what names a run: equal for equal settings and items, however many samples."""
+    """Return the name of a run; the number of samples does not change it."""
     asked = [[item.line, *([m.role, m.text] for m in item.messages)] for item in items]
     answered = {
         name: getattr(settings, name)
@@ -147,15 +144,14 @@ def digest_of(settings: Settings, items: Sequence[Item]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an endpoint answered, or why it did not."""
+    """An endpoint's answer, or its failure."""
 
     text: str | None
     failure: str | None = None
 
 
 class Answers:
-    """The answers of a run in a file that only grows; a context manager. One process uses it at a
-    time (daemon/evaluation/run.py has the lock)."""
+    """A context manager of a run's answers in a growing file, for one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -176,8 +172,7 @@ class Answers:
         self._file.close()
 
     def add(self, slot: Slot, answer: Answer) -> None:
-        """Append an answer; it is in the file when this returns, also if the process is killed
-        then."""
+        """Append an answer; it survives a kill of the process once this returns."""
         record = {"line": slot[0], "sample": slot[1], "text": answer.text}
         record |= {} if answer.failure is None else {"failure": answer.failure}
         self._file.write(json.dumps(record).encode() + b"\n")
@@ -185,7 +180,7 @@ class Answers:
         self.known[slot] = answer
 
     def _read(self) -> None:
-        """Read what is there; a last line without its end was being written at a kill."""
+        """Read the file; drop a last line without an end, which a kill interrupted."""
         end = 0
         for number, line in enumerate(self._file, 1):
             if not line.endswith(b"\n"):
@@ -213,11 +208,8 @@ async def ask_all(
     concurrency: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
-    """Ask for answers, many at once; return the reasons of those that machines spoiled.
-
-    Raises EndpointRefusal, and EndpointUnavailable where the endpoint is away or spoils
-    FAILURES_IN_A_ROW. Everything that was answered until then is stored.
-    """
+    """Ask for answers and store them; return the reasons of those that machines spoiled. Raise
+    EndpointRefusal; EndpointUnavailable if it is away or spoils FAILURES_IN_A_ROW."""
     spoilt: list[str] = []
     in_a_row = 0
     coming = iter(missing)
@@ -247,7 +239,7 @@ async def ask_all(
 
 
 async def _check(endpoint: "Endpoint", in_a_row: int, reason: str) -> None:
-    """Raise EndpointUnavailable where it makes no sense to ask on."""
+    """Raise EndpointUnavailable if it is useless to ask on."""
     from envs.endpoint import EndpointUnavailable
 
     await endpoint.check()
@@ -261,7 +253,7 @@ async def _check(endpoint: "Endpoint", in_a_row: int, reason: str) -> None:
 async def _ask(
     endpoint: "Endpoint", settings: Settings, item: Item, sample: int
 ) -> tuple[Answer | None, str]:
-    """Return the answer to one request; None and the reason where a machine failed."""
+    """Return the answer, or None and the reason if a machine failed."""
     from envs.endpoint import AnswerFailure, Sampling, request_seed
 
     sampling = Sampling(
@@ -282,7 +274,7 @@ async def _ask(
 
 
 def render(text: str, tool_calls: Sequence[ToolCall], dialect: Dialect) -> str:
-    """Return an answer as the model wrote it, with the calls that the endpoint took out of it."""
+    """Return an answer with the calls that the endpoint took out of its text."""
     calls = [
         f'{{"name": {json.dumps(call.name)}, "{ARGUMENTS[dialect]}": {_render_arguments(call)}}}'
         for call in tool_calls
@@ -339,7 +331,7 @@ def score_all(
 def report(
     items: Sequence[Item], answers: Mapping[Slot, Answer], samples: int, settings: Settings
 ) -> dict[str, Any]:
-    """Return what `kintsugi bench reflection --json` prints."""
+    """Return the document of `kintsugi bench reflection --json`."""
     scores = list(score_all(items, answers, samples, settings.dialect))
     operators = sorted({item.operator for item in items if item.operator is not None})
     asked = [(item.line, sample) for item in items for sample in range(samples)]
@@ -365,7 +357,6 @@ def report(
 
 
 def _describe(scores: Sequence[ItemScores]) -> dict[str, Any]:
-    """Return the figures of both rules over these items."""
     overlaps = [overlap for score in scores for overlap in score.overlaps]
     official = {score.item.line: score.official for score in scores}
     return {
@@ -379,8 +370,7 @@ def _describe(scores: Sequence[ItemScores]) -> dict[str, Any]:
 
 
 def _estimate(outcomes: statistics.Outcomes) -> dict[str, Any]:
-    """Return Repair@k, unbiased from all samples, and as the benchmark defines it: one of the first
-    k."""
+    """Return Repair@k, unbiased, and by the benchmark's definition: one of the first k."""
     most = statistics.most_trials(outcomes)
     depths = [k for k in DEPTHS if k <= most]
     return {

@@ -1,9 +1,8 @@
-"""Reward a rollout for how its first message repairs the call that went wrong, alone or beside the
-verdict (events/jobs.py, RewardKind).
+"""Reward a rollout for its first message's repair of a wrong call, alone or beside the verdict
+(events/jobs.py, RewardKind).
 
-Where the repair alone counts, an episode ends with the agent's first message and the calls in it:
-what follows would cost turns of the policy and the user, and change nothing. The limit of steps
-does that, which is looked at once the tools have answered.
+If the repair alone counts, the limit of steps ends an episode with the agent's first message and
+its calls: later turns would cost tokens and change nothing.
 """
 
 from typing import Final
@@ -19,11 +18,10 @@ from events.errors import KintsugiError
 
 
 class LessonMissing(KintsugiError):
-    """A task that shall be rewarded for a repair has none to make."""
+    """A task to be rewarded for a repair has no lesson."""
 
 
 def _weigh_repair(verdict: Worth, facts: RolloutFacts) -> Worth:
-    """Return the worth of a rollout by its repair alone."""
     repair = _assess_first_message(facts)
     if repair is None:
         return Worth(None, None)
@@ -31,7 +29,6 @@ def _weigh_repair(verdict: Worth, facts: RolloutFacts) -> Worth:
 
 
 def _weigh_both(verdict: Worth, facts: RolloutFacts) -> Worth:
-    """Return the worth of a rollout by its repair and its verdict."""
     repair = _assess_first_message(facts)
     if repair is None:
         return Worth(None, None)
@@ -42,9 +39,8 @@ def _weigh_both(verdict: Worth, facts: RolloutFacts) -> Worth:
 
 
 def _assess_first_message(facts: RolloutFacts) -> Repair | None:
-    """Return what the first message that the policy wrote repairs; None where the task has no
-    lesson, nothing was written, or the tokens are not known. One that was cut off repairs nothing:
-    no tool was given its calls."""
+    """Return the repair by the policy's first message; None without a lesson, a message or known
+    tokens. A truncated message repairs nothing: no tool got its calls."""
     task, turns = facts.task, facts.turns
     if task.lesson is None or not turns or not turns[0].completion_ids:
         return None
@@ -58,8 +54,8 @@ def _assess_first_message(facts: RolloutFacts) -> Repair | None:
 
 
 def _check_repairable(environment: Environment, task: TaskDefinition, pool: str) -> None:
-    """See that a task of a pool can be rewarded for a repair. Raises LessonMissing,
-    ImpossibleLesson, PrefixMismatch, EnvironmentFailure."""
+    """Check that a pool's task can be rewarded for a repair. Raise LessonMissing, ImpossibleLesson,
+    PrefixMismatch, EnvironmentFailure."""
     if task.lesson is None:
         raise LessonMissing(
             f"pool {pool} is rewarded for repairs, and its task {task.id} has no lesson; give it "

@@ -1,5 +1,4 @@
-"""`python -m daemon.solver reward`: rewards of a file of completions (envs/reflection/reward.py),
-without torch."""
+"""`python -m daemon.solver reward`: rewards of a file of completions, without torch."""
 
 import json
 import reprlib
@@ -19,7 +18,7 @@ class BadLine(BadInput):
 
 
 def print_rewards(arguments: Sequence[str]) -> int:
-    """Print the rewards of a file of completions; return 0. Raises BadLine, OSError."""
+    """Print the rewards of a file of completions; return 0. Raise BadLine, OSError."""
     options = _parser().parse_args(arguments)
     rewards = compute_rewards(options.file, options.form)
     print(json.dumps({"n": len(rewards), "rewards": rewards, "form": options.form}))
@@ -45,10 +44,7 @@ def _parser() -> ArgumentParser:
 
 def compute_rewards(path: Path, form: RepairForm) -> list[float]:
     """Return the reward of each line {"completion": str, "gold": str} of a file of JSON Lines.
-
-    Other fields are ignored and so are empty lines. Raises BadLine, which names the line, and
-    OSError.
-    """
+    Empty lines and other fields are ignored. Raise OSError, and BadLine, which names the line."""
     rewards: list[float] = []
     last: tuple[str, Parts] | None = None
     for completion, gold in _read_pairs(path):

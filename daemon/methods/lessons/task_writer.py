@@ -1,16 +1,9 @@
-"""Write lessons for the failure patterns of a cycle: what the Proposer asks for tasks of the mode
-`repair`.
+"""Write lessons for the failure patterns of a cycle: the Proposer's tasks of the mode `repair`.
 
-    writer = open_writer(app, environment, alias, cycle, directive)
-    writer.draft(environment, pattern, sources, most, seed)
-
-Lessons are made of the pattern's own recorded failures first, then of fresh tasks like the failed
-ones. Each begins behind a call that a tool refused, since the pattern stands on such calls; so
-nothing is made of repetitions, which tools allow.
-
-Guarantee: equal arguments give equal lessons, and a lesson that an earlier cycle wrote is not
-written again. Not covered: which recordings may be used (writer.py), and the checks
-(verification.py).
+Sources are the pattern's own recorded failures, then fresh tasks like the failed ones. Each lesson
+begins after a call that a tool refused, the basis of the pattern; so none is made of repetitions,
+which tools allow. Guarantee: equal arguments give equal lessons, and a lesson of an earlier cycle
+is not written again. Not covered: the choice of recordings, and the checks.
 """
 
 from collections import Counter
@@ -40,26 +33,26 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 POOL: Final = ModePool(prefix="lessons: ", reward="both", most=0.5)
-"""The pools of lessons: they are rewarded for the repair too."""
+"""The pools of lessons, which the repair rewards too."""
 _SOURCES: Final = 4
-"""Fresh tasks that are drawn for each lesson that is wanted, at most."""
+"""Most fresh tasks that are drawn for each wanted lesson."""
 
 
 @dataclass(frozen=True, slots=True)
 class LessonSupply:
-    """What the lessons of a cycle are made of, and what must be known of them."""
+    """The sources of a cycle's lessons."""
 
     recordings: Mapping[str, Sequence[Trajectory]] = field(default_factory=dict)
-    """Pattern -> conversations of its failed rollouts, which may be used."""
+    """Pattern -> conversations of its failed rollouts that may be used."""
     taken: frozenset[str] = frozenset()
-    """Tasks that were written before, by id: they are not written again."""
+    """Ids of tasks that were written before."""
     keys: Mapping[str, Key] = field(default_factory=dict)
-    """Rollout of a person -> the key that seals what is made of it."""
+    """Rollout of a person -> the key that seals its lessons."""
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Pattern -> reason -> failed rollouts of it that may not be used."""
+    """Pattern -> reason -> number of failed rollouts that may not be used."""
 
     def build_writer(self) -> TaskWriter:
-        """Return the writer that makes lessons of this."""
+        """Return the writer of these lessons."""
         return TaskWriter("lessons", "repair", "lesson", POOL, self.draft)
 
     def draft(
@@ -82,8 +75,7 @@ class LessonSupply:
         return Drafts((), trouble + self._describe_left_out(pattern))
 
     def _describe_left_out(self, pattern: str) -> str:
-        """Return the reasons for which failed rollouts of a pattern may not be used, as a clause;
-        empty where all may."""
+        """Return the reasons for unused failed rollouts of a pattern as a clause, or ""."""
         return "".join(
             f"; failed rollouts that are not used, {count}: {reason}"
             for reason, count in self.left_out.get(pattern, {}).items()
@@ -99,9 +91,8 @@ def open_writer(
     *,
     sealed: bool = False,
 ) -> TaskWriter:
-    """Return the writer of the lessons of a cycle: it uses what was said in the failed rollouts
-    that the directive names for the patterns which it wants lessons for; `sealed`: also in those of
-    persons. Raises LogError, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
+    """Return the writer of a cycle's lessons, from the directive's failed rollouts; `sealed`:
+    persons' too. Raise LogError, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
     with app.reading() as connection:
         taken = frozenset(
             row.task.id for row in learning.tasks_of(connection, alias) if row.cycle != cycle
@@ -119,7 +110,7 @@ def open_writer(
 
 
 def read_own_pools(connection: "Connection", alias: str) -> dict[str, ModePool]:
-    """Return lesson -> its pool, of all lessons that an agent has."""
+    """Return lesson -> its pool, of all lessons of an agent."""
     return dict.fromkeys(read_lesson_tasks(connection, alias), POOL)
 
 
@@ -131,9 +122,8 @@ def draft_lessons(
     seed: str,
     keys: Mapping[str, Key] | None = None,
 ) -> Drafts:
-    """Return at most `most` lessons. `sources` are the failed rollouts of the pattern whose tasks
-    are followed, at least one; `recordings` what was said in them; `keys` those that seal what is
-    made of a person's (rollout -> key)."""
+    """Return at most `most` lessons. `sources` are failed rollouts, at least one, to follow;
+    `recordings` are their conversations; `keys` (rollout -> key) seal persons' lessons."""
     recorded = tuple(recordings)
     origins = {item.source: Source(item.rollout or "", item.task) for item in recorded}
     chance = Random(f"lessons {seed}")
@@ -171,8 +161,7 @@ def _draw_tasks(
     most: int,
     origins: dict[str, Source],
 ) -> Iterator[TaskDefinition]:
-    """Yield fresh tasks like the failed ones, none of those that are kept for tests, and note in
-    `origins` what each is like. None where the environment draws no task like them."""
+    """Yield fresh training tasks like the failed ones, and note their sources in `origins`."""
     for _ in range(most):
         source, seed = chance.choice(sources), chance.randint(FIRST_SEED, LAST_SEED)
         task = environment.like(source.task, seed)

@@ -1,19 +1,17 @@
-"""What lessons are made of: recorded rollouts in which a call failed, and fresh tasks.
+"""The sources of lessons: recorded rollouts in which a call failed, and fresh tasks.
 
     reader = RecordingReader(app, alias, environment, "train")
     report = make_lessons(environment, draw_sources(environment, "train", seed, 200), 100, seed,
                           recordings=reader.read())
-    reader.left_out          reason -> rollouts that nothing is made of
-    sealed = seal_lessons(report.lessons, reader.keys)    those of persons under salted ids
+    reader.left_out          reason -> unused rollouts
+    sealed = seal_lessons(report.lessons, reader.keys)    persons' lessons get salted ids
 
-Of live and training rollouts those are taken whose task the environment knows. Left out and counted
-are: a session without a task, which cannot be executed; one of a person that was recorded unsealed,
-or whose key is not there; a task that was changed since, that is made of a person's session, or on
-which policies were evaluated, a gate's among them. The fresh tasks have seeds that no report and no
-gate draws (docs/proposing.md).
-
-What is made of a person's sealed rollout has to be sealed with the same key where it is recorded:
-`keys` has it, and a salted task is written in no other way (task_buffer.py).
+Live and training rollouts are used if the environment knows their task. Left out and counted are
+sessions without a task; persons' sessions that were recorded unsealed or whose key is missing; and
+tasks that were changed since, come from a person's session, or were used to evaluate policies, also
+in a gate. Fresh tasks have seeds that no report and no gate draws (docs/proposing.md). A lesson
+from a person's sealed rollout has to be sealed with the same key, from `keys`; a salted task is
+written in no other way (task_buffer.py).
 """
 
 from collections import Counter
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 MOST_RECORDINGS: Final = 10_000
-"""The newest rollouts that are looked at."""
+"""Most rollouts that are read, the newest ones."""
 
 NO_TASK: Final = "it names no task, so it cannot be executed"
 PERSON: Final = "it is a person's, and jobs practise no sealed lesson"
@@ -57,7 +55,7 @@ OTHER_ENVIRONMENT: Final = "its task is of another environment"
 
 
 class RecordingReader:
-    """Reads the recorded rollouts of an agent in which a call failed, the newest first."""
+    """Reads an agent's recorded rollouts in which a call failed, newest first."""
 
     def __init__(
         self,
@@ -68,7 +66,7 @@ class RecordingReader:
         *,
         persons: bool = True,
     ) -> None:
-        """`persons`: whether rollouts of persons are read; their lessons have to be sealed."""
+        """`persons`: whether to read persons' rollouts; their lessons have to be sealed."""
         self._app = app
         self._alias = alias
         self._environment = environment
@@ -77,11 +75,11 @@ class RecordingReader:
         self.left_out: Counter[str] = Counter()
         """Reason -> rollouts that were left out."""
         self.keys: dict[str, Key] = {}
-        """Rollout of a person -> the key that seals what is made of it, of those that were read."""
+        """Read rollout of a person -> the key that seals its lessons."""
 
     def read(self, among: Sequence[str] | None = None) -> Iterator[Trajectory]:
-        """Yield the conversations; of all rollouts, or of the few that `among` names. Raises
-        LogError, BlobUnavailable, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
+        """Yield the conversations of all rollouts, or of those in `among`. Raise LogError,
+        BlobUnavailable, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
         with self._app.reading() as connection:
             rollouts = evidence.read_error_rollouts(connection, self._alias, MOST_RECORDINGS, among)
             evaluated = {
@@ -131,7 +129,7 @@ class RecordingReader:
             yield Trajectory(task, messages, rollout.rollout)
 
     def _find_task(self, name: str | None, evaluated: set[str]) -> TaskDefinition | str:
-        """Return the task of this id, or why nothing is made of its rollouts."""
+        """Return the task of this id, or why its rollouts are not used."""
         if name is None:
             return NO_TASK
         if name.partition("/")[0] != self._environment.name:
@@ -168,8 +166,8 @@ def _find_objection(transcript: Transcript, task: TaskDefinition) -> str | None:
 def seal_lessons(
     lessons: Sequence[TaskDefinition], keys: Mapping[str, Key]
 ) -> dict[str, tuple[TaskDefinition, Key | None]]:
-    """Return id -> lesson, and the key that seals it or None, in order. `keys`: rollout of a person
-    -> key. A person's lesson has a salt, so it is under another id than it was made with."""
+    """Return id -> lesson and the key that seals it, or None, in order. `keys`: rollout of a person
+    -> key. A person's lesson has a salt, and so a new id."""
     sealed: dict[str, tuple[TaskDefinition, Key | None]] = {}
     for task in lessons:
         rollout = task.source_rollout
@@ -191,7 +189,7 @@ def trim(
 def _call(
     environment: Environment, make: Callable[..., TaskDefinition], *arguments: Any
 ) -> TaskDefinition:
-    """Call a method of an environment. Raises UnknownTask, EnvironmentBroken."""
+    """Call a method of an environment. Raise UnknownTask, EnvironmentBroken."""
     try:
         return make(*arguments)
     except KintsugiError:
@@ -205,8 +203,7 @@ def _call(
 def draw_sources(
     environment: Environment, split: Split, seed: int, most: int
 ) -> Iterator[TaskDefinition]:
-    """Yield at most `most` fresh tasks of a split, every capability in turn. Raises
-    EnvironmentBroken."""
+    """Yield at most `most` fresh tasks of a split, kinds in turn. Raise EnvironmentBroken."""
     chance = Random(f"sources of lessons {environment.name} {seed}")
     capabilities = list(environment.capabilities)
     drawn = 0

@@ -1,20 +1,12 @@
-"""Skills as an analyzer names them, and its labels of every rollout that it can be shown.
+"""Have a model (the analyzer) name an agent's skills and label its rollouts ten times.
 
     label = choose_labeller(app, pair, seed)    by rule, unless improve.skills_labels is "analyzer"
-    label(rollouts)                             candidates and ten labellings
+    label(rollouts)                             returns candidates and labellings
 
-    discover    once: of a sample of failures and successes, at most ten names with definitions,
-                which are frozen from then on; names of the last comparison are kept where they fit
-    label       ten times, each in requests of its own and in an order of its own: for every skill
-                the rollouts to which it does not apply, that have it, and that lack it
-    refused     an answer that is no partition of the rollouts that were shown is asked for again,
-                twice at most; then its labelling is refused as a whole, and chooses no skill, as is
-                one of which an answer is empty or does not come
-
-A skill's patterns are those whose failures lack it in most labels. A person's rollouts are not
-shown (rollout_views.py), so they count nowhere; neither do those beyond improve.skills_rollouts.
-Not covered: whether the labels are right. Ten labellings say how far a model agrees with itself,
-and a gate says what an adapter is worth. Source: TRACE (pipeline/aggregate_capabilities.py).
+Each labelling has its own requests and its own order. An answer that is no partition of the shown
+rollouts is asked for again, at most twice; then its whole labelling is refused. Persons' rollouts
+(rollout_views.py) and those beyond improve.skills_rollouts are not shown and do not count. Not
+covered: whether the labels are right. Source: TRACE (pipeline/aggregate_capabilities.py).
 """
 
 import asyncio
@@ -84,20 +76,17 @@ if TYPE_CHECKING:
     from envs.endpoint import Endpoint
 
 SHOWN_CHARACTERS: Final = 8_000
-"""Most characters of a conversation that is labelled: about 2,500 tokens."""
+"""Most characters of a labelled conversation: about 2,500 tokens."""
 REQUEST_CHARACTERS: Final = 48_000
 """Most characters of rollouts in one request: about 16,000 tokens."""
 REQUEST_ROLLOUTS: Final = 16
-"""Most rollouts in one request."""
 AT_ONCE: Final = 4
-"""Labellings at once."""
+"""Labellings that run concurrently."""
 LEAST_LABELLINGS: Final = ceil(LEAST_SELECTED * LABELLINGS)
-"""Labellings without which no skill can be selected."""
+"""Fewest labellings with which a skill can be selected."""
 _NAME: Final = r"^[a-z][a-z0-9_]{1,63}$"
 _NAME_LENGTH: Final = 64
-"""Most characters of a skill's name."""
 _DESCRIPTION: Final = 1000
-"""Most characters of a definition."""
 _REASON: Final = 1000
 _LOOKED_AT: Final = 4
 """Rollouts that are looked at for each that may be shown: many may be persons'."""
@@ -125,7 +114,7 @@ three. Answer with one JSON object.
 
 
 def _clean(text: str) -> str:
-    """Return a definition on one line. Raises ValueError for one without words."""
+    """Return a definition on one line. Raise ValueError if it has no words."""
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if not words:
         raise ValueError("it is empty")
@@ -150,23 +139,20 @@ class _Lists(AnswerModel):
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A rollout, and how the model is shown it."""
-
     rollout: ContrastRollout
     write: Callable[[str], str]
-    """Returns it as JSON under a short id, redacted."""
+    """Returns the rollout as JSON under a short id, redacted."""
     length: int
-    """Characters of that, about."""
+    """Approximate characters of that JSON."""
     size: int
-    """Bytes of that in UTF-8."""
+    """Its bytes in UTF-8."""
 
 
 def choose_labeller(
     app: "App", pair: Pair, seed: str, stopping: Callable[[], bool] = lambda: False
 ) -> "Labeller":
-    """Return the labeller of an agent's rollouts that the settings name. The analyzer's raises
-    ModelFailure where it has no usable word, or once `stopping` says that the process was told
-    to stop; what it is asked follows from `seed`."""
+    """Return the labeller of the settings. An analyzer draws from `seed`; it raises ModelFailure
+    without a usable answer, or once `stopping` returns true."""
     if app.settings.improve.skills_labels == "rules":
         return label_by_rule
     return lambda rollouts: _label_by_analyzer(app, pair, seed, stopping, rollouts)
@@ -215,7 +201,7 @@ def _label_by_analyzer(
 
 
 def _check_evidence(rollouts: Sequence[ContrastRollout], left_out: int) -> None:
-    """Raise ModelFailure where no skill could have enough evidence, whatever is answered."""
+    """Raise ModelFailure if no skill could have enough evidence, whatever is answered."""
     failures = sum(item.failed for item in rollouts)
     successes = len(rollouts) - failures
     if failures < LEAST_FAILURES or successes < LEAST_SUCCESSES:
@@ -227,7 +213,7 @@ def _check_evidence(rollouts: Sequence[ContrastRollout], left_out: int) -> None:
 
 
 def _read_known(connection: "Connection", pair: Pair) -> dict[str, str]:
-    """Return name -> definition of the skills that a model named the last time."""
+    """Return name -> definition of the skills that a model named in the last comparison."""
     return {
         line.skill: line.description
         for line in read_skills(connection, pair.alias)
@@ -242,8 +228,7 @@ def _list_shown(
     rollouts: Sequence[ContrastRollout],
     most: int,
 ) -> list[_Shown]:
-    """Return the newest failures and successes that can be shown, at most `most`: half of each,
-    where there are enough. All figures of a skill are of failures or of successes alone."""
+    """Return the newest rollouts that can be shown: `most`, half of them failures if possible."""
     groups = [[item for item in rollouts if item.failed is failed] for failed in (True, False)]
     half = most // 2
     most_failures = min(len(groups[0]), max(half, most - len(groups[1])))
@@ -283,8 +268,7 @@ def _see(item: ContrastRollout) -> RoundRollout:
 
 
 def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
-    """Raise ModelFailure where naming and labelling cost more than the budget, without any
-    answer that has to be asked for again, before any is paid."""
+    """Raise ModelFailure, before anything is paid, if the least cost exceeds the budget."""
     parts = 1 + sum(1 for _ in _split(shown))  # a shuffled order may take one more
     overhead = len(_LABEL) + MOST_SKILLS * _DESCRIPTION
     size = sum(item.size for item in shown) + parts * overhead
@@ -301,12 +285,10 @@ def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """The requests of one comparison: the model is asked for names, then for labels."""
-
     settings: "Model"
     shown: Sequence[_Shown]
     known: Mapping[str, str]
-    """Name -> definition of skills of the last comparison."""
+    """Name -> definition of the skills of the last comparison."""
     budget: TokenBudget
     seed: str
     stopping: Callable[[], bool]
@@ -314,7 +296,7 @@ class _Asking:
     async def ask_until(
         self, seconds: float
     ) -> tuple[Sequence[_Skill], list[Labelling | KintsugiError]]:
-        """Return what `ask_all` does, in so many seconds. Raises what it does."""
+        """Return the result of `ask_all`. Raise ModelFailure after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.ask_all()
@@ -325,8 +307,8 @@ class _Asking:
             ) from error
 
     async def ask_all(self) -> tuple[Sequence[_Skill], list[Labelling | KintsugiError]]:
-        """Return the skills, and each labelling or why it was refused. Raises ModelFailure,
-        AnswerFailure, EndpointRefusal."""
+        """Return the skills, and each labelling or its refusal. Raise ModelFailure, AnswerFailure,
+        EndpointRefusal."""
         async with open_endpoint(self.settings, "analyzer") as endpoint:
             skills = await self._discover(endpoint)
             places = asyncio.Semaphore(AT_ONCE)
@@ -351,7 +333,7 @@ class _Asking:
     async def _label(
         self, endpoint: "Endpoint", skills: Sequence[_Skill], seed: str
     ) -> Labelling | KintsugiError:
-        """Return a labelling of all rollouts, or why it was refused."""
+        """Return a labelling of all rollouts, or the error that refused it."""
         chance = Random(seed)
         order = list(self.shown)
         chance.shuffle(order)
@@ -386,13 +368,11 @@ class _Asking:
 
 
 def _build_format(skills: Iterable[str]) -> dict[str, Any]:
-    """Return the format of the labels for these skills."""
     return build_format("labels", build_object_schema(dict.fromkeys(skills, _LISTS)))
 
 
 def _sample(shown: Sequence[_Shown], seed: str) -> list[_Shown]:
-    """Return the rollouts that names are found in, within one request: three failures, then a
-    success, and so on."""
+    """Return the rollouts to name skills from: three failures, one success, and so on."""
     by_rollout = {item.rollout.rollout: item for item in shown}
     failed = [item.rollout for item in shown if item.rollout.failed]
     passed = [item.rollout for item in shown if not item.rollout.failed]
@@ -417,7 +397,7 @@ def _as_sample(item: ContrastRollout) -> SampleCandidate:
 
 
 def _read_skills(text: str, names: Mapping[str, _Shown]) -> Sequence[_Skill]:
-    """Return the skills that an answer names. Raises ValueError."""
+    """Return the skills that an answer names. Raise ValueError."""
     skills = check_answer(_Skills, _load(text)).skills
     for name, count in Counter(item.name for item in skills).items():
         if count > 1:
@@ -429,7 +409,6 @@ def _read_skills(text: str, names: Mapping[str, _Shown]) -> Sequence[_Skill]:
 
 
 def _split(shown: Sequence[_Shown]) -> Iterator[list[_Shown]]:
-    """Yield the rollouts of one request after the other."""
     part: list[_Shown] = []
     length = 0
     for item in shown:
@@ -443,7 +422,7 @@ def _split(shown: Sequence[_Shown]) -> Iterator[list[_Shown]]:
 
 
 def _read_labels(text: str, skills: Sequence[str], names: Sequence[str]) -> Labelling:
-    """Return the labels of one request. Raises ValueError where they are no partition."""
+    """Return the labels of one request. Raise ValueError if they are no partition."""
     document = _load(text)
     lists = {}
     for skill, given in (document if isinstance(document, dict) else {}).items():
@@ -462,7 +441,7 @@ def _build_candidates(
     labellings: Sequence[Labelling],
     rollouts: Sequence[ContrastRollout],
 ) -> tuple[Candidate, ...]:
-    """Return the candidates, those that most failures lack first."""
+    """Return the candidates, the one that most failures lack first."""
     candidates = [
         Candidate(
             skill=item.name,
@@ -497,7 +476,7 @@ def _count_lacking(skill: str, labellings: Sequence[Labelling], item: ContrastRo
 
 
 def _load(text: str) -> Any:
-    """Read JSON in which no object has a name twice. Raises ValueError."""
+    """Parse JSON. Raise ValueError if an object has a name twice."""
     try:
         return json.loads(text, object_pairs_hook=_build_object)
     except RecursionError as error:

@@ -1,14 +1,8 @@
-"""Which skills a cycle trains for, and what became of those that it trained for before.
+"""Choose the skills that a cycle trains for, and report the training of each skill.
 
-    choose_skills(lines, priorities, most)        the skills to be taught, and why others are not
-    read_skill_histories(connection, ...)         the same for the next cycle, from the tables
-    read_skill_status(connection, ...)            what is or was taught of each skill, for display
-    find_member_parent(connection, ...)           the adapter that a job for a skill trains on from
-    describe_jobs(connection, settings, state)    the jobs of a cycle for skills, for display
-
-A skill is taught where the last comparison selected it and one of its failure patterns has a
-priority above 0. Each pattern, and so each task, is of one skill: of those that share it, the one
-with the larger contrast. Decides nothing about a cycle that has its jobs: those name their skills.
+A skill is taught if the last comparison selected it and one of its failure patterns has a priority
+above 0. Each pattern, and so each task, belongs to one skill: the one with the larger contrast. A
+cycle that has its jobs keeps the skills that they name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,8 +40,7 @@ if TYPE_CHECKING:
 def choose_skills(
     lines: Sequence[SkillLine], priorities: Mapping[str, float], most: int
 ) -> BranchChoice:
-    """Return the choice among the selected skills of one agent on one base; `priorities` are those
-    of its failure patterns, `most` is how many skills are taught at most."""
+    """Return the choice of at most `most` skills. `priorities`: failure pattern -> priority."""
     taught: list[Branch] = []
     left: dict[str, str] = {}
     owners: dict[str, str] = {}
@@ -70,8 +63,7 @@ def choose_skills(
 def read_skill_histories(
     connection: "Connection", settings: "Settings", pair: Pair
 ) -> BranchChoice:
-    """Return what the next cycle of an agent is to teach; empty unless `improve.skills` is
-    `panel`."""
+    """Return the skills of an agent's next cycle; none unless `improve.skills` is `panel`."""
     if settings.improve.skills != "panel":
         return BranchChoice()
     priorities = {
@@ -95,25 +87,21 @@ UNTAUGHT: Final = "untaught"
 
 @dataclass(frozen=True, slots=True)
 class Teaching:
-    """What is or was taught of a skill."""
+    """The present or past training for a skill."""
 
     state: str
-    """`serving` (the panel that answers now has its adapter), `training`, `waiting` (the next cycle
-    teaches it), `untaught`, or how its last job or the adapter of that came out, or is by now where
-    its cycle is open."""
+    """`serving` (the promoted panel has its adapter), `training`, `waiting` (the next cycle teaches
+    it), `untaught`; else the outcome of its last job or the state of that job's adapter."""
     reason: str
-    """Why; may be empty."""
     job: str | None
-    """The last one that was for it."""
     adapter: str | None
-    """The adapter that last passed the gate of a member."""
+    """The adapter that last passed a member's gate."""
 
 
 def read_skill_status(
     connection: "Connection", settings: "Settings", pair: Pair, state: SkillState | None = None
 ) -> dict[str, Teaching]:
-    """Return the teaching of each skill that the agent's comparisons ever named, or of those that
-    are in one state now."""
+    """Return the teaching of each skill ever named in a comparison, or of those in `state`."""
     choice = read_skill_histories(connection, settings, pair)
     retraining = read_retraining(connection, settings, pair)
     members = {member.skill: member.describe(pair.base) for member in retraining.waiting}
@@ -156,18 +144,17 @@ def _read_status(
 
 
 def has_passed(row: "AdapterRow") -> bool:
-    """Whether an adapter passed its last gate."""
     return row.gate is not None and row.gate.decision == "PROMOTE"
 
 
 def _is_under_way(connection: "Connection", job: "JobRow") -> bool:
-    """Whether the cycle of a job is open: what becomes of the skill is not decided yet."""
+    """Return whether a job's cycle is open: its result is not decided yet."""
     cycle = None if job.cycle is None else learning.cycle(connection, job.cycle)
     return cycle is not None and cycle.outcome is None
 
 
 def _describe_job(connection: "Connection", job: "JobRow") -> tuple[str, str]:
-    """The outcome of a job that left nothing, or the state of its adapter; and why."""
+    """Return the outcome of a job that left nothing, or its adapter's state; and the reason."""
     branch = read_branch(connection, job)
     row, end = branch.adapter, find_branch_step(branch)
     if row is None:
@@ -178,7 +165,6 @@ def _describe_job(connection: "Connection", job: "JobRow") -> tuple[str, str]:
 
 
 def _explain_untaught(settings: "Settings", line: SkillLine, choice: BranchChoice) -> str:
-    """Why a skill that was never taught is not taught by the next cycle."""
     if line.state != SkillState.SELECTED:
         return f"the last comparison did not select it ({line.state})"
     if settings.improve.skills != "panel":
@@ -189,9 +175,8 @@ def _explain_untaught(settings: "Settings", line: SkillLine, choice: BranchChoic
 def describe_jobs(
     connection: "Connection", settings: "Settings", state: CycleState
 ) -> list[dict[str, str | None]]:
-    """Return the jobs of a cycle that trains for skills, and how each came out: `skill` (null: the
-    router), `job` (null: none can teach the router), `outcome` (null: open), `adapter`, `state` of
-    that, `reason`."""
+    """Return the jobs of a cycle that trains for skills: `skill` (null: the router), `job` (null:
+    no job can teach the router), `outcome` (null: open), `adapter`, its `state`, `reason`."""
     jobs = []
     for branch in state.all_branches:
         row = branch.adapter
@@ -216,8 +201,7 @@ def describe_jobs(
 def _explain_router_lack(
     connection: "Connection", settings: "Settings", state: CycleState
 ) -> str | None:
-    """Why a cycle whose members are settled has no job for its router; None where it has or awaits
-    one, or wants none."""
+    """Return why a settled cycle has no job for its router; None if it needs no reason."""
     ends = [find_branch_step(branch) for branch in state.branches]
     settled = all(isinstance(end, BranchEnd) for end in ends) and any(
         isinstance(end, BranchEnd) and end.outcome == "passed" for end in ends
@@ -230,18 +214,19 @@ def _explain_router_lack(
 def find_member_parent(
     connection: "Connection", cycle: "CycleRow", skill: str, incumbent: "AdapterRow | None"
 ) -> "tuple[AdapterRow | None, str | None]":
-    """Return the adapter from which a job for a skill trains on, None for the base; and why, where
+    """Return the adapter that a job for a skill trains on from (None: the base), and the reason if
     that is not a member of the incumbent.
 
     It is the member that answers for the skill now, unless that was rejected, rolled back or
-    retired since. Where no member answers, it is what the last job for the skill left, if that
-    passed the gate of a member or was rejected without harm (daemon/cycle/parent.py). Else it is
-    the base: never another skill's adapter, or one for everything."""
+    retired since. Without a member, it is the result of the skill's last job, if that passed a
+    member's gate or was rejected without harm (daemon/cycle/parent.py). Else it is the base: never
+    another skill's adapter, or one for everything.
+    """
     if incumbent is not None and incumbent.composition is not None:
         name = incumbent.composition.find_adapter(skill)
         member = None if name is None else serving.adapter_row(connection, name)
         if member is not None and skill in panel_reads.read_member_exits(connection, incumbent):
-            # What a gate or a person had against it is learnt by no one's weights.
+            # Its weights have what a gate or a person objected to.
             return None, None
         if member is not None:
             return member, None
@@ -251,7 +236,7 @@ def find_member_parent(
     if row.incumbent != (None if incumbent is None else incumbent.adapter):
         return None, None
     if has_panel_history(connection, row.adapter):
-        # Live traffic has spoken of it: what took its panel back is learnt by no one's weights.
+        # Live traffic took its panel back, so nothing trains on from its weights.
         return None, None
     has_passed = row.gate.decision == "PROMOTE"
     if not (has_passed or (row.state in KEPT and is_worth_training(row.gate))):

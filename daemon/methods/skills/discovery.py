@@ -1,15 +1,8 @@
-"""Compare an agent's failures and successes, and say as an event what failures lack.
+"""Compare an agent's failures and successes; the event names the skills that failures lack.
 
-    since = find_due_round(connection, pair, number, cadence)       None where none is due
-    data = contrast_skills(app, pair, since, number)                None without a judged rollout
-    SkillStudy(app, stopping).compare(cycle)                        both, as a cycle wants them
-    Decisions(app).take(data, ...)                                  folded into skills (consumers)
-
-Ten labellings, as in TRACE, by rules (skill_labels.py) or by an analyzer (skill_analyzer.py). Each
-labelling draws the tasks anew, with replacement: whether a skill is selected then says how sure the
-figures are, and not only how far the labels agree. A labelling that does not give each
-representative rollout exactly one label of each candidate is refused. Guarantee: equal tables, and
-equal labels, give an equal event.
+Each of the ten labellings (TRACE) draws the tasks anew, with replacement: so the selection of a
+skill shows how certain the figures are, and not only how far the labels agree. Guarantee: equal
+tables and equal labels give an equal event.
 """
 
 from collections import Counter
@@ -52,8 +45,7 @@ Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
 
 
 def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
-    """Return the first round that a comparison after round `number` reads; None where the agent has
-    had fewer than `cadence` rounds since the last comparison."""
+    """Return the first round of a comparison after round `number`; None before `cadence` rounds."""
     rounds = list_judged_rounds(connection, pair, number, cadence)
     if len(rounds) < cadence:
         return None
@@ -71,8 +63,7 @@ def contrast_skills(
     cycle: str | None = None,
     labeller: Labeller = label_by_rule,
 ) -> SkillsContrasted | None:
-    """Return what the rollouts of rounds `since` to `number` show; None where none is judged.
-    Raises what the labeller raises."""
+    """Compare the rollouts of a range of rounds; None without one. Raise the labeller's errors."""
     with app.reading() as connection:
         rollouts = read_contrast_rollouts(connection, pair, since, number)
     if not rollouts:
@@ -83,7 +74,7 @@ def contrast_skills(
 def describe_contrast(
     pair: Pair, since: int, number: int, labelled: LabelledRollouts, cycle: str | None = None
 ) -> SkillsContrasted:
-    """Return what labelled rollouts show; the names are those of the event."""
+    """Return the comparison of labelled rollouts as an event; the parameters are its fields."""
     failures = sum(item.failed for item in labelled.rollouts)
     tasks = list(_collect_shown(labelled))
     draws = list(draw(tasks, f"skills {pair.alias} {pair.base} {number}"))
@@ -119,15 +110,13 @@ def describe_contrast(
 
 
 def _find_reached(counts: Sequence[int]) -> int:
-    """Return the count that as many labellings reach as have to choose a skill."""
+    """Return the largest count that enough labellings reach to select a skill."""
     needed = ceil(LEAST_SELECTED * len(counts))
     return sorted(counts, reverse=True)[needed - 1]
 
 
 def draw(labellings: Iterable[Sequence[Shown]], seed: str) -> Iterator[Counter[Shown]]:
-    """Yield what the tasks of a draw show, and how many do, for what the tasks show in each
-    labelling: as many tasks as there are, with replacement, each with all its rollouts. Names of
-    tasks have no influence."""
+    """Draw each labelling's tasks with replacement; yield counts. Names of tasks do not matter."""
     chance = Random(seed)
     for tasks in labellings:
         yield Counter(chance.choices(tasks, k=len(tasks)))
@@ -136,13 +125,12 @@ def draw(labellings: Iterable[Sequence[Shown]], seed: str) -> Iterator[Counter[S
 def _count_applicable(
     labelled: LabelledRollouts, labelling: Labelling, skill: str
 ) -> Counter[bool]:
-    """Count the failures and the successes to which a skill applies."""
     own = labelling.labels[skill]
     return Counter(item.failed for item in labelled.rollouts if own[item.rollout] is not Label.NA)
 
 
 def _collect_shown(labelled: LabelledRollouts) -> Iterator[list[Shown]]:
-    """Yield what each task shows in each labelling, in the order of its first rollout."""
+    """Yield the labels of each task in each labelling, ordered by the task's first rollout."""
     last: tuple[Labelling, list[Shown]] | None = None
     for labelling in labelled.labellings:
         # Rules have one labelling, however often it is drawn from.
@@ -161,7 +149,6 @@ def _collect_shown_once(labelled: LabelledRollouts, labelling: Labelling) -> lis
 
 
 def _count(place: int, drawn: Counter[Shown]) -> SkillLabels:
-    """Count the labels of the candidate at this place."""
     counts: Counter[tuple[bool, Label]] = Counter()
     for shown, number in drawn.items():
         for failed, labels in shown:
@@ -176,18 +163,17 @@ def _count(place: int, drawn: Counter[Shown]) -> SkillLabels:
 
 
 class SkillStudy:
-    """The comparisons of a home's agents, as long as a planner asks for them: an analyzer that
-    failed was paid, and is asked again only after as many rounds as one that answered."""
+    """The comparisons of a home's agents. An analyzer that failed was paid, so it is asked again
+    only after as many rounds as one that answered."""
 
     def __init__(self, app: "App", stopping: Callable[[], bool] = lambda: False) -> None:
-        """`stopping`: whether the process was told to stop; then no model is asked."""
+        """`stopping` returns whether the process was told to stop; then no model is asked."""
         self._app, self._stopping = app, stopping
         self._unlabelled: dict[Pair, int] = {}
         """Agent -> first round after which an analyzer that failed is asked again."""
 
     def compare(self, cycle: "CycleRow") -> Study | None:
-        """Compare failures and successes after a cycle's round; None where that is switched off, or
-        the last comparison was a few rounds ago. Raises Skip where the comparison failed."""
+        """Return the comparison after a cycle's round, if due. Raise Skip if it failed."""
         try:
             contrast = self._contrast(cycle)
         except (ModelFailure, BadLabelling, ValidationError) as error:

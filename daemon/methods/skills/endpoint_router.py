@@ -1,11 +1,7 @@
-"""Asks the router of a panel behind an endpoint, before an episode's first answer.
+"""Ask the router of a panel behind an endpoint, before an episode's first answer.
 
-    router = EndpointRouter(panel, endpoints, list_fields)
-    choice = await router.choose(messages, task)
-
-The router reads what it reads at a gateway, by the same prompt and rule (label_router.py). A head
-reads the prompt of the agent's own request. Where the router fails, the choice has the doubt
-`failed`. Not covered: the time that a gateway gives it.
+Prompt and rule are a gateway's (label_router.py); a head reads the prompt of the agent's own
+request. If the router fails, the choice has the doubt `failed`. Not covered: a time limit.
 """
 
 import asyncio
@@ -21,8 +17,7 @@ from producers.gateway.routing.token_scores import read_token_scores
 from producers.gateway.skills import label_router
 
 ListFields = Callable[[TaskDefinition, Sequence[Message]], Mapping[str, Any]]
-"""Returns the fields that the agent's prompt is rendered of, beside the messages, from the task and
-what the agent reads."""
+"""Returns the fields, beside the messages, that the agent's prompt is rendered from."""
 
 
 class EndpointRouter:
@@ -31,11 +26,11 @@ class EndpointRouter:
     def __init__(
         self, panel: Panel, endpoints: Mapping[str | None, Endpoint], list_fields: ListFields
     ) -> None:
-        """`endpoints`: adapter (None: the base) -> where it answers, of all of the panel's."""
+        """`endpoints` maps each of the panel's adapters (None: the base) to its endpoint."""
         self._panel, self._endpoints, self._list_fields = panel, endpoints, list_fields
 
     async def choose(self, messages: Sequence[Message], task: TaskDefinition) -> MemberChoice:
-        """Return the member for a conversation. Raises EndpointRefusal."""
+        """Return the member for a conversation. Raise EndpointRefusal."""
         router = self._panel.router
         endpoint = self._endpoints[router.adapter]
         opening = label_router.Opening(

@@ -1,13 +1,8 @@
 """Ask a panel's router in this process: prompts in, the scores of its labels out.
 
-    answers = ask(policy, chat, router, conversations)     one decision per conversation
-    answers = ask(policy, chat, head, conversations, tools)     of a head, which reads tools too
-    answer = await ask_thread(thread, chat, policy, router, messages, tools)     of one, elsewhere
-
-Prompts, scores and rule are the gateway's (producers/gateway/skills/label_router.py), so that what
-is decided here is what a gateway decides, up to the rounding of an engine. What all prompts of a
-batch begin with is read once. Guarantee: the same prompts in the same order give the same scores
-bit for bit, on one machine with one number of threads.
+Prompts, scores and rule are the gateway's (producers/gateway/skills/label_router.py), so decisions
+are equal up to an engine's rounding. Guarantee: the same prompts in the same order give the same
+scores bit for bit, on one machine with one number of threads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +29,7 @@ from producers.gateway.skills.label_router import (
 )
 
 _PADDED: Final = 8192
-"""Padded tokens of one forward, those that all prompts begin with left out."""
+"""Padded tokens of one forward, without the common beginning of all prompts."""
 
 
 def ask(
@@ -44,9 +39,8 @@ def ask(
     conversations: Sequence[Sequence[Mapping[str, Any]]],
     tools: Sequence[Sequence[Mapping[str, Any]]] = (),
 ) -> list[RouterAnswer]:
-    """Return what a router chooses for each conversation, given as a client sends it; `tools`:
-    those that the agent is offered in each, which a head reads; empty for none in any. A
-    conversation whose prompt does not fit the context has the doubt `failed`. Raises NoTemplate."""
+    """Return a router's choice for each conversation, in a client's format. A head reads `tools`,
+    those offered in each. One that does not fit has the doubt `failed`. Raise NoTemplate."""
     offered = tools or [()] * len(conversations)
     prompts = [
         render_router_prompts(chat, router, messages, own)
@@ -69,9 +63,8 @@ async def ask_thread(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> RouterAnswer:
-    """Return what a router chooses for a conversation, given as a client sends it; `tools`: those
-    that the agent is offered, which a head reads. A conversation whose prompt does not fit has the
-    doubt `failed`. Raises EndpointUnavailable, NoTemplate."""
+    """Return the choice for one conversation, as `ask` does, on the thread of an engine. Raise
+    EndpointUnavailable, NoTemplate."""
     prompts = render_router_prompts(chat, router, messages, tools)
     tokens = tuple(list_label_tokens(router))
     requests = [Request(prompt, 1, temperature=0.0, logprob_token_ids=tokens) for prompt in prompts]
@@ -91,8 +84,8 @@ def render_router_prompts(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> list[tuple[int, ...]]:
-    """Return the token ids of what a router reads of a conversation, one prompt per order of its
-    labels; a head reads the prompt of the agent itself. Raises NoTemplate."""
+    """Return the token ids of a router's prompts, one per order of its labels; a head reads the
+    agent's own prompt. Raise NoTemplate."""
     prompts = build_prompts(router, messages)
     if router.form == "head":
         return [chat.prompt(prompt, tools) for prompt in prompts]
@@ -102,16 +95,14 @@ def render_router_prompts(
 def render_prompts(
     chat: Chat, prompts: Sequence[Sequence[Mapping[str, Any]]]
 ) -> list[tuple[int, ...]]:
-    """Return the token ids of a router's prompts, as a gateway has an engine render them. Raises
-    NoTemplate."""
+    """Return the token ids of a router's prompts, rendered as for a gateway. Raise NoTemplate."""
     return [chat.prompt(prompt, **TEMPLATE_VARIABLES) for prompt in prompts]
 
 
 def read_all_scores(
     policy: Policy, router: PanelRouter, prompts: Sequence[Sequence[Sequence[int]]]
 ) -> list[tuple[tuple[float, ...], ...]]:
-    """Return, for the ids of the prompts of each conversation, the scores of the options in nats, a
-    row per order."""
+    """Return the options' scores in nats for the prompts of each conversation, a row per order."""
     tokens = list_label_tokens(router)
     by_order = [
         score_tokens(policy, [own[order] for own in prompts], tokens)
@@ -126,8 +117,8 @@ def read_all_scores(
 def score_tokens(
     policy: Policy, prompts: Sequence[Sequence[int]], tokens: Sequence[int]
 ) -> list[dict[int, float]]:
-    """Return the log-probability in nats of each of these tokens (id -> nats) behind each prompt.
-    Raises ValueError for a prompt that is empty or longer than the model's context."""
+    """Return token id -> log-probability in nats of these tokens after each prompt. Raise
+    ValueError for a prompt that is empty or longer than the model's context."""
     scores: list[dict[int, float]] = [{} for _ in prompts]
     wanted = torch.tensor(tokens, device=policy.device)
     for places in _batch(prompts):
@@ -146,7 +137,6 @@ def score_tokens(
 
 
 def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield the places of prompts of similar length, up to a budget of padded tokens."""
     if not prompts:
         return
     shared, batch = count_common(prompts), list[int]()
@@ -161,8 +151,7 @@ def _batch(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def count_common(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many tokens all prompts begin with, the last one of each left out. Raises
-    ValueError for no prompts, or an empty one."""
+    """Count the common first tokens, without any prompt's last. Raise ValueError without tokens."""
     shortest = min(map(len, prompts), default=0)
     if not shortest:
         raise ValueError("a model needs a token to go on from, and there is no prompt, or no token")

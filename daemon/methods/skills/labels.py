@@ -1,21 +1,15 @@
-"""Candidates for skills by rule, and what each rollout shows of them (pure).
+"""Candidates for skills by rule, and the label of each rollout for them (pure).
 
-    candidates = find_candidates(rollouts)          at most ten, frozen from then on
-    label(candidate, rollout)                       NA, PRESENT or LACKING
-    label_by_rule(rollouts)                         candidates and their labels, all together
+A candidate is a union of failure patterns: all of one tool, or all of one category. Nothing else of
+a rollout is read, so labels of the environment cannot make a skill.
 
-A candidate is a union of failure patterns: all of one tool (whatever goes wrong with it), or all of
-one category (whatever tool it goes wrong with). Nothing else of a rollout is read: no kind, no
-capability and no id of a task, so labels of the environment cannot make a skill.
+    tool        applies if the tool is called or expected; lacking if it is the pivot of a failure
+    category    applies if one of its tools does, and everywhere if it knows no tool; lacking in
+                its failures, and in successes too if it is a loop
 
-    tool        applies where the tool is called or expected; lacking where it is the pivot of a
-                failure
-    category    applies where one of its tools is, and everywhere for one that knows no tool;
-                lacking in its failures; and in successes too if it is a loop
-
-What applies and is not lacking is present, failed or not (TRACE: in doubt, a failure has it). Of
-other categories a success shows nothing, so their contrast is their share among the failures to
-which they apply.
+A skill that applies and is not lacking is present, failed or not (TRACE: in doubt, a failure has
+it). A success shows nothing of other categories, so their contrast is their share among the
+failures.
 """
 
 from collections import Counter, defaultdict
@@ -30,13 +24,12 @@ from events.errors import KintsugiError
 from events.learning import MOST_SKILLS
 
 LOOP: Final = "tool_loop"
-"""Category that is seen in a success as well: its rule asks for no verdict."""
+"""A category that occurs in successes too: its rule needs no verdict."""
 NO_TOOL: Final = "*"
 """Pivot of a failure in which no gold write is missing."""
 LEAST_LACKING: Final = 2
-"""Failures that have to lack a candidate: one is an accident."""
+"""Fewest failures that lack a candidate: one is an accident."""
 MOST_TOOLS: Final = 8
-"""Tools that a description names."""
 LABELLINGS: Final = 10
 """TRACE, section 3.1."""
 LEAST_SHARED: Final = 0.8
@@ -44,7 +37,7 @@ LEAST_SHARED: Final = 0.8
 
 
 class Label(StrEnum):
-    """Label of a rollout for a skill."""
+    """A rollout's label for a skill."""
 
     NA = "na"
     """The skill was not called for."""
@@ -53,7 +46,7 @@ class Label(StrEnum):
 
 
 class BadLabelling(KintsugiError):
-    """A labelling leaves a rollout out, labels one twice, or names one that is not there."""
+    """A labelling omits a rollout, labels one twice, or names an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +62,7 @@ class Labelling:
         skills: Collection[str],
         rollouts: Iterable[str],
     ) -> "Labelling":
-        """Check lists of rollouts, by skill and label. Raises BadLabelling."""
+        """Check lists of rollouts, by skill and label. Raise BadLabelling."""
         if lists.keys() != set(skills):
             wrong = sorted(lists.keys() ^ set(skills))
             raise BadLabelling(f"a labelling has other skills than the candidates: {wrong[0]}")
@@ -97,7 +90,7 @@ class Candidate:
     skill: str
     description: str
     patterns: tuple[str, ...]
-    """Failure patterns of which it is the union; none where no rule explains its failures."""
+    """The failure patterns that it unites; none if no rule explains its failures."""
     lacking: frozenset[str]
     """Failed rollouts that lack it."""
 
@@ -108,18 +101,16 @@ class LabelledRollouts:
 
     rollouts: tuple[ContrastRollout, ...]
     candidates: tuple[Candidate, ...]
-    """Those that most failures lack first."""
     labellings: tuple[Labelling, ...]
     labeller: str | None = None
     """Model that named and labelled; None for rules."""
     left_out: int = 0
     """Representative rollouts that the model could not be shown."""
     refused: int = 0
-    """Labellings without a usable answer, however often it was asked for."""
+    """Labellings without a usable answer after all repeats."""
 
 
 Labeller = Callable[[Sequence[ContrastRollout]], LabelledRollouts]
-"""Finds candidates and labels rollouts for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +118,9 @@ class RuleCandidate(Candidate):
     """A candidate whose labels a rule finds."""
 
     tool: str | None
-    """The tool; None for a category."""
+    """None for a category."""
     category: str | None
-    """The category; None for a tool."""
+    """None for a tool."""
     tools: frozenset[str]
     """Tools where it applies."""
     is_general: bool
@@ -137,7 +128,7 @@ class RuleCandidate(Candidate):
 
 
 def label_by_rule(rollouts: Sequence[ContrastRollout]) -> LabelledRollouts:
-    """Label every rollout by rule. Rules label it the same way each time."""
+    """Label every rollout by rule: the same way each time."""
     candidates = find_candidates(rollouts)
     lists: dict[str, dict[Label, list[str]]] = {}
     for candidate in candidates:
@@ -152,8 +143,7 @@ def label_by_rule(rollouts: Sequence[ContrastRollout]) -> LabelledRollouts:
 
 
 def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[RuleCandidate, ...]:
-    """Return the candidates that most failures lack, at most `MOST_SKILLS`; of two that the same
-    failures lack, the tool's."""
+    """Return at most `MOST_SKILLS` candidates, most lacking first; of equals, the tool's."""
     by_tool: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     by_category: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     for item in rollouts:
@@ -172,7 +162,7 @@ def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[RuleCandidate,
 
 
 def label(candidate: RuleCandidate, rollout: ContrastRollout) -> Label:
-    """Return what a rollout shows of a candidate."""
+    """Return a rollout's label for a candidate."""
     if rollout.failed:
         is_lacking = rollout.pattern in candidate.patterns
     else:
@@ -184,8 +174,7 @@ def label(candidate: RuleCandidate, rollout: ContrastRollout) -> Label:
 
 
 def find_containers(candidates: Sequence[Candidate]) -> Mapping[str, tuple[str, ...]]:
-    """Return candidate -> those before it which `LEAST_SHARED` of its failures lack too. Candidates
-    come in the order of their failures."""
+    """Return candidate -> earlier candidates that `LEAST_SHARED` of its failures lack too."""
     return {
         item.skill: tuple(
             larger.skill
@@ -204,7 +193,6 @@ def split_pattern(pattern: str) -> tuple[str, str]:
 
 
 def _name_tools(tools: Iterable[str]) -> dict[str, str]:
-    """Return tool -> name of its candidate: its own, where no category has that."""
     names: dict[str, str] = {}
     for tool in sorted(tools):
         name = tool

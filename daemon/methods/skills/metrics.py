@@ -1,12 +1,6 @@
-"""Metrics of skills and of the members of panels: what an agent lacks, what of it is taught, who
-answers which share of a panel's sessions, and what each member won.
+"""Metrics of skills and of the members of panels.
 
-    metrics = build_metrics()
-    metrics.report(reading, sheet)
-
-Members are counted over every session of a panel's last day, so their reading is reused for a
-minute.
-
+The members' reading is reused for a minute, since it counts every session of a panel's last day.
 `slot` is `canary` or `promoted`. `skill` is bounded: a comparison has at most ten, a panel at most
 as many as its router has labels; `NO_SKILL` is the base where no member answers.
 """
@@ -93,7 +87,6 @@ def build_metrics() -> MethodMetrics:
 
 
 def _report_skills(reading: "LoopReading", sheet: Sheet) -> None:
-    """Report the skills that the last comparison of each agent selected."""
     connection = reading.connection
     for pair in reading.pairs:
         taught = read_skill_status(connection, reading.settings, pair, SkillState.SELECTED)
@@ -107,7 +100,6 @@ def _report_skills(reading: "LoopReading", sheet: Sheet) -> None:
 
 
 def _report_members(sheet: Sheet, panels: Iterable[PanelState], names: Collection[str]) -> None:
-    """Report the members of the panels of the agents in `names`."""
     for panel in panels:
         if panel.alias not in names:
             continue

@@ -1,4 +1,4 @@
-"""The bundle of a panel: what its adapters are, who answers which skill, and what the router reads.
+"""Build a panel's bundle: its adapters, their skills, and the router's prompt.
 
 NAME/panel.json        members and router, as the log has them
 NAME/gate.json, lineage.json, README.md, MANIFEST.json     as of an adapter (adapters/bundle.py)
@@ -23,8 +23,7 @@ PANEL: Final = "panel.json"
 
 
 def read_panel_files(app: "App", connection: "Connection", row: AdapterRow) -> dict[str, bytes]:
-    """Return the files of a panel's bundle without the manifest, path -> content. Raises
-    BundleRefusal, BadAdapter, NoFingerprint."""
+    """Return path -> content. Raise BundleRefusal, BadAdapter, NoFingerprint."""
     assert row.composition is not None, "it is a panel"
     parts = [
         collect_facts(app, connection, serving.find_adapter(connection, part)) for part in row.parts
@@ -51,7 +50,6 @@ def read_panel_files(app: "App", connection: "Connection", row: AdapterRow) -> d
 
 
 def _find_base_digest(parts: Sequence[BundleFacts]) -> str | None:
-    """Return the sha256 of the base, where the learner wrote it of a part."""
     known = (part.lineage["base"]["sha256"] for part in parts)
     return next((digest for digest in known if digest is not None), None)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 group = noun("panels", "Several adapters behind a router, served as one policy.")
 
 _BASE: Final = "base"
-"""What names the base where members are given."""
+"""Name of the base where members are listed."""
 
 
 @command(group)
@@ -85,7 +85,7 @@ def compose(
 
 
 def _parse_pairs(texts: "Sequence[str]", what: str, example: str) -> dict[str, str]:
-    """Return NAME -> VALUE. Raises BadParameter."""
+    """Return NAME -> VALUE. Raise BadParameter."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -118,7 +118,6 @@ def ls(cli: Cli, alias: OnlyAgent = None) -> None:
 
 
 def _build_line(row: "AdapterRow", traffic: "PanelTraffic") -> dict[str, Any]:
-    """A panel with its traffic, for scripts."""
     assert row.composition is not None, "it is one of list_panels"
     return {
         "panel": row.adapter,
@@ -247,7 +246,6 @@ _SHARE_COLUMNS: Final = Columns(
 
 
 def _show_options(cli: Cli, row: "AdapterRow") -> None:
-    """Print what the router chooses among."""
     assert row.composition is not None, "it is a panel"
     cells = [
         [

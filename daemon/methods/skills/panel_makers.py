@@ -1,10 +1,6 @@
-"""What makes a cycle's panel and its router, over the replicas of a home.
+"""Make a cycle's panel (`Composer`) and its router (`RouterTeacher`), over the replicas of a home.
 
-    teach_router(app, lesson, urls=())   `RouterTeacher`: the spec of the job that trains the router
-    compose_panel(app, parts, fleet=...) `Composer`: PanelComposed (serving/panels.py)
-
-Both ask a replica of the base which tokens the labels are, so neither needs the packages of the
-learner.
+A replica of the base says which tokens the labels are, so the learner's packages are not needed.
 """
 
 from collections.abc import Sequence
@@ -32,19 +28,18 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 NO_SKILL_NAME: Final = "none of these"
-"""What a router that is trained reads of the option for no skill."""
+"""A trained router's description of the option for no skill."""
 
 
 def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> JobSpec:
-    """Return the spec of the job that teaches a router; `urls` are those of the replicas, instead
-    of the settings'. Raises NotTrainable where no router can tell the skills apart, so that no
-    panel of them can be composed, and RetryLater."""
+    """Return the spec of the job that teaches a router; `urls` replace the settings' replicas.
+    Raise RetryLater; raise NotTrainable if no router can tell the skills apart."""
     settings = app.settings
     form: Literal["labels", "head"] = (
         "head" if settings.improve.skills_router == "head" else "labels"
     )
-    # What a skill means it learns from its tasks: a small model gets lost in longer words, and
-    # every session waits for the prompt.
+    # Tasks teach the meaning of a skill: a small model gets lost in longer words, and every
+    # session waits for the prompt.
     names = {skill: skill.replace("_", " ") for skill in lesson.skills}
     try:
         with open_fleet(settings, urls) as fleet:
@@ -68,7 +63,7 @@ def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> 
             form=form,
         )
     except NotTrainable as error:
-        # Of the settings; the members that passed wait for better ones.
+        # The settings are at fault; the members that passed wait for better ones.
         raise RetryLater(
             f"the router of {lesson.agent.alias} waits: {error}, or set improve.skills_router = "
             '"labels" to have the base choose'
@@ -76,7 +71,7 @@ def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> 
 
 
 def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:
-    """Return the size of the base, where no setting says the rate. Raises NotTrainable."""
+    """Return the size of the base unless a setting has the rate. Raise NotTrainable."""
     checkpoint = lesson.agent.checkpoint
     if app.settings.training.warm_start_lr is not None or checkpoint is None:
         return None
@@ -90,8 +85,8 @@ def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:
 
 
 def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
-    """Append the panel of a cycle; return a sentence. Raises VersionRefusal, NoReplica,
-    ReplicaError, LogError."""
+    """Append a cycle's panel; return a sentence. Raise VersionRefusal, NoReplica, ReplicaError,
+    LogError."""
     composition = Composition(
         members={member.skill: member.adapter for member in parts.members},
         alias=parts.alias,
@@ -108,9 +103,8 @@ def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
 
 
 def _name_unknown_skills(app: "App", parts: PanelParts) -> dict[str, str]:
-    """Return the names of skills that the last comparison does not name any more, as their
-    descriptions: their members stay in the panel. A skill that a comparison named on another base
-    alone has the description that it has there."""
+    """Describe members whose skills the last comparison no longer names: by their name, or by the
+    description that the skill has on another base."""
     with app.reading() as connection:
         lines = [line for line in read_skills(connection, parts.alias) if line.description]
     known = {line.skill for line in lines if line.base == parts.base}

@@ -1,19 +1,9 @@
-"""What the panel of a cycle is made of, and the two calls by which others make it.
+"""Gather the parts of a cycle's panel and of its router's lesson.
 
-    gather_parts(connection, state)     members and router of a cycle whose adapters are settled
-    find_router_obstacle(connection, state)     why no job can teach their router
-    gather_lesson(connection, parts, agent, job)     what a router job learns
-    request_router(app, cycle, agent, teach)     the request of the job that teaches it
-    compose_version(app, state, compose)   have the panel composed, with what is said of it
-    compose(app, parts)                 `Composer`: appends PanelComposed, once for each cycle
-    teach_router(app, lesson)           `RouterTeacher`: the spec of the job that trains the router
-
-A member of the incumbent stays one, unless an adapter for its skill passed in this cycle, or its
-own was rejected, rolled back or retired since: then the base answers for it, as it does for every
-session that needs no skill. An incumbent that is no panel is no member.
-
-A router is taught by tasks, of which each member needs `EXAMPLES` that are of no other one. Where
-one has fewer, no job is requested and the base chooses.
+A member of the incumbent stays, unless an adapter for its skill passed in this cycle, or its own
+was rejected, rolled back or retired since: then the base answers for it, as for every session that
+needs no skill. An incumbent that is no panel is no member. Each member needs `EXAMPLES` tasks of
+its own to teach a router. If one has fewer, no job is requested and the base chooses.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PanelParts:
-    """What a cycle has for its panel."""
+    """The parts of a cycle's panel."""
 
     cycle: str
     alias: str
@@ -54,22 +44,21 @@ class PanelParts:
     members: tuple[PanelMember, ...]
     """By skill."""
     router: str | None
-    """The adapter that was trained to choose; None: the base does."""
+    """The adapter that was trained to choose; None: the base chooses."""
     prompt: PanelRouter | None
-    """What that adapter was trained on, without its name and calibration; None for the base."""
+    """The prompt that it was trained on, without its name and calibration; None for the base."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Skill of a member of the incumbent that is none of these -> why."""
+    """Skill of a member of the incumbent that is left out -> the reason."""
 
 
 Composer = Callable[["App", PanelParts], str]
-"""Appends `PanelComposed` with `parts.cycle`, under an id that follows from the cycle. Returns a
-sentence. Raises VersionRefusal for parts of which no panel can ever be made, and KintsugiError for
-what is tried again."""
+"""Appends `PanelComposed` with `parts.cycle`, under an id that follows from the cycle; returns a
+sentence. Raises VersionRefusal if no panel is ever possible, and KintsugiError to try again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterLesson:
-    """What a job that teaches a router is made of."""
+    """The input of a job that teaches a router."""
 
     job: str
     agent: "Agent"
@@ -81,12 +70,11 @@ class RouterLesson:
 
 
 RouterTeacher = Callable[["App", RouterLesson], JobSpec]
-"""Returns the spec of a job that teaches a router, from settings and lesson alone. Raises
-NotTrainable."""
+"""Returns the spec of a router's job, from settings and lesson alone. Raises NotTrainable."""
 
 
 def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
-    """Return the parts of the panel that a cycle's adapters make with those of the incumbent."""
+    """Return the parts of a cycle's panel: its own adapters, and members of the incumbent."""
     trained = {
         branch.job.branch: branch.adapter.adapter
         for branch in state.branches
@@ -98,7 +86,7 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
     router = None if taught is None else taught.adapter
     prompt = None if taught is None else taught.job.spec.router
     if prompt is not None:
-        # It learnt to choose among these: one that left since is answered for by the base.
+        # It learnt to choose among these: the base answers for one that left since.
         skills = [option.skill for option in prompt.options if option.skill is not None]
         members = {skill: members.get(skill) for skill in skills}
     return PanelParts(
@@ -116,7 +104,7 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
 def _read_old_parts(
     connection: "Connection", state: CycleState
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Skill -> adapter of the incumbent's members that stay; and skill -> why it has none."""
+    """Return skill -> adapter of the incumbent's members that stay, and skill -> reason to go."""
     name = state.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
     if incumbent is None or incumbent.composition is None or incumbent.base != state.cycle.base:
@@ -127,8 +115,7 @@ def _read_old_parts(
 
 
 def find_router_obstacle(connection: "Connection", state: CycleState) -> str | None:
-    """Return why no job can teach the router of a cycle's panel, or of what is to become one; None
-    where one can. Which member a session needs is then the base's to say."""
+    """Return why no job can teach a panel's router, so that the base chooses; else None."""
     panel = None if state.adapter is None else state.adapter.composition
     members = gather_parts(connection, state).members if panel is None else panel.members
     tasks = _gather_tasks(connection, members)
@@ -148,9 +135,8 @@ def find_router_obstacle(connection: "Connection", state: CycleState) -> str | N
 def gather_lesson(
     connection: "Connection", parts: PanelParts, agent: "Agent", job: str
 ) -> RouterLesson:
-    """Return what a job learns that teaches the router of these parts: the tasks that each member
-    was trained on are of its skill; those that it replayed of the traffic need none, but for tasks
-    of generators that a member was trained on."""
+    """Return a router's lesson. The tasks that a member was trained on need its skill. Replayed
+    tasks of the traffic need none, except tasks of generators that a member was trained on."""
     members = [member for member in parts.members if member.adapter is not None]
     tasks = _gather_tasks(connection, members)
     known = {
@@ -165,8 +151,7 @@ def gather_lesson(
 def _gather_tasks(
     connection: "Connection", members: Sequence[PanelMember]
 ) -> dict[str | None, list[str]]:
-    """Skill of each member -> the tasks that need it, each of one skill; None -> tasks that need
-    none."""
+    """Return skill -> the tasks that need it, each of one skill; None -> tasks that need none."""
     by_skill: dict[str | None, list[str]] = {}
     others: dict[str, None] = {}
     taken: set[str] = set()
@@ -192,7 +177,7 @@ def _gather_tasks(
 def _list_member_jobs(
     connection: "Connection", members: Sequence[PanelMember]
 ) -> Iterator[tuple[str, JobRow | None]]:
-    """Skill of each member, and the job that left it; None for one that no job left."""
+    """Yield each member's skill and the job that left it; None if no job did."""
     for member in members:
         row = None if member.adapter is None else serving.adapter_row(connection, member.adapter)
         job = None if row is None or row.job is None else learning.job(connection, row.job)
@@ -202,9 +187,8 @@ def _list_member_jobs(
 def request_router(
     app: "App", cycle: CycleRow, agent: "Agent", teach: RouterTeacher | None
 ) -> JobRequested:
-    """Return the request of the job that teaches a router to choose among the members of a cycle's
-    panel. `teach`: what makes its spec; None: nothing here does. Raises RetryLater, NotTrainable.
-    """
+    """Return the request of the job that teaches the router of a cycle's panel. `teach` makes its
+    spec. Raise NotTrainable; raise RetryLater if `teach` is None."""
     if teach is None:
         raise RetryLater(
             f"the router of cycle {cycle.number} of {cycle.alias} waits: nothing trains routers"
@@ -223,8 +207,8 @@ def request_router(
 
 
 def compose_version(app: "App", state: CycleState, compose: Composer | None) -> Iterator[str]:
-    """Compose the panel of a cycle, and yield what happened as sentences. `compose`: what makes the
-    panel; None: nothing here does, and the panel waits. Raises VersionRefusal, KintsugiError."""
+    """Compose the panel of a cycle and yield its news as sentences; the panel waits if `compose` is
+    None. Raise VersionRefusal, KintsugiError."""
     cycle = state.cycle
     if compose is None:
         yield f"the panel of cycle {cycle.number} of {cycle.alias} waits: nothing composes it"

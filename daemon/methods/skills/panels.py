@@ -2,14 +2,11 @@
 
     row = compose(app, fleet, Composition("agent", {"refunds": "refunds-40-0f3c9a1e"}, ...), act)
 
-A panel is a policy of several adapters (docs/adr/0075-panels-are-policies.md). What its router
-needs of an engine is asked here, once: that each label is one token of the base, and, where the
-base itself chooses, what the labels score after a conversation without content. Both are in the
-event, so every gateway decides alike. What becomes of the panel is what becomes of any adapter: it
-is staged, passes the gate and is given sessions, or not (staging.py, publisher.py).
-
-Guarantee: the same composition again, also after a kill, is the same panel. Not covered: whether
-the router chooses well; that shows in the gate.
+A panel is a policy of several adapters (docs/adr/0075-panels-are-policies.md). An engine proves
+here, once, that each label is one token of the base. If the base chooses, the engine also scores
+the labels after a conversation without content. The event holds both, so every gateway decides
+alike. Guarantee: the same composition again, also after a kill, is the same panel. Not covered:
+whether the router chooses well.
 """
 
 import logging
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KIND: Final = "panel"
-"""How the names of panels begin."""
+"""Prefix of the names of panels."""
 LABELS: Final = tuple(ascii_uppercase)
 """Labels of the options, in their order."""
 NO_SKILL: Final = "None of the above, or everything else."
@@ -60,31 +57,28 @@ class CompositionRefusal(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What a panel is made of."""
+    """The members and the router of a panel to compose."""
 
     members: Mapping[str, str | None]
-    """Skill -> adapter, by its name or how it begins; None for the base."""
+    """Skill -> an adapter's name or its beginning; None for the base."""
     alias: str | None = None
     """None: the agent that the members are for."""
     router: str | None = None
     """An adapter that was trained to choose; None: the base chooses."""
     descriptions: Mapping[str, str] = field(default_factory=dict)
-    """Skill -> what the router reads of it; of others, what the table of skills says."""
+    """Skill -> its text for the router; default: the description in the table of skills."""
     examples: Mapping[str, str] = field(default_factory=dict)
     """Skill -> a successful conversation, as the router reads it."""
     shows_examples: bool = False
-    """Whether an untrained router reads one of each skill (router_examples.py); those in `examples`
-    come first."""
+    """Whether an untrained router reads examples (router_examples.py) beside `examples`."""
     cycle: str | None = None
     """The cycle that composes it; None for a person."""
 
 
 def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -> AdapterRow:
-    """Append that a panel exists, unless it does, and return its row.
-
-    `by`: the act of a person, or the id of the event that it follows from. Raises
-    CompositionRefusal, UnknownAdapter, NoReplica, ReplicaError, DecisionRefusal, LogError.
-    """
+    """Append that a panel exists, unless it does; return its row. `by`: a person's act, or the
+    cause's id. Raise CompositionRefusal, UnknownAdapter, NoReplica, ReplicaError, DecisionRefusal,
+    LogError."""
     app.settle()
     _check_count(len(composition.members))
     with app.reading() as connection:
@@ -136,9 +130,8 @@ def _choose_examples(
     descriptions: Mapping[str, str],
     composition: Composition,
 ) -> dict[str, str]:
-    """Return the examples that the router of these members (skill -> adapter) reads. Where a prompt
-    with those that were written does not fit the engine they are left out, with a warning. Raises
-    CompositionRefusal, ReplicaError."""
+    """Return the examples for the router of these members. Leave out the written ones, with a
+    warning, if the prompt does not fit the engine. Raise CompositionRefusal, ReplicaError."""
     own = dict(composition.examples)
     written = write_examples(app, members) if composition.shows_examples else {}
     if not written:
@@ -154,7 +147,7 @@ def _choose_examples(
 
 
 def find_engine(fleet: Fleet, base: str) -> Engine:
-    """Return a replica of a base, which proves labels. Raises NoReplica."""
+    """Return a replica of a base. Raise NoReplica."""
     look = fleet.look()
     urls = look.of_base(base)
     if not urls:
@@ -173,9 +166,8 @@ def build_options(
     examples: Mapping[str, str] = MappingProxyType({}),
     no_skill: str = NO_SKILL,
 ) -> tuple[RouterOption, ...]:
-    """Return an option for each skill, in their order, and the one for no skill; `descriptions` and
-    `examples`: skill -> what the router reads of it; `no_skill`: what it reads of the last option.
-    Raises CompositionRefusal, ReplicaError."""
+    """Return an option per skill, and last the one for no skill, which `no_skill` describes.
+    `descriptions` and `examples`: skill -> text. Raise CompositionRefusal, ReplicaError."""
     words: dict[str | None, str] = {}
     words.update(descriptions)
     words[None] = no_skill
@@ -198,7 +190,7 @@ def build_options(
 
 
 def _check_count(skills: int) -> None:
-    """Check that there are labels for so many skills. Raises CompositionRefusal."""
+    """Raise CompositionRefusal if there are no labels for so many skills."""
     if not 0 < skills < len(LABELS):
         raise CompositionRefusal(
             f"a panel of {skills} skills has no labels for its router: name 1 to "
@@ -209,8 +201,7 @@ def _check_count(skills: int) -> None:
 def measure_calibration(
     engine: Engine, base: str, router: PanelRouter
 ) -> tuple[tuple[float, ...], ...]:
-    """Return what the options score after a conversation without content, in nats, a row per order
-    of the labels. Raises ReplicaError."""
+    """Return the options' scores in nats without content, a row per order. Raise ReplicaError."""
     tokens = label_router.list_label_tokens(router)
     prompts = label_router.build_calibration_prompts(router)
     return tuple(
@@ -222,7 +213,7 @@ def measure_calibration(
 
 
 def prove_labels(engine: Engine, base: str, labels: Sequence[str]) -> list[int]:
-    """Return the one token that each label is. Raises CompositionRefusal, ReplicaError."""
+    """Return the token of each label. Raise CompositionRefusal if one has several, ReplicaError."""
     tokens: list[int] = []
     for label in labels:
         ids = engine.replica.tokenize(base, label)
@@ -236,15 +227,14 @@ def prove_labels(engine: Engine, base: str, labels: Sequence[str]) -> list[int]:
 
 
 def _find_parts(connection: "Connection", composition: Composition) -> dict[str, AdapterRow]:
-    """Return the adapters by the names under which they are wanted. Raises UnknownAdapter."""
+    """Return the adapters by the names of the composition. Raise UnknownAdapter."""
     names = [*composition.members.values(), composition.router]
     wanted = dict.fromkeys(name for name in names if name is not None)
     return {name: serving.find_adapter(connection, name) for name in wanted}
 
 
 def _check_parts(parts: Mapping[str, AdapterRow], composition: Composition) -> AdapterRow:
-    """Check that adapters can be the parts of one panel; return the first. Raises
-    CompositionRefusal."""
+    """Return the first part. Raise CompositionRefusal if the adapters cannot form a panel."""
     if not any(composition.members.values()):
         raise CompositionRefusal("the base answers every skill; name an adapter for one of them")
     rows = list(parts.values())
@@ -274,9 +264,8 @@ def _check_parts(parts: Mapping[str, AdapterRow], composition: Composition) -> A
 def _read_prompt(
     app: "App", connection: "Connection", router: AdapterRow, composition: Composition
 ) -> PanelRouter | None:  # fmt: skip
-    """Return the prompt that a router was trained on, as its job says, or its files where no job of
-    this home trained it; None where neither says one. Raises CompositionRefusal where it was
-    trained on other skills, or on none, or its files are damaged."""
+    """Return the prompt that a router was trained on, from its job or else its files; None if
+    neither has one. Raise CompositionRefusal if its skills differ, or its files are damaged."""
     job = None if router.job is None else learning.job(connection, router.job)
     prompt = _read_stored_prompt(app, router) if job is None else job.spec.router
     if prompt is None and job is None:
@@ -300,8 +289,7 @@ def _read_prompt(
 
 
 def _read_stored_prompt(app: "App", router: AdapterRow) -> PanelRouter | None:
-    """Return the prompt that the files of an adapter name; None where they name none, or are not on
-    this machine. Raises CompositionRefusal."""
+    """Return the prompt in an adapter's files; None without one. Raise CompositionRefusal."""
     folder = app.settings.adapter_paths.locate(router.path)
     if not router.path or not folder.is_dir():
         return None
@@ -317,7 +305,7 @@ def _read_stored_prompt(app: "App", router: AdapterRow) -> PanelRouter | None:
 def _describe_skills(
     connection: "Connection", row: AdapterRow, composition: Composition
 ) -> dict[str, str]:
-    """Return skill -> its description. Raises CompositionRefusal."""
+    """Return skill -> its description. Raise CompositionRefusal."""
     for what, named in (("described", composition.descriptions), ("shown", composition.examples)):
         if stray := sorted(named.keys() - composition.members.keys()):
             raise CompositionRefusal(
@@ -344,9 +332,8 @@ def _describe_skills(
 def _find_name(
     connection: "Connection", row: AdapterRow, panel: Panel, cycle: str | None
 ) -> tuple[str, AdapterRow | None]:
-    """Return the name of a panel, and the panel itself where it was composed before. It follows
-    from everything but the calibration, which is measured; no name is used twice, and each cycle
-    has a panel of its own."""
+    """Return a panel's name, and its row if it was composed before. The name follows from
+    everything but the measured calibration. No name is used twice; each cycle has its own panel."""
     content = panel.model_dump(mode="json")
     words = [row.alias, row.base, content, *([] if cycle is None else [cycle])]
     digits = sha256(exact_json(words))[:_DIGITS]

@@ -1,15 +1,8 @@
-"""Describe what the setting `improve.skills` does for each agent, and why not, for display.
+"""Describe, for display, the effect of the setting `improve.skills` on each agent, with reasons.
 
-    read_skill_practices(connection, settings)      one for each agent that was seen
-    read_taught_skills(app, connection)     the skills that agents lack, and what of them is taught
-    read_panel_states(connection, now)      each panel that has a share of its alias' sessions
-    list_member_lines(document), list_skill_lines(document)     lines of `kintsugi status`
-
-It asks the rules of the next cycle (choice.py, retraining.py), and decides nothing.
-
-A member's share is of the sessions of the last day that its panel answered. What it won is what its
-own gate measured of it beside the incumbent, on the tasks of its skill, and how many of its judged
-sessions passed. Not covered: whether the base would have passed the same sessions.
+A member's share is of the sessions of the last day that its panel answered. Its gain is the result
+of its own gate beside the incumbent, on the tasks of its skill, and how many of its judged sessions
+passed. Not covered: whether the base would have passed the same sessions.
 """
 
 from collections.abc import Mapping
@@ -45,15 +38,13 @@ class SkillPractice:
     setting: str
     """`improve.skills`."""
     lacking: tuple[str, ...]
-    """Those that are selected, the largest contrast first."""
+    """The selected skills, the largest contrast first."""
     says: str
-    """What the last comparison showed, or why there is none, as a sentence."""
+    """The result of the last comparison, or why there is none, as a sentence."""
     taught: tuple[str, ...] = ()
-    """Those that the next cycle trains for, the members of another base's panel before others; none
-    unless `setting` is `panel`."""
+    """The skills of the next cycle, members of another base's panel first; none unless `panel`."""
     untaught: dict[str, str] = field(default_factory=dict)
-    """Other members of such a panel, and others of `lacking` -> why not, where `setting` is
-    `panel`."""
+    """Other members of such a panel and others of `lacking` -> why not, if `setting` is `panel`."""
 
 
 def read_skill_practices(connection: "Connection", settings: "Settings") -> list[SkillPractice]:
@@ -85,7 +76,7 @@ def read_skill_practices(connection: "Connection", settings: "Settings") -> list
 
 
 def _put_off(choice: BranchChoice, retraining: Retraining) -> BranchChoice:
-    """The choice of the next cycle: nothing else while members of another base's panel wait."""
+    """Return the next cycle's choice: nothing else while members of another base's panel wait."""
     if not retraining.waiting:
         return choice
     members = {member.skill for member in retraining.waiting}
@@ -129,8 +120,7 @@ def _describe_skills(
 
 
 def read_taught_skills(app: "App", connection: "Connection") -> list[dict[str, Any]]:
-    """Return the skills that the last comparison of each agent selected, the largest contrast of
-    each first, and what of them is taught."""
+    """Return each agent's selected skills with their teaching, the largest contrast first."""
     documents = []
     for pair in sorted(agents.present(connection)):
         taught = read_skill_status(connection, app.settings, pair, SkillState.SELECTED)
@@ -146,7 +136,7 @@ def read_taught_skills(app: "App", connection: "Connection") -> list[dict[str, A
 
 
 def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the name of a line -> the members of a panel, for each panel of a status document."""
+    """Return name of the line -> members, for each panel of a status document."""
     return {
         f"members of {panel['panel']}": "; ".join(
             _describe_member(member, panel["base"]) for member in panel["members"]
@@ -156,7 +146,7 @@ def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def list_skill_lines(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the name of a line -> what is taught of an agent's skills, for each agent."""
+    """Return name of the line -> teaching of the skills, for each agent."""
     lines: dict[str, str] = {}
     for skill in document["skills"]:
         name = f"taught of {skill['alias']}"
@@ -166,7 +156,6 @@ def list_skill_lines(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _describe_member(member: Mapping[str, Any], base: str) -> str:
-    """Return what a member of a panel answers and won, as the status document has it."""
     parts = [f"{member['skill'] or 'no skill'}: {member['adapter'] or base}"]
     if member["share"] is not None:
         parts.append(f"{member['share']:.0%} of the last day's sessions")
@@ -179,7 +168,7 @@ def _describe_member(member: Mapping[str, Any], base: str) -> str:
 
 
 RECENT: Final = timedelta(hours=24)
-"""Age beyond which sessions are in no figure, so that the figures show the present."""
+"""Older sessions are in no figure, so that the figures show the present."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,20 +176,17 @@ class MemberState:
     """A member of a panel, or the base that answers where no member does."""
 
     skill: str | None
-    """None for the sessions that no member answered: the router was in doubt, or no engine had the
-    member."""
+    """None for sessions without a member: the router was in doubt, or no engine had the member."""
     adapter: str | None
     """None for the base."""
     sessions: int
-    """Sessions of the last day that it answered."""
     share: float | None
-    """Share of the panel's sessions; None where the panel has none."""
+    """Share of the panel's sessions; None if it has none."""
     judged: int
     """Sessions with a verdict."""
     passed: int
     gate: Measurement | None
-    """Its pass^1 and that of the incumbent when it was measured last; None for the base, and for
-    an adapter that was not measured."""
+    """Its last pass^1 and the incumbent's; None for the base and for an unmeasured adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +197,8 @@ class PanelState:
     base: str
     panel: str
     state: str
-    """State of its row among adapters, such as `canary` or `promoted`."""
     members: tuple[MemberState, ...]
-    """In the order of its composition; the base, where no member answers, last."""
+    """In the order of the composition; the base, where no member answers, last."""
 
 
 def read_panel_states(connection: "Connection", now: datetime) -> list[PanelState]:

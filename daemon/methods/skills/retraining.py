@@ -1,15 +1,10 @@
-"""Members of a panel that answered on another base: who is retrained on the new one, and from what.
+"""Retrain the members of a panel of another base on the new base, from the tasks of their old jobs.
 
-    read_retraining(connection, settings, pair)     who is to be retrained, and why others are not
-    build_retraining_pools(jobs, drawable)          the pools of such a job, from those of the old
-    choose_members(app, pair, ...)                  those that a cycle retrains, with their pools
-
-An adapter is a difference to one base and worth nothing on another, but the tasks that it learnt
-from are kept. While `improve.skills` is `panel`, the cycles on a new base first request a job for
-the skill of each member of the old panel, in the order of what it won, and from the base: each
-once, but for what a cycle began whose base went away. A member whose tasks the new base passes is
-not retrained. Nothing is stored for this: that a skill was tried is its job, and that the base
-passes its tasks are the rollouts of the probe.
+An adapter is worth nothing on another base, but its tasks are kept. While `improve.skills` is
+`panel`, the cycles on a new base first request a job for each member of the old panel, best first,
+and from the base: each once, except if the base of its cycle went away. A member whose tasks the
+new base passes is not retrained. Nothing is stored for this: jobs show that a skill was tried, and
+rollouts of the probe show that the base passes its tasks.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,7 +35,7 @@ if TYPE_CHECKING:
     from envs.task import TaskDefinition
 
 PROBED: Final = 4
-"""Tasks of a member that the new base plays, evenly spread over those that it learnt from."""
+"""Most tasks of a member that the new base plays, evenly spread over those that it learnt from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +43,18 @@ class Retraining:
     """The members of the panel of another base."""
 
     waiting: tuple[OldMember, ...] = ()
-    """Those that are to be retrained, what won most first."""
+    """Those to be retrained, the best first."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Skill of others that were not tried -> why not."""
 
     def describe(self, base: str) -> dict[str, str]:
-        """Return skill -> why a job of this base is for it, of those that are to be retrained."""
+        """Return skill -> why it gets a job on this base, of the waiting members."""
         return {member.skill: member.describe(base) for member in self.waiting}
 
 
 @dataclass(frozen=True, slots=True)
 class PassCount:
-    """How a base did on the tasks of a member."""
+    """A base's passes on the tasks of a member."""
 
     passes: int
     attempts: int
@@ -78,9 +73,8 @@ class PassCount:
 def read_retraining(
     connection: "Connection", settings: "Settings", pair: Pair, cycle: str | None = None
 ) -> Retraining:
-    """Return which members of other bases' panels the next cycles of an agent retrain; none unless
-    `improve.skills` is `panel`. `cycle`: one whose jobs do not count, so that a redo of it is the
-    same."""
+    """Return the members of other bases' panels that an agent's next cycles retrain; none unless
+    `improve.skills` is `panel`. Jobs of `cycle` do not count, so that a redo of it is the same."""
     if settings.improve.skills != "panel":
         return Retraining()
     waiting: list[OldMember] = []
@@ -99,8 +93,7 @@ def read_retraining(
 
 
 def _list_attempts(connection: "Connection", pair: Pair, cycle: str | None) -> set[str]:
-    """The skills that another cycle on this base than `cycle` tried, or that the incumbent panel
-    has a member for."""
+    """Return the skills that other cycles on this base tried, or that the incumbent has."""
     attempts = list_skill_attempts(connection, pair.alias, pair.base, cycle)
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
@@ -110,8 +103,7 @@ def _list_attempts(connection: "Connection", pair: Pair, cycle: str | None) -> s
 
 
 def list_probe_tasks(member: OldMember) -> tuple[str, ...]:
-    """Return the tasks of a member that say how a base does: `PROBED` at most, the same each time;
-    without its lessons."""
+    """Return at most `PROBED` tasks of a member to probe a base, always the same; no lessons."""
     pools = [pool for job in member.jobs for pool in job.spec.target_pools]
     own = [pool for pool in pools if pool.has_verdict_reward]
     tasks = list(dict.fromkeys(task for pool in own for task in pool.all_tasks))
@@ -120,8 +112,7 @@ def list_probe_tasks(member: OldMember) -> tuple[str, ...]:
 
 
 def read_passes(connection: "Connection", pair: Pair, member: OldMember) -> PassCount | None:
-    """Return how a base did on the tasks of a member that tell; None before it played each of them
-    as often as a probe does."""
+    """Return a base's passes on a member's probe tasks; None before a full probe of each."""
     tasks = list_probe_tasks(member)
     counts = evidence.last_outcomes(connection, pair.alias, pair.base, list(tasks), WINDOW)
     if not tasks or any(counts.get(task, (0, 0))[0] < SAMPLES for task in tasks):
@@ -135,9 +126,8 @@ def read_passes(connection: "Connection", pair: Pair, member: OldMember) -> Pass
 def count_passes(
     sampler: "Callable[[TaskDefinition], int]", environment: "Environment", member: OldMember
 ) -> PassCount:
-    """Return how the policy that answers does on the tasks of a member; `sampler` plays one
-    `SAMPLES` times and returns the passes. What the environment or its users cannot play counts as
-    not played. Raises CannotSample."""
+    """Return the current policy's passes on a member's probe tasks. `sampler` plays a task
+    `SAMPLES` times and returns the passes. Unplayable tasks do not count. Raise CannotSample."""
     passes = attempts = 0
     for task in list_probe_tasks(member):
         try:
@@ -156,9 +146,8 @@ def choose_members(
     budget: JobBudget,
     sampler: "Callable[[TaskDefinition], int] | None",
 ) -> tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]:
-    """Return the skills that a cycle retrains, in the order of the members, each with the pools of
-    its job; and skill -> why another one is not. `sampler` says how the base does on a task, as in
-    `count_passes`; None: nothing is played, and the gate tells. Raises CannotSample."""
+    """Return skill -> pools of the members to retrain, in order, and skill -> reason of others.
+    `sampler` is as in `count_passes`; None: nothing is played. Raise CannotSample."""
     settings = app.settings
     drawn: dict[str, tuple[TaskPool, ...]] = {}
     left: dict[str, str] = {}
@@ -190,20 +179,21 @@ def choose_members(
 
 
 def explain_limit(settings: "Settings") -> str:
-    """Why a member waits for a later cycle."""
+    """Return why a member waits for a later cycle."""
     return f"a later cycle: one trains for {settings.improve.skills_jobs} (improve.skills_jobs)"
 
 
 def build_retraining_pools(
     specs: Sequence[JobSpec], drawable: Collection[str], *, repairs: bool
 ) -> tuple[TaskPool, ...]:
-    """Return the pools of the job that retrains a member; empty where no task is left to be learnt.
+    """Return the pools of the job that retrains a member; empty if no task is left to learn.
 
-    `specs` are those of its jobs, the newest first: all of their targets are targets again, each in
-    the pool that had it last, for the base has learnt none of them; the replay is the newest's.
-    `drawable`: the tasks that a job may draw now; `repairs`: whether pools that reward repairs are
-    kept. Targets together have the share that they had, each pool by its number of tasks. Shares
-    sum to 1. References are tasks like others: today's settings say what a warm start shows."""
+    `specs` are those of its jobs, newest first. All of their targets are targets again, each in its
+    last pool, for the base has learnt none of them; the replay is the newest's. A job may draw only
+    `drawable` tasks. `repairs` keeps pools that reward repairs. Targets together keep their share,
+    each pool by its number of tasks; shares sum to 1. References become ordinary tasks: today's
+    settings choose the warm start.
+    """
     targets: dict[str, TaskPool] = {}
     owned: dict[str, dict[str, None]] = {}
     taken: set[str] = set()
@@ -243,8 +233,7 @@ def read_drawable_tasks(
     connection: "Connection", environment: "Environment", alias: str, tasks: Sequence[str],
     *, sealed: bool,
 ) -> frozenset[str]:  # fmt: skip
-    """Return those of the tasks that jobs of an agent may draw: which nobody retired or rejected
-    and this environment makes; `sealed`: whether jobs can open those of persons."""
+    """Return the tasks that jobs may draw now; `sealed`: whether they can open persons' tasks."""
     left_out = set(learning.read_inactive_tasks(connection, alias))
     if not sealed:
         left_out |= learning.read_sealed_tasks(connection, alias).keys()
@@ -257,7 +246,7 @@ def _is_known(environment: "Environment", task: str) -> bool:
     try:
         environment.task(task)
     except UnknownTask:
-        # Of another environment, which the agent had then, or of a benchmark that is not there.
+        # It is of an earlier environment of the agent, or of a missing benchmark.
         return False
     return True
 
@@ -267,6 +256,6 @@ def _list_tasks(pool: TaskPool, drawable: Collection[str]) -> list[str]:
 
 
 def _renew(pool: TaskPool, tasks: tuple[str, ...], share: float) -> TaskPool:
-    """A pool with other tasks and nothing of the base that it was made for."""
+    """Return a pool with other tasks and nothing of the base that it was made for."""
     changes = {"tasks": tasks, "share": share, "references": (), "successes": ()}
     return pool.model_copy(update=changes)

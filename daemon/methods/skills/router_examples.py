@@ -1,12 +1,9 @@
-"""A successful conversation of each skill, for a router that the base plays.
+"""Write a successful conversation of each skill, for an untrained router to read.
 
-    examples = write_examples(app, {"refunds": member})     skill -> text
-
-TRACE's router reads a successful trajectory beside each description (arXiv 2604.05336). Here it is
-the environment's oracle with the environment's user, in a task that the member was trained on, as
-the router reads a conversation. Tasks that are made of a person's session are left out: the text
-stands in the log. Guarantee: the same members have the same examples, on every machine that has
-the log. Not covered: members that no job of this home trained; they have none.
+TRACE's router reads a successful trajectory beside each description (arXiv 2604.05336). Here the
+environment's oracle and user play a task that the member was trained on. Tasks from a person's
+session are left out, since the log stores the text. Guarantee: the same members have the same
+examples, on every machine with the log. Not covered: members without a job of this home.
 """
 
 import logging
@@ -31,18 +28,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_CHARACTERS: Final = 600
-"""Characters of an example, its first ones: every session waits for the prompt."""
+"""Most characters of an example: every session waits for the prompt."""
 _TRIES: Final = 8
-"""Tasks of a skill that are looked at for an example."""
+"""Tasks of a skill that are tried for an example."""
 _NOT_SHOWN: Final = (
     EnvironmentBroken, EnvironmentFailure, PrefixMismatch, UnknownEnvironment, UnknownTask,
 )  # fmt: skip
-"""Errors of a task or its environment, for which another task is taken."""
+"""Errors of a task or its environment; the next task is tried."""
 
 
 def write_examples(app: "App", members: Mapping[str, AdapterRow]) -> dict[str, str]:
-    """Return skill -> a successful conversation; a skill without one is left out, with a warning.
-    Raises DatabaseUnavailable, KeysUnavailable."""
+    """Return skill -> a successful conversation; warn of a skill without one. Raise
+    DatabaseUnavailable, KeysUnavailable."""
     examples: dict[str, str] = {}
     for skill, member in members.items():
         with app.reading() as connection:
@@ -56,7 +53,6 @@ def write_examples(app: "App", members: Mapping[str, AdapterRow]) -> dict[str, s
 
 
 def _write_texts(app: "App", spec: JobSpec) -> Iterator[str]:
-    """Yield a conversation for each of the first tasks of a job that can be shown."""
     pools = [pool for pool in spec.target_pools if not pool.rewards_repairs]
     tasks = [(pool.environment or spec.environment, task) for pool in pools for task in pool.tasks]
     opened: dict[str, Environment] = {}
@@ -74,8 +70,8 @@ def _write_texts(app: "App", spec: JobSpec) -> Iterator[str]:
 
 
 def write_conversation(environment: Environment, task: TaskDefinition) -> str | None:
-    """Return the conversation of oracle and user about a task as a router reads it, cut at
-    `MOST_CHARACTERS`; None where the oracle fails. Raises EnvironmentFailure, PrefixMismatch."""
+    """Return the conversation of oracle and user about a task, at most `MOST_CHARACTERS` long; None
+    if the oracle fails. Raise EnvironmentFailure, PrefixMismatch."""
     with environment_code(environment, f"task {task.id}", task):
         episode = Episode(environment, task)
         play(episode, environment.oracle(task), environment.user(task))

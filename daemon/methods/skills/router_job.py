@@ -1,11 +1,8 @@
-"""What the job of a panel's router is told (pure).
+"""Build the spec of the job that trains a panel's router (pure).
 
-    spec = build_router_spec(settings.training, agent, job=..., base=..., options=..., pools=...)
-
-The router learns from tasks whose skill is known: those that the cycle wrote for each skill, and
-tasks of the traffic that need none. All that is drawn follows from the job's id, so that a request
-which is made twice is the same one. A head needs no settings of an optimizer: its job fits it to
-each of the tasks once.
+The router learns from the tasks of each skill, and from tasks of the traffic that need none. The
+job's id seeds all draws, so a repeated request is the same one. A head needs no settings of an
+optimizer: its job fits it to each of the tasks once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,17 +26,17 @@ if TYPE_CHECKING:
     from daemon.config.settings import Agent, Training
 
 NO_SKILL: Final = "no skill"
-"""Name of the pool of tasks that need none."""
+"""Name of the pool of tasks that need no skill."""
 HEAD: Final = "lm_head"
-"""Name of the head of a model: that of every causal decoder that engines of ours serve."""
+"""Name of a model's head, in every causal decoder that our engines serve."""
 EXAMPLES: Final = 2
 """Tasks that a skill needs: one to learn from, one to be held out."""
 _GROUPS, _SIZE = 4, 8
 """Their product is the number of prompts of a step."""
 _STEPS: Final = 96
-"""Most steps; training stops before, once what is held out gains no more."""
+"""Most steps; training stops earlier once the held-out loss and accuracy improve no more."""
 _FASTER: Final = 2.0
-"""Learning rate, in those of a warm start: an example has one token to learn."""
+"""Learning rate, relative to a warm start's: an example has one token to learn."""
 
 
 def build_router_spec(
@@ -55,11 +52,13 @@ def build_router_spec(
     parameters: int | None = None,
     form: Literal["labels", "head"] = "labels",
 ) -> JobSpec:
-    """Return the spec of a job that teaches the router of these options; `tasks`: skill -> ids of
-    tasks that need it, None -> ids of tasks of the traffic that need no skill. A task that is of
-    two skills counts for neither. `environments` are the paths of the settings; `parameters` counts
-    the base's weights, for a rate that the settings leave unset. `form` is the router's. Raises
-    NotTrainable, UnknownEnvironment, EnvironmentBroken."""
+    """Return the spec of a job that teaches the router of these options.
+
+    `tasks`: skill -> ids of tasks that need it, None -> tasks of the traffic that need none; a task
+    of two skills counts for neither. `environments` are the paths of the settings. `parameters`
+    counts the base's weights, for a rate that the settings leave unset. Raise NotTrainable,
+    UnknownEnvironment, EnvironmentBroken.
+    """
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(
@@ -97,7 +96,7 @@ def build_router_spec(
 def _build_pools(
     options: Sequence[RouterOption], tasks: Mapping[str | None, Sequence[str]]
 ) -> list[TaskPool]:
-    """Return a pool per option. Raises NotTrainable for an option with too few tasks."""
+    """Return a pool per option. Raise NotTrainable for an option with too few tasks."""
     skills: dict[str, set[str | None]] = {}
     for skill, own in tasks.items():
         for task in own:
@@ -119,8 +118,7 @@ def _build_pools(
 
 
 def _choose_rate(training: "Training", parameters: int | None) -> float:
-    """Return the learning rate: by the settings of a warm start, or by the size of the base. Raises
-    NotTrainable."""
+    """Return the rate by the warm start's setting or the base's size. Raise NotTrainable."""
     if training.warm_start_lr is not None:
         return _FASTER * training.warm_start_lr
     if parameters is None:

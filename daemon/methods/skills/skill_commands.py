@@ -1,4 +1,4 @@
-"""`kintsugi skills`: what an agent lacks that its successes have, found by contrast."""
+"""`kintsugi skills`: the skills that an agent's failures lack and its successes have."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -134,7 +134,6 @@ def find(
 
 
 def _describe_labeller(data: "SkillsContrasted") -> str:
-    """Say who labelled, where it was not the rules."""
     if data.labeller is None:
         return ""
     parts = [f"; {data.labeller} labelled them"]
@@ -146,8 +145,7 @@ def _describe_labeller(data: "SkillsContrasted") -> str:
 
 
 def _find_spans(app: "App", pairs: "list[Pair]", most: int) -> "list[tuple[Pair, tuple[int, int]]]":
-    """Return the agents with judged rollouts, each with the first and the last round of the
-    `most` newest that have some. Raises NothingToCompare."""
+    """Return the agents with their first and last judged round. Raise NothingToCompare."""
     from consumers.methods.skills.reads import list_judged_rounds
     from consumers.reads.rollouts import last_round
 
@@ -167,7 +165,7 @@ def _find_spans(app: "App", pairs: "list[Pair]", most: int) -> "list[tuple[Pair,
 
 
 def _contrast(app: "App", pair: "Pair", span: tuple[int, int]) -> "SkillsContrasted":
-    """Compare the rollouts of these rounds. Raises ModelFailure."""
+    """Compare the rollouts of these rounds. Raise ModelFailure."""
     from daemon.methods.skills.analyzer import choose_labeller
     from daemon.methods.skills.discovery import contrast_skills
 
@@ -179,7 +177,7 @@ def _contrast(app: "App", pair: "Pair", span: tuple[int, int]) -> "SkillsContras
 
 
 def _check_agent(connection: "Connection", alias: str | None) -> "list[Pair]":
-    """Return the agents that are meant. Raises BadParameter for one that was not seen."""
+    """Return the agents that `alias` selects. Raise BadParameter for an unknown one."""
     from consumers.reads import agents
 
     present = agents.present(connection)
@@ -195,8 +193,7 @@ def _check_agent(connection: "Connection", alias: str | None) -> "list[Pair]":
 def _find_skill(
     lines: "list[SkillLine]", skill: str, base: str | None, present: "Mapping[str, str]"
 ) -> "SkillLine":
-    """Return the skill of this name: on this base, else on that on which its agent runs. Raises
-    BadParameter for none, and for several."""
+    """Return the skill of this name, on `base` or else its agent's base. Raise BadParameter."""
     named = [line for line in lines if line.skill == skill and base in (None, line.base)]
     if len(named) > 1 and base is None:
         named = [line for line in named if present.get(line.alias) == line.base] or named
@@ -216,7 +213,6 @@ def _find_skill(
 def _read_teaching(
     app: "App", connection: "Connection", lines: "list[SkillLine]"
 ) -> "dict[tuple[str, str, str], Teaching]":
-    """Return agent, base and skill -> what is or was taught of it."""
     from consumers.diagnosis.round_counts import Pair
     from daemon.methods.skills.choice import read_skill_status
 

@@ -1,1 +1,1 @@
-"""The data engine: plans of tasks, the tasks that are written by them, and what failures revise."""
+"""The data engine: plans of tasks, the tasks by them, and their revisions after failures."""

@@ -1,10 +1,7 @@
-"""What an environment's generator draws: cells of kind, complexity, tool mode and tools (pure).
+"""Survey an environment's generator: its cells of kind, complexity, tool mode and tools (pure).
 
-    survey = survey_kinds(environment)      drawn tasks of each kind, by cell
-    describe_calls(environment, task)       the cell of one task
-
-A kind is drawn until its last tasks brought no new cell, so that rare tools are seen; what is seen
-is kept for the class of the environment, whose generator is a function of kind and seed.
+A kind is drawn until its last tasks bring no new cell, so that rare tools are seen. Surveys are
+kept per environment class, whose generator is a function of kind and seed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,15 +17,15 @@ from envs.task import TaskDefinition
 from events.synthesis.plans import Complexity, ToolMode
 
 _LEAST_DRAWS: Final = 8
-"""Tasks of a kind that are drawn at least."""
+"""Fewest tasks that are drawn of a kind."""
 _MOST_DRAWS: Final = 96
 _QUIET: Final = 12
-"""Draws without a new cell after which a kind that has several is known."""
+"""A kind with several cells is known after so many draws without a new one."""
 _STEP: Final = 7919
-"""Between the seeds of two draws: all are in the range of written tasks."""
+"""Step between the seeds of two draws: all are in the range of written tasks."""
 
 _SIMPLE: Final = 2
-"""Most gold calls of a simple task; of a compound one five."""
+"""Most gold calls of a simple task."""
 _COMPOUND: Final = 5
 _COMMON: Final = 0.5
 """Share of a cell's tasks that a manner has to work for."""
@@ -36,7 +33,7 @@ _COMMON: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What the gold calls of a task are like."""
+    """The form of a task's gold calls."""
 
     kind: str
     complexity: Complexity
@@ -46,31 +43,31 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CellFacts:
-    """A cell as it was seen."""
+    """A cell as the survey saw it."""
 
     cell: Cell
     share: float
-    """Of the tasks of its kind."""
+    """Share of the tasks of its kind."""
     tools: tuple[str, ...]
     """In the order of their first calls."""
     domain: str
-    """Table that the last call is about; the kind where its arguments name no record."""
+    """Table that the last call is about; the kind if its arguments name no record."""
     manners: tuple[str, ...]
-    """That its tasks can have."""
+    """Manners that its tasks can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What an environment's generator draws."""
+    """The cells that an environment's generator draws."""
 
     cells: tuple[CellFacts, ...]
     """By kind, the most frequent first."""
     troubles: Mapping[str, str]
-    """Kind whose generator raised -> what it raised; it has no cell."""
+    """Kind whose generator raised -> its error; it has no cell."""
 
     @property
     def tools(self) -> frozenset[str]:
-        """Tools that a generated task was seen to need."""
+        """Return the tools that some generated task needs."""
         return frozenset(tool for facts in self.cells for tool in facts.tools)
 
 
@@ -105,7 +102,7 @@ def describe_calls(environment: Environment, task: TaskDefinition) -> Cell:
 
 
 def survey_kinds(environment: Environment) -> Survey:
-    """Return what the kinds of an environment draw. What its code raises is a trouble of a kind."""
+    """Return the survey of an environment. An error of its code is a trouble of the kind."""
     environment_class = type(environment)
     if environment_class not in _SURVEYS:
         _SURVEYS[environment_class] = _survey(environment)
@@ -154,7 +151,7 @@ def _list_manners(tasks: Sequence[TaskDefinition]) -> tuple[str, ...]:
 
 
 def _find_domain(environment: Environment, task: TaskDefinition) -> str:
-    """Return the table that has a record named by the last gold call that names one."""
+    """Return the table with a record that the last gold call with a known record names."""
     database = environment.reset(task)
     for action in reversed(task.criteria.gold_actions or ()):
         values = {str(leaf) for leaf in leaves(action.arguments)}

@@ -1,12 +1,8 @@
-"""Which failure patterns have their tasks written by plans, and why.
+"""Choose the failure patterns whose tasks plans write, with reasons (pure).
 
-    tries = count_tries(written, rejected)                  of the cycle before: pure
-    reasons = choose_patterns("auto", patterns, tries)      pattern -> why
-
-With `auto`, plans step in where templates end: where the checks rejected `BAD` of the tries of a
-pattern or more. They stay as long as fewer of their own tries are rejected; then templates have
-their turn again. Source: AReaL-SEA (arXiv 2601.22607, section 3.1), whose engine revises what it
-rejects; the threshold is ours.
+With `auto`, plans replace templates if the checks rejected at least `BAD` of a pattern's tries, and
+until they reject as many of the plans'. Source: AReaL-SEA (arXiv 2601.22607, section 3.1), whose
+engine revises what it rejects; the threshold is ours.
 """
 
 from collections import Counter
@@ -35,17 +31,17 @@ class Tries:
 
     @property
     def rejected(self) -> int:
-        """How many failed a check."""
+        """Return the number of tries that failed a check."""
         return self.failed_checks.total()
 
     @property
     def total(self) -> int:
-        """How many there were."""
+        """Return the number of tries."""
         return self.accepted + self.rejected
 
     @property
     def are_bad(self) -> bool:
-        """Whether `BAD` of them or more failed; not without one."""
+        """Return whether at least `BAD` of them failed; not without one."""
         return self.total > 0 and self.rejected >= BAD * self.total
 
     def describe(self) -> str:
@@ -63,7 +59,7 @@ class PatternTries:
     plans: Tries = field(default_factory=Tries)
 
     def explain(self) -> str | None:
-        """Return why plans write the next tasks; None where templates do."""
+        """Return why plans write the next tasks; None if templates do."""
         if self.plans.total and not self.plans.are_bad:
             return (
                 "plans wrote for it in the cycle before, and the checks rejected only "
@@ -95,8 +91,7 @@ def count_tries(
     written: Sequence[BufferTask | WrittenTask | TaskProposed],
     rejected: Sequence[RejectionRow | TaskRejected],
 ) -> dict[str, PatternTries]:
-    """Return pattern -> its tries. `written` are the tasks that one cycle wrote, `rejected` those
-    that it wrote in vain; why a set of plans was refused is no try."""
+    """Return pattern -> its tries in one cycle. A refused set of plans is no try."""
     counts: dict[str, PatternTries] = {}
     for row in written:
         if (tries := _find_tries(counts, row.pattern, row.mode)) is not None:
@@ -110,8 +105,7 @@ def count_tries(
 
 
 def _find_tries(counts: dict[str, PatternTries], pattern: str, mode: Mode | None) -> Tries | None:
-    """Return the tries that one of this mode belongs to; None for a lesson and for a task of the
-    buffer."""
+    """Return the tries of a mode; None for a lesson and for a task of the buffer."""
     if mode in _TEMPLATES:
         return counts.setdefault(pattern, PatternTries()).templates
     if mode == "synthesize":
@@ -122,7 +116,7 @@ def _find_tries(counts: dict[str, PatternTries], pattern: str, mode: Mode | None
 def choose_patterns(
     setting: SynthesisSetting, patterns: Iterable[str], tries: Mapping[str, PatternTries]
 ) -> dict[str, str]:
-    """Return pattern -> why plans write its tasks, of the patterns whose tasks they write."""
+    """Return pattern -> reason, of the patterns whose tasks plans write."""
     if setting == "off":
         return {}
     if setting == "always":

@@ -1,4 +1,4 @@
-"""`kintsugi plans`: by which plans tasks are written, and what became of them."""
+"""`kintsugi plans`: the plans by which tasks are written, and their results."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -87,7 +87,7 @@ def show(
 
 
 def _check_agent(connection: "Connection", alias: str | None) -> None:
-    """Raise BadParameter for an agent of which nothing was seen and no plan is written."""
+    """Raise BadParameter for an agent without rollouts and plans."""
     from consumers.methods.synthesis.plans import list_plan_sets
     from consumers.reads import agents
 
@@ -160,7 +160,6 @@ def _describe_acceptance(counts: "PlanCounts") -> str:
 
 
 def _describe_faults(counts: "PlanCounts") -> str:
-    """The faults of rollouts in words; empty without one."""
     return ", ".join(f"{fault}: {count:,}" for fault, count in counts.faults.items() if count)
 
 

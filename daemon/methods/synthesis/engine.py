@@ -1,4 +1,4 @@
-"""The data engine: plans, tasks by them, and rounds of reflection over what failed.
+"""The data engine: plans, tasks by them, and rounds of reflection over failures.
 
     for event, data in synthesize(environment, request, make_parts(environment)): append it
 
@@ -7,19 +7,15 @@
     up to three times: a further part, in which changed plans are tried, and PlansRevised
     the places that are left, by the plans as they are then
 
-A place is a task that is wanted; the places go around the plans, and each has at most three tries
-(`SynthesisRequest.tries`).
-With R rounds the places come in R + 1 equal parts. Failures change plans before a part begins
-(reflection.py), the part tries both the changed plan and the plan as it was, and `PlansRevised`
-says at its end what stays; a change that is undecided is tried again. Rounds end where one gained
-too little and left nothing undecided.
+A place is a wanted task. The places go around the plans; each has at most `SynthesisRequest.tries`
+tries. With R rounds the places come in R + 1 equal parts. Failures change plans before a part
+begins (reflection.py). The part tries both versions, and `PlansRevised` at its end records the
+result; an undecided change is tried again. Rounds end if one gained too little and decided all.
 
-A set that an earlier cycle wrote may be used again: with its counts, its failures and the rounds
-that it has left, and without `PlansWritten`. A set that a leader of the same cycle wrote, which was
-killed before the rest was on the log, is the cycle's, whatever the settings or a model say now.
-
-Guarantee: everything is drawn from the cycle's id and the pattern, so a redo with the same parts
-writes the same events under the same ids. Not covered: appending (the cycle).
+A set of an earlier cycle may be used again: with its counts, failures and remaining rounds, and
+without `PlansWritten`. If a killed leader of this cycle wrote a set, the cycle keeps it, whatever
+the settings or a model say now. Guarantee: everything is drawn from the cycle's id and the pattern,
+so a redo with the same parts writes the same events under the same ids. Appending is the cycle's.
 """
 
 from collections import Counter
@@ -68,7 +64,7 @@ from events.synthesis.plans import Plan, PlanRevision, PlansRevised, PlansWritte
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the data engine is put together of."""
+    """The components of the data engine."""
 
     planner: Planner
     writer: TaskWriter
@@ -85,9 +81,8 @@ def make_parts(environment: Environment) -> Parts:
 def synthesize(
     environment: Environment, request: SynthesisRequest, parts: Parts
 ) -> Iterator[Event]:
-    """Yield the events of a set of plans and its tasks, in their order; of a set that is used
-    again, those of its tasks and rounds. The environment has to find bodies in `request.bodies`.
-    Raises CannotSample."""
+    """Yield the events of a set of plans and its tasks, in order; without `PlansWritten` for an
+    earlier set. The environment has to find bodies in `request.bodies`. Raise CannotSample."""
     if request.earlier is not None:
         # What was tried least comes first, for there may be fewer places than plans.
         earlier = sorted(request.earlier.entries, key=lambda entry: entry.tries)
@@ -141,8 +136,6 @@ def reject_set(request: SynthesisRequest, reason: str) -> TaskRejected:
 
 @dataclass(slots=True)
 class _PlanState:
-    """A plan at its present revision, with what became of its tries."""
-
     plan: Plan
     revision: int = 0
     arm: Arm = field(default_factory=Arm)
@@ -151,26 +144,21 @@ class _PlanState:
 
 
 def _resume(entry: PlanHistory) -> _PlanState:
-    """Return the state of a plan of a set that is used again."""
     arm, revision = Arm(entry.tries, entry.accepted), entry.name.revision
     return _PlanState(entry.plan, revision, arm, list(entry.failures), list(entry.refused))
 
 
 @dataclass(slots=True)
 class _PlanTrial:
-    """A change of a plan that a part of the places tries."""
-
     draft: RevisionDraft
     number: int
-    """Among the plans that are changed."""
+    """Position among the changed plans."""
     trial: Trial
     failures: list[Failure] = field(default_factory=list)
-    """Of the plan as changed."""
+    """Failures of the changed plan."""
 
 
 class _Synthesis:
-    """Fills the places of one set of plans."""
-
     def __init__(
         self,
         environment: Environment,
@@ -183,15 +171,14 @@ class _Synthesis:
         self._states = list(states)
         self._evidence = Evidence()
         self._common = [failure for state in self._states for failure in state.failures]
-        """Failures of the plans as they were, in all rounds."""
+        """Failures of the unchanged plans, in all rounds."""
         self._rounds = request.most_rounds
-        """Most rounds that the set may have had at the end."""
+        """Most rounds of the set, over all cycles."""
         self._number = 0 if request.earlier is None else request.earlier.rounds
-        """Rounds that it has had."""
+        """Rounds so far."""
         self._trouble: list[str] = []
 
     def run(self) -> Iterator[Event]:
-        """Yield the events of tasks and rounds."""
         tasks, earlier = self._request.tasks, self._request.earlier
         is_over = self._number >= self._rounds or (earlier is not None and earlier.is_over)
         parts = 1 if is_over else self._rounds - self._number + 1
@@ -210,8 +197,7 @@ class _Synthesis:
                 yield event, data
 
     def _open_trials(self, places: range) -> dict[int, _PlanTrial]:
-        """Return what the reviser changes of the plans that have one of these places; number of the
-        plan -> its trial. A change of another would be tried by nothing, and a model is paid."""
+        """Return plan number -> trial, only of plans with one of these places: models are paid."""
         trials: dict[int, _PlanTrial] = {}
         self._trouble = []
         due = {place % len(self._states) for place in places}
@@ -245,7 +231,7 @@ class _Synthesis:
         return draft if problem is None else None
 
     def _find_problem(self, plan: Plan, draft: RevisionDraft) -> str | None:
-        """Return why a revision cannot be tried; None where it can."""
+        """Return why a revision cannot be tried, or None."""
         if draft.plan.plan != plan.plan:
             return f"the revision of plan {plan.plan} calls it {draft.plan.plan}; keep its name"
         if not draft.failures:
@@ -292,7 +278,7 @@ class _Synthesis:
         return trial.trial.after.tries > 0
 
     def _close_round(self, number: int, trials: dict[int, _PlanTrial]) -> tuple[str, PlansRevised]:
-        """Return the event of a round, with the plans revised that are to be."""
+        """Revise the kept plans; return the event of the round."""
         request = self._request
         for trial in trials.values():
             self._evidence.add(trial.trial)
@@ -323,7 +309,7 @@ class _Synthesis:
         return derive_id("plans revised", request.plan_set, str(number), parts), data
 
     def _explain_stop(self, number: int, trials: Sequence[Trial], kept: Sequence[bool]) -> str:
-        """Return why no further round follows; empty where one may, were it in a later cycle."""
+        """Return why no further round follows; empty if one may, even in a later cycle."""
         gain, least = measure_gain(trials, len(self._states)), find_least_gain(trials)
         is_settled = all(
             is_kept or is_hopeless(trial, self._evidence)
@@ -337,7 +323,7 @@ class _Synthesis:
         return ""
 
     def _settle(self, state: _PlanState, trial: _PlanTrial, is_kept: bool) -> PlanRevision:
-        """Return the record of a trial; the plan is the changed one from then on, if it is kept."""
+        """Apply a kept change to its plan; return the record of the trial."""
         counts, draft = trial.trial, trial.draft
         chance = compute_chance(counts.before, counts.after)
         less = self._evidence.compute_less(draft.checks)
@@ -367,7 +353,7 @@ class _Synthesis:
         return revision
 
     def _name(self, state: _PlanState, later: int) -> PlanName:
-        """Return the name of a plan at its present revision, or so many later."""
+        """Return the name of a plan, `later` revisions after the present one."""
         return PlanName(
             plans=self._request.plan_set,
             plan=state.plan.plan,

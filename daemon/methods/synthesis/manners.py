@@ -1,15 +1,13 @@
-"""How a user speaks: changes of the words of a task that leave its calls as they are (pure).
+"""A user's manner of speaking: changes of a task's words that leave its calls as they are (pure).
 
-    give_manner(task, "terse")             the task in that manner; None where it cannot have it
-    vary_manner(task, 3, tuple(MANNERS))   the task in the manner whose turn it is at place 3
+    give_manner(task, "terse")             the task in that manner; None if it cannot have it
+    vary_manner(task, 3, tuple(MANNERS))   the task in the manner of place 3
 
-A manner changes the lines of the script and describes itself in the persona of the scenario, for a
-model that plays the user. First state, gold actions and criteria stay, and so does every value that
-is said: no manner needs to know an environment.
-
-Guarantee: pure. Not covered: whether the perfect agent still wins with the lines; the check
-`solvable` (daemon/proposer/verification.py) plays that. Source of the axis: AReaL-SEA, arXiv
-2601.22607, whose plans differ in the user's style; the manners are ours.
+A manner changes the lines of the script and the persona of the scenario, for a model that plays the
+user. First state, gold actions, criteria and every spoken value stay, so no manner knows an
+environment. Not covered: whether the perfect agent still wins; the check `solvable`
+(daemon/proposer/verification.py) plays that. Source of the axis: AReaL-SEA, arXiv 2601.22607, whose
+plans differ in the user's style; the manners are ours.
 """
 
 import re
@@ -22,7 +20,7 @@ from envs.users import STOP_TOKENS, improvise_script
 
 _GREETING: Final = re.compile(r"^\s*(?:hello|hi|hey|good (?:day|morning|evening))\b[,.!]*\s*", re.I)
 _ADDRESSED: Final = re.compile(r"\byou(?:r|rs)?\b", re.IGNORECASE)
-"""Words of an identity that is told to the user, and not by it."""
+"""Words of an identity that addresses the user, instead of quoting it."""
 _WISH: Final = re.compile(
     r"\b(?:please let me|i (?:want|need|would like|have) to|i would rather|please"
     r"|(?:can|could) you)\s+",
@@ -41,22 +39,21 @@ _Change = Callable[[TaskDefinition, Script], Script | None]
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a user speaks."""
+    """A manner of speaking."""
 
     writing: str
-    """What lines of such a user have, as a part of a sentence of a plan."""
+    """Properties of such a user's lines, as a part of a plan's sentence."""
     judging: str
-    """What a judge must know of such a user, likewise."""
+    """Advice for a judge, likewise."""
     persona: str
-    """What a model that plays the user is told; empty: nothing."""
+    """Instruction for a model that plays the user; may be empty."""
     change: _Change
-    """Gives the script the manner; None where the task cannot have it."""
+    """Gives the script the manner; None if the task cannot have it."""
 
 
 def give_manner(task: TaskDefinition, name: str) -> TaskDefinition | None:
-    """Return the task in a manner, by content, or None where it cannot have it: an agent that works
-    alone has no user, and after a prefix the user has begun to speak. Raises KeyError for a manner
-    that does not exist."""
+    """Return the task in a manner, named by content; None if it cannot have it: an agent that works
+    alone has no user, and after a prefix the user has begun to speak. Raise KeyError."""
     manner = MANNERS[name]
     if task.solo or task.prefix:
         return None
@@ -71,22 +68,18 @@ def give_manner(task: TaskDefinition, name: str) -> TaskDefinition | None:
 
 
 def vary_manner(task: TaskDefinition, place: int, manners: Sequence[str]) -> TaskDefinition:
-    """Return the task at a place of a list in the manner whose turn it is there; the task itself
-    where none is named or it cannot have that one. Raises KeyError for a manner that does not
-    exist."""
+    """Return the task in the manner of its place, or as it is if impossible. Raise KeyError."""
     manner = find_turn(place, manners)
     return task if manner is None else give_manner(task, manner) or task
 
 
 def find_turn(place: int, manners: Sequence[str]) -> str | None:
-    """Return the manner whose turn it is at a place of a list: each comes at every
-    `len(manners)`-th place. None where none is named."""
+    """Return the manner of a place in a list, in turn; None without manners."""
     return manners[place % len(manners)] if manners else None
 
 
 def find_identity(task: TaskDefinition, script: Script) -> str | None:
-    """Return what the user says of who they are, in the first person: the known information, or
-    what the opening has beside the request. None where neither shows it."""
+    """Return the user's identity in the first person, from known information or opening."""
     known = task.scenario.known_info
     if known and not _ADDRESSED.search(known):
         return known
@@ -109,7 +102,7 @@ def _tell_all(task: TaskDefinition, script: Script) -> Script | None:
 
 
 def _reserve(task: TaskDefinition, script: Script) -> Script | None:
-    """Open with the request alone, where an answer of the script tells the rest when asked."""
+    """Open with the request alone, if an answer of the script tells the rest when asked."""
     identity, request = find_identity(task, script), task.scenario.reason_for_call
     answered = any(identity is not None and identity in answer.says for answer in script.answers)
     if not answered or request not in script.opening or script.opening.strip() == request.strip():
@@ -178,7 +171,7 @@ def _open(script: Script, opening: str) -> Script:
 
 
 def _agree(script: Script, says: str) -> Script:
-    """Return the script with other words where it agrees to anything and says no more."""
+    """Replace the answers that agree and say no more."""
     answers = tuple(_reword(answer, says) for answer in script.answers)
     return script.model_copy(update={"answers": answers})
 

@@ -1,12 +1,8 @@
-"""Metrics of plans and of who plays users: what tries by plans came to, whose fault failures of
-rollouts were, which revisions were kept, how trained users did, and where models that play erred.
+"""Metrics of plans and of the players of users.
 
-    metrics = build_metrics()
-    metrics.report(reading, sheet)
-
-Every label is a closed set. `writer` is `rules` or `model`, whatever the model is called; `player`
-is `script`, `model` or `trained`; `fault` of a gate is a name of events/serving.py with
-underscores; `purpose` is that of the rollout.
+Every label is a closed set. `writer` is `rules` or `model`, whatever the model's name; `player` is
+`script`, `model` or `trained`; `fault` of a gate is a name of events/serving.py with underscores;
+`purpose` is that of the rollout.
 """
 
 from collections import Counter
@@ -77,7 +73,7 @@ USERS: Final = (
 
 
 def build_metrics() -> MethodMetrics:
-    """Return the metrics of plans and of who plays users."""
+    """Return the metrics of plans and of the players of users."""
     return MethodMetrics((*SYNTHESIS, *USERS), _report)
 
 
@@ -87,8 +83,7 @@ def _report(reading: "LoopReading", sheet: Sheet) -> None:
 
 
 def say_synthesis(connection: "Connection", sheet: Sheet, names: Iterable[str]) -> None:
-    """Report the counts of the agents in `names`; 0 without any, so that the first one is an
-    increase."""
+    """Report the agents' counts: 0 at first, so that the first one is an increase."""
     tries: Counter[tuple[str, str, str]] = Counter()
     for (alias, writer), (total, accepted) in count_tries(connection).items():
         author = "rules" if writer is None else "model"
@@ -108,7 +103,6 @@ def say_synthesis(connection: "Connection", sheet: Sheet, names: Iterable[str]) 
 
 
 def _report_users(reading: "LoopReading", sheet: Sheet) -> None:
-    """Report who plays the users of each agent, and errors of the last day."""
     connection, settings = reading.connection, reading.settings
     errors = count_user_errors(connection, reading.since)
     for pair in reading.pairs:

@@ -1,16 +1,10 @@
 """Ask a model whose fault a rollout is, beside the rules: any OpenAI-compatible endpoint.
 
-    answer = ask_opinion(settings, environment, task, messages, redact, budget)
-    answer.opinion      what it says; None: answer.trouble says why not
-
-It is shown the policy, what the user may say, the calls that are expected, and the conversation,
-redacted and shortened, in one request with a JSON schema; never what the rules say, so that it can
-differ. An answer that is none is asked for again, twice at most, within a budget of tokens. Only
-this machine is asked unless the settings name another host.
-
-Its word decides nothing (review.py counts where it differs), so neither a wrong answer nor an
-instruction inside a conversation moves anything. Guarantee: what is made of a person's session is
-not sent.
+The model sees the policy, the user's texts, the expected calls and the conversation, redacted and
+shortened, but not the rules' verdict, so that it can differ. A bad answer is asked for again at
+most twice, within a budget of tokens. Only this machine is asked unless the settings name another
+host. Its answer decides nothing (review.py counts differences), so a wrong answer, or an
+instruction in a conversation, has no effect. Guarantee: texts of a person's session are not sent.
 """
 
 import asyncio
@@ -67,11 +61,10 @@ _WORDS: Final = ("none", "task", "user", "trajectory")
 
 @dataclass(frozen=True, slots=True)
 class OpinionAnswer:
-    """What came of asking."""
+    """A model's opinion, or the reason why there is none."""
 
     opinion: FaultOpinion | None
     trouble: str = ""
-    """Why there is no opinion."""
 
 
 class _Answer(AnswerModel):
@@ -87,7 +80,7 @@ def ask_opinion(
     redact: Callable[[str], str],
     budget: TokenBudget,
 ) -> OpinionAnswer:
-    """Ask whose fault a rollout is. Raises nothing that an endpoint can cause."""
+    """Ask whose fault a rollout is. Errors of an endpoint become `trouble`."""
     if task.salt is not None:
         trouble = "the task is made of a person's session, which is not sent"
         return OpinionAnswer(None, trouble)
@@ -114,7 +107,6 @@ async def _ask(settings: "Model", shown: str, budget: TokenBudget) -> _Answer:
 def _describe(
     environment: "Environment", task: "TaskDefinition", messages: Sequence[Message]
 ) -> str:
-    """Return a rollout as JSON, as the model is shown it."""
     excerpt = shorten(messages, characters=_CONVERSATION)
     gold = task.criteria.gold_actions
     return exact_json(

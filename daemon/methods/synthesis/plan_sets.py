@@ -1,17 +1,13 @@
-"""Which set of plans the next tasks for a pattern are written by.
+"""Choose the set of plans for the next tasks of a pattern.
 
-    choice = choose_set(app, connection, environment, cycle, pattern, before, demand)
+If the log already has a set of this cycle, the cycle keeps it: a leader was killed. Else the newest
+fitting set of the agent, base, environment and pattern is used again, with its counts and revisions
+at offset `before` of `learning`, where the cycle began. A set without further rounds is used only
+while the checks accept half of its tries.
 
-A set that the cycle has on the log already is the cycle's: a leader was killed between it and the
-rest. Else the newest set that fits, of the agent, base and environment for the pattern, is used
-again: with its counts and revisions, as it was at offset `before` of `learning`, where the cycle
-began. A set whose rounds of revisions are over is used without further ones while the checks accept
-half of its tries.
-
-A set does not fit where one of its plans cannot stand in the environment any more, where it has no
-plan for a tool that the environment has since, where none of its plans is of a kind that fails now,
-and where it was written for so few tasks that a new one may have twice its plans. Where none fits,
-a new one is written.
+A set does not fit if the environment no longer allows one of its plans, has a tool that is new
+since, if no plan is of a kind that fails now, or if a new set may have twice its plans. Without a
+fitting set a new one is written.
 """
 
 from collections.abc import Collection, Sequence
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 ACCEPTABLE: Final = 0.5
-"""Share of the tries of a set without further revisions that have to be accepted."""
+"""Least accepted share of the tries of a set without further revisions."""
 
 _PLAN_EVENTS: Final = (PlansWritten.TYPE, PlansRevised.TYPE)
 
@@ -48,19 +44,19 @@ class SetChoice:
     """The set by which tasks are written."""
 
     past: SetPast | None
-    """None: a new one is to be written, or this cycle's own is on the log."""
+    """None: a new one is to be written, or the log has this cycle's own."""
     refusal: str = ""
-    """Why the newest set is not used again; empty where one is, and where there is none."""
+    """Why the newest set is not used again; may be empty."""
     written: PlansWritten | None = None
-    """The cycle's own set, as the log has it."""
+    """The cycle's own set, from the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetDemand:
-    """A demand on a set of plans, which it has to meet for a cycle to use it again."""
+    """The demand of a cycle on a set to use again."""
 
     plans: int = 1
-    """Most plans that a new set would have."""
+    """Most plans of a new set."""
     kinds: Collection[str] = ()
     """Kinds of the tasks that failed; empty: all of the environment."""
     rounds: int = MOST_ROUNDS
@@ -68,7 +64,7 @@ class SetDemand:
 
 
 _NEWEST: Final = 8
-"""Sets of a pattern that are looked at: kinds that fail in turn have one each."""
+"""Most sets of a pattern to look at: kinds that fail in turn have one each."""
 _NO_DEMAND: Final = SetDemand()
 
 
@@ -81,8 +77,7 @@ def choose_set(
     before: int | None,
     demand: SetDemand,
 ) -> SetChoice:
-    """Return the set that a cycle uses for a pattern; `before` is None for a cycle of which the log
-    has nothing. Raises LogError."""
+    """Return a cycle's set for a pattern; `before` is None if the log lacks it. Raise LogError."""
     own = name_plan_set(cycle.cycle, pattern)
     lines = list_plan_sets(connection, cycle.alias, cycle.base)
     for line in lines:
@@ -108,7 +103,7 @@ def choose_set(
 def explain_refusal(
     environment: "Environment", past: SetPast, demand: SetDemand = _NO_DEMAND
 ) -> str:
-    """Return why a set is not used again; empty where it is."""
+    """Return why a set is not used again, or ""."""
     reason = _find_refusal(environment, past, demand)
     return f"plans {past.line.plans} are not used again: {reason}" if reason else ""
 
@@ -153,8 +148,7 @@ def _find_refusal(environment: "Environment", past: SetPast, demand: SetDemand) 
 
 
 def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritten | PlansRevised]]:
-    """Return the events of a set with their offsets of `learning`, in log order, from the log; an
-    event that another leader repeated counts once. Raises LogError."""
+    """Return a set's events with their offsets of `learning`, each once. Raise LogError."""
     log, events, seen = app.readable_log, [], set[str]()
     (end,) = log.end(LEARNING.name)
     for page in read_all(log, LEARNING.name, 0, line.offset, end):
@@ -170,12 +164,12 @@ def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritt
 
 
 def _read_set(app: "App", line: PlanSetLine) -> PlansWritten:
-    """Return a set as it was written. Raises LogError."""
+    """Return a set as it was written. Raise LogError."""
     return next(data for _, data in find_set_events(app, line) if isinstance(data, PlansWritten))
 
 
 def build_history(past: SetPast) -> list[PlanHistory]:
-    """Return the plans of a set with what became of their tries, in their order."""
+    """Return the plans of a set with the results of their tries."""
     return [
         PlanHistory(
             name=PlanName(plans=past.line.plans, plan=plan.plan.plan, revision=plan.revision),
@@ -204,7 +198,7 @@ def _build_failures(plan: PlanPast) -> Sequence[Failure]:
 
 
 def _find_aspect(failure: PlanFailure) -> Aspect:
-    """Return what of a plan a failure speaks against (protocols.Failure)."""
+    """Return the aspect of a plan that a failure speaks against (protocols.Failure)."""
     if failure.fault is None and failure.agrees is None:
         return "writing"
     if failure.fault in ("task", "user"):

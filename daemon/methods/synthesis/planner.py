@@ -1,20 +1,12 @@
-"""Plans by rule: how the tasks of an environment are to be written, without a model (pure).
+"""Plans by rule, without a model (pure).
 
-    plan_by_rule(environment, request)               up to 64 plans that do not overlap
-    find_plan_problem(environment, plan, earlier)    why a plan cannot stand; None: it can
-    measure_overlap(plans)                           the largest likeness of two of them
-    list_tool_gaps(environment, plans)               tools that no plan needs
-
-A plan joins a cell of what the generator draws (cells.py) with a manner (manners.py). They are
-chosen one after the other: while a tool is in no plan, one of its cells comes first; then the kind,
-manner, complexity and tool mode that were taken least, in that order. A plan that is too like an
-earlier one is left out, so each is conditioned on all before it. Where all others are left out and
-a tool is in no plan yet, plans say what their tools do in place of the manner's words, which tells
-them apart. `find_plan_problem` is also what the plans of a model have to pass.
-
-Guarantee: every tool that a drawn task was seen to need is in a plan, as far as the count and the
-kinds that are asked for allow. Source: AReaL-SEA, arXiv 2601.22607, section 3.1: 64 plans that do
-not overlap in domain, complexity, tool mode and user's style; the bounds are ALGORITHMS 4.1's.
+A plan joins a cell of the generator (cells.py) with a manner (manners.py). Plans are chosen one
+after the other: first cells with a tool of no plan yet, then the kind, manner, complexity and tool
+mode that were taken least. A plan too like an earlier one is left out. If that leaves a tool out,
+plans describe their tools in place of the manner. A model's plans have to pass `find_plan_problem`
+too. Guarantee: every tool of a drawn task is in a plan, if the count and the kinds allow. Source:
+AReaL-SEA, arXiv 2601.22607, section 3.1: 64 plans that do not overlap in domain, complexity, tool
+mode and user's style; the bounds are ALGORITHMS 4.1's.
 """
 
 from collections import Counter
@@ -32,9 +24,9 @@ from events.rollouts import clip_reason
 from events.synthesis.plans import MOST_PLANS, Plan
 
 MOST_ALIKE: Final = 0.5
-"""Largest likeness of two plans: the share of trigrams of words that both texts have."""
+"""Largest likeness of two plans: the share of word trigrams that both texts have."""
 _RARE: Final = 0.03
-"""Share of the tasks of its kind below which a cell is planned only for the sake of a tool."""
+"""A cell with a smaller share of its kind's tasks is planned only for a tool."""
 _MOST_DESCRIPTION: Final = 200
 """Most characters of a tool's description in a plan."""
 _MOST_PURPOSE: Final = 2_000
@@ -54,8 +46,8 @@ _LENGTHS: Final[Mapping[str, str]] = {
 
 
 def plan_by_rule(environment: Environment, request: PlanRequest) -> PlanDrafts:
-    """Return plans by rule; where there are fewer than are wanted, `trouble` says why. Raises
-    NoPlans for a count out of range, for unknown kinds, and where nothing can be drawn."""
+    """Return plans by rule; `trouble` says why there are fewer. Raise NoPlans if none is
+    possible."""
     weights = _check_request(environment, request)
     survey = survey_kinds(environment)
     cells = [facts for facts in survey.cells if weights.get(facts.cell.kind, 0) > 0]
@@ -72,8 +64,7 @@ def plan_by_rule(environment: Environment, request: PlanRequest) -> PlanDrafts:
 def find_plan_problem(
     environment: Environment, plan: Plan, earlier: Sequence[Plan] = ()
 ) -> str | None:
-    """Return why a plan cannot stand behind earlier ones, in words with the remedy; None where it
-    can. Tools that are gone, unknown kinds and manners, and plans that overlap are refused."""
+    """Return why a plan does not fit the environment or earlier plans, and the remedy; or None."""
     return _find_unknown(environment, plan) or _find_repetition(plan, earlier)
 
 
@@ -95,7 +86,7 @@ def list_tool_gaps(environment: Environment, plans: Sequence[Plan]) -> tuple[str
 
 
 def _check_request(environment: Environment, request: PlanRequest) -> Mapping[str, float]:
-    """Return the weights of the kinds. Raises NoPlans."""
+    """Return the weights of the kinds. Raise NoPlans."""
     if not 1 <= request.count <= MOST_PLANS:
         raise NoPlans(f"{request.count} plans are asked for; ask for 1 to {MOST_PLANS}")
     if not environment.capabilities:
@@ -161,8 +152,6 @@ def _key(plan: Plan) -> tuple[object, ...]:
 
 
 class _Choice:
-    """Chooses plans one after the other."""
-
     def __init__(
         self,
         environment: Environment,
@@ -177,10 +166,9 @@ class _Choice:
         self._needed = {tool for facts in cells for tool in facts.tools}
         self._uses: Counter[str] = Counter()
         self._unfit: set[tuple[CellFacts, str]] = set()
-        """Those that are too like a chosen one, and so will always be."""
+        """Candidates too like a chosen one."""
 
     def select(self) -> list[Plan]:
-        """Return the plans."""
         explains = False
         while len(self._plans) < self._count:
             chosen = next(self._list_fit(explains=explains), None)
@@ -206,8 +194,7 @@ class _Choice:
         return self._plans
 
     def _list_fit(self, *, explains: bool) -> Iterator[tuple[CellFacts, str, Plan]]:
-        """Yield those that are left and fit the chosen ones, the most wanted first. `explains`:
-        those that need another tool, with what their tools do in the text."""
+        """Yield fitting candidates, best first. `explains`: needed tools alone, described."""
         # Python's sort keeps the shuffled order of equals.
         for facts, manner in sorted(self._left, key=lambda pair: self._rank(*pair)):
             if (facts, manner) in self._unfit:
@@ -224,7 +211,6 @@ class _Choice:
                 self._unfit.add((facts, manner))
 
     def _rank(self, facts: CellFacts, manner: str) -> tuple[float, ...]:
-        """Return what orders candidates, the most wanted first."""
         uses, cell = self._uses, facts.cell
         return (
             -len(self._needed & set(facts.tools)),
@@ -258,7 +244,6 @@ def _write_plan(
 
 
 def _describe_tools(environment: Environment, tools: Sequence[str]) -> str:
-    """Return what tools do, by the first line of each description, shortened."""
     user = environment.user_toolset
     declared = {**(user.tools() if user else {}), **environment.toolset.tools()}
     lines = [declared[tool].schema["function"]["description"].partition("\n")[0] for tool in tools]
@@ -268,7 +253,6 @@ def _describe_tools(environment: Environment, tools: Sequence[str]) -> str:
 
 
 def _explain(request: PlanRequest, plans: Sequence[Plan], survey: Survey) -> str:
-    """Return why there are fewer plans than are wanted, and which kinds cannot be drawn."""
     parts = []
     if len(plans) < request.count:
         parts.append(

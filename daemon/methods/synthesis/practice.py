@@ -1,9 +1,7 @@
-"""Describe what plans do for each agent, and why not, for display.
+"""Describe, for display, the effect of plans on each agent, with reasons.
 
-    read_synthesis_practices(connection, settings)      one for each agent that was seen
-
-Asks the rule of the Controller (daemon/methods/synthesis/choice.py) of the last cycle that wrote
-tasks, so it says what the next directive would do with the same patterns, and decides nothing.
+It applies the Controller's rule (choice.py) to the last cycle that wrote tasks, so it shows the
+next directive's choice for the same patterns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,25 +38,25 @@ class SynthesisPractice:
     setting: str
     """`improve.synthesis`."""
     writer: str
-    """What would write the next ones: `rules`, or the model that the settings name."""
+    """`rules`, or the model that the settings name."""
     sets: int
-    """Sets of plans on its present base; what follows is of them."""
+    """Sets of plans on its present base; the next fields count these."""
     writers: tuple[str, ...]
     """`rules`, or models that wrote some."""
     plans: int
     tries: int
-    """Of the present revisions; so is the next."""
+    """Tries of the present revisions, as `accepted`."""
     accepted: int
     faults: Mapping[str, int]
     """Fault -> rollouts of written tasks."""
     disagreements: int
-    """Rollouts of which a model was of another opinion than the rules."""
+    """Rollouts on which a model and the rules disagreed."""
     patterns: tuple[PatternSynthesis, ...]
     """Those that tasks are written for, the highest priority first."""
     trouble: str
-    """Why the model's plans were not used in the newest set that says so."""
+    """The newest reason why a model's plans were not used."""
     says: str
-    """What plans do, or why nothing, as a sentence."""
+    """The effect of plans, or why there is none, as a sentence."""
 
 
 def read_synthesis_practices(
@@ -106,13 +104,11 @@ def _read_practice(
 
 
 def _name_writer(settings: "Settings") -> str:
-    """Return what would write plans and tasks now."""
     model = settings.models.proposer
     return model.model if model.url else "rules"
 
 
 def _read_last_tries(connection: "Connection", pair: "Pair") -> dict[str, PatternTries]:
-    """Return pattern -> its tries in the last cycle that wrote tasks."""
     cycle = learning.wrote_last(connection, pair.alias, pair.base, but="")
     if cycle is None:
         return {}
@@ -137,7 +133,6 @@ def _describe_choice(
 
 
 def _describe_sets(lines: Sequence[PlanSetLine], counts: PlanCounts, trouble: str) -> list[str]:
-    """Return clauses about the sets that there are; none without one."""
     if not lines:
         return []
     writers = " and ".join(sorted({line.author for line in lines}))

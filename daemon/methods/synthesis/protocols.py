@@ -1,10 +1,7 @@
-"""The parts of the data engine that a model can take the place of, and what they exchange.
+"""The parts of the data engine that a model can replace, and their data.
 
-    Planner      lays out how tasks are to be written
-    TaskWriter   writes one task by a plan
-    Reviser      changes a plan by its failures
-
-Each has an implementation by rule in this package. None appends an event (engine.py does).
+Each has an implementation by rule in this package. None of them appends an event: engine.py makes
+events of their results.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,29 +25,28 @@ class NoTask(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a planner is asked for."""
+    """A request to a planner."""
 
     seed: str
-    """What everything is drawn from."""
+    """Seed of all draws."""
     count: int = MOST_PLANS
-    """Plans that are wanted, 1 to `MOST_PLANS`."""
+    """Wanted plans, 1 to `MOST_PLANS`."""
     kinds: Mapping[str, float] = field(default_factory=dict)
     """Capability -> weight of its plans; empty: all of the environment, equally."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDrafts:
-    """What a planner gives."""
+    """The plans of a planner."""
 
     entries: tuple[Plan, ...]
-    """In the order in which they were written, each fit for the earlier ones
-    (planner.find_plan_problem)."""
+    """In writing order, each fit for the earlier ones (planner.find_plan_problem)."""
     writer: str | None = None
     """Model that wrote them; None for rules."""
     refused: tuple[str, ...] = ()
     """Why plans of the model were not taken, in its order."""
     trouble: str = ""
-    """Why the model's plans were not used, or why there are fewer than were wanted."""
+    """Why the model's plans were not used, or why there are fewer than wanted."""
 
 
 Planner = Callable[[Environment, PlanRequest], PlanDrafts]
@@ -60,23 +56,23 @@ do TaskWriter and Reviser."""
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A task as a writer gives it."""
+    """A written task."""
 
     task: TaskDefinition
-    """By content (TaskDefinition.name_by_content)."""
+    """Named by content (TaskDefinition.name_by_content)."""
     drawn: str
-    """Id of the generated task whose first state it begins in: its seed is the writer's, so that
-    the check `contamination` sees that no gate and no report draws it."""
+    """Id of the generated task with its first state: the seed is the writer's, so the check
+    `contamination` sees that no gate and no report draws it."""
     text_by: str | None = None
     """Model that wrote the words; None for templates."""
 
 
 class TaskWriter(Protocol):
-    """Writes tasks."""
+    """A writer of tasks."""
 
     def write(self, plan: Plan, seed: int) -> Draft:
         """Return a task by the plan and its rules. `seed`, FIRST_SEED to LAST_SEED of
-        daemon/proposer/candidate, is the only source of chance. Raises NoTask."""
+        daemon/proposer/candidate, is the only source of chance. Raise NoTask."""
         ...
 
 
@@ -85,31 +81,31 @@ class Failure:
     """A try of a plan that failed."""
 
     event: str
-    """Id of the event that says so: `TaskRejected` or `TrajectoryVerified`."""
+    """Id of its event: `TaskRejected` or `TrajectoryVerified`."""
     aspect: Aspect
-    """What of the plan it speaks against: faults of the task and checks `writing`, faults of the
-    user `rollout`, examiners that disagree `judging`."""
+    """The part of the plan at fault: `writing` for faults of the task and checks, `rollout` for
+    faults of the user, `judging` for examiners that disagree."""
     check: str
-    """The check that failed, or the rule by which the rollout was refused."""
+    """The failed check, or the rule that refused the rollout."""
     reason: str
     instruction: str = ""
-    """The request of the task, as far as there is one."""
+    """The task's request, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanHistory:
-    """A plan with what became of its tries."""
+    """A plan with the results of its tries."""
 
     name: PlanName
     plan: Plan
     tries: int
     accepted: int
     failures: Sequence[Failure]
-    """Of these tries, in their order."""
+    """Failures of these tries, in order."""
     refused: Sequence[Plan] = ()
     """Revisions of it that were tried and not kept."""
     common: Sequence[Failure] = ()
-    """Failures of all plans of its set; those of changes that did not stay are left out."""
+    """Failures of all plans of its set, without those of rejected changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +116,7 @@ class RevisionDraft:
     reason: str
     """In words, with the counts of the failures."""
     failures: tuple[str, ...]
-    """Events that say what failed, at least one."""
+    """Ids of the events of the failures, at least one."""
     checks: tuple[str, ...]
     """Checks (`Failure.check`) that the change is to mend, at least one."""
     writer: str | None = None
@@ -128,13 +124,11 @@ class RevisionDraft:
 
 
 class Reviser(Protocol):
-    """Revises plans."""
+    """A reviser of plans."""
 
     trouble: str
-    """Why a model that was to be asked about the last plan revised nothing; empty where it did, and
-    for rules."""
+    """Why a model did not revise the last plan; empty if it did, and for rules."""
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return a change of the plan, with the name of the plan kept; None where its failures ask
-        for none."""
+        """Return a change of the plan, under the same name; None if its failures need none."""
         ...

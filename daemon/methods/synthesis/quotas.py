@@ -1,13 +1,8 @@
-"""Fill the places of quotas that a directive gives to plans.
-
-    filled = fill_quotas(app, environment, cycle, wanted, bodies)
-    filled.decisions        id of event -> PlansWritten, TaskProposed, TaskRejected, ...
-    filled.request          what is left for the other modes (proposer.propose)
+"""Have plans fill the places of quotas that a directive gives them.
 
 Plans are for the kinds of the failed tasks that the directive names, as the environment defines
-these tasks: like the mode `explore`, which follows the failed task itself; no label of a rollout is
-read. Guarantee: the cycle and what the tables had when it began decide everything, so a redo writes
-the same events under the same ids (but for a model's words).
+these tasks; no label of a rollout is read. Guarantee: the cycle and the tables at its beginning
+decide everything, so a redo writes the same events under the same ids (but for a model's words).
 """
 
 from collections import Counter
@@ -35,8 +30,7 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 MakeParts = Callable[["Environment", "Settings", str], Parts]
-"""Puts the data engine of a cycle together: of its environment, the settings, and its directive in
-words."""
+"""Builds a cycle's data engine from the environment, the settings and the directive's words."""
 
 
 def choose_parts(
@@ -45,8 +39,7 @@ def choose_parts(
     directive: str,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Parts:
-    """Return the parts with the model that the settings name, or those by rule. `stopping`: whether
-    the process was told to stop; then no model is asked."""
+    """Return the parts with the settings' model, or by rule; no model is asked once `stopping`."""
     return make_model_parts(environment, settings, directive, stopping) or make_parts(environment)
 
 
@@ -56,16 +49,16 @@ def make_rule_parts(environment: "Environment", settings: "Settings", directive:
 
 
 class CycleParts:
-    """The data engine of each agent's last cycle: a tick that had to wait is tried again with the
-    same parts, so with the same budget, and with what a model has answered."""
+    """The data engine of each agent's last cycle. A tick that had to wait is tried again with the
+    same parts, and so with the same budget and the model's answers."""
 
     def __init__(self, make: MakeParts) -> None:
         self._make = make
         self._parts: dict[str, tuple[str, Parts]] = {}
-        """Agent -> its cycle, and the parts of that."""
+        """Agent -> cycle and its parts."""
 
     def bind(self, cycle: "CycleRow") -> MakeParts:
-        """Return what puts the data engine of a cycle together, once."""
+        """Return a function that builds the cycle's data engine once."""
 
         def make(environment: "Environment", settings: "Settings", directive: str) -> Parts:
             last, parts = self._parts.get(cycle.alias, ("", None))
@@ -79,12 +72,12 @@ class CycleParts:
 
 @dataclass(frozen=True, slots=True)
 class FilledQuotas:
-    """What plans made of a directive."""
+    """The results of plans for a directive."""
 
     decisions: dict[str, Decision]
-    """Id of event -> decision, in the order in which they happened."""
+    """Id of event -> decision, in order."""
     request: ProposalRequest
-    """The request, with the places that are full and the tasks that are known now."""
+    """The request, with the filled places and the known tasks."""
 
 
 def fill_quotas(
@@ -95,8 +88,8 @@ def fill_quotas(
     bodies: MutableMapping[str, str],
     make: MakeParts = choose_parts,
 ) -> FilledQuotas:
-    """Have plans write the tasks that a directive wants from them. The environment has to find
-    bodies in `bodies`. Raises CannotSample, LogError, DatabaseUnavailable."""
+    """Have plans write a directive's tasks. The environment has to find bodies in `bodies`. Raise
+    CannotSample, LogError, DatabaseUnavailable."""
     decisions: dict[str, Decision] = {}
     known, full = list(wanted.known), dict(wanted.full)
     counts = [
@@ -121,8 +114,6 @@ def fill_quotas(
 
 
 class _PlanQuota:
-    """The part of a quota that plans write."""
-
     def __init__(
         self,
         app: "App",
@@ -150,7 +141,6 @@ class _PlanQuota:
     def build_request(
         self, wanted: ProposalRequest, bodies: MutableMapping[str, str]
     ) -> SynthesisRequest:
-        """Return what is asked of the data engine."""
         improve, past = self._app.settings.improve, self._choice.past
         earlier = None
         if past is not None:
@@ -176,7 +166,7 @@ class _PlanQuota:
         )
 
     def write(self, request: SynthesisRequest, parts: Parts) -> "Iterator[tuple[str, Decision]]":
-        """Yield the events; first, where an earlier set is not used again, why."""
+        """Yield the events, first the refusal of an earlier set."""
         if self._choice.refusal:
             yield (
                 derive_id("synthesis", request.plan_set, "refused", self._choice.refusal),
@@ -186,8 +176,7 @@ class _PlanQuota:
 
 
 def _weigh_kinds(environment: "Environment", sources: Sequence[Source]) -> dict[str, float]:
-    """Return kind -> weight of its plans, by how many of the failed tasks are of it; nothing, which
-    stands for all kinds, where the environment can draw none of them."""
+    """Return kind -> number of failed tasks; empty, for all kinds, if none can be drawn."""
     counts = Counter(
         source.task.capability
         for source in sources

@@ -1,33 +1,28 @@
-"""Plans revised by their failures: what to change, and whether the change stays (pure).
+"""Revise plans by their failures, and decide whether the changes stay (pure).
 
     RuleReviser().revise(environment, history)     a changed plan that is to be tried, or None
-    decide_trials(trials, evidence)                  which of the tried changes stay
+    decide_trials(trials, evidence)                  whether each tried change stays
 
-What to change. The failures of a plan are counted by (aspect, check). Each check that failed often
-enough adds a rule to the plan; where the plan has that rule already and its words may be the
-reason, the user speaks plainly, for nothing else is left to change by rule. Failed checks and
-faults of the task speak against the writing, faults of the user against the rollout (and its
-manner), a model that disagrees with the rules against the judging.
+Failures are counted by (aspect, check). A check that failed often in a plan adds a rule to it; if
+the plan has the rule and its words may be the reason, the user speaks plainly. Failed checks and
+faults of the task count against the writing, faults of the user against the rollout (and its
+manner), a model that disagrees with the rules against the judging. A check that failed often in the
+whole set (`choose_checks`) adds its rule to every plan, for most faults are common to all plans,
+and a plan alone has few tries.
 
-A check that failed often enough in the whole set (`choose_checks`) adds its rule to every plan, for
-most faults of a writer are common to all its plans, and a plan alone has too few tries to show one.
+A plan is revised after failures, so its own tries make any change look better. Hence a round tries
+both versions on fresh tries side by side (`choose_arm`), and compares only these. Changes are
+judged by all tries of the set against the same checks, in all rounds so far (`Evidence`). A change
+stays if
 
-Whether it stays. A plan is revised because it failed, so the tries that were the reason show it
-worse than it is: held against them, a change that does nothing looks better. Hence a round tries
-both, the changed plan and the plan as it was, on fresh tries side by side (`choose_arm`), and only
-these are compared. A plan has few tries, so changes are judged by all tries of the set in which
-plans were changed against the same checks, in all rounds so far (`Evidence`). A change stays where
-
-    1. P(the checks that it is made against fail less with it) is `LIKELY` or more, and
+    1. P(its checks fail less with it) is at least `LIKELY`, and
     2. P(acceptance is worse with it) is below `HOLDS`, for the changes against each of its checks
        together, and below `WORSE` for the plan's own tries.
 
-Uniform priors. The first is no proof, by intent: a change without an effect does no harm, so only
-harm is guarded against with some certainty. What is neither kept nor hopeless goes on being tried.
-
-Simulated over three rounds of looks, with 4 and 64 plans (docs/synthesis.md). Source of
-reflection over failures: AReaL-SEA, arXiv 2601.22607, section 3.1, which states no rule for what
-stays; the rules here are ours.
+Priors are uniform. The first is no proof, by intent: a change without an effect does no harm. A
+change that is neither kept nor hopeless is tried again. Simulated over three rounds, with 4 and 64
+plans (docs/synthesis.md). Source of reflection: AReaL-SEA, arXiv 2601.22607, section 3.1; the rules
+for what stays are ours.
 """
 
 from collections import Counter
@@ -45,21 +40,19 @@ from events.rollouts import clip_reason
 from events.synthesis.plans import Aspect, Plan, PlanRule
 
 LIKELY: Final = 0.9
-"""Chance from which on checks are taken to fail less."""
+"""Least chance that checks fail less."""
 HOLDS: Final = 0.2
-"""Chance of a worse acceptance in the set below which a change may stay."""
+"""A change may stay below this chance of a worse acceptance in the set."""
 WORSE: Final = 0.8
-"""Chance of a worse acceptance from which on a change is not tried again."""
+"""A change is not tried again from this chance of a worse acceptance on."""
 LEAST_GAIN: Final = 0.02
 LEAST_SHARE: Final = 0.1
-"""Acceptance that a round must gain for another to follow: so much, or this share of the tries that
-failed, where that is less."""
+"""Least gain in acceptance for another round: this, or that share of the failed tries if less."""
 _OFTEN: Final = 0.1
 """Share of a plan's tries from which on a check asks for a rule."""
 _COMMON: Final = 2
 """Failures of a whole set from which on a check asks for a rule in all its plans."""
 _CITED: Final = 100
-"""Most failures that a revision cites."""
 
 _TEXTS: Final[Mapping[str, str]] = {
     "schema": "Give every field of a task, with a reason for the call.",
@@ -75,7 +68,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "trajectory": "Let the text ask for exactly what the gold calls do.",
     "informative": "Write a task that the policy passes now and then.",
 }
-"""Check -> what to do otherwise."""
+"""Check -> text of its rule."""
 _ASPECT_TEXTS: Final[Mapping[Aspect, str]] = {
     "writing": "Write so that {check} holds.",
     "rollout": "The user keeps to its situation: no fault of the kind {check}.",
@@ -84,12 +77,12 @@ _ASPECT_TEXTS: Final[Mapping[Aspect, str]] = {
 
 
 Key = tuple[Aspect, str]
-"""What of a plan a failure speaks against, and the check that failed."""
+"""The aspect of a plan that a failure speaks against, and the failed check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Tries, how many of them were accepted, and how many failed by which check."""
+    """Counts of tries, accepted ones, and failures by check."""
 
     tries: int = 0
     accepted: int = 0
@@ -104,23 +97,23 @@ class Arm:
 
     @property
     def rate(self) -> float:
-        """Return the share that was accepted; 0 without a try."""
+        """Return the accepted share; 0 without a try."""
         return self.accepted / self.tries if self.tries else 0.0
 
 
 @dataclass(slots=True)
 class Trial:
-    """A change of a plan and its plan as it was, on fresh tries of one round."""
+    """A changed plan and its original, on fresh tries of one round."""
 
     checks: tuple[str, ...]
-    """What the change is to mend."""
+    """The checks that the change is to mend."""
     before: Arm = field(default_factory=Arm)
     after: Arm = field(default_factory=Arm)
 
 
 @dataclass(slots=True)
 class Evidence:
-    """What the trials of all rounds of a set have shown, by check."""
+    """Counts of the trials of all rounds of a set, by check."""
 
     before: dict[str, Arm] = field(default_factory=dict)
     after: dict[str, Arm] = field(default_factory=dict)
@@ -132,7 +125,7 @@ class Evidence:
             self.after[check] = self.after.get(check, Arm()) + trial.after
 
     def compute_less(self, checks: Sequence[str]) -> float:
-        """Return the chance that checks fail less in plans that are changed against them."""
+        """Return the chance that checks fail less in plans changed against them."""
         before, after = (
             Arm(
                 sum(arms.get(check, Arm()).tries for check in checks),
@@ -143,8 +136,7 @@ class Evidence:
         return compute_chance(after, before)
 
     def compute_worse(self, checks: Sequence[str]) -> float:
-        """Return the chance that acceptance is worse in plans that are changed against a check, of
-        that check for which it is highest."""
+        """Return the highest chance, over the checks, of a worse acceptance with changes."""
         return max(
             compute_chance(self.after.get(check, Arm()), self.before.get(check, Arm()))
             for check in checks
@@ -152,12 +144,12 @@ class Evidence:
 
 
 class RuleReviser:
-    """The reviser that needs no model (protocols.Reviser)."""
+    """The reviser without a model (protocols.Reviser)."""
 
     trouble = ""
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return the plan with a rule for each check that failed often; None where none did."""
+        """Return the plan with a rule for each check that failed often, or None."""
         own, common = map(_count_keys, (history.failures, history.common))
         plan = history.plan
         changed: list[Key] = []
@@ -184,21 +176,19 @@ class RuleReviser:
 def choose_checks(
     own: Counter[Key], tries: int, common: Counter[Key], known: Collection[Key]
 ) -> list[Key]:
-    """Return what asks for a change of a plan, the most frequent first: what failed often in its
-    own tries, and, where it has no rule against that, what failed in its set."""
+    """Return the checks often failed in the plan's tries, or, without a rule yet, in its set."""
     often = [key for key, count in own.most_common() if count >= max(1.0, _OFTEN * tries)]
     shared = [key for key, count in common.most_common() if count >= _COMMON and key not in known]
     return list(dict.fromkeys((*often, *shared)))
 
 
 def choose_arm(number: int) -> bool:
-    """Whether the place with this number, among those of the plans that are changed, is tried by
-    the changed plan: every second."""
+    """Return whether the changed plan, and not the original, tries this place: every second."""
     return number % 2 == 0
 
 
 def decide_trials(trials: Sequence[Trial], evidence: Evidence) -> list[bool]:
-    """Return for each trial of a round whether its change stays. `evidence` has them already."""
+    """Return for each trial of a round whether its change stays. `evidence` includes them."""
     return [
         trial.after.tries > 0
         and evidence.compute_less(trial.checks) >= LIKELY
@@ -209,7 +199,7 @@ def decide_trials(trials: Sequence[Trial], evidence: Evidence) -> list[bool]:
 
 
 def is_hopeless(trial: Trial, evidence: Evidence) -> bool:
-    """Whether a change that did not stay is not worth another trial."""
+    """Return whether a change that did not stay is not worth another trial."""
     return (
         compute_chance(trial.after, trial.before) >= WORSE
         or evidence.compute_worse(trial.checks) >= WORSE
@@ -218,8 +208,8 @@ def is_hopeless(trial: Trial, evidence: Evidence) -> bool:
 
 
 def measure_gain(trials: Sequence[Trial], plans: int) -> float:
-    """Return how much of a round's changes, if all stayed, the acceptance of a set of plans would
-    gain: the difference of the arms, weighted by the share of the plans that are changed."""
+    """Return the gain in the set's acceptance if all changes stayed: the difference of the arms,
+    weighted by the share of changed plans."""
     before = sum((trial.before for trial in trials), Arm())
     after = sum((trial.after for trial in trials), Arm())
     if not before.tries or not after.tries:
@@ -228,7 +218,7 @@ def measure_gain(trials: Sequence[Trial], plans: int) -> float:
 
 
 def find_least_gain(trials: Sequence[Trial]) -> float:
-    """Return the gain of a round's changes below which no further round is worth it."""
+    """Return the least gain of a round for a further one."""
     before = sum((trial.before for trial in trials), Arm())
     return min(LEAST_GAIN, LEAST_SHARE * (1 - before.rate))
 
@@ -250,7 +240,7 @@ def compute_chance(before: Arm, after: Arm) -> float:
 
 @lru_cache(maxsize=4096)
 def _compare(a: int, b: int, c: int, d: int) -> float:
-    """Return P(Beta(a, b) > Beta(c, d)); plans of a set ask the same of their pooled tries."""
+    """Return P(Beta(a, b) > Beta(c, d)); cached, since plans of a set share pooled tries."""
     return min(
         1.0,
         sum(
@@ -265,7 +255,7 @@ def _log_beta(first: float, second: float) -> float:
 
 
 def _add_rule(plan: Plan, aspect: Aspect, check: str) -> Plan:
-    """Return a plan with a rule; where it has the rule, in the plain manner."""
+    """Return a plan with a rule, or in the plain manner if it has the rule."""
     if (aspect, check) in _list_keys(plan):
         blames_words = aspect == "rollout" or check in PLAIN_WORDS
         return plan.model_copy(update={"manner": AS_IS}) if blames_words else plan
@@ -285,7 +275,7 @@ def _list_keys(plan: Plan) -> set[Key]:
 
 
 def _list_events(failures: Sequence[Failure], changed: Sequence[Key]) -> tuple[str, ...]:
-    """Return the events that a change answers, each once, the last ones where there are many."""
+    """Return the events that a change answers, each once, at most the last `_CITED`."""
     events = dict.fromkeys(
         failure.event for failure in failures if (failure.aspect, failure.check) in changed
     )

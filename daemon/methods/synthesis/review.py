@@ -1,25 +1,21 @@
-"""Say whose fault it is that rollouts of written tasks fail, and retire tasks with a fault.
+"""Examine written tasks whose rollouts fail, and retire tasks with a fault.
 
     review = review_tasks(app, environment, cycle, analyzer)
-    review.decisions     TrajectoryVerified of each task that was examined; TaskRetired of those
-                         with a fault, and of their siblings with one
+    review.decisions     TrajectoryVerified of each examined task; TaskRetired of those with a
+                         fault, and of their siblings with one
 
-A task of the buffer is examined once, as soon as fewer than half of at least `LEAST` of its last
-`WINDOW` rollouts passed. By simulation, 8 rollouts a task: a task that nobody can win, or that is
-won by luck one time in twenty, is examined in every case, and half of the good ones are as well,
-for some milliseconds each; a stricter rule, that all failed, leaves out a third of the lucky ones.
-The newest failure that can be read stands for the task (envs/attribution/examination.py). Where the
-task is at fault, its siblings are reviewed at once, whether they failed or not: tasks of the same
-plan, and those that follow the same failed task. Each is reviewed once, so a family that is larger
-than a cycle may review is gone through in several.
+A task of the buffer is examined once, when fewer than half of at least `LEAST` of its last `WINDOW`
+rollouts passed. By simulation with 8 rollouts, that includes every unwinnable task, every task won
+by luck one time in twenty, and half of the good ones; if all had to fail, a third of the lucky ones
+would escape. The newest readable failure stands for the task (envs/attribution/examination.py). If
+the task is at fault, its siblings are reviewed at once, each only once: tasks of the same plan, and
+those that follow the same failed task. A configured model is asked too, and decides nothing.
 
-A model, if one is configured, is asked as well. It decides nothing; what it says stands beside.
-
-Guarantee: what is examined and which events are written follows from the tables and the cycle's id,
-so a redo writes the same events (but for a model's words), and a verdict comes after the
-retirements that it brings. At most `MOST_TASKS` tasks, `MOST_SIBLINGS` siblings and `MOST_OPINIONS`
-opinions a cycle. Not covered: what is made of a person's session, and, of tasks without a fault,
-rollouts that were trimmed, made in training or that only a judge can tell.
+Guarantee: tables and the cycle's id decide the examined tasks and the events, so a redo writes the
+same ones (but for a model's words); a verdict comes after its retirements. At most `MOST_TASKS`
+tasks, `MOST_SIBLINGS` siblings and `MOST_OPINIONS` opinions a cycle. Not covered: persons'
+sessions, and, of tasks without a fault, rollouts that were trimmed, made in training or need a
+judge.
 """
 
 import logging
@@ -70,32 +66,29 @@ if TYPE_CHECKING:
 LEAST: Final = 4
 """Fewest rollouts of a task that is examined."""
 WINDOW: Final = 8
-"""Number of a task's last rollouts that are counted: a group of a job."""
+"""Last rollouts of a task that count: a group of a job."""
 MOST_TASKS: Final = 64
-"""Most tasks that are looked at in one cycle; which of many, follows from its id."""
+"""Most tasks that one cycle examines; the cycle's id chooses among many."""
 MOST_SIBLINGS: Final = 256
 """Most siblings that are reviewed in one cycle."""
 MOST_OPINIONS: Final = 16
 """Most rollouts that a model is asked about in one cycle."""
 _MOST_TROUBLES: Final = 2
-"""Requests without an opinion after which a model is not asked again in the cycle."""
+"""A model is not asked again in the cycle after so many requests without an opinion."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Review:
-    """What a cycle says of tasks whose rollouts fail."""
+    """The decisions of a cycle on tasks whose rollouts fail."""
 
     decisions: dict[str, Decision] = field(default_factory=dict)
-    """Id of the event -> the decision, in the order in which they are appended."""
+    """Id of the event -> decision, in append order."""
     retired: set[str] = field(default_factory=set)
-    """Tasks that it retires."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """A failed rollout that stands for its task."""
-
     rollout: str
     messages: Sequence[Message]
     """Without the system prompt."""
@@ -105,24 +98,22 @@ class _Evidence:
 def review_tasks(
     app: "App", environment: "Environment", cycle: "CycleRow", analyzer: "Model | None" = None
 ) -> Review:
-    """Examine the written tasks of a cycle's agent whose rollouts fail. `analyzer`: the model that
-    is asked beside the rules; None, or one without a URL: none is. Raises LogError,
-    DatabaseUnavailable, KeysUnavailable."""
+    """Examine the failing tasks of a cycle's agent. `analyzer`, if it has a URL, is asked too.
+    Raise LogError, DatabaseUnavailable, KeysUnavailable."""
     return _Reviewer(app, environment, cycle, analyzer).review()
 
 
 class CycleReviews:
-    """The review of each agent's last cycle. A tick that had to wait is tried again with the same
-    review, for a model was paid for it."""
+    """The review of each agent's last cycle, kept for repeated ticks: a model was paid for it."""
 
     def __init__(self, app: "App", *, asks_models: bool = True) -> None:
-        """`asks_models`: False for a dry run, which decides nothing."""
+        """`asks_models` is False for a dry run."""
         self._app, self._asks_models = app, asks_models
         self._reviews: dict[str, tuple[str, Review]] = {}
-        """Agent -> the cycle whose review was the last, and that review."""
+        """Agent -> its last reviewed cycle and the review."""
 
     def review(self, environment: "Environment", cycle: "CycleRow") -> Review:
-        """Return the review of a cycle, once made. Raises as `review_tasks` does."""
+        """Return the review of a cycle, made once. Raise the errors of `review_tasks`."""
         last, review = self._reviews.get(cycle.alias, ("", Review()))
         if last != cycle.cycle:
             analyzer = self._app.settings.models.analyzer if self._asks_models else None
@@ -132,8 +123,6 @@ class CycleReviews:
 
 
 class _Reviewer:
-    """Reviews the buffer of one agent in one cycle."""
-
     def __init__(
         self,
         app: "App",
@@ -158,21 +147,20 @@ class _Reviewer:
         self._siblings_left = MOST_SIBLINGS
 
     def review(self) -> Review:
-        """Return the decisions."""
         due = [task for task, record in self._records.items() if _is_due(record)]
         due.sort(key=lambda task: order_key(self._cycle.cycle, task))
         for task in due[:MOST_TASKS]:
             try:
                 self._examine(self._origins[task], self._records[task])
             except UnknownTask:
-                # A task of another environment, which the agent had then.
+                # The task is of an earlier environment of the agent.
                 continue
             except (EnvironmentFailure, NoVerdict) as error:
                 log.warning("task %s was not examined: %s", task, error)
         return self._review
 
     def _examine(self, origin: TaskOrigin, record: FailureRecord) -> None:
-        """Examine one task. Raises UnknownTask, EnvironmentFailure, NoVerdict."""
+        """Examine one task. Raise UnknownTask, EnvironmentFailure, NoVerdict."""
         definition = self._environment.task(origin.task)
         evidence = self._read_evidence(record)
         with environment_code(self._environment, f"task {origin.task}", definition):
@@ -203,8 +191,7 @@ class _Reviewer:
         )
 
     def _read_evidence(self, record: FailureRecord) -> _Evidence | None:
-        """Return the newest failure that can be read; None where all were trimmed, are persons' or
-        were made in training, of which the log has no messages."""
+        """Return the newest failure with readable messages in the log, or None."""
         for rollout in record.failures:
             with self._app.reading() as connection:
                 row = transcript.find(connection, rollout)
@@ -223,7 +210,7 @@ class _Reviewer:
     def _find_other_fault(
         self, definition: "TaskDefinition", evidence: _Evidence
     ) -> RolloutFault | None:
-        """Return whose fault a rollout of a task without a fault is. Raises NoVerdict."""
+        """Return the fault of a rollout whose task has none. Raise NoVerdict."""
         environment, data = self._environment, evidence.data
         with environment_code(environment, f"task {definition.id}", definition):
             verdict = None
@@ -239,7 +226,7 @@ class _Reviewer:
         raise missing
 
     def _retire(self, origin: TaskOrigin, verdict: RolloutFault) -> tuple[str, ...]:
-        """Retire a task and its siblings with a fault; return the siblings that were reviewed."""
+        """Retire a task and its siblings with a fault; return the reviewed siblings."""
         siblings = [
             task
             for task in list_siblings(self._origins.values(), origin)
@@ -269,7 +256,6 @@ class _Reviewer:
         return None if fault is None else fault.summary
 
     def _retire_task(self, task: str, reason: str) -> None:
-        """Retire a task, unless that was done before."""
         if task in self._review.retired:
             return
         self._review.retired.add(task)
@@ -280,8 +266,6 @@ class _Reviewer:
 
 
 class _Adviser:
-    """Asks a model, as long as it answers and a cycle's limits allow."""
-
     def __init__(self, app: "App", environment: "Environment", analyzer: "Model | None") -> None:
         self._environment = environment
         self._analyzer = analyzer if analyzer is not None and analyzer.url else None
@@ -292,8 +276,7 @@ class _Adviser:
         self._troubles: list[str] = []
 
     def ask(self, task: "TaskDefinition", evidence: _Evidence | None) -> OpinionAnswer:
-        """Return the model's opinion of a rollout, or why there is none; neither where no model is
-        configured."""
+        """Return the model's opinion of a rollout, or the reason why there is none."""
         if self._analyzer is None:
             return OpinionAnswer(None)
         if evidence is None:

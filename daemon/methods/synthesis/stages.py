@@ -4,12 +4,11 @@
     2. task verification         the ten checks pass, or `TaskRejected` (the check)
     3. trajectory rollout        the task is played
     4. trajectory verification   `TrajectoryVerified` of each rollout; then `TaskProposed`, or
-                                 `TaskRejected` (trajectory) where one shows a fault of the task
+                                 `TaskRejected` (trajectory) if one shows a fault of the task
 
 Guarantee: a try is drawn from the cycle, the set, the plan with its revision, the place and the
-number of the try, so a redo gives the same events under the same ids (with parts that are pure);
-one with another number of rounds, in which a revision has another content, gives other ids.
-Source of the stages: AReaL-SEA, arXiv 2601.22607, section 3.1.
+try's number, so a redo with pure parts gives the same events under the same ids. Another number of
+rounds gives other ids, since revisions differ. Source: AReaL-SEA, arXiv 2601.22607, section 3.1.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -41,11 +40,10 @@ from events.synthesis.faults import TrajectoryVerified
 from events.synthesis.plans import MOST_ROUNDS, Plan, PlansWritten
 
 Event = tuple[str, Decision]
-"""Id of an event and its data."""
 
 _MOST_INSTRUCTION: Final = 4096
 _MOST_HARD: Final = 0.3
-"""Largest share of the tasks that the current policy may never pass."""
+"""Largest share of tasks that the current policy never passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,46 +51,44 @@ class EarlierSet:
     """A set of plans of an earlier cycle that is used again."""
 
     plans: str
-    """Its id."""
+    """Id of the set."""
     entries: tuple[PlanHistory, ...]
-    """Its plans as they are, in their order."""
+    """Its present plans, in order."""
     rounds: int = 0
-    """Rounds of revisions that it has had."""
+    """Rounds of revisions so far."""
     is_over: bool = False
     """Whether no further round follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisRequest:
-    """The tasks that are wanted for a pattern, and what the checks compare them with."""
+    """The wanted tasks for a pattern, and the data for the checks."""
 
     cycle: str
     alias: str
     base: str
     pattern: str
     tasks: int
-    """That are wanted: places to fill."""
+    """Number of places to fill."""
     tries: int = 3
     """Most tries for one place."""
     plans: int = 64
-    """That the set shall have."""
+    """Wanted number of plans."""
     rounds: int = 3
     """Most rounds of reflection; 0: none."""
     kinds: dict[str, float] = field(default_factory=dict)
     """Capability -> weight of its plans; empty: all, equally."""
     known: Sequence[PriorTask] = ()
-    """Tasks that are in the buffer."""
+    """Tasks in the buffer."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     sampler: Sampler | None = None
-    """Of the current policy, for the check `informative`; None leaves it out."""
+    """Sampler of the current policy, for the check `informative`; None leaves it out."""
     bodies: MutableMapping[str, str] = field(default_factory=dict)
-    """Where the body of each task is put before it is checked: the environment has to find it
-    (Environment.use_definitions)."""
+    """Takes the body of each task before it is checked, for Environment.use_definitions."""
     earlier: EarlierSet | None = None
-    """The set that is used again; None: one is written."""
+    """The set to use again; None: a new one."""
     written: PlansWritten | None = None
-    """The set as the log has it, of a leader that was killed in this cycle; None: the planner
-    writes it."""
+    """The cycle's set on the log, from a killed leader; None: the planner writes it."""
 
     @property
     def plan_set(self) -> str:
@@ -103,7 +99,7 @@ class SynthesisRequest:
 
     @property
     def most_rounds(self) -> int:
-        """Return how many rounds the set may have had at the end."""
+        """Return the most rounds of the set, over all cycles."""
         return min(self.rounds, MOST_ROUNDS)
 
 
@@ -114,7 +110,7 @@ def name_plan_set(cycle: str, pattern: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of one try."""
+    """The result of one try."""
 
     events: tuple[Event, ...]
     is_accepted: bool
@@ -122,7 +118,7 @@ class Attempt:
 
 
 class Stages:
-    """Takes tries through the four stages."""
+    """The four stages of a set's tries."""
 
     def __init__(
         self,
@@ -137,10 +133,10 @@ class Stages:
         self._known = list(request.known)
         self._accepted: set[str] = set()
         self._hard = int(_MOST_HARD * request.tasks)
-        """Tasks that may still be accepted although the current policy never passes them."""
+        """Further tasks that may be accepted although the current policy never passes them."""
 
     def attempt(self, plan: Plan, name: PlanName, place: int, number: int) -> Attempt:
-        """Return what became of a try. Raises CannotSample."""
+        """Return the result of a try. Raise CannotSample."""
         # The id of a new set follows from the cycle; one that is used again has the same revision.
         again = () if self._request.earlier is None else (self._request.cycle,)
         origin = (*again, name.plans, name.plan, str(name.revision), str(place), str(number))

@@ -1,14 +1,9 @@
-"""Tasks by plans from the templates of an environment, without a model (pure).
+"""Write tasks by plans from the templates of an environment, without a model (pure).
 
-    TemplateWriter(environment).write(plan, seed)     a task by content, and what it was drawn from
-
-A generated task of the plan's kind is drawn until its gold calls are those of the plan and the
-plan's manner fits its words; the words are then given that manner. First state, gold actions and
-criteria stay the generator's. Every draw has its own seed of those kept for written tasks.
-
-Rules of the plan are obeyed as far as templates can: one about repetition (`novelty`) has the
-request said in other words of the generator as well, and one about the words themselves leaves them
-as the generator wrote them.
+A generated task of the plan's kind is drawn until its gold calls and words fit the plan and its
+manner; the words then get that manner. First state, gold actions and criteria stay the generator's.
+Every draw has its own seed of those for written tasks. Of the plan's rules, `novelty` also
+rephrases the request with the generator's words, and one about words keeps the generator's words.
 """
 
 from collections.abc import Iterator
@@ -25,21 +20,21 @@ from envs.task import TaskDefinition
 from events.synthesis.plans import Plan
 
 MOST_DRAWS: Final = 1_024
-"""Generated tasks that are looked at for one written one."""
+"""Most generated tasks that are drawn for a written one."""
 _PHRASINGS: Final = 1 << 16
 """Number of seeds for rephrasings."""
 PLAIN_WORDS: Final = frozenset({"leak", "provenance", "outputs", "policy", "solvable"})
-"""Checks whose failure words may cause: a rule against one has the writer leave the words."""
+"""Checks that words may fail: a rule against one keeps the generator's words."""
 
 
 class TemplateWriter:
-    """The writer that needs no model (protocols.TaskWriter)."""
+    """The writer without a model (protocols.TaskWriter)."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
 
     def write(self, plan: Plan, seed: int) -> Draft:
-        """Return a task by the plan. Raises NoTask."""
+        """Return a task by the plan. Raise NoTask."""
         problem = find_plan_problem(self._environment, plan)
         if problem is not None:
             raise NoTask(problem)
@@ -61,8 +56,7 @@ class TemplateWriter:
         )
 
     def _draw(self, plan: Plan, kind: str, seed: int) -> Iterator[TaskDefinition]:
-        """Yield generated tasks with the calls of a plan. Raises NoTask for what the environment
-        raises."""
+        """Yield generated tasks with a plan's calls. Raise NoTask for the environment's errors."""
         chance = Random(f"draw {kind} {seed}")
         for number in range(MOST_DRAWS):
             own = seed if number == 0 else chance.randrange(FIRST_SEED, LAST_SEED + 1)
@@ -78,7 +72,6 @@ class TemplateWriter:
                 yield task
 
     def _rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition:
-        """Return the task in other words, where the environment has some."""
         phrasing = Random(f"phrase {task.id} {seed}").randrange(_PHRASINGS)
         return self._environment.rephrase(task, phrasing) or task
 

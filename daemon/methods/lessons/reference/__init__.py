@@ -1,1 +1,1 @@
-"""A second reference policy, which is shown lessons."""
+"""A second reference policy, which is trained with lessons."""

@@ -1,12 +1,11 @@
-"""Measure what a reference policy repairs, operator by operator, behind a refused call of a lesson.
+"""Measure a reference policy's repairs by operator, after a refused call of a lesson.
 
     python -m daemon.methods.lessons.reference.repairs --checkpoint DIR --out repairs.json
 
-Protocol: temperature 1; 100 lessons of each operator, made of tasks of the taught kinds in equal
-parts, from seeds that neither trained the policy nor chose anything about it; a group of 8 whole
-episodes at each. One is right as `kintsugi eval --inject` has it: the first message makes the
-lesson's calls or, where it has to speak, makes none and the task is done in the end
-(envs/lessons/observation.py). Intervals are 95 % over lessons.
+Protocol: temperature 1; 100 lessons of each operator, of the taught kinds in equal parts, from
+seeds that neither trained the policy nor chose anything about it; 8 whole episodes each. An episode
+is right as in `kintsugi eval --inject`: the first message makes the lesson's calls or, if it has to
+speak, none and the task succeeds (envs/lessons/observation.py). Intervals: 95 % over lessons.
 """
 
 import argparse
@@ -37,11 +36,11 @@ from envs.task import Operator, TaskDefinition
 from events.messages import StrictModel
 
 ANSWER: Final = 96
-"""Tokens of the longest answer: a reflection and a call."""
+"""Most tokens of an answer: a reflection and a call."""
 
 
 class RepairFigures(StrictModel):
-    """What a policy does with the lessons of one operator."""
+    """A policy's results on the lessons of one operator."""
 
     repaired: Figures
     """Repair@1 and the share of informative groups."""
@@ -96,7 +95,7 @@ def compute_repair_figures(
 
 
 def reflects(rollout: Rollout) -> bool:
-    """Whether the first message that the policy wrote has a reflection."""
+    """Return whether the policy's first message has a reflection."""
     written = (
         message
         for message in rollout.episode.messages

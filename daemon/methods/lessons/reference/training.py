@@ -1,9 +1,8 @@
-"""Train the second reference policy, which is shown lessons in its first phase.
+"""Train the second reference policy, which sees lessons in its first phase.
 
     python -m daemon.methods.lessons.reference.training --out DIR --seed 0
 
-It can reflect on a call that a tool refused, does so now and then, and repairs some. Its tokenizer
-has the words of lessons.
+It sometimes reflects on a refused call, and repairs some. Its tokenizer has the words of lessons.
 """
 
 import sys
@@ -30,17 +29,15 @@ from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 
 REFLECTING: Final = CHECKPOINT.parent / "reflecting"
-"""Where the policy lies."""
 LESSON_SEEDS: Final = TRAINING[8 * PHASE_SEEDS :]
-"""Seeds of the tasks that lessons are made of."""
+"""Seeds of the tasks for lessons."""
 LESSONS: Final = 2400
 """Lessons that training draws from."""
 SHARE: Final = 0.02
-"""Share of lessons in the first phase."""
 
 
 class LessonPhase(Phase):
-    """A stretch of training with lessons among its examples."""
+    """A phase of training with lessons among its examples."""
 
     lessons: Annotated[float, Field(ge=0, lt=1)]
     """Share of lessons (docs/lessons.md)."""
@@ -73,8 +70,7 @@ def extend_vocabulary(shop: Shop, lessons: Iterable[TaskDefinition]) -> PreTrain
 def demonstrate_lessons(
     shop: Shop, chat: Chat, lessons: Iterable[TaskDefinition], seed: int
 ) -> Iterator[TokenSequence]:
-    """Yield the sequences of lessons endlessly, in random order, as the oracle plays each: what it
-    writes from the reflection on. Raises ValueError where the oracle passes none."""
+    """Yield lessons' sequences in endless random order. Raise ValueError if there are none."""
     played = [reference(shop, chat, lesson, lesson.id) for lesson in lessons]
     shown = examples(played)
     if not shown:
@@ -85,7 +81,7 @@ def demonstrate_lessons(
 
 
 def mix_in(lessons: Iterable[TokenSequence], seed: int) -> Mix:
-    """Return what mixes lessons into the demonstrations of a phase; they are endless."""
+    """Return a function that mixes lessons, endlessly, into a phase's demonstrations."""
     practice = iter(lessons)
 
     def mix(shown: Iterator[TokenSequence], phase: Phase, place: int) -> Iterator[TokenSequence]:

@@ -1,11 +1,7 @@
-"""What a router learns from: conversations as they stand when the agent is first asked.
+"""Collect a router's examples: conversations as they stand when the agent is first asked.
 
-    examples = collect_examples(spec, environments, chat)     one per task of the pools
-    training, held_out = split(examples, seed)                a fifth of each option's is held out
-    Draw(training, router, seed).take(count)                  as many of every option, in turn
-
-The prompts are the gateway's (producers/gateway/skills/label_router.py). Which examples are held
-out and in which order the others come follows from the job's seed.
+The prompts are the gateway's (producers/gateway/skills/label_router.py). The job's seed decides
+which examples are held out and the order of the others.
 """
 
 import logging
@@ -25,7 +21,7 @@ from events.jobs import JobSpec, PanelRouter
 log = logging.getLogger(__name__)
 
 _HELD_OUT: Final = 5
-"""Of so many tasks of an option, one is held out."""
+"""One of so many tasks of an option is held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +31,12 @@ class Example:
     task: str
     skill: str | None
     prompts: tuple[tuple[int, ...], ...]
-    """Token ids of what the router reads, for each order of the labels."""
+    """Token ids of the router's prompts, one per order of the labels."""
 
 
 def collect_examples(spec: JobSpec, environments: JobEnvironments, chat: Chat) -> list[Example]:
-    """Return an example per task, in the order of the pools; a task whose episode ends before the
-    agent is asked has none. Raises NoTemplate, EnvironmentFailure, UnknownTask, NothingPlayable for
-    an option with less than two examples."""
+    """Return an example per task whose episode asks the agent. Raise NoTemplate,
+    EnvironmentFailure, UnknownTask, and NothingPlayable for an option with less than two."""
     router = _get_router(spec)
     examples: list[Example] = []
     for pool in spec.pools:
@@ -72,8 +67,7 @@ def _get_router(spec: JobSpec) -> PanelRouter:
 
 
 def split(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[Example]]:
-    """Return the examples to learn from, and those held out: a fifth of every option's, and at
-    least one."""
+    """Return the examples for training, and a fifth of each option's, at least one, to hold out."""
     training: list[Example] = []
     held_out: list[Example] = []
     for skill in dict.fromkeys(example.skill for example in examples):
@@ -86,8 +80,7 @@ def split(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[E
 
 
 class Draw:
-    """Examples in the order in which they are shown: the options take turns, and each shows all of
-    its examples, shuffled, before any again."""
+    """Examples in training order: options take turns, each with all of its examples, shuffled."""
 
     def __init__(self, examples: Sequence[Example], router: PanelRouter, seed: int) -> None:
         """`examples` has some of every option with a skill."""

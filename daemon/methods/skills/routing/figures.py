@@ -1,4 +1,4 @@
-"""How a router chooses on the tasks of its job that are held out."""
+"""Measure a router on the held-out tasks of its job."""
 
 import math
 from collections.abc import Sequence
@@ -12,16 +12,15 @@ from events.messages import StrictModel
 from producers.gateway.skills.label_router import decide
 
 _Z: Final = 1.96
-"""Of a 95 % interval."""
+"""The quantile of a 95 % interval."""
 
 
 class RouterFigures(StrictModel):
-    """How a router chooses on the tasks of its job that are held out."""
+    """A router's results on the held-out tasks of its job."""
 
     held_out: int
-    """Number of these tasks."""
     accuracy: float
-    """Share of them for which both orders of the labels together choose rightly."""
+    """Share of tasks for which both orders of the labels together choose rightly."""
     low: float
     """Lower end of the 95 % interval of that share."""
     most_frequent: float
@@ -29,15 +28,15 @@ class RouterFigures(StrictModel):
     options: dict[str, float]
     """Skill -> share of its tasks for which it is chosen; "" for the option without a skill."""
     doubts: dict[str, int]
-    """Doubt -> tasks for which the router has it."""
+    """Doubt -> number of tasks."""
     held_out_loss: float
     """Cross-entropy between the labels in nats, every option with the same weight."""
     loss: float | None = None
-    """That of the last step, in nats per prompt."""
+    """Loss of the last step, in nats per prompt."""
 
     @property
     def teaches_nothing(self) -> bool:
-        """Whether it is not shown to choose better than the most frequent option."""
+        """Return whether it is not shown to choose better than the most frequent option."""
         return not self.low > self.most_frequent
 
     @property
@@ -62,9 +61,8 @@ def summarize(
     scores: Sequence[Sequence[Sequence[float]]],
     loss: float | None = None,
 ) -> RouterFigures:
-    """Return the figures of a router from the scores of its options in nats, for each example a row
-    per order of the labels; each row is a distribution over the options. `loss` is that of the last
-    step. Raises UnstableUpdate where the scores are not finite."""
+    """Return a router's figures from its options' scores in nats: for each example a row per order
+    of the labels, each a distribution. `loss` is the last step's. Raise UnstableUpdate."""
     held_out_loss = _compute_mean_loss(router, held_out, scores)
     check_figures("assessment", {"the loss on held-out tasks": held_out_loss})
     answers = [decide(router, rows) for rows in scores]
@@ -91,7 +89,6 @@ def summarize(
 def _compute_mean_loss(
     router: PanelRouter, held_out: Sequence[Example], scores: Sequence[Sequence[Sequence[float]]]
 ) -> float:
-    """Return the mean cross-entropy of what is held out, every option with the same weight."""
     losses: dict[str | None, list[float]] = {}
     options = [option.skill for option in router.options]
     for example, rows in zip(held_out, scores, strict=True):

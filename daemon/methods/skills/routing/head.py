@@ -5,15 +5,13 @@ the logits of a router's K labels.
     fitted = fit(inputs.select(learnt), seed)                          the rows
     figures = assess(router, inputs.select(others), held_out, fitted)  by the rule of a gateway
 
-Multinomial logistic regression with an L2 penalty on the rows: the base's own logits of the labels
-stand in it as they are, every option has the same weight, and in place of a bias, which a LoRA
-cannot have, stands the part of a row along the mean state. The penalty is the one of `_PENALTIES`
-with the lowest cross-entropy over folds of the examples. All of it is convex and computed in
-float64, so it needs no learning rate, and no seed but that of the folds.
-
-What all rows have in common changes no choice. It is such that, of the prompts that a head was
-fitted to, labels are the likeliest answers: so an engine that holds it is told from one that does
-not by any answer (daemon/adapters/fingerprint.py).
+It is multinomial logistic regression with an L2 penalty on the rows, added to the base's own
+logits; every option has the same weight. A LoRA has no bias, so the part of a row along the mean
+state serves as one. The penalty has the lowest cross-entropy over folds of the examples. The
+problem is convex and computed in float64, so it needs no learning rate, and no seed but that of the
+folds. A part that all rows share changes no choice. It makes labels the likeliest answers to the
+fitted prompts, so any answer tells whether an engine holds the head
+(daemon/adapters/fingerprint.py).
 """
 
 from collections.abc import Sequence
@@ -33,36 +31,34 @@ from events.jobs import PanelRouter
 from producers.gateway.skills.label_router import list_label_tokens
 
 _PENALTIES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
-"""Tried weights of half the squared norm of the rows, for states whose numbers vary by 1; the loss
-is a mean in nats."""
+"""Tried weights of half the rows' squared norm, for states of unit variance and a loss in nats."""
 _LEAST_PENALTY: Final = 1e-6
 _LEAST_GRADIENT: Final = 1e-5
-"""A regression ends when no number of its gradient is larger."""
+"""A regression ends when no element of its gradient is larger."""
 _LEAST_SPREAD: Final = 1e-5
-"""Standard deviation of the numbers of states, as a share of the size of their mean, below which
-the states are equal: what is left is rounding, and rows along it would be noise."""
+"""Most relative deviation of equal states: along rounding errors, rows would be noise."""
 _FOLDS: Final = 4
 _ITERATIONS: Final = 200
 """Most iterations of one regression."""
 _MARGIN: Final = 5.0
-"""Nats by which the labels together are ahead of all tokens by the base's own head, on average."""
+"""Nats by which the labels together lead all tokens by the base's own head, on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadInputs:
-    """What a head is fitted to, of N examples; all numbers are in float64."""
+    """The data that a head is fitted to, of N examples, in float64."""
 
     states: Tensor
     """(N, D) last hidden states."""
     logits: Tensor
     """(N, K) logits of the labels by the base's own head."""
     totals: Tensor
-    """(N,) logarithms of the sum of the exponentials of all of its logits."""
+    """(N,) log-sum-exp of all of the head's logits."""
     places: Tensor
     """(N,) places of the right options."""
 
     def select(self, chosen: Sequence[int]) -> "HeadInputs":
-        """Return those of some examples, by their places."""
+        """Return the inputs at these places."""
         index = torch.tensor(chosen, dtype=torch.int64)
         return HeadInputs(
             self.states[index], self.logits[index], self.totals[index], self.places[index]
@@ -73,8 +69,7 @@ class HeadInputs:
         return self.logits + self.states @ rows.T
 
     def compute_loss(self, rows: Tensor) -> Tensor:
-        """Return the mean cross-entropy between the options in nats, every option that has examples
-        with the same weight."""
+        """Return the mean cross-entropy in nats; every option with examples has the same weight."""
         counts = self.places.bincount()
         weights = 1 / counts[self.places] / (counts > 0).sum()
         losses = cross_entropy(self.score(rows), self.places, reduction="none")
@@ -91,14 +86,13 @@ class FittedHead:
     iterations: int
     """Iterations of the last regression."""
     loss: float
-    """Cross-entropy of the examples that it was fitted to, in nats."""
+    """Cross-entropy of the fitted examples, in nats."""
 
 
 def compute_inputs(
     model: nn.Module, router: PanelRouter, examples: Sequence[Example], micro_tokens: int
 ) -> HeadInputs:
-    """Return what a head is fitted to. `model` is the base; a forward has at most `micro_tokens`
-    padded tokens."""
+    """Return the data to fit; a forward of the base has at most `micro_tokens` padded tokens."""
     body, head = parts(model)
     device = next(head.parameters()).device
     prompts = [example.prompts[0] for example in examples]
@@ -123,7 +117,7 @@ def compute_inputs(
 
 
 def fit(inputs: HeadInputs, seed: int) -> FittedHead:
-    """Return the rows that choose best; `seed` says which examples make a fold."""
+    """Return the rows that choose best; `seed` draws the folds."""
     penalty = _choose_penalty(inputs, seed)
     rows, iterations = _solve(inputs, penalty, None)
     loss = float(inputs.compute_loss(rows))
@@ -133,13 +127,13 @@ def fit(inputs: HeadInputs, seed: int) -> FittedHead:
 def assess(
     router: PanelRouter, inputs: HeadInputs, held_out: Sequence[Example], fitted: FittedHead
 ) -> RouterFigures:
-    """Return how a head chooses on the examples `held_out`, which `inputs` are of."""
+    """Return the figures on the examples `held_out`, whose data `inputs` holds."""
     scores = inputs.score(fitted.rows).log_softmax(-1).tolist()
     return summarize(router, held_out, [(row,) for row in scores], fitted.loss)
 
 
 def _choose_penalty(inputs: HeadInputs, seed: int) -> float:
-    """Return the penalty that choosing among examples not fitted to has the lowest loss with."""
+    """Return the penalty with the lowest loss on examples not fitted to."""
     folds = _draw_folds(inputs.places.tolist(), seed)
     losses = dict.fromkeys(_PENALTIES, 0.0)
     for fold in folds:
@@ -153,7 +147,7 @@ def _choose_penalty(inputs: HeadInputs, seed: int) -> float:
 
 
 def _draw_folds(places: Sequence[int], seed: int) -> list[list[int]]:
-    """Return the places of the examples of each fold, of each option about as many in each."""
+    """Return the places of each fold's examples; the options are spread evenly."""
     folds: list[list[int]] = [[] for _ in range(_FOLDS)]
     for option in sorted(set(places)):
         own = [number for number, place in enumerate(places) if place == option]
@@ -165,9 +159,8 @@ def _draw_folds(places: Sequence[int], seed: int) -> list[list[int]]:
 
 
 def _solve(inputs: HeadInputs, penalty: float, start: Tensor | None) -> tuple[Tensor, int]:
-    """Return the rows with the lowest loss, and the iterations that it took; `start` may name rows
-    that are near. Along the mean state, where a row does the work of a bias, nothing is penalised
-    but for what keeps the minimum apart from others."""
+    """Return the best rows and the iterations. Along the mean state, where a row replaces a bias,
+    only the least penalty applies, which makes the minimum unique."""
     mean = inputs.states.mean(0)
     along = inputs.states @ mean / mean.square().sum()
     across = inputs.states - along[:, None] * mean
@@ -207,8 +200,7 @@ def _solve(inputs: HeadInputs, penalty: float, start: Tensor | None) -> tuple[Te
 
 
 def _raise_labels(inputs: HeadInputs, rows: Tensor) -> Tensor:
-    """Return rows that choose alike, with the labels ahead of all other tokens: to each, the same
-    multiple of the mean state is added."""
+    """Add one multiple of the mean state to each row: choices stay, and labels lead all tokens."""
     mean = inputs.states.mean(0)
     lacking = (inputs.totals - inputs.score(rows).logsumexp(-1)).mean() + _MARGIN
     return rows + lacking * mean / mean.square().sum()

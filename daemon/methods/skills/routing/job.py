@@ -1,15 +1,9 @@
 """Run a job that teaches a router: a spec in, an adapter directory out.
 
-    outcome = run(spec, out, report)
-
-    openings of the pools' tasks -> prompts -> training with early stopping -> adapter
-                                            -> states -> regression -> adapter of the head
-
-The directory holds what that of any job does (daemon/solver/job.py), without a journal: nothing is
-played. `router.json` has the figures of the adapter. Guarantees: on a CPU with a fixed number of
-threads a job has the same adapter whenever it is run; one that was killed begins anew, and a
-finished one repeats its outcome. One process per directory. Not covered: several processes; the
-first of those that torchrun starts does all the work.
+The directory is that of any job (daemon/solver/job.py), without a journal: nothing is played.
+`router.json` has the adapter's figures. Guarantees: on a CPU with a fixed number of threads a job
+always has the same adapter; a killed job begins anew, and a finished one repeats its outcome. One
+process per directory. Not covered: several processes; torchrun's first one does all the work.
 """
 
 from collections.abc import Sequence
@@ -41,32 +35,30 @@ FIGURES: Final = "router.json"
 
 
 class RouterResult(JobResult):
-    """The result of a finished job that its adapter does not hold."""
+    """The part of a finished job's result that its adapter does not hold."""
 
     steps: int
-    """Optimizer steps of the adapter."""
     prompts: int
-    """Prompts that were shown, also after the adapter was at its best."""
+    """Prompts that were shown, also after the adapter's best."""
     figures: RouterFigures
 
     @property
     def taken(self) -> int:
-        """Optimizer steps of the adapter."""
+        """Return the optimizer steps of the adapter."""
         return self.steps
 
     @property
     def shown(self) -> int:
-        """Prompts that were shown."""
+        """Return the number of prompts that were shown."""
         return self.prompts
 
     @property
     def summary(self) -> str:
-        """The figures in a sentence."""
+        """Return the figures as a sentence."""
         return self.figures.summary
 
 
 def _teach(run: SupervisedRun) -> Outcome:
-    """Train, and save what came of it."""
     spec, shown = run.spec, run.open("openings")
     examples = collect_examples(shown.spec, shown.environments, shown.chat)
     learnt, held_out = split(examples, spec.seed)
@@ -89,19 +81,16 @@ def _teach(run: SupervisedRun) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Taught:
-    """A model with the adapter of a router."""
-
     model: PeftModel
     base: Base
     parent: str | None
-    """The sha256 of the adapter that training went on from."""
+    """The sha256 of the adapter that training started from."""
     result: RouterResult
 
 
 def _train_labels(
     run: SupervisedRun, chat: Chat, learnt: Sequence[Example], held_out: Sequence[Example]
 ) -> _Taught:
-    """Train an adapter on the prompt that lists the labels."""
     spec, activity = run.spec, run.activity
     model, base, parent = load_model(spec)
     assert spec.router is not None, "a job that teaches a router has one"
@@ -125,7 +114,7 @@ def _train_labels(
 def _fit_head(
     run: SupervisedRun, chat: Chat, learnt: Sequence[Example], held_out: Sequence[Example]
 ) -> _Taught:
-    """Fit a head to the last hidden states of the base. It takes seconds, and reports once."""
+    """Fit a head to the last hidden states of the base. This takes seconds and reports once."""
     spec, activity = run.spec, run.activity
     model, base = load_base(spec)
     router = spec.router

@@ -1,4 +1,4 @@
-"""A job that teaches a router: its check, and how it is run."""
+"""A job that teaches a router: its check and its run."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from events.jobs import JobSpec
 
 
 def _check_router(spec: JobSpec) -> None:
-    """See that a job that teaches a router asks for nothing else. Raises NotSupported."""
+    """Raise NotSupported if a job that teaches a router asks for anything else."""
     unread = {
         "warm_start": spec.warm_start,
         "a parent, which its head is not fitted from": spec.router is not None

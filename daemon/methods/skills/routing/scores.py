@@ -1,10 +1,7 @@
-"""The logits of a router's labels behind prompts that begin alike, for training.
+"""Compute the logits of a router's labels for training.
 
-    logits = compute_logits(model, prompts, labels)      (N, K), with gradient where that is enabled
-
-A router's prompts begin with the same options, and only the conversation behind them differs. What
-all of a batch begin with is read once, and its keys and values stand before every row; gradients
-flow through them. Any causal model of transformers with a cache of keys and values will do.
+The common beginning of a batch's prompts is read once; its keys and values precede every row, and
+gradients flow through them. It works with any causal transformers model with a key-value cache.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +18,8 @@ from daemon.solver.policy import parts
 def compute_logits(
     model: nn.Module, prompts: Sequence[Sequence[int]], labels: Sequence[int]
 ) -> Tensor:
-    """Return the (N, K) logits of K label tokens as the next token of N prompts, in float32 at
-    least. Raises ValueError for no prompts, or an empty one."""
+    """Return the (N, K) logits of K label tokens after N prompts, at least in float32, with
+    gradient if enabled. Raise ValueError without prompts or for an empty one."""
     body, head = parts(model)
     weight = head.weight
     assert isinstance(weight, Tensor), "a head is a matrix"
@@ -47,7 +44,7 @@ def compute_logits(
 
 
 def cut_batches(prompts: Sequence[Sequence[int]], budget: int) -> Iterator[list[int]]:
-    """Yield the places of prompts of similar length, of at most `budget` padded tokens together."""
+    """Yield places of prompts of similar length, at most `budget` padded tokens together."""
     batch: list[int] = []
     for place in sorted(range(len(prompts)), key=lambda place: len(prompts[place])):
         if batch and len(prompts[place]) * (len(batch) + 1) > budget:

@@ -1,18 +1,11 @@
 """Train an adapter to choose: cross-entropy between a router's labels, with early stopping.
 
-    trainer = RouterTraining(model, spec, training, held_out, calibration)
-    for figures in trainer.steps(stopping):      one item per assessment of what is held out
-        ...
-    trainer.restore_best()
-
-A step shows as many examples of every option, each in both orders of the labels. The labels are
-compared with one another alone, as the router's rule does: how likely the model finds any label is
-no part of the loss. Besides, each step shows the conversation without content and wants all labels
-equally likely: what a panel subtracts from a session's scores then says little.
-
-Fields of the spec that are read: `sampler.groups` x `sampler.size` prompts per step,
-`sampler.rollouts` prompts at most, `optimizer`, `lora`, `micro_tokens`, `seed`. The learning rate
-rises over the first tenth of the steps and falls to 0 at the last.
+A step shows equally many examples of every option, each in both orders of the labels. The loss
+compares the labels with one another only, as the router's rule does. Each step also shows the
+conversation without content and wants all labels equally likely, so that a panel's calibration is
+small. The training reads these fields of the spec: `sampler.groups` x `sampler.size` prompts per
+step, at most `sampler.rollouts` prompts, `optimizer`, `lora`, `micro_tokens`, `seed`. The learning
+rate rises over the first tenth of the steps and falls to 0 at the last.
 """
 
 import math
@@ -40,13 +33,13 @@ from producers.gateway.skills.label_router import (
 )
 
 _ASSESSMENTS: Final = 8
-"""How often what is held out is assessed in a training of full length."""
+"""Assessments in a training of full length."""
 _PATIENCE: Final = 3
-"""Assessments after which training stops that are neither better nor have a lower loss."""
+"""Training stops after so many assessments that are neither better nor have a lower loss."""
 _RISING: Final = 0.1
 """Share of the steps over which the learning rate rises."""
 Shown = tuple[tuple[int, ...], tuple[float, ...]]
-"""Ids of a prompt, and the share that each label shall have."""
+"""Ids of a prompt, and the target probability of each label."""
 
 
 class RouterTraining:
@@ -60,8 +53,7 @@ class RouterTraining:
         held_out: Sequence[Example],
         calibration: Sequence[Sequence[int]],
     ) -> None:
-        """`calibration`: ids of the prompts without content, for each order. Raises
-        IncompatibleModel."""
+        """`calibration`: ids of the prompt without content, per order. Raise IncompatibleModel."""
         assert spec.router is not None, "a job that teaches a router has one"
         check(model)
         everything = [p for e in (*training, *held_out) for p in e.prompts]
@@ -69,10 +61,8 @@ class RouterTraining:
         check_ids(model, max(*highest, *list_label_tokens(spec.router)))
         self.model, self.spec, self.router = model, spec, spec.router
         self.taken = 0
-        """Number of optimizer steps taken."""
         self.best: tuple[int, RouterFigures] | None = None
-        """Number of steps of the best adapter, and its figures; None before the first
-        assessment."""
+        """Steps and figures of the best adapter; None before the first assessment."""
         self._labels = list_label_tokens(spec.router)
         self._draw = Draw(training, spec.router, spec.seed)
         self._held_out, self._calibration = held_out, calibration
@@ -82,22 +72,22 @@ class RouterTraining:
 
     @property
     def prompts(self) -> int:
-        """Prompts that were shown."""
+        """Return the number of prompts that were shown."""
         return self.taken * self.batch
 
     @property
     def batch(self) -> int:
-        """Prompts of one step: whole examples."""
+        """Return the prompts of one step: whole examples."""
         return max(1, self.spec.batch // ORDERS) * ORDERS
 
     @property
     def length(self) -> int:
-        """Most steps of the training."""
+        """Return the most steps of the training."""
         return max(1, self.spec.sampler.rollouts // self.batch)
 
     def steps(self, check_stop: Callable[[], None]) -> Iterator[RouterFigures]:
-        """Train; yield the figures of each assessment. `check_stop` is called before each step, and
-        ends the training by what it raises. Raises UnstableUpdate."""
+        """Train; yield the figures of each assessment. Errors of `check_stop`, called before each
+        step, end the training. Raise UnstableUpdate."""
         total, since_best, lowest = self.length, 0, math.inf
         pause = max(1, total // _ASSESSMENTS)
         while self.taken < total and since_best < _PATIENCE:
@@ -119,8 +109,7 @@ class RouterTraining:
         self._best_weights.restore()
 
     def assess(self, loss: float | None = None) -> RouterFigures:
-        """Return how the router chooses on what is held out, calibrated as a panel's is; `loss` is
-        that of the last step."""
+        """Return the held-out figures, calibrated as a panel's are; `loss` is the last step's."""
         blank = [self._score([prompt])[0] for prompt in self._calibration]
         router = self.router.model_copy(
             update={"calibration": tuple(self._read(order, row) for order, row in enumerate(blank))}
@@ -139,7 +128,7 @@ class RouterTraining:
         return read_scores(self.router, order, dict(zip(self._labels, logits, strict=True)))
 
     def _score(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the logits of the labels behind each prompt, less the same number for all."""
+        """Return the labels' log-softmax after each prompt."""
         scores: list[list[float]] = [[] for _ in prompts]
         with torch.no_grad():
             for places in cut_batches(prompts, self.spec.micro_tokens):
@@ -160,8 +149,7 @@ class RouterTraining:
         return loss
 
     def _list_losses(self, examples: Sequence[Example], order: int) -> Iterator[Tensor]:
-        """Yield the loss of each micro-batch in one order of the labels, the conversation without
-        content included, weighted for the step's mean."""
+        """Yield the micro-batches' losses in one order, with the blank conversation, weighted."""
         shown = [self._show(example, order) for example in examples]
         even = tuple(1 / len(self._labels) for _ in self._labels)
         shown.append((tuple(self._calibration[order]), even))
@@ -175,18 +163,15 @@ class RouterTraining:
         return example.prompts[order], shares
 
     def _compute_loss(self, shown: Sequence[Shown]) -> Tensor:
-        """Return the sum of the cross-entropies."""
         logits = compute_logits(self.model, [prompt for prompt, _ in shown], self._labels)
         shares = torch.tensor([shares for _, shares in shown], device=logits.device)
         return -(shares * logits.log_softmax(-1)).sum()
 
 
 def _pace(number: int, total: int) -> float:
-    """Return the factor of the learning rate at a step."""
     rising = math.ceil(_RISING * total)
     return min(1.0, (number + 1) / rising) * (1 - number / total)
 
 
 def _rank(figures: RouterFigures) -> tuple[float, float]:
-    """Return what tells which of two adapters is better."""
     return figures.accuracy, -figures.held_out_loss

@@ -1,18 +1,17 @@
-"""Whether a request tells which calls are meant, and invents nothing (pure).
+"""Check that a request tells which calls are meant, and invents nothing (pure).
 
     problem = find_ambiguity(environment, task, calls, known)     None: it does
 
-The checks see whether an agent *can* know what a write needs; a template's words also tell which of
-several things is meant, and a model's may not ("cancel an order", of a customer with two). By rule:
+The checks of tasks see whether an agent *can* know the values of a write; a model's words may be
+ambiguous ("cancel an order", of a customer with two). By rule:
 
-    who      the arguments by which the customer is identified are said
-    known    an id or a long number that the user names stands in a call, an answer, the policy or
-             what the customer was known by, where something is changed; others are invented
-    which    a value of a write that the user does not say is told apart from each other value that
-             the tools gave in its place: the user names no other instead, unless as an exception
-             ("all but the umbrella"), and of those that the tool would take it is told by a word
-             that only the right one's answers or records have ("the oak stool" of an order with two
-             items), or by a comparison ("the cheapest")
+    who      the request has the arguments that identify the customer
+    known    if something is changed, an id or a long number that the user names is in a call, an
+             answer, the policy or the customer's description; others are invented
+    which    an unsaid value of a write differs from each other value that the tools gave in its
+             place: the user names no other, unless as an exception ("all but the umbrella"); of
+             those that the tool would take, a word that only its answers or records have ("the oak
+             stool" of an order with two items), or a comparison ("the cheapest"), tells it apart
 
 Not covered: whether the words mean what they name; a comparison is believed as it is.
 """
@@ -31,11 +30,11 @@ from events.json_text.guard import UnstorableJson, parse_json
 from events.messages import Action
 
 _MOST_OTHERS: Final = 16
-"""Other values that are tried in the place of one."""
+"""Most other values that are tried in place of one."""
 _LONG: Final = 5
-"""Digits from which on a number is no amount."""
+"""A number with so many digits is no amount."""
 _TELLING: Final = 3
-"""Letters from which on a word tells a record from another."""
+"""A word with so many letters can tell two records apart."""
 _COMPARISONS: Final = words(
     "biggest cheapest dearest earliest fastest first fewest highest largest last latest least "
     "longest lowest most newest next oldest shortest slowest smallest"
@@ -51,8 +50,7 @@ _Path = tuple[str, ...]
 def find_ambiguity(
     environment: Environment, task: TaskDefinition, calls: Sequence[SandboxCall], known: str
 ) -> str | None:
-    """Return what the request of a task leaves open, in words; `calls` are those that were made to
-    explore the tools, `known` is what the customer was described by."""
+    """Return the ambiguity of a task's request, or None; `known` is the customer's description."""
     user_words = words(collect_user_text(task))
     gold = task.criteria.gold_actions or ()
     return (
@@ -87,7 +85,7 @@ def _find_invention(
 
 
 def _is_id(word: str) -> bool:
-    """Whether a word is an id or a long number, and no amount, date or ordinal."""
+    """Return whether a word is an id or a long number, and no amount, date or ordinal."""
     digits = sum(character.isdigit() for character in word)
     return digits >= _LONG or (digits > 0 and not word[0].isdigit())
 
@@ -128,8 +126,7 @@ def _find_open_value(
 
 
 def _read_answers(calls: Sequence[SandboxCall]) -> list[tuple[str, Any]]:
-    """Return (tool, its answer as JSON) of the calls; a sentence, in which nothing stands at a
-    place, is left out."""
+    """Return (tool, answer) of the calls whose answers are JSON."""
     answers = []
     for call in calls:
         with suppress(UnstorableJson):
@@ -138,7 +135,7 @@ def _read_answers(calls: Sequence[SandboxCall]) -> list[tuple[str, Any]]:
 
 
 def _collect_places(answers: Sequence[tuple[str, Any]]) -> dict[_Path, dict[str, None]]:
-    """Return the texts that the tools gave, by where they stood in which tool's answers."""
+    """Return the texts of the tools' answers, by tool and place in the answer."""
     places: dict[_Path, dict[str, None]] = {}
     for tool, answer in answers:
         for path, text in _walk(answer, (tool,)):
@@ -160,7 +157,6 @@ def _walk(value: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
 
 
 def _list_others(places: Mapping[_Path, Mapping[str, None]], value: str) -> list[str]:
-    """Return the texts that stood where a value stood."""
     others = {
         text: None for texts in places.values() if value in texts for text in texts if text != value
     }
@@ -183,15 +179,13 @@ def _has_distinction(
 
 
 def _names_record(answer: Any, wishes: set[str], value: str, other: str) -> bool:
-    """Whether a word of what the user wants is in the records of a value in an answer, and in none
-    of the records of the other value; both have to have some."""
+    """Return whether a wish names only the records of `value` in an answer; both need records."""
     own, foreign = (_collect_record_words(answer, text) for text in (value, other))
     return bool(foreign) and any(len(word) >= _TELLING for word in wishes & (own - foreign))
 
 
 def _collect_record_words(answer: Any, text: str) -> set[str]:
-    """Return the words of the values of the records in which a text stands itself, or whose key it
-    is."""
+    """Return the words in the records that have a text as a value or as their key."""
     collected: set[str] = set()
     for record in _list_records(answer):
         for key, item in record.items():
@@ -215,7 +209,7 @@ def _list_records(answer: Any) -> Iterator[Mapping[str, Any]]:
 def _can_replace(
     environment: Environment, task: TaskDefinition, number: int, value: str, other: str
 ) -> bool:
-    """Whether a gold call would succeed with another value in the place of one."""
+    """Return whether a gold call would succeed with `other` in place of `value`."""
     gold = task.criteria.gold_actions or ()
     tools = environment.open_tools(task, environment.reset(task))
     for action in gold[:number]:
@@ -237,7 +231,7 @@ def _list_texts(arguments: Any) -> list[str]:
 
 
 def _list_choices(environment: Environment, task: TaskDefinition, tool: str) -> set[str]:
-    """Return the words of a tool's own description, which names what may be chosen."""
+    """Return the words of a tool's own schema, which names the choices."""
     for schema in environment.schemas(task):
         if schema["function"]["name"] == tool:
             return words(exact_json(schema))

@@ -1,12 +1,11 @@
-"""One role's model: its endpoint, its budget of tokens, and why it is asked no more.
+"""The client of one role's model: its endpoint, its budgets of tokens and time, and its trouble.
 
     client = ModelClient(settings.models.proposer, "proposer", redact)
     plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
 
-`run` raises ModelFailure alone, whatever the endpoint does, and CannotSample once the process is
-told to stop. A model that will not serve, may not be asked, has spent its budget of tokens or was
-waited for as long as it may is asked no more, and so is one that did not answer in time, or could
-not be reached, three times in a row: `trouble` says why then, and `run` raises at once.
+`run` turns every failure of an endpoint into ModelFailure, and raises CannotSample once the process
+has to stop. A model is not asked again (`trouble` has the reason) if it refuses to serve, may not
+be asked, has spent its tokens or minutes, or failed to answer in time three times in a row.
 """
 
 import asyncio
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_UNANSWERED: Final = 3
-"""Requests in a row without an answer in time after which a model is asked no more."""
+"""A model is not asked again after so many unanswered requests in a row."""
 _LOOK_SECONDS: Final = 0.5
-"""Between two looks at whether the process was told to stop."""
+"""Seconds between two looks at `stopping`."""
 CALL_TOKENS: Final = 1024
 """Most tokens of an answer that calls tools."""
 
@@ -55,17 +54,17 @@ class ModelClient:
     role: str
     """Name of its section under `models`."""
     redact: Callable[[str], str] = str
-    """Replaces what the operator's rules match, in every text that is sent."""
+    """Replaces the matches of the operator's rules, in every text that is sent."""
     stopping: Callable[[], bool] = lambda: False
-    """Whether the process was told to stop; then nothing more is asked."""
+    """Returns whether the process has to stop; then nothing more is asked."""
     budget: TokenBudget = field(init=False)
     trouble: str = field(default="", init=False)
-    """Why it is asked no more; empty while it may be asked."""
+    """Why the model is not asked again; empty while it may be."""
     _seconds: float = field(init=False)
-    """That its answers may still be waited for."""
+    """Seconds that its answers may still take."""
     _unanswered: int = field(default=0, init=False)
     _answered: bool = field(default=False, init=False)
-    """Whether it ever gave an answer: then a request that it refuses is that request's fault."""
+    """Whether it ever answered: then a request that it refuses is that request's fault."""
 
     def __post_init__(self) -> None:
         self.budget = TokenBudget(self.settings.max_tokens, f"models.{self.role}.max_tokens")
@@ -73,17 +72,16 @@ class ModelClient:
 
     @property
     def name(self) -> str:
-        """The model's name, as events have it."""
+        """Return the model's name, as in events."""
         return self.settings.model
 
     @property
     def label(self) -> str:
-        """The role and the model's name, as reasons have them."""
+        """Return the role and the model's name, as in reasons."""
         return f"the {self.role} {self.name}"
 
     def run(self, talk: Callable[[Endpoint], Awaitable[T]]) -> T:
-        """Return what a conversation with the model comes to. Raises ModelFailure, and what `talk`
-        raises beside the failures of an endpoint."""
+        """Return a conversation's result. Raise ModelFailure, and other errors of `talk`."""
         if self.trouble:
             raise ModelFailure(f"{self.trouble}; it was not asked again")
         try:
@@ -107,7 +105,7 @@ class ModelClient:
     async def ask(
         self, endpoint: Endpoint, messages: Sequence[Message], question: Question[T]
     ) -> T:
-        """Return an answer that the question takes; asks again twice. For use in `run`."""
+        """Return an answer that the question takes; ask again twice. For use in `run`."""
         self._check_stop()
         answer = await ask(endpoint, self.role, self._redact(messages), question, self.budget)
         self._unanswered = 0
@@ -130,7 +128,7 @@ class ModelClient:
         return completion.message
 
     def _check_stop(self) -> None:
-        """Raise CannotSample where the process was told to stop: a cycle's tasks may take hours."""
+        """Raise CannotSample if the process has to stop: a cycle's tasks may take hours."""
         if self.stopping():
             raise CannotSample("the scheduler was told to stop; the next one goes on")
 
@@ -143,8 +141,8 @@ class ModelClient:
                 self._answered = endpoint.answered
 
     async def _run_until_stop(self, talk: Awaitable[T]) -> T:
-        """Return what a talk comes to; a stop ends it, for an answer may take minutes, and so does
-        the end of the model's time. Raises CannotSample, BudgetSpent."""
+        """Return a talk's result unless a stop or a time limit ends it: answers may take minutes.
+        Raise CannotSample, BudgetSpent."""
         task = asyncio.ensure_future(talk)
         begin = time.monotonic()
         try:
@@ -159,8 +157,7 @@ class ModelClient:
             await asyncio.wait({task})
 
     def _check_time(self, waited: float) -> float:
-        """Return the seconds that the model may still be waited for, `waited` of the present talk
-        not among them. Raises BudgetSpent where there are none."""
+        """Return the seconds left, less `waited` of the present talk. Raise BudgetSpent."""
         left = self._seconds - waited
         if left <= 0:
             raise BudgetSpent(
@@ -183,7 +180,6 @@ class ModelClient:
         return ModelFailure(self.trouble)
 
     def _describe(self, error: Exception) -> str:
-        """Return what went wrong, with the role and the model in it."""
         text = self.redact(clean_line(str(error)))
         return clip_reason(text if self.label in text else f"{self.label}: {text}")
 
@@ -191,8 +187,7 @@ class ModelClient:
 def open_client(
     settings: "Settings", role: str, stopping: Callable[[], bool] = lambda: False
 ) -> ModelClient | None:
-    """Return the client of a role's model, with the operator's redaction; None where the settings
-    name no model for the role. `stopping`: whether the process was told to stop."""
+    """Return the client of a role's model, with the operator's redaction; None without a model."""
     model: ProposerModel = getattr(settings.models, role)
     if not model.url:
         return None

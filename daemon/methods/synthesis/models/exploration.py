@@ -1,11 +1,9 @@
-"""The model explores an environment's tools on a copy of a generated state.
+"""Have the model explore an environment's tools on a copy of a generated state.
 
-    exploration = await explore(client, endpoint, environment, drawn, material, seed)
-
-It is shown the environment's policy, the plan and one customer of the state, and calls the tools of
-both parties until it answers without a call. What a tool answers goes back to it as a JSON text in
-a message of the role `tool`, so that nothing in a state looks like a message of ours. Wrong calls
-are answered by the tools, as an agent's are; the calls that succeeded are kept.
+The model sees the environment's policy, the plan and one customer of the state, and calls the tools
+of both parties until it answers without a call. It gets a tool's answer as a JSON text in a message
+of the role `tool`, so that nothing in a state looks like a message of ours. The tools answer wrong
+calls, as an agent's; successful calls are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +20,11 @@ from events.canonical import exact_json
 from events.messages import Action, Message, Requestor, ToolCall
 
 MOST_MESSAGES: Final = 16
-"""Messages of the model in one exploration."""
+"""Most messages of the model in one exploration."""
 MOST_CALLS: Final = 32
-"""Calls in one exploration, refused ones included."""
+"""Most calls in one exploration, refused ones included."""
 MOST_REFUSED: Final = 8
-"""Calls that the tools may refuse."""
+"""Most calls that the tools may refuse."""
 RESULT_CHARACTERS: Final = 6_000
 """Most characters of a tool's answer that are sent."""
 
@@ -54,12 +52,11 @@ class SandboxCall:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What the model did."""
+    """The model's successful calls, in order."""
 
     calls: tuple[SandboxCall, ...]
-    """Calls that succeeded, in order."""
     final_state: str
-    """Digest of the state that they left."""
+    """Digest of the state after the calls."""
 
 
 async def explore(
@@ -70,8 +67,7 @@ async def explore(
     material: Mapping[str, Any],
     seed: int,
 ) -> Exploration:
-    """Have the model explore the first state of `drawn`; `material` is what it is told of the task.
-    Raises NoTask for an exploration without end, and what an endpoint raises."""
+    """Have the model explore the first state of `drawn`. Raise NoTask and the endpoint's errors."""
     sandbox = _Sandbox(environment, drawn, client.label)
     messages = [
         Message(role="system", content=_INSTRUCTIONS + environment.policy(drawn)),
@@ -109,7 +105,7 @@ class _Sandbox:
         self._refused = 0
 
     def call(self, call: ToolCall) -> str:
-        """Return the answer to a call. Raises NoTask where there are too many."""
+        """Return the answer to a call. Raise NoTask after too many."""
         self._made += 1
         if self._made > MOST_CALLS:
             raise NoTask(f"{self._label} made more than {MOST_CALLS} calls to explore the tools")
@@ -129,12 +125,11 @@ class _Sandbox:
         return result.content
 
     def close(self) -> Exploration:
-        """Return what was done."""
         return Exploration(tuple(self._calls), self._tools.database.digest())
 
 
 def _mark_as_user(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a user's tool with a note on whose it is."""
+    """Return the schema of a user's tool with a note about its owner."""
     function = schema["function"]
     description = f"(The customer's own tool.) {function.get('description', '')}"
     return {**schema, "function": {**function, "description": description}}

@@ -1,13 +1,10 @@
-"""The calls of a perfect agent, chosen from those that a model made (pure).
+"""Choose a perfect agent's calls from those that a model made (pure).
 
-    gold = choose_gold(environment, calls, tools, text, outputs)
-
-Kept are the calls that change something or hand the user over, the first that identifies the user,
-look-ups of what the user names and of what is changed, and the earliest look-ups from which the
-arguments of kept calls, and the words that the agent must say, are known. Of a tool that the plan
-names and that is in none of them, the last call is kept. Other look-ups were detours.
-Source: ALGORITHMS 1.8 (SENTINEL, arXiv 2606.12908, section 3.4): writes, and the reads that what
-must be said needs.
+It keeps the calls that change something or hand the user over, the first that identifies the user,
+look-ups of named and of changed things, and the earliest look-ups that tell the arguments of kept
+calls and the words that the agent must say. If no kept call has a tool of the plan, its last call
+is kept. Other look-ups were detours. Source: ALGORITHMS 1.8 (SENTINEL, arXiv 2606.12908, section
+3.4): writes, and the reads for what must be said.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,8 +23,8 @@ def choose_gold(
     text: str,
     outputs: Sequence[str],
 ) -> tuple[Action, ...]:
-    """Return the gold actions in the order of the calls; `tools`: those that the plan names;
-    `text`: what the user says; `outputs`: what the agent must say."""
+    """Return the gold actions in the order of the calls. `tools` are the plan's, `text` is the
+    user's, and `outputs` are those that the agent must say."""
     effects = [place for place, call in enumerate(calls) if has_effect(environment, call.action)]
     look_ups = [
         place
@@ -56,7 +53,7 @@ def choose_gold(
 
 
 def replay_gold(environment: Environment, task: TaskDefinition) -> str:
-    """Return the digest of the state that the gold actions of a task leave."""
+    """Return the digest of the state after a task's gold actions."""
     database = environment.reset(task)
     tools = environment.open_tools(task, database)
     for action in task.criteria.gold_actions or ():
@@ -65,19 +62,19 @@ def replay_gold(environment: Environment, task: TaskDefinition) -> str:
 
 
 def has_effect(environment: Environment, action: Action) -> bool:
-    """Whether a call changes the state or hands the user over."""
+    """Return whether a call changes the state or hands the user over."""
     return action.name in environment.changes | environment.catalog.transfer
 
 
 class _Choice:
-    """The calls that are kept, and what is known after them."""
+    """The kept calls, and the words known after them."""
 
     def __init__(self, calls: Sequence[SandboxCall], known: set[str]) -> None:
         self._calls, self._known = calls, set(known)
         self._places: set[int] = set()
 
     def keep(self, place: int) -> None:
-        """Keep a call and those from which its arguments are known."""
+        """Keep a call and those that tell its arguments."""
         if place in self._places:
             return
         self._places.add(place)
@@ -86,8 +83,7 @@ class _Choice:
         self._known |= words(call.result)
 
     def explain(self, wanted: Iterable[str], before: int) -> None:
-        """Keep the earliest calls before a place whose answers have the words that are not known
-        yet; words that no answer has are left to the checks."""
+        """Keep the earliest calls before a place that answer the unknown words, if any do."""
         for word in sorted(set(wanted) - self._known):
             for place in range(before):
                 if word in self._known:
@@ -96,7 +92,7 @@ class _Choice:
                     self.keep(place)
 
     def cover(self, tool: str, among: Sequence[int]) -> None:
-        """Keep the last call of a tool that none of the kept ones is of."""
+        """Keep the last call of a tool that has no kept one."""
         if not any(self._calls[place].action.name == tool for place in self._places):
             for place in [place for place in among if self._calls[place].action.name == tool][-1:]:
                 self.keep(place)
@@ -112,5 +108,4 @@ class _Choice:
 
 
 def _list_words(action: Action) -> set[str]:
-    """Return the words of the texts among the arguments."""
     return words(" ".join(leaf for leaf in leaves(action.arguments) if isinstance(leaf, str)))

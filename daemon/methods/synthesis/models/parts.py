@@ -40,10 +40,9 @@ def make_model_parts(
     directive: str = "",
     stopping: Callable[[], bool] = lambda: False,
 ) -> Parts | None:
-    """Return parts in which the model of `models.proposer` plans, writes and revises, within one
-    budget for one cycle; None where the settings name none. Rules take over where it gives nothing.
-    `directive`: in words, what the tasks are for. `stopping`: whether the process was told to stop;
-    then the parts raise CannotSample."""
+    """Return parts in which the model of `models.proposer` plans, writes and revises, and rules
+    replace it where it gives nothing; None without a model. They raise CannotSample once `stopping`
+    returns true. For one cycle: budget and remembered answers are the cycle's."""
     client = open_client(settings, "proposer", stopping)
     if client is None:
         return None

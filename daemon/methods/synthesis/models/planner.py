@@ -1,16 +1,11 @@
-"""Plans by a model, one after the other; rules write what it does not.
+"""Plans by a model, one after the other; rules write the rest.
 
-    ModelPlanner(client).plan(environment, request)
-
-Each prompt has what the environment's generator draws (cells.py), the manners, the tools that no
-plan needs yet, and every earlier plan. The answer follows a JSON schema; a plan that repeats an
-earlier one, names a tool that is gone, or has calls that no drawn task of its kind has, is refused
-with the reason, and asked for again twice. After that, and where the model is asked no more, rules
-write the rest, and `trouble` says why.
-
-Guarantee: raises NoPlans alone, and only where rules do, whatever the model does, and CannotSample
-once the process is told to stop. Source of one plan after the other: AReaL-SEA, arXiv 2601.22607,
-section 3.1.
+A prompt has the cells of the environment's generator (cells.py), the manners, the tools of no plan
+yet, and all earlier plans. An answer is refused, and asked for again at most twice, if it repeats
+an earlier plan, names a missing tool, or has calls of no drawn task of its kind. After that, or if
+the model is not asked again, rules write the rest, and `trouble` has the reason. Guarantee: raises
+only NoPlans, and only if rules do, and CannotSample once the process has to stop. Source:
+AReaL-SEA, arXiv 2601.22607, section 3.1.
 """
 
 from collections.abc import Sequence
@@ -65,15 +60,14 @@ class _Answer(AnswerModel):
 
 
 class ModelPlanner:
-    """Has a model lay out plans (protocols.Planner)."""
+    """A planner with a model (protocols.Planner)."""
 
     def __init__(self, client: ModelClient, directive: str = "") -> None:
-        """`directive`: in words, what the tasks are for."""
+        """`directive` says, in words, what the tasks are for."""
         self._client, self._directive = client, directive
 
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
-        """Return plans that do not overlap, by the model as far as it gives any. Raises NoPlans,
-        CannotSample."""
+        """Return distinct plans, by the model if possible. Raise NoPlans, CannotSample."""
         by_rule = plan_by_rule(environment, request)
         conversation = _PlanDialogue(environment, request, self._client, self._directive)
         trouble = conversation.write()
@@ -96,7 +90,7 @@ class ModelPlanner:
 def _add_by_rule(
     environment: Environment, request: PlanRequest, plans: list[Plan], by_rule: Sequence[Plan]
 ) -> None:
-    """Add plans by rule that fit behind the others, up to the count."""
+    """Add plans by rule that fit beside the others, up to the count."""
     more = plan_by_rule(environment, replace(request, count=MOST_PLANS)).entries if plans else ()
     for candidate in (*by_rule, *more):
         if len(plans) == request.count:
@@ -107,14 +101,12 @@ def _add_by_rule(
 
 
 class _PlanDialogue:
-    """The conversation of one set of plans."""
-
     def __init__(
         self, environment: Environment, request: PlanRequest, client: ModelClient, directive: str
     ) -> None:
         self.plans: list[Plan] = []
         self.refused: list[str] = []
-        """Why answers were not taken, in their order."""
+        """Reasons why answers were not taken."""
         self._environment, self._request, self._client = environment, request, client
         self._directive = directive
         self._survey = survey_kinds(environment)
@@ -123,7 +115,7 @@ class _PlanDialogue:
         self._format = build_format("plan", self._build_schema())
 
     def write(self) -> str:
-        """Have the model write plans up to the count; return why there are fewer, or nothing."""
+        """Have the model write plans up to the count; return why there are fewer, or ""."""
         while len(self.plans) < self._request.count:
             seed = int(sha256(f"{self._request.seed} {len(self.plans)}")[:8], 16)
             question = Question(self._parse, self._format, temperature=_TEMPERATURE, seed=seed)
@@ -139,7 +131,7 @@ class _PlanDialogue:
         return self._client.run(lambda endpoint: self._client.ask(endpoint, messages, question))
 
     def _parse(self, text: str) -> Plan:
-        """Return the plan of an answer; one that is refused is recorded. Raises ValueError."""
+        """Return the plan of an answer. Record a refusal and raise ValueError."""
         try:
             return self._read(text)
         except ValueError as error:
@@ -168,7 +160,6 @@ class _PlanDialogue:
         return plan
 
     def _matches_generator(self, plan: Plan) -> bool:
-        """Whether the generator draws tasks with the calls of a plan."""
         changing = self._environment.changes | self._environment.catalog.transfer
         return any(
             (cell.kind, cell.complexity, cell.mode) == (plan.kind, plan.complexity, plan.tool_mode)
@@ -218,7 +209,6 @@ class _PlanDialogue:
 
 
 def _list_calls(survey: Survey, kind: str) -> list[dict[str, Any]]:
-    """Return the calls that drawn tasks of a kind have, the most frequent first."""
     return [
         {"complexity": facts.cell.complexity, "tool_mode": facts.cell.mode, "tools": facts.tools}
         for facts in survey.cells

@@ -1,14 +1,10 @@
-"""The request of a task, as a model writes it: five fields, and a script made of them by rule.
-
-    question = build_question()
-    fields = await client.ask(endpoint, build_messages(material), question)
-    script = build_script(environment, drawn, fields)
+"""The request of a task: five fields by a model, and a script made of them by rule.
 
 The fields are those of tau2-bench's user instructions and its `communicate_info` (SENTINEL, arXiv
-2606.12908, appendix C.2). The customer of the script opens with the reason and what it knows, says
-them again when it does not understand, and otherwise keeps the lines that the environment's own
-users share: how they agree, say who they are, and hang up. Not covered: conditions in
-`task_instructions`, which only a model that plays the user can keep.
+2606.12908, appendix C.2). The scripted customer opens with the reason and its knowledge, and
+repeats them if it does not understand. Otherwise it keeps the lines that the environment's own
+users share: agreeing, identity, hanging up. Not covered: conditions in `task_instructions`, which
+only a model that plays the user can keep.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +27,11 @@ from events.canonical import exact_json
 from events.messages import Message
 
 MOST_CHARACTERS: Final = 2_000
-"""Most characters of a field."""
 MOST_OUTPUTS: Final = 8
 _COMPARED_SEEDS: Final = 3
 """Tasks of one kind whose scripts are compared."""
 _COMPARED_KINDS: Final = 3
-"""Other kinds whose scripts are compared too."""
+"""Other kinds whose scripts are compared."""
 _TEMPERATURE: Final = 0.7
 
 _INSTRUCTIONS: Final = """\
@@ -73,7 +68,7 @@ class RequestFields(AnswerModel):
 
     @property
     def text(self) -> str:
-        """What the user may say."""
+        """Return the words that the user may say."""
         return "\n".join(
             (self.reason_for_call, self.known_info, self.unknown_info, self.task_instructions)
         )
@@ -103,7 +98,7 @@ def build_question(seed: int) -> Question[RequestFields]:
 
 
 def parse_fields(text: str) -> RequestFields:
-    """Return the fields. Raises ValueError that says what is wrong."""
+    """Return the fields. Raise ValueError with the problem."""
     fields = parse_answer(RequestFields, text)
     for token in STOP_TOKENS:
         if token in fields.text:
@@ -115,8 +110,7 @@ def parse_fields(text: str) -> RequestFields:
 
 
 def build_script(environment: Environment, drawn: TaskDefinition, fields: RequestFields) -> Script:
-    """Return the script of a customer with these fields, over the lines that users of the
-    environment share. Pure."""
+    """Return the script of a customer with these fields, over the environment's shared lines."""
     request = " ".join(filter(None, (fields.reason_for_call, fields.known_info)))
     task = drawn.model_copy(update={"scenario": fields.make_scenario("")})
     plain = improvise_script(task)
@@ -139,8 +133,7 @@ def build_script(environment: Environment, drawn: TaskDefinition, fields: Reques
 def _list_conventions(
     environment: Environment, drawn: TaskDefinition
 ) -> set[tuple[str, str | None]]:
-    """Return the answers that tasks of other seeds and kinds have too: the pattern with its line,
-    and the pattern alone where each task has another line."""
+    """Return the shared answers of tasks: (pattern, line), or (pattern, None) if lines differ."""
     kinds = [kind for kind in environment.capabilities if kind != drawn.capability]
     others = [environment.like(drawn, seed) for seed in range(1, _COMPARED_SEEDS)]
     others += [environment.generate(kind, 1) for kind in kinds[:_COMPARED_KINDS]]
@@ -161,8 +154,7 @@ def _has_line(answers: Sequence[Answer], answer: Answer) -> bool:
 def _adapt_answers(
     drawn: TaskDefinition, shared: set[tuple[str, str | None]], identity: str
 ) -> list[Answer]:
-    """Return the shared answers of a drawn script in their order; one that says who the customer is
-    says so in the words of the request."""
+    """Return the shared answers of a drawn script, in order, with the request's identity."""
     answers = []
     for answer in () if drawn.script is None else drawn.script.answers:
         if (answer.asks, answer.says) in shared:
@@ -173,7 +165,6 @@ def _adapt_answers(
 
 
 def _tells_identity(drawn: TaskDefinition, answer: Answer) -> bool:
-    """Whether a line is a part of what the drawn customer knows of itself, or has it."""
     known = drawn.scenario.known_info
     return bool(known) and (answer.says in known or known in answer.says)
 

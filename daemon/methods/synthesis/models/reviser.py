@@ -1,12 +1,9 @@
-"""A plan as its failures revise it, by a model; rules where it gives no revision.
+"""Revisions of a plan by a model after failures; rules revise if it gives none.
 
-    ModelReviser(client, rules).revise(environment, history)
-
-The model is shown the plan, its acceptance, and failures with their reasons under short names, and
-answers with new texts and rules that cite these names. The calls of a plan stay: only its words,
-its manner and its rules can be revised. An answer that cites nothing, changes nothing, or repeats a
-revision that was not kept is refused with the reason, and asked for again twice; then rules revise,
-and `trouble` of the reviser says why. Whether a revision stays is no model's word (reflection.py).
+The model sees the plan, its acceptance, and failures with reasons under short names, which its
+answer must cite. It can revise the plan's words, manner and rules, and not its calls. An answer
+that cites nothing, changes nothing, or repeats a rejected revision is asked for again at most
+twice; then rules revise, and `trouble` has the reason. Tries decide what stays (reflection.py).
 """
 
 from collections import Counter
@@ -35,9 +32,9 @@ from events.rollouts import clip_reason
 from events.synthesis.plans import Aspect, Plan, PlanRule
 
 MOST_FAILURES: Final = 24
-"""Failures that are shown."""
+"""Most failures that are shown."""
 MOST_RULES: Final = 4
-"""Rules that one revision adds."""
+"""Most rules that one revision adds."""
 _RULE: Final = 300
 _QUOTED: Final = 500
 """Most characters of a failed task's request and of a reason."""
@@ -75,18 +72,17 @@ class _Answer(AnswerModel):
 
 
 class ModelReviser:
-    """Has a model revise plans (protocols.Reviser)."""
+    """A reviser with a model (protocols.Reviser)."""
 
     def __init__(self, client: ModelClient, rules: Reviser) -> None:
-        """`rules` revise where the model does not."""
+        """`rules` revise if the model does not."""
         self.trouble = ""
-        """Why the last plan was not revised by the model; empty where it was."""
+        """Why the model did not revise the last plan; empty if it did."""
         self._client, self._rules = client, rules
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return a change of the plan, by rule where none of its own tries failed; None where the
-        model gives none and rules see no need. Raises CannotSample once the process is told to
-        stop."""
+        """Return a change of the plan, or None; by rule if none of its tries failed. Raise
+        CannotSample once the process has to stop."""
         self.trouble = ""
         if not history.failures:
             return self._rules.revise(environment, history)
@@ -104,15 +100,12 @@ class ModelReviser:
 
 
 class _Reading:
-    """The failures that are shown, and answers about them."""
-
     def __init__(self, environment: Environment, history: PlanHistory, model: str) -> None:
         self._environment, self._history, self._model = environment, history, model
         shown = _choose_failures(history.failures)
         self._failures = {f"f{place}": failure for place, failure in enumerate(shown, 1)}
 
     def describe(self) -> dict[str, Any]:
-        """Return what the model is shown."""
         history = self._history
         return {
             "plan": history.plan.model_dump(mode="json"),
@@ -135,7 +128,6 @@ class _Reading:
         }
 
     def build_format(self) -> dict[str, Any]:
-        """Return the format of an answer."""
         text = {"type": "string"}
         checks = sorted({failure.check for failure in self._failures.values()})
         rule = {
@@ -155,7 +147,7 @@ class _Reading:
         return build_format("revision", build_object_schema(fields))
 
     def parse(self, text: str) -> RevisionDraft:
-        """Return the revision of an answer. Raises ValueError that says what is wrong."""
+        """Return the revision of an answer. Raise ValueError with the problem."""
         answer = parse_answer(_Answer, text)
         cited = [self._find(name) for name in dict.fromkeys(answer.failures)]
         plan = self._change_plan(answer)
@@ -187,7 +179,7 @@ class _Reading:
         return failure
 
     def _change_plan(self, answer: _Answer) -> Plan:
-        """Return the plan with the words, manner and rules of an answer. Raises ValueError."""
+        """Return the plan with the changes of an answer. Raise ValueError."""
         plan = self._history.plan
         checks = {failure.check for failure in self._failures.values()}
         rules = list(plan.rules)

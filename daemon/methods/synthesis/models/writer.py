@@ -1,22 +1,17 @@
 """A task by a plan, written by a model: explored, executed, then put into words.
 
-    writer = ModelWriter(environment, client, directive, templates)
-    draft = writer.write(plan, seed)
-
-    draw       a generated task of the plan's kind gives the first state and the customer; its own
-               calls and words are not shown
+    draw       a generated task of the plan's kind gives the first state and the customer; the model
+               does not see its calls and words
     explore    the model calls tools on a copy of that state (exploration.py)
-    compare    what it changed must be by the plan's tools, all of them
-    request    the model writes five fields for the calls that it made (request.py)
+    compare    its changes must be by the plan's tools, all of them
+    request    the model writes five fields for its calls (request.py)
     gold       writes, and the look-ups that they and the outputs need (gold.py); criteria by replay
     determine  the request must tell which calls are meant (ambiguity.py)
 
-What the environment's rules dictate at the end is taken from the drawn task. The result is a task
-by content; the checks of daemon/proposer/verification.py decide on it.
-
-Guarantee: `write` raises NoTask alone, whatever model, endpoint or environment do, and CannotSample
-once the process is told to stop. The seed draws the state and is sent to the endpoint; whether its
-answers repeat is the endpoint's affair.
+Closing words of the environment's policy come from the drawn task. The checks of
+daemon/proposer/verification.py decide on the result, which is named by content. Guarantee: `write`
+raises only NoTask, whatever model, endpoint or environment do, and CannotSample once the process
+has to stop. The seed draws the state and is sent to the endpoint, whose answers may still differ.
 """
 
 from collections.abc import Sequence
@@ -45,16 +40,15 @@ from envs.task import Basis, Criteria, Rules, TaskDefinition
 from events.synthesis.plans import Plan
 
 RESULT_CHARACTERS: Final = 2_000
-"""Most characters of each tool's answer in the request for the fields."""
+"""Most characters of each tool's answer in the question for the fields."""
 MOST_DRAWS: Final = 64
-"""Tasks that are drawn until one has the plan's tool mode."""
+"""Most tasks that are drawn until one has the plan's tool mode."""
 _BASES: Final[tuple[Basis, ...]] = ("DB", "COMMUNICATE", "POLICY")
-"""Parts of a reward that follow from calls and outputs; others ask what only the drawn task's own
-author knew."""
+"""Parts of a reward that follow from calls and outputs; others need the drawn task's author."""
 
 
 class ModelWriter:
-    """Has a model write tasks."""
+    """A writer of tasks with a model."""
 
     def __init__(
         self,
@@ -63,18 +57,18 @@ class ModelWriter:
         directive: str = "",
         templates: TaskWriter | None = None,
     ) -> None:
-        """`directive`: in words, what the tasks are for. `templates` write in the model's place
-        once it is asked no more (`client.trouble`); None: then nothing is written."""
+        """`directive` says what the tasks are for. `templates` write once the model is not asked
+        again (`client.trouble`); None: then nothing is written."""
         self._environment, self._client = environment, client
         self._directive, self._templates = directive, templates
 
     @property
     def trouble(self) -> str:
-        """Why the model is asked no more; empty while it may be asked."""
+        """Return why the model is not asked again; empty while it may be."""
         return self._client.trouble
 
     def write(self, plan: Plan, seed: int) -> Draft:
-        """Return a task by the plan. Raises NoTask, CannotSample."""
+        """Return a task by the plan. Raise NoTask, CannotSample."""
         if self._client.trouble and self._templates is not None:
             return self._templates.write(plan, seed)
         problem = find_plan_problem(self._environment, plan)
@@ -106,7 +100,6 @@ class ModelWriter:
         return self._build_task(plan, drawn, exploration, fields)
 
     def _describe(self, plan: Plan, drawn: TaskDefinition) -> dict[str, Any]:
-        """Return what the model is told of the task."""
         rules = [rule.text for rule in plan.rules]
         material: dict[str, Any] = {
             "plan": {
@@ -127,7 +120,7 @@ class ModelWriter:
         return material
 
     def _compare(self, plan: Plan, calls: Sequence[SandboxCall]) -> None:
-        """Raise NoTask where the model's effects are not by the plan's tools."""
+        """Raise NoTask if the model's effects are not by the plan's tools."""
         effects = {call.action.name for call in calls if has_effect(self._environment, call.action)}
         foreign = sorted(effects - set(plan.tools))
         if foreign:
@@ -176,8 +169,7 @@ class ModelWriter:
         return task.name_by_content()
 
     def _check_cell(self, plan: Plan, task: TaskDefinition, exploration: Exploration) -> None:
-        """Raise NoTask where the calls are not those of the plan; look-ups that are no part of the
-        gold actions may count to the complexity."""
+        """Raise NoTask if the calls do not fit the plan; detours may count to the complexity."""
         mode = describe_calls(self._environment, task).mode
         counts = (len(task.criteria.gold_actions or ()), len(exploration.calls))
         if mode == plan.tool_mode and plan.complexity in map(measure_complexity, counts):
@@ -190,8 +182,7 @@ class ModelWriter:
 
 
 def _draw(environment: Environment, plan: Plan, seed: int) -> TaskDefinition:
-    """Return a generated task of the plan's kind, or of any, with the plan's tool mode, in a state
-    that no gate and no report draws. Raises NoTask."""
+    """Return a generated task that fits the plan, with no gate's or report's seed. Raise NoTask."""
     kinds = list(environment.capabilities) if plan.kind is None else [plan.kind]
     chance = Random(f"explore {plan.kind} {seed}")
     for number in range(MOST_DRAWS if kinds else 0):
@@ -211,8 +202,8 @@ def _draw(environment: Environment, plan: Plan, seed: int) -> TaskDefinition:
 
 
 def _fits(environment: Environment, drawn: TaskDefinition, plan: Plan) -> bool:
-    """Whether a plan can be followed from the first state of a drawn task: one of the plan's kind
-    changes things by the same tools, since what is wrong in a state may be the kind's own."""
+    """Return whether a plan can start from a drawn task's state: one of the plan's kind has to
+    change things by the same tools, since a fault in a state may be the kind's own."""
     cell = describe_calls(environment, drawn)
     if cell.mode != plan.tool_mode or drawn.solo:
         return False
@@ -230,8 +221,7 @@ def _describe_call(call: SandboxCall) -> dict[str, Any]:
 
 
 def _find_closings(environment: Environment, drawn: TaskDefinition) -> tuple[str, ...]:
-    """Return the outputs of a drawn task that stand in the policy word for word: what every agent
-    has to say at such an end."""
+    """Return a drawn task's outputs that the policy has literally: every agent must say them."""
     rules = _normalize(environment.policy(drawn))
     return tuple(output for output in drawn.criteria.outputs if _normalize(output) in rules)
 

@@ -1,10 +1,7 @@
-"""Recorded dialogues that a user's model learns from, as a file in the job's directory.
+"""The file of recorded dialogues for a user's model, in the job's directory.
 
-    content = write_dialogues(dialogues)       the same bytes for the same dialogues
-    dialogues = read_dialogues(folder, spec)   those that a spec names by the file's sha256
-
-Who requests a job makes the file from the log (users/dialogues.py), so a retry shows the
-same.
+It is made from the log when a job is requested (users/dialogues.py), so a retry shows the same. The
+same dialogues have the same bytes, and a spec names the file's sha256.
 """
 
 from collections.abc import Iterable
@@ -20,11 +17,10 @@ from events.messages import Message, StrictModel
 from events.registry import first_problem
 
 DIALOGUES: Final = "dialogues.jsonl"
-"""The file of dialogues, in the job's directory."""
 
 
 class DialogueRecord(StrictModel):
-    """A rollout that passed, and whose user has no fault."""
+    """A rollout that passed and whose user has no fault."""
 
     rollout: str
     task: str
@@ -41,8 +37,7 @@ def write_dialogues(dialogues: Iterable[DialogueRecord]) -> bytes:
 
 
 def read_dialogues(folder: Path, spec: JobSpec) -> list[DialogueRecord]:
-    """Return the dialogues that a spec names; none where it names none. Raises BadJournal for a
-    file that is missing, or other than the spec says."""
+    """Return the dialogues of a spec, if any. Raise BadJournal for a missing or changed file."""
     if spec.dialogues is None:
         return []
     path = folder / DIALOGUES

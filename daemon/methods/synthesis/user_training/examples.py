@@ -1,16 +1,10 @@
-"""Dialogues as a user's model learns from them: tokens that it would have written, with the roles
-turned around.
+"""Dialogues as examples for a user's model: the user's tokens, with the roles turned around.
 
-    example = build_example(environment, chat, task, messages, "name")     a transcript as tokens
-    messages = play_gold(environment, task)      the oracle with the exact user, where it succeeds
-
-Each line and call of the user is one turn: its prompt is the one that a trained user is given at
-that point (envs/simulator.py), its completion what the chat template makes of the message. So the
-loss is on the user's lines and calls alone; what the agent said and what the user's tools answered
-is read, and the agent's calls are not shown.
-
-Guarantee: the tokens of every turn are parsed back to the very message, as what a model generates
-is. Where one is not, or breaks a rule for a user's line, the whole dialogue is no example.
+Each line and call of the user is one turn: its prompt is a trained user's at that point
+(envs/simulator.py), its completion the chat template's text of the message. So the loss covers only
+the user's lines and calls; the agent's calls are not shown. Guarantee: the tokens of every turn
+parse back to the same message, as generated ones do. If one does not, or breaks a rule for a user's
+line, the whole dialogue is no example.
 """
 
 from collections.abc import Sequence
@@ -32,9 +26,8 @@ class NoExample(KintsugiError):
 
 
 def play_gold(environment: Environment, task: TaskDefinition) -> list[Message]:
-    """Return the transcript of the environment's oracle with its exact user, the user's last words
-    included. Raises NoExample where the oracle does not succeed or no user speaks,
-    EnvironmentFailure."""
+    """Return the transcript of the oracle with its exact user, with the user's last words. Raise
+    EnvironmentFailure, or NoExample if the oracle fails."""
     with environment_code(environment, f"the oracle on task {task.id}", task):
         episode = play(Episode(environment, task), environment.oracle(task), environment.user(task))
         verdict = grade(environment, task, episode.messages, episode.termination)
@@ -52,7 +45,7 @@ def build_example(
     policy: str = ORACLE,
 ) -> Trajectory:
     """Return the user's part of a transcript (without system prompt) as rollout `name`; its
-    log-probabilities are 0. `policy` played the agent. Raises NoExample, NoTemplate."""
+    log-probabilities are 0. `policy` played the agent. Raise NoExample, NoTemplate."""
     if task.solo:
         raise NoExample(f"task {task.id} has no user")
     turns = tuple(
@@ -74,8 +67,8 @@ def build_example(
 
 
 def read_user_message(chat: Chat, ids: Sequence[int], number: int) -> Message:
-    """Return what a user's model wrote as its message, without the spaces around a line; `number`
-    makes the ids of its calls unique. A message with calls has no text."""
+    """Return the message of a user's model, with stripped text. `number` makes the ids of its calls
+    unique. A message with calls has no text."""
     written = chat.message(ids, number)
     if written.tool_calls:
         return Message(role="user", tool_calls=written.tool_calls)
@@ -89,7 +82,7 @@ def _build_turn(
     messages: Sequence[Message],
     place: int,
 ) -> Turn:
-    """Return the user's message at a place as a turn. Raises NoExample, NoTemplate."""
+    """Return the user's message at a place as a turn. Raise NoExample, NoTemplate."""
     message, before = messages[place], hide_calls(messages[:place], of="assistant")
     tools = environment.user_schemas(task)
     asked = build_user_view(task.scenario.text(), before, acts=bool(tools), trained=True)
@@ -109,6 +102,6 @@ def _build_turn(
 
 
 def _content(message: Message) -> tuple[str, tuple[tuple[str, object], ...]]:
-    """Return what a message says: its calls, else its text."""
+    """Return a message's text and calls; the text is empty if there are calls."""
     calls = tuple((call.name, call.arguments) for call in message.tool_calls)
     return ("" if calls else message.text.strip()), calls

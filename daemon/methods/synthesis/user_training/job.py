@@ -1,16 +1,13 @@
 """Run a job that teaches the user: a spec in, an adapter directory out.
 
-    outcome = run(spec, out, report)
-
     references of the pools -> oracle with exact user -\\
     dialogues of the spec -> recorded transcripts ------+-> the user's turns -> training -> adapter
     tasks of the pools -> oracle with exact user -> held out, for early stopping
 
-The directory holds what that of any job does (daemon/solver/job.py), without a journal: nothing is
-sampled. `user.json` has the figures of the adapter. Guarantees: on a CPU with a fixed number of
-threads a job has the same adapter whenever it is run; one that was killed begins anew, and a
-finished one repeats its outcome. One process per directory. Not covered: several processes; the
-first of those that torchrun starts does all the work.
+The directory is that of any job (daemon/solver/job.py), without a journal: nothing is sampled.
+`user.json` has the adapter's figures. Guarantees: on a CPU with a fixed number of threads a job
+always has the same adapter; a killed job begins anew, and a finished one repeats its outcome. One
+process per directory. Not covered: several processes; torchrun's first one does all the work.
 """
 
 from collections.abc import Iterable
@@ -47,26 +44,26 @@ FIGURES: Final = "user.json"
 
 
 class UserJobResult(JobResult):
-    """The result of a finished job that its adapter does not hold."""
+    """The part of a finished job's result that its adapter does not hold."""
 
     gold: int
-    """Dialogues of the oracle that were shown."""
+    """Number of the oracle's dialogues in training."""
     recorded: int
-    """Recorded dialogues that were shown."""
+    """Number of recorded dialogues in training."""
     held_out: int
-    """Dialogues that told when to stop."""
+    """Number of dialogues for early stopping."""
     left_out: tuple[str, ...]
-    """Why dialogues are no examples, a sentence each."""
+    """Reasons why dialogues are no examples, a sentence each."""
     figures: UserFigures
 
     @property
     def taken(self) -> int:
-        """Optimizer steps of the adapter."""
+        """Return the optimizer steps of the adapter."""
         return self.figures.steps
 
     @property
     def shown(self) -> int:
-        """Dialogues that training was shown."""
+        """Return the number of dialogues in training."""
         return self.gold + self.recorded
 
     @property
@@ -82,8 +79,6 @@ class UserJobResult(JobResult):
 
 @dataclass(slots=True)
 class _Examples:
-    """What a job is shown."""
-
     shown: list[TokenSequence] = field(default_factory=list)
     held_out: list[TokenSequence] = field(default_factory=list)
     counts: dict[str, int] = field(
@@ -93,7 +88,6 @@ class _Examples:
 
 
 def _teach(run: SupervisedRun) -> Outcome:
-    """Train, and save what came of it."""
     spec, activity = run.spec, run.activity
     shown = run.open("dialogues")
     examples = _collect(shown, read_dialogues(run.out, spec))
@@ -125,8 +119,8 @@ def _teach(run: SupervisedRun) -> Outcome:
 
 
 def _collect(run: OpenRun, recorded: Iterable[DialogueRecord]) -> _Examples:
-    """Return what a job is shown, and what it holds out. Raises NothingPlayable where there is none
-    of either, NoTemplate, EnvironmentFailure, UnknownTask."""
+    """Return a job's examples. Raise NoTemplate, EnvironmentFailure, UnknownTask, and
+    NothingPlayable if there are none to learn from or to hold out."""
     spec, environments, chat = run.spec, run.environments, run.chat
     examples = _Examples()
     shown, held_out = examples.shown, examples.held_out
@@ -159,7 +153,6 @@ def _add(
     chat: Chat,
     task: TaskDefinition,
 ) -> None:
-    """Add the oracle's dialogue of a task, or note why it is no example."""
     try:
         messages = play_gold(environment, task)
         trajectory = build_example(environment, chat, task, messages, task.id)
@@ -173,7 +166,6 @@ def _add(
 def _add_recorded(
     examples: _Examples, environments: JobEnvironments, chat: Chat, dialogue: DialogueRecord
 ) -> None:
-    """Add a recorded dialogue, or note why it is no example."""
     name, policy = dialogue.rollout, dialogue.policy
     try:
         environment, task = environments.find(dialogue.task), environments.task(dialogue.task)

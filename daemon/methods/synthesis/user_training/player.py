@@ -1,14 +1,8 @@
-"""Play dialogues between the environment's oracle and a user that an adapter plays, in this
-process.
+"""Play dialogues between the environment's oracle and an adapter as user, in this process.
 
-    player = DialoguePlayer(Engine(policy), Chat(directory), policy, user)
-    for dialogue in player.play(environment, [(task, seed), ...]):
-        ...
-
-As many dialogues are open as the engine has slots. The user's lines are drawn and chosen as in any
-rollout (sampling/adapter_users.py).
-
-Guarantee: a dialogue is a function of weights, task and seed, up to rounding.
+As many are open as the engine has slots. The user's lines are drawn and chosen as in any rollout
+(sampling/adapter_users.py). Guarantee: a dialogue is a function of weights, task and seed, up to
+rounding.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,24 +26,22 @@ from events.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """A finished episode, and what its user wrote."""
+    """A finished episode, and counts of its user."""
 
     episode: Episode
     written: int
-    """Lines and calls that the user wrote, those that were dropped included."""
+    """Lines and calls that the user wrote, dropped ones included."""
     schema_errors: tuple[str, ...]
-    """What is wrong with each line or call of no form that a user's has, in words."""
+    """The problem of each malformed line or call, in words."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A dialogue in progress."""
-
     episode: Episode
     oracle: Agent
     writer: LineWriter
     line: UserLine | None = None
-    """The user's message that the engine is writing."""
+    """The user's message in progress."""
     malformed: list[str] = field(default_factory=list)
     """Calls that do not fit the user's tools."""
 
@@ -64,8 +56,7 @@ class DialoguePlayer:
     def play(
         self, environment: Environment, tasks: Iterable[tuple[TaskDefinition, int]]
     ) -> Iterator[Dialogue]:
-        """Yield the dialogue of each task with its seed, as it finishes. Raises
-        EnvironmentFailure, PrefixMismatch, NoTemplate."""
+        """Yield finished dialogues. Raise EnvironmentFailure, PrefixMismatch, NoTemplate."""
         waiting = iter(tasks)
         writing: dict[int, _Open] = {}
         finished: list[_Open] = []
@@ -132,7 +123,7 @@ class DialoguePlayer:
 
 
 def _list_misfits(episode: Episode, message: Message) -> Iterator[str]:
-    """Yield what is wrong with each call of the user that its tools would not take."""
+    """Yield the problem of each call that the user's tools would not take."""
     if not message.tool_calls:
         return
     probe = episode.tools.fork(episode.database.copy())

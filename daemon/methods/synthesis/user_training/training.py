@@ -1,14 +1,8 @@
 """Train an adapter to play users: supervised training with early stopping.
 
-    training = UserTraining(model, spec, shown, held_out)
-    for figures in training.steps(check_stop):      one item per assessment of what is held out
-        ...
-    training.restore_best()
-
-Fields of the spec that are read: `warm_start.sft` (optimizer, epochs, batch and micro-batch,
-warmup, schedule), `lora`, `seed`. Examples are token sequences (sft.py); what is held out is
-assessed so many times in a whole training, and training stops where its loss has not fallen for
-some of them.
+It reads these fields of the spec: `warm_start.sft` (optimizer, epochs, batch and micro-batch,
+warmup, schedule), `lora`, `seed`. Examples are token sequences (sft.py). Training stops if several
+assessments in a row have no lower held-out loss.
 """
 
 import math
@@ -26,24 +20,23 @@ from events.jobs import JobSpec, SftSettings
 from events.messages import StrictModel
 
 _ASSESSMENTS: Final = 10
-"""How often what is held out is assessed in a whole training."""
+"""Assessments in a whole training."""
 _PATIENCE: Final = 3
-"""Assessments without a lower loss after which training stops."""
+"""Training stops after so many assessments without a lower loss."""
 
 
 class UserFigures(StrictModel):
-    """How an adapter that plays users learns."""
+    """The learning curve of an adapter that plays users."""
 
     steps: int
-    """Number of optimizer steps so far."""
     tokens: int
-    """Number of written tokens so far, over all epochs."""
+    """Written tokens so far, over all epochs."""
     first_loss: float
     """Loss of the first step, in nats per written token."""
     loss: float
-    """That of the last step."""
+    """Loss of the last step."""
     held_out_loss: float
-    """That of the dialogues that are held out."""
+    """Loss of the held-out dialogues."""
 
 
 class UserProgress(Progress):
@@ -65,20 +58,16 @@ class UserTraining:
         """`held_out` has some with written tokens."""
         self.model = model
         self.taken = 0
-        """Number of optimizer steps taken."""
         self.tokens = 0
-        """Written tokens that were trained on, over all epochs."""
         self.best: UserFigures | None = None
-        """Figures of the adapter with the lowest loss on what is held out; None before the first
-        assessment."""
+        """Figures of the adapter with the lowest held-out loss, or None."""
         self._shown, self._held_out = shown, held_out
         self._settings = read_settings(spec)
         self._best_weights = BestWeights(model)
 
     def steps(self, check_stop: Callable[[], None]) -> Iterator[UserFigures]:
-        """Train; yield the figures of each assessment. `check_stop` is called before each step, and
-        ends the training by what it raises. Raises UnstableUpdate, IncompatibleModel, ValueError
-        where nothing is written in the examples."""
+        """Train; yield the figures of each assessment. Errors of `check_stop`, called before each
+        step, end the training. Raise UnstableUpdate, IncompatibleModel, ValueError."""
         since_best, first = 0, math.nan
         check_stop()
         for step in sft.train(self.model, self._shown, self._settings):
@@ -114,7 +103,6 @@ class UserTraining:
 
 
 def read_settings(spec: JobSpec) -> SftSettings:
-    """Return how a job that teaches the user trains; the order of examples follows from its
-    seed."""
+    """Return the training settings of a job that teaches the user; its seed orders the examples."""
     assert spec.warm_start is not None, "a job that teaches the user has one"
     return spec.warm_start.sft.model_copy(update={"seed": spec.seed})

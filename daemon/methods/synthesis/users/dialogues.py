@@ -1,22 +1,12 @@
-"""Recorded dialogues, which a job that teaches the user shows beside those of the oracle.
+"""Choose recorded dialogues for a job that teaches the user, beside those of the oracle.
 
-    choose_dialogues(connection, alias, environment)      the rollouts, the newest first
-    count_dialogues(connection, alias, environment)       how many these are, which each tick asks
-    offer = offer_dialogues(app, connection, environment, passed)    names, and the file's sha256
-    dialogues = read_dialogues(app, connection, offer.rollouts)      what its file has
-
-Accepted is a simulated dialogue that passed its task with no objection of any rule, whose messages
-are recorded, and on no seed that is reserved for reports or gates: one for each task, the newest.
-
-A dialogue that is shown is a rollout that passed, whose messages the log has in the open, and
-whose user has no fault by rule (envs/evidence/user_faults.py), whoever played it. Tasks of
-benchmarks, and lessons whose source is kept for tests, reports or gates, are left out: their ids do
-not show it. A spec names the rollouts as successes of a pool, and the file's sha256 as `dialogues`
-and as that of its successes. The file follows from the log alone, so it can be made anywhere and
-again.
-
-Sessions with persons are left out, and counted where one was offered: what they said would lie
-unsealed in the job's folder.
+A dialogue is a simulated rollout that passed its task, whose messages the log has in the open, and
+whose user has no fault by rule (envs/evidence/user_faults.py), whoever played it. It is the newest
+of its task, whose seed is not reserved for reports or gates. Tasks of benchmarks, and lessons whose
+source is kept for tests, reports or gates, are left out: their ids do not show it. A spec names the
+rollouts as successes of a pool, and the file's sha256 as `dialogues` and as that of its successes.
+The file follows from the log alone. Persons' sessions are left out and counted: their words would
+be unsealed in the job's folder.
 """
 
 from collections import Counter
@@ -50,7 +40,7 @@ PERSON: Final = "a person's"
 UNREADABLE: Final = "unreadable"
 FAULT: Final = "a fault of its user"
 FOR_TESTS: Final = "of a task that is kept for tests"
-"""Why a rollout is left out."""
+"""Reasons why a rollout is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +49,15 @@ class DialogueOffer:
 
     rollouts: tuple[str, ...]
     sha256: str | None
-    """Of their file; None where there is none."""
+    """Sha256 of their file; None without dialogues."""
     left_out: Mapping[str, int]
-    """Why rollouts are left out -> how many."""
+    """Reason -> number of rollouts left out."""
 
 
 def choose_dialogues(
     connection: "Connection", alias: str, environment: str
 ) -> tuple[PassedRollout, ...]:
-    """Return the dialogues of an agent in an environment that a job may learn from, one for each
-    task, the newest first."""
+    """Return an agent's dialogues in an environment, the newest of each task, newest first."""
     newest: dict[str, PassedRollout] = {}
     for dialogue in list_dialogue_successes(connection, alias, environment):
         if dialogue.task not in newest and may_teach(dialogue.task):
@@ -83,7 +72,7 @@ def count_dialogues(connection: "Connection", alias: str, environment: str) -> i
 
 
 def may_teach(task: str) -> bool:
-    """Whether a task has no seed that is reserved for reports or gates."""
+    """Return whether a task has no seed that is reserved for reports or gates."""
     return not is_evaluation_seed(seed_of(task))
 
 
@@ -94,8 +83,7 @@ def offer_dialogues(
     passed: Iterable[PassedRollout],
     most: int,
 ) -> DialogueOffer:
-    """Return the first `most` of some rollouts that passed which a job can be shown. Raises
-    EnvironmentFailure, BlobUnavailable."""
+    """Return the first `most` usable rollouts. Raise EnvironmentFailure, BlobUnavailable."""
     shown: list[DialogueRecord] = []
     left_out: Counter[str] = Counter()
     for rollout in passed:
@@ -119,8 +107,7 @@ def offer_dialogues(
 def read_dialogues(
     app: "App", connection: "Connection", rollouts: Sequence[str]
 ) -> list[DialogueRecord]:
-    """Return the dialogues of these rollouts. Raises NotShown for one that is no longer there, or
-    whose words are."""
+    """Return the dialogues of these rollouts. Raise NotShown for a lost or trimmed one."""
     dialogues = []
     for name in dict.fromkeys(rollouts):
         row = rollout_row(connection, name)
@@ -132,7 +119,7 @@ def read_dialogues(
 
 
 def _read_dialogue(app: "App", passed: PassedRollout) -> DialogueRecord:
-    """Read what was said in a rollout from its event. Raises NotShown."""
+    """Return a rollout's dialogue from its event. Raise NotShown."""
     name = passed.rollout
     data = read_event(app, name, passed.partition, passed.offset, arrays=False).event.data
     if not isinstance(data, RolloutEnded) or data.rollout != name or not data.success:
@@ -144,8 +131,7 @@ def _read_dialogue(app: "App", passed: PassedRollout) -> DialogueRecord:
 
 
 def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | None:
-    """Return why a dialogue teaches nothing; None where it may. One of a task that the environment
-    does not have cannot be judged, and counts as one with a fault."""
+    """Return why a dialogue teaches nothing, or None. An unknown task cannot be judged: a fault."""
     try:
         with environment_code(environment, f"task {dialogue.task}"):
             task = environment.task(dialogue.task)
@@ -160,8 +146,7 @@ def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | N
 
 
 def _is_for_tests(task: TaskDefinition) -> bool:
-    """Whether a task is a benchmark's, or a lesson of a source that is kept for tests, reports or
-    gates."""
+    """Return whether a task is a benchmark's, or a lesson for tests, reports or gates."""
     if task.split != GENERATED or task.source == task.id:
         return task.split != GENERATED
     return find_split(task.source) == "test" or is_evaluation_seed(seed_of(task.source))

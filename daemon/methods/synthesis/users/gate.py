@@ -2,17 +2,14 @@
 
     for told in UserGate(app, runner, agent, row, previous).advance(): ...   repeatedly
 
-It plays `DIALOGUES` gold dialogues with the environment's oracle, in a process of its own
-(trial.py) that runs beside the worker as jobs do and outlives it; then
-`UserEvaluated` says what came out. The tasks are fresh: they follow from the adapter, from seeds
-that neither training nor reports come near, and are of kinds in the shares of the agent's traffic.
-Where plans write tasks (`improve.synthesis`), and another adapter passed its gate before, the users
-of a tenth of them speak in each of the manners that such a task may have.
-
-Guarantees: a worker that goes on after a `kill -9`, or is one of two, has the same tasks and
-appends the same event. An adapter that cannot be played is rejected, with the reason. A checkpoint
-that is not there or of another base (`agents.checkpoint`) says nothing of it: its gate waits until
-that is mended.
+The adapter plays `DIALOGUES` gold dialogues with the environment's oracle, in a process of its own
+(trial.py) that outlives the worker; then `UserEvaluated` has the result. The tasks are fresh: they
+follow from the adapter, from seeds that neither training nor reports use, and are of kinds in the
+shares of the agent's traffic. If plans write tasks (`improve.synthesis`) and another adapter passed
+its gate before, a tenth of the users speaks in each manner. Guarantees: a worker that goes on after
+a `kill -9`, or is one of two, has the same tasks and appends the same event. An adapter that cannot
+be played is rejected, with the reason. With a missing checkpoint, or one of another base
+(`agents.checkpoint`), the gate waits.
 """
 
 from collections.abc import Iterator
@@ -50,8 +47,7 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 DIALOGUES: Final = 600
-"""Gold dialogues of a gate: of a user without a fault, the upper 95 % bound of the rate of early
-ends is half of its limit then."""
+"""Gold dialogues of a gate: a faultless user's 95 % bound of early ends is half of its limit."""
 
 
 class UserGate:
@@ -61,8 +57,8 @@ class UserGate:
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
         previous: AdapterRow | None, dialogues: int = DIALOGUES,
     ) -> None:  # fmt: skip
-        """`previous` plays users until then; None: the script does. `dialogues` are played; with
-        fewer than the default, no user can pass. Raises UnknownEnvironment, EnvironmentBroken."""
+        """`previous` plays users until then; None: the script. With fewer `dialogues` than the
+        default, no user can pass. Raise UnknownEnvironment, EnvironmentBroken."""
         assert agent.environment is not None, "an agent without an obstacle has an environment"
         settings = app.settings
         self._app, self._runner, self._row = app, runner, row
@@ -93,7 +89,7 @@ class UserGate:
             "dtype": trial.dtype,
             "threads": trial.threads,
         }
-        # Who only looks whether it waits draws no tasks.
+        # A mere look for a wait draws no tasks.
         whole = UserPlan(**self._fields, tasks=("none",)).digest
         self._job: Final = sha256(exact_json([whole, self._traffic, dialogues]))[:32]
 
@@ -103,8 +99,7 @@ class UserGate:
         return UserPlan(**self._fields, tasks=tasks)
 
     def advance(self) -> Iterator[str]:
-        """Do the next thing, if there is one; what happened, as sentences. Raises LogError,
-        DatabaseUnavailable."""
+        """Take the next step, if any; yield sentences. Raise LogError, DatabaseUnavailable."""
         try:
             if (yield from self._trials.advance(self._job, self._name, self._start)):
                 yield self._conclude()
@@ -114,13 +109,12 @@ class UserGate:
             yield self._trials.reject(str(error), origin=self._job)
 
     def stop(self, reason: str) -> Iterator[str]:
-        """Stop the trial, where one runs; what happened, as a sentence."""
+        """Stop a running trial; yield a sentence."""
         if isinstance(self._runner.state(self._job), Active):
             yield self._trials.stop(self._job, self._name, reason)
 
     def find_wait(self) -> GateWait | None:
-        """Return what keeps the trial from its next attempt; None where it runs, is over, or
-        nothing is known to keep it. Raises RunnerUnavailable."""
+        """Return what the next attempt waits for, or None. Raise RunnerUnavailable."""
         state = self._runner.state(self._job)
         if isinstance(state, Active):
             return None
@@ -139,13 +133,13 @@ class UserGate:
         return GateWait(row.adapter, row.alias, "user", says, setting=CHECKPOINT_SETTING)
 
     def _start(self) -> Iterator[str]:
-        """Raises JobStartError where the checkpoint is not there."""
+        """Start the trial. Raise JobStartError without the checkpoint."""
         self._trials.check_checkpoint()
         if self._runner.start(Job(self._job, self._plan)):
             yield f"{self._row.adapter}: its gate began, {len(self._plan.tasks)} dialogues"
 
     def _conclude(self) -> str:
-        """Append what came out. Raises BadPlan, CannotExamine, DecisionRefusal."""
+        """Append the result. Raise BadPlan, CannotExamine, DecisionRefusal."""
         result = read_result(self._runner.folder(self._job) / OUT, self._plan)
         if result is None:
             raise CannotExamine("its trial ended, and not every dialogue is on disk")
@@ -160,8 +154,7 @@ class UserGate:
 def draw_tasks(
     environment: "Environment", traffic: dict[str, float], chance: int, count: int
 ) -> tuple[str, ...]:
-    """Return the ids of so many fresh tasks with a user, of kinds in the shares of the traffic,
-    or of every kind in equal shares."""
+    """Return ids of fresh tasks with a user, of kinds in the traffic's shares, or all equally."""
     shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
     first = FIRST_TASK + (chance % TASKS) * TASKS
     tasks = environment.mixture(shares, chance, first)

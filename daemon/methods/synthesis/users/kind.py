@@ -1,4 +1,4 @@
-"""A job that teaches the user: its check, the dialogues that it is given, and how it is run."""
+"""A job that teaches the user: its check, its dialogues and its run."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 
 def _check_user(spec: JobSpec) -> None:
-    """See that a job that teaches the user asks for nothing else: `references` of its pools are
-    shown as the oracle and the exact user play them, `tasks` are held out likewise, `warm_start`
-    says how. Raises NotSupported."""
+    """Raise NotSupported for fields that a user's job does not read. Oracle and exact user play
+    `references` for training and `tasks` to hold out; `warm_start` has the settings."""
     warm = spec.warm_start
     unread = {
         "grpo, which is true unless the spec says otherwise": spec.grpo,
@@ -55,7 +54,7 @@ def _load_run() -> RunJob:
 
 
 def _read_shown(app: "App", connection: "Connection", rollouts: Sequence[str]) -> ShownRollouts:
-    """Return the file of dialogues. Raises NotShown."""
+    """Return the file of dialogues. Raise NotShown."""
     from daemon.methods.synthesis.users.dialogues import read_dialogues
 
     dialogues = read_dialogues(app, connection, rollouts)

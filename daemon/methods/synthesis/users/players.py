@@ -1,8 +1,4 @@
-"""Who plays the users of an agent's simulated dialogues now.
-
-    find_user(connection, settings, alias, base)    a model, or None for the environment's own user
-    find_obstacle(settings, alias)                  why no model can play them; None where one can
-    read_environment(place, benchmarks, paths)      its name, and whether its users are exact
+"""Find the player of the users of an agent's simulated dialogues.
 
 Jobs, probes and both sides of a gate ask here, so all play with the same user. A caller reads
 within one `database.read_transaction`.
@@ -33,10 +29,8 @@ if TYPE_CHECKING:
 def find_user(
     connection: "Connection", settings: "Settings", alias: str, base: str
 ) -> ModelUser | None:
-    """Return the model that plays the users of an agent on a base; None: the environment's own
-    user does. An adapter plays them once it has passed its gate and replicas were seen to answer
-    with it, where the gate had the manners of the tasks that are written for the agent; it chooses
-    from as many lines as there."""
+    """Return the model that plays an agent's users; None: the environment's own user. An adapter
+    plays once it has passed its gate with the agent's manners and replicas answer with it."""
     improve = settings.improve
     if improve.users == "script" or find_obstacle(settings, alias) is not None:
         return None
@@ -50,8 +44,7 @@ def find_user(
 
 
 def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
-    """Return an adapter as a user that chooses the best of so many lines. The first one is the most
-    likely one, others are drawn."""
+    """Return an adapter as a user that chooses the best of so many lines."""
     return AdapterUser(
         adapter=row.adapter,
         folder=row.path,
@@ -61,20 +54,18 @@ def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
 
 
 def find_user_adapter(connection: "Connection", alias: str, base: str) -> "AdapterRow | None":
-    """Return the adapter for the users of an agent on a base that passed its gate, and whose place
-    no other one took."""
+    """Return the adapter for an agent's users on a base that passed its gate, if not replaced."""
     rows = serving.list_user_adapters(connection, alias)
     return next((row for row in rows if row.base == base and row.state is State.GATED), None)
 
 
 def list_manners(settings: "Settings") -> tuple[str, ...]:
-    """Return the manners of speaking in which tasks may be written by these settings; empty: in the
-    words of the environment's generator alone."""
+    """Return the manners of written tasks by these settings; empty: the generator's words alone."""
     return () if settings.improve.synthesis == "off" else tuple(MANNERS)
 
 
 def has_manners(settings: "Settings", row: "AdapterRow") -> bool:
-    """Whether the gate of an adapter had the manners in which tasks may be written."""
+    """Return whether an adapter's gate had the manners of written tasks."""
     return row.role_gate is not None and {*list_manners(settings)} <= {*row.role_gate.manners}
 
 
@@ -93,8 +84,7 @@ def _build_endpoint_user(settings: "Settings") -> EndpointUser:
 
 
 def find_obstacle(settings: "Settings", alias: str) -> str | None:
-    """Return why no model can play the users of an agent by these settings; None where one can, and
-    where the settings want none."""
+    """Return why no model can play an agent's users; None if one can, or the settings want none."""
     improve = settings.improve
     if improve.users == "script":
         return None
@@ -120,7 +110,6 @@ def find_obstacle(settings: "Settings", alias: str) -> str | None:
 
 
 def _find_endpoint_obstacle(settings: "Settings") -> str | None:
-    """Return why the model of the setting `models.user` cannot play users; None where it can."""
     model = settings.models.user
     if not model.url:
         return 'improve.users is "model", and models.user.url names none'
@@ -138,20 +127,18 @@ def _find_endpoint_obstacle(settings: "Settings") -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFacts:
-    """What is known of an environment's users without an agent."""
+    """Properties of an environment's users, without an agent."""
 
     name: str
     has_exact_user: bool
-    """Whether its generated tasks say what their user answers to what: each kind has a script, or
-    the environment a user of its own."""
+    """Whether a script or the environment's own user fixes the answers in generated tasks."""
 
 
 @lru_cache(maxsize=16)
 def read_environment(
     place: str, benchmarks: Path | None, paths: tuple[Path, ...]
 ) -> EnvironmentFacts:
-    """Return the facts about the environment at a place. Raises UnknownEnvironment,
-    EnvironmentBroken."""
+    """Return an environment's facts. Raise UnknownEnvironment, EnvironmentBroken."""
     environment = open_place(place, benchmarks=benchmarks, paths=paths)
     if not environment.capabilities:
         return EnvironmentFacts(environment.name, has_exact_user=False)

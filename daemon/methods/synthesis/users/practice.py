@@ -1,7 +1,4 @@
-"""Who plays the users of each agent, and why not the trained one, for display.
-
-read_user_practices(connection, settings)    one for each agent that was seen, by alias
-"""
+"""Describe, for display, the players of each agent's users, and why an adapter does not play."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -28,32 +25,31 @@ if TYPE_CHECKING:
 _DEFAULT_MAX_RANK: Final = 16
 """vLLM's default of --max-lora-rank."""
 SCRIPT = "script"
-"""What plays users where no model does."""
+"""Player of users without a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserPractice:
-    """Who plays the users of an agent."""
+    """The player of an agent's users."""
 
     alias: str
     base: str
     setting: str
     """`improve.users`."""
     plays: str
-    """The model's or adapter's name, with the number of its candidates; `script` for the
-    environment's own user."""
+    """Name of the model or adapter, with the number of its candidates; or `script`."""
     step: str | None
-    """What is next for the adapter that is to play them; None where nothing is."""
+    """Next step for the adapter that is to play them, or None."""
     dialogues: int
     """Accepted dialogues that a job could learn from."""
     persons: int
-    """Sessions with persons that passed, and that no job learns from."""
+    """Passed sessions with persons, which no job learns from."""
     says: str
-    """The same as a sentence, with the reason where the trained one does not play."""
+    """The same as a sentence, with the reason if the trained one does not play."""
 
 
 def read_user_practices(connection: "Connection", settings: "Settings") -> list[UserPractice]:
-    """Return who plays the users of each agent that was seen, by alias."""
+    """Return the practice of each agent that was seen, by alias."""
     practices = []
     for pair in sorted(agents.present(connection)):
         state = read_user_state(connection, settings, pair)
@@ -78,7 +74,7 @@ def read_user_practices(connection: "Connection", settings: "Settings") -> list[
 
 
 def _count_persons(connection: "Connection", settings: "Settings", state: UserState) -> int:
-    """Count the sessions with persons that passed; 0 where no adapter can be trained."""
+    """Count the passed sessions with persons; 0 if no adapter can be trained."""
     if state.view.setting != "trained" or state.view.obstacle:
         return 0
     environment = name_environment(settings, state.alias)
@@ -101,7 +97,6 @@ def _describe(settings: "Settings", state: UserState, plays: str, persons: int) 
 
 
 def _describe_candidates(settings: "Settings", user: ModelUser | None) -> str:
-    """Say that an adapter chooses from another number of lines than the setting has."""
     setting = settings.improve.users_candidates
     if not isinstance(user, AdapterUser) or user.candidates == setting:
         return ""
@@ -112,7 +107,6 @@ def _describe_candidates(settings: "Settings", user: ModelUser | None) -> str:
 
 
 def _describe_rounds(settings: "Settings", plays: str) -> str:
-    """Say that jobs have fewer rounds than the setting where a model plays their users."""
     rounds = settings.training.rounds
     if plays == SCRIPT or rounds == 1:
         return ""
@@ -123,8 +117,7 @@ def _describe_rounds(settings: "Settings", plays: str) -> str:
 
 
 def _explain_rank(settings: "Settings", row: "AdapterRow") -> str:
-    """Say what engines need to load an adapter whose rank is above the limit that the settings
-    name, or above vLLM's default."""
+    """Say what engines need for a rank above their limits, or above vLLM's default."""
     try:
         rank = read_rank(settings.adapter_paths.locate(row.path))
     except BadAdapter as error:
@@ -145,7 +138,6 @@ def _explain_rank(settings: "Settings", row: "AdapterRow") -> str:
 
 
 def _explain_script(settings: "Settings", state: UserState) -> str:
-    """Return why no adapter plays users."""
     view = state.view
     match state.step:
         case NoUserStep(reason):
@@ -167,7 +159,7 @@ def _explain_script(settings: "Settings", state: UserState) -> str:
 
 
 def read_user_documents(app: "App", connection: "Connection") -> list[dict[str, Any]]:
-    """Return who plays the users of each agent, and why not the trained adapter."""
+    """Return the practices as documents, with the day's budget for a due request."""
     documents = []
     for practice in read_user_practices(connection, app.settings):
         document = asdict(practice)

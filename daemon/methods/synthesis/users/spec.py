@@ -1,14 +1,10 @@
 """Request the job that trains an adapter to play an agent's users (role `schedule`).
 
-    spec = build_user_spec(app, agent, job, base, dialogues)
-    find_due_request(app, pair, now)    the request; None where none is due, or the budget is spent
-
-Recorded dialogues come first (dialogues.py), those of the environment's oracle with its
-exact user fill up to `improve.users_dialogues`, and `HELD_OUT` further ones of these tell when to
-stop. Generated tasks have seeds of the range in which tasks are written: neither traffic, reports
-nor gates draw from it. All that is drawn follows from the job's id, so a request that is made twice
-is the same one. The id follows from agent, base and the number of the attempt, so two leaders at
-once request one job. No cycle names it.
+Recorded dialogues come first (dialogues.py). Dialogues of the environment's oracle with its exact
+user fill up to `improve.users_dialogues`, and `HELD_OUT` further ones are for early stopping.
+Generated tasks have seeds of written tasks, from which neither traffic, reports nor gates draw. The
+job's id decides all draws, so a repeated request is the same one. The id follows from agent, base
+and the attempt's number, so two leaders at once request one job. No cycle names it.
 """
 
 from collections.abc import Sequence
@@ -51,37 +47,37 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 POOL: Final = "users"
-"""Name of the one pool of such a job."""
+"""Name of the job's only pool."""
 HELD_OUT: Final = 64
-"""Dialogues on which the loss is watched."""
+"""Dialogues for early stopping."""
 _SEED_BITS: Final = 48
 _RATES: Final[Points] = ((1e7, 3e-3), (1e9, 1e-4), (1e10, 2e-5))
-"""Learning rate by the parameters of the base: above 10 M that of a warm start."""
+"""Learning rate by the base's parameters: above 10 M a warm start's."""
 _DIALOGUES: Final[Points] = ((1e7, 8192.0), (1e9, 512.0))
-"""Dialogues that a job shows, likewise."""
+"""Dialogues of a job, likewise."""
 MANNERS_DIALOGUES: Final = 2
-"""Dialogues of a job that trains on in all manners, for each of the job before it."""
+"""Factor of the dialogues of a job that trains on in all manners."""
 MANNERS_RATE: Final = 2 / 3
-"""Its learning rate, by the same."""
+"""Factor of its learning rate."""
 _BATCH_TOKENS: Final = 2048
-"""Of a step, read and written: a dialogue has a few written tokens to many read ones."""
+"""Tokens of a step, read and written: most tokens of a dialogue are read."""
 _SMALL: Final = 10_000_000
-"""Most parameters of a base that is trained as the one measured in docs/LOG.md is."""
+"""Most parameters of a base that is trained like the one measured in docs/LOG.md."""
 _SMALL_RANK: Final = 32
 _HEAD: Final = "lm_head"
 
 
 class NoUserJob(KintsugiError):
-    """Settings by which no job can be made."""
+    """Settings that allow no job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The adapter from which a job trains on, where it trains the same weights."""
+    """The adapter that a job trains on from, if it trains the same weights."""
 
     folder: str
     lora: LoraSettings | None
-    """Those of the job that left it; None where no job did."""
+    """Settings of the job that left it, or None."""
 
 
 def build_user_spec(
@@ -92,10 +88,12 @@ def build_user_spec(
     dialogues: Sequence[PassedRollout],
     parent: Parent | None = None,
 ) -> JobSpec:
-    """Return the spec of a job that learns from these dialogues, the newest first. The first one of
-    a base learns the words of the generator; where plans write tasks, the next one trains on from
-    it in all manners, for a small base that begins with all of them learns no values. Raises
-    NoUserJob, UnknownEnvironment, EnvironmentBroken, EnvironmentFailure, BlobUnavailable."""
+    """Return the spec of a job that learns from these dialogues, newest first.
+
+    A base's first job learns the generator's words. If plans write tasks, the next one trains on in
+    all manners: a small base that begins with all of them learns no values. Raise NoUserJob,
+    UnknownEnvironment, EnvironmentBroken, EnvironmentFailure, BlobUnavailable.
+    """
     assert agent.environment is not None, "an agent without an obstacle has an environment"
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     settings = app.settings
@@ -146,29 +144,26 @@ def build_user_spec(
 
 
 def compute_user_rate(parameters: int, *, manners: bool = False) -> float:
-    """Return the learning rate of a job that teaches users, for a base of this size; `manners`: it
-    trains on in all manners."""
+    """Return the learning rate for a base of this size; `manners`: it trains on in all manners."""
     return interpolate(_RATES, parameters) * (MANNERS_RATE if manners else 1)
 
 
 def compute_user_dialogues(parameters: int, *, manners: bool = False) -> int:
-    """Return the number of dialogues that such a job shows, for a base of this size."""
+    """Return the number of dialogues of such a job, for a base of this size."""
     return round(interpolate(_DIALOGUES, parameters) * (MANNERS_DIALOGUES if manners else 1))
 
 
 def _draw_tasks(
     environment: "Environment", traffic: dict[str, float], chance: int, count: int
 ) -> tuple[str, ...]:
-    """Return the ids of so many generated tasks, of kinds in the shares of the traffic or of every
-    kind in equal shares, of seeds in the range of written tasks."""
+    """Return ids of generated tasks with seeds of written ones, kinds in the traffic's shares."""
     shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
     first = FIRST_SEED + chance % (LAST_SEED - FIRST_SEED - count)
     return tuple(task.id for task in islice(environment.mixture(shares, chance, first), count))
 
 
 def _build_sft(training: "Training", agent: "Agent", *, manners: bool) -> SftSettings:
-    """Return how a job trains: by the settings of a warm start, or by the size of the base where
-    they are unset. Raises NoUserJob."""
+    """Return the training settings: a warm start's, or by the base's size. Raise NoUserJob."""
     lr, epochs = training.warm_start_lr, training.warm_start_epochs
     if lr is None or epochs is None:
         parameters = _count_parameters(agent)
@@ -184,9 +179,9 @@ def _build_sft(training: "Training", agent: "Agent", *, manners: bool) -> SftSet
 
 
 def _build_lora(training: "Training", agent: "Agent") -> LoraSettings:
-    """Return which weights a job trains. A small base never wrote what a customer says: its head is
-    among them, and the rank is `_SMALL_RANK` at least. A base whose weights are not counted is
-    quantised, and none is quantised that is small."""
+    """Return the weights to train: in a small base, which never wrote a customer's words, the head
+    too, at rank `_SMALL_RANK` or more. If weights cannot be counted, a base is quantised, and not
+    small."""
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     own = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
     try:
@@ -200,7 +195,7 @@ def _build_lora(training: "Training", agent: "Agent") -> LoraSettings:
 
 
 def _count_parameters(agent: "Agent") -> int:
-    """Return the size of the agent's base. Raises NoUserJob."""
+    """Return the size of the agent's base. Raise NoUserJob."""
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     try:
         return count_parameters(agent.checkpoint)
@@ -212,8 +207,7 @@ def _count_parameters(agent: "Agent") -> int:
 
 
 def _find_parent(state: UserState) -> Parent | None:
-    """Return the adapter from which the job trains on: the one that passed its gate in the words of
-    the generator alone."""
+    """Return the adapter to train on from: it passed its gate with the generator's words."""
     row = state.plays
     if row is None:
         return None
@@ -222,8 +216,7 @@ def _find_parent(state: UserState) -> Parent | None:
 
 
 def build_request(app: "App", pair: "Pair") -> FreeRequest | None:
-    """Return the request of the job that is due for the users of an agent; None where none is.
-    Raises NoUserJob, UnknownEnvironment, EnvironmentBroken."""
+    """Return the due request, or None. Raise NoUserJob, UnknownEnvironment, EnvironmentBroken."""
     settings = app.settings
     with app.reading() as connection:
         state = read_user_state(connection, settings, pair)
@@ -244,8 +237,7 @@ def build_request(app: "App", pair: "Pair") -> FreeRequest | None:
 
 
 def find_due_request(app: "App", pair: "Pair", now: "datetime") -> FreeRequest | None:
-    """Return the request of the job that is due for the users of an agent; None where none is, or
-    the budget of the day has no room for it. Raises Skip where no job can be specified."""
+    """Return the request if one is due within the day's budget. Raise Skip if it is impossible."""
     settings = app.settings
     with app.reading() as connection:
         if read_user_state(connection, settings, pair).step is not UserStep.REQUEST:

@@ -1,15 +1,13 @@
-"""What an agent needs next for an adapter that plays its users: pure.
-
-    next_user_step(view)    a step, or why there is none
+"""The next step for an adapter that plays an agent's users (pure).
 
     retire      adapters of another base that were not measured go out of service
-    evaluate    what a job left plays dialogues whose exact user is known, and its gate decides
-    stage       what passed is loaded on every replica
+    evaluate    a job's adapter plays dialogues whose exact user is known, and its gate decides
+    stage       the adapter that passed is loaded on every replica
     train       the job runs (jobs/training_runs.py)
     request     the leader requests a job
 
-Only `request` is the leader's (role `schedule`); the others are done by the role `work`. The same
-view gives the same step, so a process that was killed, or is one of two, asks again.
+The leader (role `schedule`) does `request`, the role `work` the others. The same view gives the
+same step, so a process that was killed, or is one of two, asks again.
 """
 
 from dataclasses import dataclass
@@ -17,14 +15,13 @@ from enum import StrEnum
 from typing import Final, Literal
 
 LEAST_DIALOGUES: Final = 32
-"""Accepted dialogues without which no job is requested: a user that has seen fewer learns their
-words and not how to follow a situation."""
+"""Fewest accepted dialogues of a job: fewer teach words and not how to follow a situation."""
 _GROWTH: Final = 2
-"""A failed attempt is followed by another one when there are so many times as many dialogues."""
+"""Factor of dialogues after which another attempt follows a failed one."""
 
 
 class UserStep(StrEnum):
-    """What is to be done for an adapter that plays users."""
+    """A step for an adapter that plays users."""
 
     RETIRE = "retire"
     EVALUATE = "evaluate"
@@ -35,38 +32,38 @@ class UserStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastAttempt:
-    """The last job that trained an adapter for users, and came to nothing."""
+    """The last failed attempt to train an adapter for users."""
 
     number: int
     """Counted from 1, on this base."""
     dialogues: int
-    """Accepted dialogues that there were when it was requested."""
+    """Accepted dialogues at its request."""
     reason: str
-    """Why nothing plays that it left."""
+    """Why its adapter does not play."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserView:
-    """An agent on its present base, as far as its users go."""
+    """The users of an agent on its present base."""
 
     setting: Literal["script", "model", "trained"]
     """`improve.users`."""
     obstacle: str
-    """Why no adapter can be trained to play its users; empty where one can."""
+    """Why no adapter can be trained to play its users; may be empty."""
     outdated: tuple[str, ...] = ()
-    """Adapters for users of other bases that were not measured and are not out of service."""
+    """Adapters for users of other bases, not measured and still in service."""
     plays: str | None = None
     """The adapter that passed its gate on this base."""
     lacks_manners: bool = False
-    """Whether tasks are written in manners that its gate did not have."""
+    """Whether tasks have manners that its gate did not have."""
     is_staged: bool = False
     """Whether replicas hold it."""
     candidate: str | None = None
-    """The adapter that a job left and that was not measured yet."""
+    """A job's adapter that was not measured yet."""
     job: str | None = None
     """The open job that trains one."""
     last: LastAttempt | None = None
-    """None where no attempt on this base failed."""
+    """None if no attempt on this base failed."""
     dialogues: int = 0
     """Accepted dialogues: one for each task."""
 
@@ -79,7 +76,7 @@ class NoUserStep:
 
 
 def next_user_step(view: UserView) -> UserStep | NoUserStep:
-    """Return what an agent needs next for an adapter that plays its users, or why nothing."""
+    """Return the next step for an adapter that plays an agent's users, or the reason for none."""
     if view.outdated:
         return UserStep.RETIRE
     if view.setting != "trained":
@@ -102,7 +99,6 @@ def next_user_step(view: UserView) -> UserStep | NoUserStep:
 
 
 def _decide_request(view: UserView) -> UserStep | NoUserStep:
-    """Return whether a job is to be requested."""
     if view.dialogues < LEAST_DIALOGUES:
         return NoUserStep(
             f"{view.dialogues:,} simulated dialogues are recorded and accepted, and a job needs "

@@ -1,21 +1,17 @@
-"""An adapter of role `user` plays dialogues whose exact user is known, in a process of its own.
+"""Play dialogues whose exact user is known with an adapter of role `user`, in a process of its own.
 
     python -m daemon.methods.synthesis.users.trial PLAN.json --out DIR
 
-It talks to the environment's oracle, on tasks that no training of a user has seen. Counted are
-dialogues in which it breaks its instruction, tells a secret, misuses a tool, never ends, or leaves
-the oracle without the success that it has with the exact user (violations), those in which it hangs
-up early, and lines and calls of no form that a user's have (schema errors). Beside them, and
-without a part in the decision, it may talk to the policy that serves. Output, exit codes and files
-are those of plan_program.py.
+The agent is the environment's oracle, on tasks that no training of a user has seen. Counted are
+violations (the user breaks its instruction, tells a secret, misuses a tool, never ends, or makes
+the oracle fail unlike the exact user), early ends, and schema errors (malformed lines and calls).
+The user may also talk to the serving policy, without a part in the decision. Output, exit codes and
+files are those of plan_program.py.
 
-A chunk is played with nothing before it, so a plan that was killed and is run again leaves the same
-dialogues on one machine with one number of threads; what is on disk is not played again.
-
-    result = read_result(folder, plan)     None until the last chunk is on disk
-
-Source of the rules: AReaL-SEA, arXiv 2601.22607, tunes the user first; the gate is ours. Bounds are
-one-sided, of Clopper and Pearson (1934).
+A chunk depends on nothing before it, so a killed plan that is run again leaves the same dialogues
+on one machine with one number of threads; chunks on disk are not played again. Source: AReaL-SEA,
+arXiv 2601.22607, tunes the user first; the gate is ours. Bounds are one-sided, of Clopper and
+Pearson (1934).
 """
 
 import sys
@@ -54,19 +50,19 @@ if TYPE_CHECKING:
     from envs.episode import Episode
 
 CHUNK: Final = 100
-"""Dialogues that are played, and are on disk, together."""
+"""Dialogues that are played and written to disk together."""
 VIOLATIONS: Final = 0.02
-"""Most of the upper bound of the share of dialogues with a violation."""
+"""Limit of the upper bound of the share of dialogues with a violation."""
 EARLY_ENDS: Final = 0.01
-"""Likewise of dialogues that the user ends early."""
+"""Likewise for early ends."""
 SCHEMA_ERRORS: Final = 0.005
-"""Likewise of lines and calls that are of no form."""
+"""Likewise for schema errors, per line and call."""
 _LEVEL: Final = 0.05
 _EXAMPLES: Final = 8
 
 
 class UserPlan(StrictModel):
-    """What is to be played."""
+    """The dialogues to play."""
 
     name: str
     """Ids of dialogues follow from it."""
@@ -76,30 +72,29 @@ class UserPlan(StrictModel):
     alias: str
     base: str
     user: AdapterUser
-    """Who is examined, and how its lines are drawn."""
+    """The examined user, and how its lines are drawn."""
     previous: str | None = None
     """Adapter that plays users until then; None for the script."""
     tasks: tuple[str, ...] = Field(min_length=1)
     """Tasks that no training of a user has seen."""
     manners: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
-    """Manners of speaking (manners.py) that the tasks have in turn. Empty: their
-    own words alone."""
+    """Manners of speaking (manners.py) of the tasks in turn; empty: their own words."""
     seed: int
     agent: Adapter | None = None
     """Policy of the second slice; None for the base."""
     agent_dialogues: int = Field(default=0, ge=0)
-    """How many of the first tasks are played with that policy too; 0: no second slice."""
+    """Number of first tasks that this policy plays too; 0: no second slice."""
     temperature: float = 1.0
-    """Of the agent's turns in the second slice."""
+    """Temperature of the agent's turns in the second slice."""
     max_tokens: int = 512
-    """Per turn of the agent."""
+    """Most tokens of a turn of the agent."""
     episodes: int = 64
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int | None = None
 
     @property
     def digest(self) -> str:
-        """sha256 of everything in it."""
+        """Return the sha256 of the plan."""
         return sha256(exact_json(self.model_dump(mode="json")))
 
 
@@ -108,19 +103,19 @@ class DialogueResult(StrictModel):
 
     task: str
     manner: str | None = None
-    """Manner that the task was given; None for its own words."""
+    """Manner of the task; None for its own words."""
     with_oracle: bool
-    """Whether the oracle played the agent, which decides; else the policy that serves."""
+    """Whether the oracle was the agent, which decides; else the serving policy."""
     termination: str
     fault: FaultRule | None
-    """The user's; None where it has none."""
+    """The user's fault, or None."""
     fault_reason: str = ""
     written: int
-    """Lines and calls that the user wrote, those that were dropped included. 0 with a policy."""
+    """Lines and calls that the user wrote, dropped ones included; 0 with a policy."""
     schema_errors: tuple[str, ...] = ()
-    """What is wrong with each of them that is of no form. None is listed with a policy."""
+    """Problems of the malformed ones; empty with a policy."""
     success: bool | None
-    """The verdict on the agent; None where there is none."""
+    """The verdict on the agent, or None."""
     messages: tuple[Message, ...]
 
     @property
@@ -131,7 +126,7 @@ class DialogueResult(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class UserCounts:
-    """What a gate decides on."""
+    """The counts that a gate decides on."""
 
     dialogues: int
     violations: int
@@ -143,7 +138,7 @@ class UserCounts:
 
 @dataclass(frozen=True, slots=True)
 class UserJudgement:
-    """What a gate says."""
+    """The decision of a gate."""
 
     violations: UserFaultRate
     early_ends: UserFaultRate
@@ -153,17 +148,17 @@ class UserJudgement:
 
 
 class PolicySlice(StrictModel):
-    """The dialogues with the policy that serves."""
+    """The results with the serving policy."""
 
     dialogues: int
     faults: dict[str, int]
     """Rule -> dialogues whose user broke it first."""
     solved: int
-    """Dialogues that the agent passed, of those without a fault."""
+    """Dialogues without a fault that the agent passed."""
 
 
 class UserResult(StrictModel):
-    """What a plan came to."""
+    """The result of a plan."""
 
     dialogues: int
     violations: UserFaultRate
@@ -200,8 +195,8 @@ _CHUNK: Final[TypeAdapter[tuple[DialogueResult, ...]]] = TypeAdapter(tuple[Dialo
 
 
 def judge_user(counts: UserCounts) -> UserJudgement:
-    """Decide whether a user may play: every upper 95 % bound keeps to its limit. Schema errors are
-    counted per line and call, the others per dialogue. Raises ValueError without a dialogue."""
+    """Decide whether a user may play: every upper 95 % bound is within its limit. Schema errors
+    count per line and call, others per dialogue. Raise ValueError without a dialogue."""
     dialogues = counts.dialogues
     violations = _rate(counts.violations, dialogues, VIOLATIONS)
     early_ends = _rate(counts.early_ends, dialogues, EARLY_ENDS)
@@ -221,8 +216,8 @@ def _rate(count: int, whole: int, limit: float) -> UserFaultRate:
 
 
 def read_result(folder: Path, plan: UserPlan) -> UserResult | None:
-    """Return what a plan that was played in a folder came to; None where it was not played whole.
-    Raises BadPlan where the folder holds another plan's dialogues, or a damaged file."""
+    """Return the result of a plan in a folder; None until all chunks are there. Raise BadPlan for
+    another plan's dialogues or a damaged file."""
     done = _open_journal(folder, plan).read()
     if len(done) < len(_list_chunks(plan)):
         return None
@@ -230,7 +225,7 @@ def read_result(folder: Path, plan: UserPlan) -> UserResult | None:
 
 
 def summarize(dialogues: Sequence[DialogueResult]) -> UserResult:
-    """Return what dialogues come to. Raises ValueError where none is with the oracle."""
+    """Return the result of dialogues. Raise ValueError without one with the oracle."""
     decisive = [item for item in dialogues if item.with_oracle]
     judgement = judge_user(_count(decisive))
     others = [item for item in dialogues if not item.with_oracle]
@@ -288,8 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(plan: UserPlan, out: Path) -> None:
-    """Play what is not on disk yet. Raises BadPlan, WrongSetting, BadAdapter, OSError and what the
-    environment raises."""
+    """Play missing chunks. Raise BadPlan, WrongSetting, BadAdapter, OSError, environment errors."""
 
     def prepare() -> "Callable[[_Chunk], Iterable[DialogueResult]]":
         environment = open_plan_environment(plan.environment, plan.benchmarks, out)
@@ -309,7 +303,6 @@ class _Chunk:
 
 
 def _list_chunks(plan: UserPlan) -> list[_Chunk]:
-    """What is played together: the dialogues with the oracle, then those with the policy."""
     slices = ((plan.tasks, True), (plan.tasks[: plan.agent_dialogues], False))
     return [
         _Chunk(tasks[start : start + CHUNK], with_oracle)
@@ -322,7 +315,7 @@ class _Players:
     """The policies of a plan, each adapter proven and loaded once."""
 
     def __init__(self, plan: UserPlan) -> None:
-        """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError."""
+        """Load the policies. Raise WrongSetting, IncompatibleModel, BadAdapter, OSError."""
         checkpoint, user = Path(plan.checkpoint), plan.user
         base = load_base(checkpoint, plan.base, plan.dtype, plan.threads)
         own = Adapter(name=user.adapter, folder=user.folder, sha256=user.sha256)
@@ -335,7 +328,7 @@ class _Players:
             self._agent = base.with_adapter(folder, plan.agent.name)
 
     def play(self, environment: "Environment", chunk: _Chunk) -> list[DialogueResult]:
-        """Play a chunk; return its dialogues in its order."""
+        """Play a chunk; return its dialogues in order."""
         play_slice = self._play_with_oracle if chunk.with_oracle else self._play_with_policy
         tasks = {task: self._define(environment, task) for task in chunk.tasks}
         results: dict[str, DialogueResult] = {}
@@ -355,7 +348,6 @@ class _Players:
         ]
 
     def _define(self, environment: "Environment", task: str) -> TaskDefinition:
-        """Return a task of the plan in the manner whose turn it is."""
         return vary_manner(environment.task(task), self._places[task], self._plan.manners)
 
     def _play_with_oracle(
@@ -415,9 +407,9 @@ class _Players:
 
 
 def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
-    """Return what a dialogue with the oracle shows of its user. One that never ends is the user's
-    fault: the oracle ends every dialogue. So is one that fails although the oracle passes the task
-    with the exact user: no rule names evasions, echoes, and steps that are never taken."""
+    """Return the result of a dialogue with the oracle. An endless dialogue is the user's fault,
+    since the oracle ends every one. So is a failure if the oracle passes with the exact user: no
+    rule covers evasions, echoes and omitted steps."""
     from envs.evaluation import environment_code
     from envs.grading import grade
 
@@ -445,8 +437,7 @@ def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
 
 
 def _passes_with_exact_user(environment: "Environment", task: TaskDefinition) -> bool:
-    """Whether the oracle passes a task with its exact user; else a failure is the task's. Raises
-    EnvironmentFailure."""
+    """Return whether the oracle passes a task with its exact user. Raise EnvironmentFailure."""
     from daemon.methods.synthesis.user_training.examples import NoExample, play_gold
 
     try:
@@ -457,7 +448,7 @@ def _passes_with_exact_user(environment: "Environment", task: TaskDefinition) ->
 
 
 def _describe_failure(episode: "Episode") -> str:
-    """Say that the oracle fails with a user, and what that user wrote last before it hung up."""
+    """Say that the oracle fails with this user, and quote its last line."""
     own = [item for item in episode.messages if item.role == "user" and item.sampled is not False]
     lines = [item.text for item in own if not any(token in item.text for token in STOP_TOKENS)]
     last = f", which says {lines[-1][:80]!r} last" if lines else ""
@@ -467,7 +458,7 @@ def _describe_failure(episode: "Episode") -> str:
 def _find_fault(
     environment: "Environment", task: TaskDefinition, messages: Sequence[Message]
 ) -> tuple[FaultRule | None, str]:
-    """Return the rule that the user broke first, and how. Raises EnvironmentFailure."""
+    """Return the rule that the user broke first, and how. Raise EnvironmentFailure."""
     from envs.evaluation import environment_code
 
     with environment_code(environment, f"task {task.id}", task):

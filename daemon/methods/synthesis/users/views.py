@@ -1,10 +1,6 @@
-"""How far an agent is with an adapter that plays its users, read from the tables.
+"""Read the state of an adapter that plays an agent's users.
 
-    state = read_user_state(connection, settings, pair)
-    state.step                          what is next (state_machine.py), or why nothing is
-
-The leader, the role `work` and the status document ask here within one
-`database.read_transaction`, so they agree.
+Leader, role `work` and status document ask within one `database.read_transaction`, so they agree.
 """
 
 from dataclasses import dataclass
@@ -40,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UserState:
-    """An agent's users on its present base."""
+    """The users of an agent on its present base."""
 
     alias: str
     base: str
@@ -49,14 +45,14 @@ class UserState:
     plays: "AdapterRow | None"
     """The adapter that passed its gate."""
     candidate: "AdapterRow | None"
-    """The adapter that is to be measured."""
+    """The adapter to measure next."""
     outdated: "tuple[AdapterRow, ...]"
     jobs: "tuple[JobRow, ...]"
-    """Those that trained one on this base, in the order in which they were requested."""
+    """Jobs that trained one on this base, in the order of their requests."""
 
 
 def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair") -> UserState:
-    """Return how far an agent is; `pair` names the base on which it runs now."""
+    """Return the state of an agent's users; `pair` names its present base."""
     setting = settings.improve.users
     rows = serving.list_user_adapters(connection, pair.alias)
     own = [row for row in rows if row.base == pair.base]
@@ -89,7 +85,7 @@ def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair"
 
 
 def name_environment(settings: "Settings", alias: str) -> str:
-    """Return the name of an agent's environment. Raises UnknownEnvironment, EnvironmentBroken."""
+    """Return the name of an agent's environment. Raise UnknownEnvironment, EnvironmentBroken."""
     agent = settings.find_agent(alias)
     assert agent is not None, "an agent without an obstacle is in the settings"
     assert agent.environment is not None, "an agent without an obstacle has an environment"
@@ -98,7 +94,7 @@ def name_environment(settings: "Settings", alias: str) -> str:
 
 
 def _read_last(connection: "Connection", jobs: "Sequence[JobRow]") -> LastAttempt | None:
-    """Return the newest attempt, where it is over and nothing plays that it left."""
+    """Return the newest attempt if it failed."""
     if not jobs or jobs[-1].outcome is None:
         return None
     job = jobs[-1]

@@ -1,18 +1,15 @@
-"""What the role `work` does for adapters that play users: from a job's files to the replicas.
+"""The work of the role `work` on adapters that play users: from a job's files to the replicas.
 
-    UserWorker(app, fleet, runner).advance(breaks)    again and again; what happened, as sentences
+    UserWorker(app, fleet, runner).advance(breaks)    repeatedly; returns sentences
 
-    retire      one of another base that was not measured goes out of service: it is noise on the
-                present one
+    retire      an unmeasured adapter of another base goes out of service
     evaluate    it plays gold dialogues in a process of its own, and its gate decides (gate.py)
     stage       every replica loads it and is seen to answer with it
 
-One that plays and whose files are damaged goes out of service, so the script plays: jobs and gates
-could read it no more.
-
-Its job runs as any job does (jobs/training_runs.py). Level-triggered: each round asks the tables
-(views.py), so a round that was cut short is made up for, and two workers do the work once. Nothing
-here touches a cycle.
+A playing adapter with damaged files goes out of service, so the script plays: jobs and gates could
+not read it. Jobs run as usual (jobs/training_runs.py). The work is level-triggered: each round asks
+the tables (views.py), so the next round makes up for an interrupted one, and two workers do the
+work once. Nothing here touches a cycle.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,16 +47,16 @@ if TYPE_CHECKING:
 TRIAL: Final = "daemon.methods.synthesis.users.trial"
 
 _FINAL: Final = (BadAdapter, BadBase, BadName)
-"""Why an adapter will never be staged; anything else may be over in a minute."""
+"""Errors after which an adapter will never be staged; others may be over in a minute."""
 
 
 def _is_final(error: BaseException | None) -> bool:
-    """Whether an error of staging will never be over."""
+    """Return whether an error of staging will never be over."""
     return isinstance(error, _FINAL) and not isinstance(error, RankTooHigh)
 
 
 def user_trials_of(settings: "Settings") -> JobRunner:
-    """Return what plays the gates of adapters that play users, in a home."""
+    """Return the runner of gates of adapters that play users, in a home."""
     return make_runner(settings, "user-trials", TRIAL)
 
 
@@ -70,22 +67,20 @@ class UserWorker:
         self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
         dialogues: int = DIALOGUES,
     ) -> None:  # fmt: skip
-        """`runner` runs gates (`user_trials_of`), of so many dialogues."""
+        """`runner` runs gates (`user_trials_of`) of so many dialogues."""
         self._count = dialogues
         self._app = app
         self._runner = runner
         self._staging = Staging(app, fleet, clock)
         self._decisions = Decisions(app)
         self._intact: dict[str, tuple[tuple[str, int, int], ...]] = {}
-        """Adapter -> its files as they were when they were last seen to be intact: names, times of
-        change and sizes."""
+        """Adapter -> names, times of change and sizes of its files when they were last intact."""
         self._gates: dict[str, tuple[tuple[str, str, str | None], UserGate]] = {}
-        """Agent -> its last gate, with the adapter, what brought it there and the one before it:
-        its tasks are drawn once."""
+        """Agent -> key and last gate, so that its tasks are drawn once."""
 
     def advance(self, breaks: Breaks) -> list[str]:
-        """Do the next thing for each agent; what happened, as sentences. `breaks` keeps what breaks
-        for one agent from the others. Raises LogError, DatabaseUnavailable."""
+        """Take the next step for each agent; return sentences. `breaks` isolates agents' errors.
+        Raise LogError, DatabaseUnavailable."""
         notes: list[str] = []
         with self._app.reading() as connection:
             pairs = agents.present(connection)
@@ -104,12 +99,11 @@ class UserWorker:
         except (LogError, DatabaseError):
             raise
         except KintsugiError as error:
-            # Of this adapter, and perhaps over in a minute.
+            # Only this adapter fails, and perhaps not for long.
             notes.append(str(error))
 
     def _stop_gate(self, state: UserState) -> Iterator[str]:
-        """Stop the gate of an adapter that is not to be measured any more: it was retired, or the
-        settings want no adapter."""
+        """Stop the gate of an adapter that was retired, or that the settings no longer want."""
         (adapter, _, _), gate = self._gates.get(state.alias, (("", "", None), None))
         candidate = None if state.candidate is None else state.candidate.adapter
         if gate is None or (state.step is UserStep.EVALUATE and adapter == candidate):
@@ -118,7 +112,7 @@ class UserWorker:
         yield from gate.stop(f"{adapter} is not to be measured any more")
 
     def _retire_on_damage(self, state: UserState) -> list[str]:
-        """Take the adapter that plays out of service where its files are damaged; what happened."""
+        """Take the playing adapter out of service if its files are damaged; return sentences."""
         row = state.plays
         if row is None or state.view.setting != "trained":
             return []
@@ -126,8 +120,8 @@ class UserWorker:
         return [] if damage is None else [self._move(row, "draining", damage)]
 
     def _find_damage(self, row: AdapterRow) -> str | None:
-        """Return what is wrong with the files of an adapter; None where nothing is, or where the
-        folder of all adapters is away. They are read whole only after a change. Raises OSError."""
+        """Return the damage of an adapter's files, or None; also None if the folder of all adapters
+        is away. Files are read only after a change. Raise OSError."""
         folder = self._app.settings.adapter_paths.locate(row.path)
         if not folder.parent.is_dir():
             return None
@@ -160,8 +154,7 @@ class UserWorker:
         return self._move(row, "rejected" if row.state is State.PRODUCED else "draining", reason)
 
     def list_gate_waits(self) -> list[GateWait]:
-        """Return the gates that wait because of a setting. Raises RunnerUnavailable,
-        DatabaseUnavailable."""
+        """Return gates that wait for a setting. Raise RunnerUnavailable, DatabaseUnavailable."""
         waits = []
         with self._app.reading() as connection:
             settings, pairs = self._app.settings, agents.present(connection)
