@@ -1,10 +1,10 @@
-"""A vLLM server of this machine, out of the test environment (environment.py).
+"""A vLLM server on this machine in its own environment (environment.py).
 
     with Vllm(checkpoint, "small", folder) as server:
         server.url                       http://127.0.0.1:PORT/v1
 
-daemon/engine/vllm.py starts and ends it. Its log is FOLDER/vllm.log. As a program it is vLLM and
-nothing else, for a container or a service manager that has one process to look after:
+Its log is FOLDER/vllm.log. As a program the process becomes vLLM, for a container or a service
+manager:
 
     python -m ops.vllm.server CHECKPOINT [--name NAME] [--host HOST] [--port PORT] [FLAG...]
 """
@@ -30,14 +30,14 @@ FLAGS: Final = (
 )
 
 SETTINGS: Final = {"VLLM_CPU_KVCACHE_SPACE": "1"}
-"""Space for the KV cache in GiB: the default is more than a small machine has."""
+"""Space of the KV cache in GiB; the default exceeds a small machine's memory."""
 
 MENDED: Final = {"PYTHONPATH": str(Path(__file__).parent / "mend")}
-"""Environment variable by which it finds the plugin."""
+"""Variable by which vLLM finds the plugin."""
 
 
 class Vllm(vllm.Vllm):
-    """One server over one checkpoint."""
+    """A server over one checkpoint."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Vllm(vllm.Vllm):
         flags: Sequence[str] = (),
         mended: bool = False,
     ) -> None:
-        """Serves `checkpoint` as `name`; `flags` come after those of `FLAGS`. `mended`: its base is
-        itself also while adapters answer (mend/)."""
+        """Serve `checkpoint` as `name`; `flags` follow FLAGS. `mended` keeps the base right while
+        adapters answer (mend/)."""
         super().__init__(
             place() / "bin" / "python",
             checkpoint,
@@ -62,16 +62,14 @@ class Vllm(vllm.Vllm):
         )
 
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
-        """Install it if it is not there yet, and return when it answers.
-
-        Raises InstallError, VllmFailure, OSError.
-        """
+        """Install it if it is missing, start it and wait for an answer. Raise InstallError,
+        VllmFailure or OSError."""
         environment()
         return super().start(waiting)
 
 
 def main() -> int:
-    """Become vLLM, in the place of this process; returns only where it is not installed."""
+    """Replace this process by vLLM; return only if it is not installed."""
     server = parse_server(sys.argv[1:])
     try:
         environment()
@@ -82,7 +80,7 @@ def main() -> int:
 
 
 def parse_server(arguments: Sequence[str]) -> Vllm:
-    """The server of a command line."""
+    """Return the server of a command line."""
     parser = argparse.ArgumentParser(prog="python -m ops.vllm.server")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--name", help="what clients call it (default: the name of its folder)")
