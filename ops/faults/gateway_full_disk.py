@@ -32,10 +32,10 @@ STREAMS: Final = 3
 REFUSALS: Final = 4
 PATIENCE_SECONDS: Final = 60.0
 BIG: Final = 1 << 20
-"""Characters of a request that is no record but a blob."""
+"""Characters of a request that is stored as a blob."""
 
 FILLER: Final = "filler"
-"""Takes what is left of a disk."""
+"""File that fills the rest of a disk."""
 _NOBODY: Final = CallAttempt([], "", stream=True)
 
 
@@ -87,7 +87,7 @@ def _fill_and_free(stage: Scene, disk: Path, name: str, chance: random.Random) -
 
 
 def _ask_until_refusal(client: Client, name: str, chance: random.Random) -> None:
-    """Ask until the log has refused some: what it has already may hold a while."""
+    """Ask until the log has refused some calls; its allocated space may last a while."""
     refused, number = 0, 0
     deadline = time.monotonic() + PATIENCE_SECONDS
     while refused < REFUSALS:
@@ -108,7 +108,7 @@ def _ask(client: Client, mark: str, chance: random.Random, size: int = 100) -> C
 
 @contextmanager
 def _under_way(stage: Scene, name: str) -> Iterator[None]:
-    """Streams that began before and end after what happens meanwhile."""
+    """Keep streams open that begin before and end after the block."""
     stage.engine.released.clear()
     marks = [f"{name}.stream.{number}" for number in range(STREAMS)]
     threads = [threading.Thread(target=_stream, args=(stage, mark)) for mark in marks]
@@ -132,7 +132,7 @@ def _stream(stage: Scene, mark: str) -> None:
 
 
 def fill(path: Path) -> None:
-    """Write a file until there is no byte left."""
+    """Write a file until the disk is full."""
     with path.open("wb", buffering=0) as file:
         size = 1 << 20
         while size:

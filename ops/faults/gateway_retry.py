@@ -44,7 +44,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str, int]:
-    """One call, lost and asked for again; what is wrong with that."""
+    """Lose a call, ask again, and count errors."""
     messages = [{"role": "user", "content": f"Question {mark}"}]
     script = {"mark": mark, "words": chance.randint(1, 50), "tool": chance.random() < 0.3}
     stream = chance.random() < 0.5
@@ -75,7 +75,7 @@ def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str,
 
 
 def _is_engines(seen: CallAttempt, script: dict[str, Any], choices: int) -> bool:
-    """Whether it is what the engine said the first time."""
+    """Return whether the answer equals the engine's first."""
     if not seen.has_answer or len(seen.answers) != choices:
         return False
     for number, answer in seen.answers.items():
@@ -106,9 +106,10 @@ class _Watch(threading.Thread):
 
 
 class Lossy:
-    """A proxy before the gateway that reads each answer to its end and then drops it.
+    """A proxy that reads each answer of the gateway to its end, calls `struck`, and drops the
+    answer.
 
-    `struck` is called in between. Clients must ask for `connection: close`.
+    Clients must ask for `connection: close`.
     """
 
     def __init__(self, port: int, struck: Callable[[], None] | None = None) -> None:
@@ -120,7 +121,7 @@ class Lossy:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         # Wakes the thread that waits in accept, which closing alone does not.
         self._listening.shutdown(socket.SHUT_RDWR)
         self._thread.join()
