@@ -106,11 +106,8 @@ class _Watch(threading.Thread):
 
 
 class Lossy:
-    """A proxy that reads each answer of the gateway to its end, calls `struck`, and drops the
-    answer.
-
-    Clients must ask for `connection: close`.
-    """
+    """A proxy that reads each answer of the gateway whole, calls `struck` and drops the answer.
+    Clients must ask for `connection: close`."""
 
     def __init__(self, port: int, struck: Callable[[], None] | None = None) -> None:
         self._gateway = ("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""A job for drivers to run: a spec of one step, and a process that runs it."""
+"""A spec of a job of one step, and a process that runs it, for drivers."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ STOP_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 120.0
 """Seconds that a job has to stop in."""
 MEMORY_BYTES: Final = 12 << 30
-"""Address space of a job: one that asks for more is refused it, and other programs keep theirs."""
+"""Address space of a job: a larger request fails, and other programs keep their memory."""
 
 
 def name_tasks(kind: str, first: int, count: int) -> list[str]:
@@ -32,7 +32,6 @@ POOL: Final[Json] = {
     "tasks": name_tasks("cancel", 1, 4),
     "references": name_tasks("cancel", 90, 2),
 }
-"""A pool of tasks."""
 PLAIN: Final[Json] = {
     "job": "fuzzed",
     "base": "reference",
@@ -52,12 +51,10 @@ PLAIN: Final[Json] = {
     },
     "limits": {"kl": None, "ratio_low": None, "ratio_high": None, "entropy_factor": None},
 }  # fmt: skip
-"""Spec of a job of one step."""
 
 
 def run_job(place: Path) -> int | None:
-    """Run the job in a folder, for an update or two; return its exit code, None where it had to be
-    killed."""
+    """Run the job in `place` for an update or two; return its exit code, None if it was killed."""
     process = multiprocessing.get_context("fork").Process(target=_run, args=(place,))
     process.start()
     assert process.pid is not None, "it was started"
@@ -77,7 +74,6 @@ def run_job(place: Path) -> int | None:
 
 
 def _run(place: Path) -> None:
-    """Run a job as the program does, in a process that is nothing else."""
     from daemon.solver.__main__ import main
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

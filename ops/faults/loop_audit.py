@@ -1,9 +1,9 @@
-"""What must be so after a whole loop, read from the log's own records and not from the tables.
+"""Check a whole loop against the log's own records, not the tables.
 
-    for said in wrong(app, place, heard): ...      sentences; none where everything holds
+    for problem in wrong(app, place, heard): ...      sentences; none if everything holds
 
-For a home on which nothing runs any more. The cycle that counts is the first; one that began after
-it and is still open has its job and its round at most once as well.
+Nothing may run on the home any more. The first cycle must be complete; each later one has its job
+and its round at most once.
 """
 
 import json
@@ -40,7 +40,7 @@ _SHOWN: Final = 5
 
 @dataclass(slots=True)
 class DecisionCounts:
-    """The stream `learning`, counted."""
+    """Counts over the stream `learning`."""
 
     cycles: Counter[str] = field(default_factory=Counter)
     rounds: Counter[str] = field(default_factory=Counter)
@@ -52,16 +52,15 @@ class DecisionCounts:
     ends: Counter[str] = field(default_factory=Counter)
     outcomes: dict[str, str] = field(default_factory=dict)
     produced: Counter[str] = field(default_factory=Counter)
-    """Adapters produced, by name."""
     staged: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
-    """Adapters that the gate let through."""
+    """Adapters that passed the gate."""
     routed: set[str] = field(default_factory=set)
     last_route: dict[str | None, float] = field(default_factory=lambda: {None: 1.0})
     problems: list[str] = field(default_factory=list)
 
     def enter(self, event: Event) -> None:
-        """The next one."""
+        """Count an event."""
         match event.data:
             case CycleStarted(cycle=cycle):
                 self.cycles[cycle] += 1
@@ -87,7 +86,8 @@ class DecisionCounts:
                 self._turn(changed)
 
     def _turn(self, changed: RouteChanged) -> None:
-        """A route may only name who was staged and passed the gate before."""
+        """Note a route, which may only name adapters that were staged and passed the gate
+        before."""
         self.last_route = {part.adapter: part.share for part in changed.shares}
         for name in filter(None, self.last_route):
             self.routed.add(name)
@@ -98,7 +98,7 @@ class DecisionCounts:
 
 
 def count_decisions(app: App) -> DecisionCounts:
-    """All of the stream `learning`, as the folds read it."""
+    """Count the whole stream `learning`, as the folds read it."""
     counts = DecisionCounts()
     log = app.log
     at = log.start(LEARNING.name)[0]
@@ -114,7 +114,7 @@ def count_decisions(app: App) -> DecisionCounts:
 
 
 def wrong(app: App, place: Place, heard: CustomerLedger) -> Iterator[str]:
-    """Whatever does not hold. `heard`: what customers were told."""
+    """Yield every violation; `heard` is what customers were told."""
     app.settle()
     book, facts = read_calls(place.home), count_decisions(app)
     yield from book.problems
@@ -127,7 +127,7 @@ def wrong(app: App, place: Place, heard: CustomerLedger) -> Iterator[str]:
 
 
 def outcome(app: App) -> str:
-    """How the first cycle came out, by the log."""
+    """Return the outcome of the first cycle by the log."""
     return next(iter(count_decisions(app).outcomes.values()), "open")
 
 
@@ -139,7 +139,7 @@ def _check_log(app: App) -> Iterator[str]:
 
 
 def _check_calls(book: Book, heard: CustomerLedger) -> Iterator[str]:
-    """Every acknowledged call is there, begun and ended, and everything once."""
+    """Every acknowledged call has one start and one end, and ids are unique."""
     if book.unreadable:
         yield f"{book.unreadable} events cannot be decoded"
     yield from _twice(book.ids, "events with the id")
@@ -151,7 +151,7 @@ def _check_calls(book: Book, heard: CustomerLedger) -> Iterator[str]:
 
 
 def _check_rollouts(app: App) -> Iterator[str]:
-    """No rollout is there twice, and no call belongs to two."""
+    """Rollouts are unique, and no call belongs to two."""
     rollouts, calls = Counter[str](), Counter[str]()
     for record in list_records(app.spool, ROLLOUTS.name):
         data = decode(record, content=False).data
@@ -163,7 +163,6 @@ def _check_rollouts(app: App) -> Iterator[str]:
 
 
 def _check_cycle(place: Place, facts: DecisionCounts) -> Iterator[str]:
-    """One of everything that a cycle has once."""
     counted: Mapping[str, Counter[str]] = {
         "starts of the cycle": facts.cycles, "rounds of the cycle": facts.rounds,
         "directives of the cycle": facts.directives, "requests of the job": facts.jobs,
@@ -188,7 +187,7 @@ def _check_cycle(place: Place, facts: DecisionCounts) -> Iterator[str]:
 
 
 def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Iterator[str]:
-    """Check that only adapters that the log names answer, and that the route is the log's last."""
+    """Only adapters that the log names answer, and the route is the log's last."""
     yield from facts.problems
     with app.reading() as connection:
         row = serving.route_row(connection, ALIAS)

@@ -23,9 +23,9 @@ from ops.postgres.server import Postgres
 from ops.waits import until
 
 LONGEST_SECONDS: Final = 3.0
-"""A promotion takes no longer."""
+"""Longest promotion."""
 DECIDING_SECONDS: Final = 0.5
-"""And no longer from its first event to its last."""
+"""Longest time between the first and the last event of a promotion."""
 AWAY_SECONDS: Final = 3.0
 _CODES: Final = (0, 1, 4)
 

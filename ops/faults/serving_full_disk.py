@@ -23,7 +23,7 @@ from ops.faults.small_disk import small_disk
 DISK_BYTES: Final = 128 << 20
 """Room for what is recorded meanwhile, and for a rebuild of it."""
 LEFT_BYTES: Final = 2 << 20
-"""At most, when it is full."""
+"""Most free bytes on the full disk."""
 _CODES: Final = (0, 1, 4)
 
 
@@ -86,7 +86,6 @@ def _strike(
 
 
 def _fill_up(disk: Path, chance: random.Random) -> None:
-    """All of it but a few bytes."""
     filler = disk / FILLER
     fill(filler)
     with filler.open("r+b") as file:

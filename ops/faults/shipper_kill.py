@@ -13,7 +13,7 @@ from ops.faults.scene import Writer, build_figures, compare_logs, scene
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """`count` kills."""
+    """Kill the shipper `count` times."""
     chance = random.Random(3)
     with scene(folder) as stage:
         writer = Writer(stage.spool, per_second=500)
