@@ -41,7 +41,7 @@ MOST_CYCLES = 100
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     options = _parser().parse_args()
     # However it is stopped, what it started is stopped with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -74,8 +74,8 @@ def main() -> int:
 def _end(
     app: App, place: Place, console: Console, clock: Clock, options: argparse.Namespace
 ) -> int:
-    """Measure what came of all cycles, leave the reports, and return the exit code. Raises
-    NoAdapter, PlayError, TrainingError, RebuildError."""
+    """Measure the results of all cycles, write the reports, and return the exit code. Raise
+    NoAdapter, PlayError, TrainingError or RebuildError."""
     with app.reading() as connection:
         results = read_results(connection, place.size.cycles)
     if choose_subject(results) is None:
@@ -106,7 +106,6 @@ def _end(
 
 
 def _write(folder: Path, document: Mapping[str, Any], page: str) -> None:
-    """Leave the report for programs and for people."""
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "demo-report.json", json.dumps(document, indent=1))
     write(folder / "demo-report.html", page)
@@ -140,7 +139,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _mixture(text: str) -> dict[str, float]:
-    """Raises ArgumentTypeError for a file that is no mixture."""
     try:
         return read_mixture(Path(text))
     except BadMixture as error:

@@ -1,12 +1,11 @@
-"""What the demo starts: programs that are brought back when they are killed, and end with it.
+"""Programs that the demo starts, restarts when they are killed, and ends with itself.
 
     with Children(place, PROGRAMS) as children:
         while ...: children.look_after()
     end_jobs(settings)
 
-`kintsugi up` brings back its own roles; this brings back `kintsugi up`, and the customers. Each
-ends with this process, whatever becomes of that (daemon/roles/parent_watch.py). Jobs and trials
-outlive them, and end by `end_jobs`.
+The programs end with this process, however it ends (daemon/roles/parent_watch.py). Jobs and trials
+outlive them; `end_jobs` stops them.
 """
 
 import subprocess
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 Programs = Mapping[str, Sequence[str]]
-"""Name -> arguments of `python -m`, in the order in which they start."""
+"""Name -> arguments of `python -m`, in starting order."""
 
 CROWD: Final = ("ops.demo.crowd", "{home}")
 PROGRAMS: Final[Programs] = {"up": ("daemon", "up"), "crowd": CROWD}
@@ -37,13 +36,11 @@ _JOB_LOOK_SECONDS: Final = 0.2
 
 
 class WillNotRun(KintsugiError):
-    """A program that ends again and again."""
+    """A program ended too often in a row."""
 
 
 @dataclass(slots=True)
 class _Child:
-    """A program and its process."""
-
     process: "subprocess.Popen[bytes]"
     since: float
     in_a_row: int = 0
@@ -63,7 +60,7 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The last one first: customers would wait for a gateway that does not come back."""
+        """End the last one first: customers would wait for a gateway that does not come back."""
         for child in reversed(self._children.values()):
             process = child.process
             process.terminate()
@@ -75,7 +72,7 @@ class Children:
             let_go(process)
 
     def look_after(self) -> list[str]:
-        """Restart the programs that have ended; return their names. Raises WillNotRun."""
+        """Restart the programs that have ended; return their names. Raise WillNotRun."""
         ended = []
         for name, child in self._children.items():
             if child.process.poll() is None:
@@ -101,8 +98,8 @@ class Children:
 
 
 def end_jobs(settings: "Settings") -> int:
-    """Stop the jobs and trials that run in a home, which outlive the role `work`; how many there
-    were. The next `work` goes on with them where they were."""
+    """Stop the running jobs and trials of a home, which outlive the role `work`; return their
+    number. The next `work` continues them."""
     ended = 0
     for root in (settings.home / "jobs", settings.home / "trials"):
         for folder in sorted(root.glob("*/attempts")):
@@ -111,7 +108,7 @@ def end_jobs(settings: "Settings") -> int:
 
 
 def _end_job(runner: LocalRunner, job: str) -> bool:
-    """Whether it ran."""
+    """Stop a job; return whether it ran."""
     ran = False
     while isinstance(runner.state(job), Active):
         ran = True
