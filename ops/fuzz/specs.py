@@ -43,7 +43,7 @@ Location = tuple[str | int, ...]
 """Keys and indices that lead to a value of a document."""
 
 SLOW_SECONDS: Final = 30.0
-"""Seconds of this processor that no spec takes: the slowest takes a tenth of them."""
+"""Bound on a spec's processor time; the slowest takes a tenth."""
 _HUGE: Final = "<1e999>"
 """Stands for a number that Python would write as Infinity."""
 
@@ -123,7 +123,7 @@ _OTHERS: Final[tuple[Any, ...]] = (None, True, False, "1", [], {}, [[]], {"a": 1
 
 
 def build_specs(seed: int, bases: tuple[Json, ...]) -> Iterator[bytes]:
-    """Yield mutants of specs without end: the same for the same seed."""
+    """Yield mutants of specs without end, the same for the same seed."""
     chance = random.Random(f"specs {seed}")
     whole = [json.loads(JobSpec.model_validate(base).model_dump_json()) for base in bases]
     while True:
@@ -136,7 +136,7 @@ def build_specs(seed: int, bases: tuple[Json, ...]) -> Iterator[bytes]:
 
 
 def _mutate(document: Json, chance: random.Random) -> None:
-    """Change one value of a document, or what holds it."""
+    """Change one value of a document, or its container."""
     *path, key = chance.choice(list(_list_paths(document)))
     holder: Any = document
     for step in path:
@@ -184,7 +184,7 @@ def _write(document: Json) -> bytes:
 
 
 def _damage(content: bytes, chance: random.Random) -> bytes:
-    """Cut a text, or put bytes into it."""
+    """Cut a text, or insert bytes."""
     place = chance.randrange(len(content))
     more = chance.choice(
         (b"", b"\xff", b"[" * 100_000, b'{"a":' * 5_000, b"9" * 5_000, b"\0", b",")
@@ -193,8 +193,8 @@ def _damage(content: bytes, chance: random.Random) -> bytes:
 
 
 def check_spec(content: bytes) -> str:
-    """Read a spec, and check all that is checked before a job begins; return `accepted`, or the
-    kind of the refusal. Raises what no spec may raise."""
+    """Read a spec and run all checks before a job; return `accepted` or the kind of the refusal.
+    Any exception is an error of the product."""
     try:
         spec = parse_spec(content)
         check_supported(spec)
@@ -209,8 +209,7 @@ def check_spec(content: bytes) -> str:
 
 
 def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
-    """Check so many specs; return what became of them, what was wrong, and the most seconds of the
-    processor that one took."""
+    """Check `count` specs; return results, errors, and the most processor seconds of one."""
     results: Counter[str] = Counter()
     wrong: list[str] = []
     slowest = 0.0
@@ -229,7 +228,7 @@ def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
 
 
 def run_jobs(seed: int, count: int, folder: Path) -> tuple[Counter[str], list[str]]:
-    """Run so many jobs; return how they ended, and what was wrong."""
+    """Run `count` jobs; return their outcomes and errors."""
     # Loaded once: each job is a fork of this process.
 
     results: Counter[str] = Counter()
@@ -258,7 +257,7 @@ def _is_accepted(content: bytes) -> bool:
 
 
 def run(specs: int, jobs: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Check specs and run jobs; return what became of them."""
+    """Check specs and run jobs; return the results."""
     results, wrong, slowest = check_specs(seed, specs)
     outcomes, failures = run_jobs(seed, jobs, folder)
     return {
