@@ -16,7 +16,7 @@ def find_lessons(folder: Folder) -> Path:
 
 
 def build_lessons(plan: Reproduction, folder: Folder) -> list[str]:
-    """Return the command that makes lessons of sources that no test has."""
+    """Return the command that makes lessons from sources that are in no test."""
     return [
         "kintsugi", "lessons", "make", "--env", plan.env, "--count", str(plan.counts.lessons),
         "--seed", str(plan.seed), "--alias", ALIAS, "--base", plan.model, "--split", "train",
