@@ -79,8 +79,7 @@ def read_header(folder: Path) -> tuple[Header, bytes]:
 
 
 def write_header(folder: Path, header: str | bytes, numbers: bytes, length: int = -1) -> None:
-    """Write a file of weights. `header` may be invalid; `length` is the length that the file
-    states."""
+    """Write a file of weights; `header` may be invalid, and `length` is the stated one."""
     raw = header.encode("utf-8", "surrogatepass") if isinstance(header, str) else header
     said = (len(raw) if length < 0 else length).to_bytes(_LENGTH_BYTES, "little")
     (folder / WEIGHTS).write_bytes(said + raw + numbers)
@@ -219,7 +218,6 @@ DAMAGES: Final[Mapping[str, Damage]] = {
     "a weight that is infinite": _fill(b"\x00\x00\x80\x7f"),
     "a weight beyond half precision": _fill(b"\x00\x00\x80\x47"),
 }  # fmt: skip
-"""Damages of a float32 adapter after which it must be refused."""
 
 
 def copy_with_damage(source: Path, folder: Path, name: str) -> Path:

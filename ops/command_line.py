@@ -61,8 +61,7 @@ def run_command(
 
 
 def print_path(find: Callable[[], object], *errors: type[Exception]) -> NoReturn:
-    """Print the path that `find` returns and exit; on one of `errors`, print its remedy and exit
-    with 1."""
+    """Print the path that `find` returns and exit; on one of `errors` exit with its text."""
     try:
         print(find())
     except errors as error:

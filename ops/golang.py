@@ -24,8 +24,7 @@ class ProgramUnavailable(Exception):
 
 
 def program(name: str, version: str, build: Callable[[Path], None], folder: Path = FOLDER) -> Path:
-    """Return a program's path; one process at a time calls `build` for a missing one. Raise
-    ProgramUnavailable."""
+    """Return a program's path; one process at a time builds it. Raise ProgramUnavailable."""
     path = shutil.which(name)
     if path is not None:
         return Path(path)

@@ -31,8 +31,7 @@ def ours(*names: str) -> list[str]:
 
 
 def interpreter(*requirements: str) -> Path:
-    """Return the Python of an environment that has `requirements`; make it if it is missing. Raise
-    InstallError or OSError."""
+    """Return the Python of an environment, made if missing. Raise InstallError or OSError."""
     digest = hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()
     folder = _cache() / f"{requirements[0].replace('==', '-')}-{digest[:12]}"
     make_environment(folder, lambda python: install(python, *requirements))
@@ -61,8 +60,7 @@ def make_environment(folder: Path, fill: Callable[[str], None]) -> None:
 
 
 def install(python: str, *arguments: str) -> None:
-    """Install packages with uv, compiled to byte code: under PYTHONDONTWRITEBYTECODE each process
-    of a server would otherwise compile them at every start. Raise InstallError."""
+    """Install packages as byte code, which servers may be unable to keep. Raise InstallError."""
     into = ["--compile-bytecode", "--python", python]
     run_command([sys.executable, "-m", "uv", "pip", "install", "-q", *into, *arguments])
 

@@ -35,7 +35,6 @@ _APPENDED: Final = 2_000
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 PERIOD: Final = ("start", "end") * 8 + ("feedback",) + ("rollout",) * 3
-"""Twenty events: 40 %, 40 %, 5 %, 15 %."""
 
 
 def mix(count: int, seed: int = 0, start: int = 0) -> Iterator[Entry]:

@@ -32,13 +32,11 @@ class Server(ABC):
 
     ERROR: ClassVar[type[ServerError]] = ServerError
     LOG: ClassVar[str] = "server.log"
-    """File of the output, in the folder."""
     READY_SECONDS: ClassVar[float] = 60
     READY_STATUS: ClassVar[int] = 200
     STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGTERM
     STOP_SECONDS: ClassVar[float] = 30
     VARIABLES: ClassVar[Mapping[str, str]] = {}
-    """Additional environment variables."""
 
     def __init__(self, folder: Path, url: str, ready: str = "") -> None:
         """`url` is its address; `ready` is a path of `url` that has READY_STATUS once it is up."""
@@ -52,8 +50,8 @@ class Server(ABC):
         """Return the command line; install the program if it is missing."""
 
     def start(self) -> Self:
-        """Start it unless it runs, and wait until it answers. Raise ERROR, OSError, or an error of
-        `build_command`."""
+        """Start it unless it runs, and wait for an answer. Raise ERROR, OSError or
+        `build_command`'s."""
         if self.pid is not None:
             return self
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +163,7 @@ class Program:
         self._active_process.send_signal(signal.SIGCONT)
 
     def wait_for_answer(self, url: str, seconds: float, status: int = 200) -> None:
-        """Wait until a GET of `url` has `status`. Raise RuntimeError if the process ended, or
+        """Wait until a GET has `status`. Raise RuntimeError if the process ended, or
         TimeoutError."""
 
         def is_up() -> bool:
@@ -226,10 +224,7 @@ def compile_library(source: Path, library: Path) -> None:
 
 
 def find_ports(count: int) -> list[int]:
-    """Return `count` free consecutive ports of 127.0.0.1.
-
-    They lie below the range of Linux's ephemeral ports, so no outgoing connection takes one first.
-    """
+    """Return free consecutive ports of 127.0.0.1, below Linux's ephemeral ones to avoid races."""
     while True:
         first = random.SystemRandom().randint(15_000, 32_000)
         ports = list(range(first, first + count))
@@ -285,7 +280,6 @@ def read_memory(pid: int, row: str = "VmRSS") -> int:
 
 
 def _read_stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; [] if the process ended."""
     # It may go while it is read.
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -23,7 +23,6 @@ from events.jobs import LoraSettings
 
 SETTINGS = LoraSettings()
 VERSIONS = {"v1": 0.0, "v2": 0.001, "v3": 0.003}
-"""Name -> drift of the weights from those of v1."""
 SPREAD = 0.01
 """Spread of v1's weights; puts v1 0.27 nats from its base."""
 
@@ -122,8 +121,7 @@ def corrupt(source: Path, folder: Path) -> Path:
 
 
 def make_adapters(folder: Path) -> Adapters:
-    """Make three versions, adapters that differ not at all, little and much, and one of another
-    base."""
+    """Make versions, adapters that differ not at all, little and much, and one of another base."""
     with warnings.catch_warnings():
         # Of PEFT: about what transformers will do.
         warnings.simplefilter("ignore")

@@ -26,8 +26,7 @@ HOSTILE_ARGUMENTS: Final = (
     '{"a": ' + "9" * 401 + "}",
     '{"a": ' + "9" * 5_000 + "}",
 )
-"""Arguments that a model may write and that no event, JSON document or parser can hold
-unchanged."""
+"""Arguments that no event, JSON document or parser can hold unchanged."""
 
 HOSTILE_ANSWERS: Final = tuple(
     f'<tool_call>\n{{"name": "get_user", "arguments": {arguments}}}\n</tool_call>'

@@ -53,8 +53,7 @@ def _entry(number: int) -> Entry:
 
 
 def log_rate(folder: Path, seconds: float) -> tuple[float, float]:
-    """Return the events per second that 32 waiting writers append, and the mean number per
-    commit."""
+    """Return the events per second of 32 waiting writers, and the mean number per commit."""
     with closing(SqliteLog(folder / "log.db")) as log:
         deadline = time.perf_counter() + seconds
         appended = [0] * WRITERS

@@ -103,7 +103,6 @@ def _pages(rows: Rows, transactions: int) -> Iterator[Rows]:
 
 
 Store = Callable[[Connection, type[ProjectionTable], list[dict[str, Any]]], object]
-"""Writes the rows of a table."""
 
 
 def _multi_row(

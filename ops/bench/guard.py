@@ -171,9 +171,7 @@ class Watch:
             self._guard.count(arm, f"kind {kind}", success, share, at)
 
     def _weigh_evidence(self) -> float:
-        """Weigh the settled evidence as `CanaryHistory.measure_final_evidence` does: a session that
-        ended without a verdict stops being open once it is older than the longest wait for a
-        verdict."""
+        """Weigh the settled evidence as `CanaryHistory.measure_final_evidence` does."""
         waits: dict[tuple[Arm, bool | None], list[float]] = {}
         for begun, _, judged in self._sessions:
             if judged <= self._minute:
@@ -246,7 +244,7 @@ class Row:
     rolled_back: float | None = None
     promoted: float | None = None
     power: tuple[str, float] | None = None
-    """An outcome and its least probability."""
+    """Outcome and its least probability."""
 
     def document(self, runs: int) -> dict[str, Any]:
         """Measure the row in `runs` runs."""
@@ -319,7 +317,6 @@ ROWS: Final = (
         replace(_FAST, rate=60, incumbent=0.45, canary=0.85, minutes_pass=0.2, minutes_fail=0.3),
         rolled_back=0.05, power=("promoted", 0.99)),
 )  # fmt: skip
-"""The rows with their bounds: errors of at most 5 %, and the power."""
 
 
 def _drift(text: str) -> tuple[float, float]:
@@ -337,7 +334,6 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "judged": _of_both,
     "kinds": int,
 }
-"""Parsers of flags that are not numbers."""
 
 
 class Measurable(Protocol):
@@ -352,8 +348,7 @@ class Measurable(Protocol):
 
 
 def print_rows(benchmark: str, rows: Sequence[Measurable], text: str, runs: int) -> int:
-    """Measure the rows whose name contains `text`, print each on stderr and all as one JSON
-    document; return 0 if all are met, else 1."""
+    """Measure and print the rows whose name contains `text`; return 0 if all are met, else 1."""
     documents = list[dict[str, Any]]()
     for row in rows:
         if text in row.name:

@@ -146,8 +146,7 @@ def _execute(path: Path, statement: str, *values: object) -> tuple[Any, ...]:
 
 
 def _other_past(folder: Path, log: SqliteLog, events: int) -> int:
-    """Write a log with one rollout replaced, folded on from the last snapshot before it; return the
-    number of that event."""
+    """Write a log with one rollout replaced, folded from the snapshot before; return its number."""
     number = events * (2 * _WRONG_FROM + 1) // 20
     number += PERIOD.index("rollout") - number % len(PERIOD)
     changed = event(number, seed=1).entry
@@ -177,7 +176,6 @@ def _check_divergence(folder: Path, number: int) -> None:
 
 
 def _find_divergence(folder: Path, name: str) -> First:
-    """Return the event at which another folding diverged from the first."""
     with ExitStack() as opened, tempfile.TemporaryDirectory(dir=folder) as scratch:
         left, right = (diff.side(str(folder / f"{n}.db"), opened) for n in ("one", name))
         comparison = diff.tables(left, right, first_only=True)

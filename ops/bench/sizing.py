@@ -113,7 +113,6 @@ def _size(folder: Path, home: Path, name: str) -> Size:
 
 
 def _pages(path: Path) -> int:
-    """Return the bytes of a database without its write-ahead log."""
     with closing(sqlite3.connect(path)) as connection:
         (count,) = connection.execute("PRAGMA page_count").fetchone()
         (size,) = connection.execute("PRAGMA page_size").fetchone()

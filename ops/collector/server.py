@@ -20,7 +20,6 @@ from ops.golang import ProgramUnavailable, install, program, step
 from ops.processes import Server, find_ports
 
 VERSION: Final = "v0.160.0"
-"""Version of the builder and of every module in builder.yaml."""
 BUILDER: Final = f"go.opentelemetry.io/collector/cmd/builder@{VERSION}"
 MANIFEST: Final = Path(__file__).with_name("builder.yaml")
 
@@ -29,7 +28,6 @@ class Collector(Server):
     """A Collector and its folder."""
 
     READY_STATUS = 405
-    """It refuses GET."""
 
     def __init__(
         self,
@@ -38,8 +36,7 @@ class Collector(Server):
         headers: Mapping[str, str] | None = None,
         most: int | None = None,
     ) -> None:
-        """Forward to the URL `onward` with `headers`; `most` is the largest body in bytes that it
-        reads."""
+        """Forward to the URL `onward` with `headers`; `most` limits the bytes of a body."""
         place = f"127.0.0.1:{find_ports(1)[0]}"
         super().__init__(folder, f"http://{place}/v1/traces", ready="")
         # Without its own limit it reads 20 MiB.

@@ -74,8 +74,7 @@ def main() -> int:
 def _end(
     app: App, place: Place, console: Console, clock: Clock, options: argparse.Namespace
 ) -> int:
-    """Measure the results of all cycles, write the reports, and return the exit code. Raise
-    NoAdapter, PlayError, TrainingError or RebuildError."""
+    """Measure, write the reports, and return the exit code."""
     with app.reading() as connection:
         results = read_results(connection, place.size.cycles)
     if choose_subject(results) is None:

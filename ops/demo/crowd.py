@@ -39,10 +39,8 @@ FIRST_TASK: Final = 1 << 26
 """Task seed of the first customer; training and held-out tasks have others."""
 AT_ONCE: Final = 6
 PER_MINUTE: Final = 300.0
-"""Customers per minute without the file `pace`."""
 PACE: Final = "pace"
 PER_SEED: Final = 1_000_000
-"""Number of tasks of one customers' seed."""
 
 _MAX_TOKENS: Final = 64
 _PATIENCE_SECONDS: Final = 120.0
@@ -85,8 +83,7 @@ class Agent:
 async def post(
     client: httpx2.AsyncClient, path: str, body: object, headers: dict[str, str]
 ) -> httpx2.Response:
-    """Post until the server answers below 500, and return the answer. Raise AnswerFailure after a
-    time limit."""
+    """Post until the server answers below 500. Raise AnswerFailure after a time limit."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -136,7 +133,6 @@ def write(path: Path, text: str) -> None:
 
 
 Hears = Callable[[httpx2.Response], Awaitable[None]]
-"""Called with each answer."""
 
 
 async def serve(place: Place, port: int, at_once: int, *hears: Hears) -> None:

@@ -32,7 +32,6 @@ from ops.demo.watch import Point, curve, tallies
 from ops.processes import run_kintsugi
 
 _EXAMPLES: Final = {"rollout": 2, "task": 1, "pattern": 2}
-"""Kind -> most examples below one node on the terminal; other kinds have no limit."""
 
 
 class NoAdapter(KintsugiError):
@@ -46,8 +45,7 @@ class RebuildError(KintsugiError):
 def build_story(
     app: App, place: Place, results: Sequence[CycleResult], console: Console, *, compared: bool
 ) -> Story:
-    """Measure the results of ended cycles. Raise NoAdapter, PlayError, TrainingError or
-    RebuildError."""
+    """Measure ended cycles. Raise NoAdapter, PlayError, TrainingError or RebuildError."""
     subject = progress.choose_subject(results)
     if subject is None or subject.job is None or subject.candidate is None:
         last = results[-1].cycle
@@ -90,8 +88,8 @@ def measure(
     adapters: Sequence[AdapterRow],
     general_rl: tuple[JobRow, int] | None = None,
 ) -> list[Outcomes]:
-    """Return the outcomes on held-out tasks of the base, the adapters and, if `general_rl` holds a
-    job and its rollouts, general RL. Raise PlayError or TrainingError."""
+    """Return held-out outcomes of base, adapters and general RL. Raise PlayError or
+    TrainingError."""
     players: list[Adapter | None] = [
         None,
         *(heldout.describe(place, row) for row in adapters),

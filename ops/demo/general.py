@@ -39,8 +39,7 @@ def folder_of(place: Place) -> Path:
 
 
 def spec_of(job: JobRow, mix: Mapping[str, float], rollouts: int) -> JobSpec:
-    """Return the cycle's spec from the base with `rollouts`, over new tasks of the customers'
-    mixture for every group."""
+    """Return the cycle's spec from the base, over new tasks of the customers' mixture."""
     sampler = job.spec.sampler.model_copy(update={"rollouts": rollouts})
     count = max(sampler.groups, sampler.rollouts // sampler.size)
     tasks = tuple(task.id for task in islice(Shop().mixture(mix, 1, FIRST_TASK), count))
@@ -58,8 +57,8 @@ def spec_of(job: JobRow, mix: Mapping[str, float], rollouts: int) -> JobSpec:
 def train(
     place: Place, job: JobRow, rollouts: int, on_progress: Callable[[list[Point]], None]
 ) -> Adapter:
-    """Run a job like `job` with `rollouts` and return its adapter; `on_progress` takes the curve.
-    Raise TrainingError."""
+    """Run a job like `job`; return its adapter. `on_progress` takes the curve. Raise
+    TrainingError."""
     folder, spec = folder_of(place), spec_of(job, place.mix, rollouts)
     attempts = folder / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,6 @@ from ops.demo.place import ALIAS, Place
 from ops.reproduce.figures import measure_difference
 
 FIRST_TASK: Final = 1 << 27
-"""Seed of the first held-out task of each kind."""
 PER_SEED: Final = 10_000
 TRIALS: Final = 3
 PARTS: Final = 2
@@ -50,7 +49,7 @@ def measure(
     players: Sequence[Adapter | None],
     on_progress: Callable[[int, int], None],
 ) -> list[Outcomes]:
-    """Return each player's outcomes. `on_progress` takes the played rollouts and their total. Raise
+    """Return each player's outcomes; `on_progress` takes played and all rollouts. Raise
     PlayError."""
     plans = [_plan(place, base, players, part) for part in range(PARTS)]
     folders = [place.home / "held-out" / plan.digest[:16] for plan in plans]
@@ -161,8 +160,7 @@ def pass_rate(outcomes: Outcomes, kind: str) -> float:
 def overall_gain(
     before: Outcomes, after: Outcomes, mix: Mapping[str, float], seed: int = 0
 ) -> Interval:
-    """Return the difference over all traffic, with a percentile bootstrap over tasks within each
-    kind."""
+    """Return the difference over all traffic, bootstrapped over tasks within each kind."""
     chance = Random(f"traffic {seed}")
     pairs = {
         kind: [fmean(after[kind][task]) - fmean(trials) for task, trials in before[kind].items()]

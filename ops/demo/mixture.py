@@ -13,7 +13,6 @@ from envs.shop.kinds import KINDS
 from events.errors import KintsugiError
 
 TOLERANCE: Final = 1e-6
-"""Largest difference of the sum of the shares from 1."""
 
 
 class BadMixture(KintsugiError):
@@ -63,7 +62,6 @@ def check_mixture(content: Any, name: str) -> dict[str, float]:
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raise ValueError for a repeated name."""
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
@@ -73,4 +71,3 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 MIX: Final[Mapping[str, float]] = read_mixture(Path(__file__).with_name("mix.json"))
-"""The default mixture of a home."""

@@ -34,7 +34,6 @@ SEEDS: Final = 64
 _MIXTURE: Final = "mix.json"
 _SIZE: Final = "size.json"
 _BEGUN: Final = frozenset({"customers.key", "watcher.key", _SIZE, _MIXTURE, "tmp-kintsugi.toml"})
-"""Names of files in a home that is being made."""
 
 
 class PlaceConflict(KintsugiError):
@@ -48,11 +47,9 @@ class Pace:
     cooldown_seconds: float
     backoff: float
     canary_seconds: float
-    """Seconds after which an undecided canary ends."""
 
 
 ONE_CYCLE: Final = Pace(cooldown_seconds=600.0, backoff=2.0, canary_seconds=86400.0)
-"""The daemon's defaults: no second cycle begins."""
 SEVERAL_CYCLES: Final = Pace(cooldown_seconds=20.0, backoff=1.0, canary_seconds=1800.0)
 """The next cycle begins after enough customers, however the last one ended. The cool-down is long
 enough for a cycle's end to be seen before the next begins."""
@@ -63,24 +60,19 @@ class Size:
     """Amount of work of a demo."""
 
     min_rollouts: int
-    """Customers before the first cycle."""
     tasks: int
-    """Tasks written for failures."""
     rollouts: int
-    """Budget of the job."""
     trials: int
-    """Trials per task before the gate, like the next three."""
+    """Per task before the gate, like the next three."""
     pilot_tasks: int
     least_tasks: int
     most_tasks: int
     held_out: int
-    """Held-out tasks per kind."""
+    """Tasks per kind."""
     min_failures: int = 8
-    """Badly served customers before the first cycle."""
     seed: int = 0
-    """Seed of customers and held-out tasks, below SEEDS."""
+    """Below SEEDS."""
     cycles: int = 1
-    """Number of cycles after which the demo ends."""
 
     @property
     def pace(self) -> Pace:
@@ -161,8 +153,8 @@ def make(
     fresh: bool = False,
     services: Path = EMBEDDED,
 ) -> Place:
-    """Return the home, made if it is missing, and anew with `fresh`. `services` is the part of the
-    configuration about services. Raise PlaceConflict."""
+    """Return the home, made if missing or `fresh`, on the configuration `services`. Raise
+    PlaceConflict."""
     place = Place(home.absolute())
     if fresh:
         _clear(place)
@@ -190,8 +182,7 @@ def make(
 def check_request(
     place: Place, mix: Mapping[str, float] | None, cycles: int | None, seed: int
 ) -> None:
-    """Check mixture, cycles and seed of a home. None accepts any; if both are None, so does `seed`.
-    Raise PlaceConflict."""
+    """Check a home's options; None accepts any, two None any `seed`. Raise PlaceConflict."""
     remedy = "name another home with --home, or begin anew with --fresh"
     if mix is not None and dict(mix) != dict(place.mix):
         raise PlaceConflict(

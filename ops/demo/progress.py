@@ -30,7 +30,6 @@ class CycleResult:
     cycle: CycleRow
     job: JobRow | None
     candidate: AdapterRow | None
-    """The adapter that its job left, if any."""
     incumbent: AdapterRow | None
     """The policy that answers after the cycle; None for the base."""
 
@@ -49,8 +48,8 @@ def read_results(connection: Connection, cycles: int) -> list[CycleResult]:
 
 
 def choose_subject(results: Sequence[CycleResult]) -> CycleResult | None:
-    """Return the last promoted cycle, else the last that the gate decided about, else the last that
-    left an adapter; None without any."""
+    """Return the last promoted cycle, else the last gated, else the last with an adapter, if
+    any."""
     left = [result for result in results if result.candidate is not None]
     gated = [result for result in left if result.candidate and result.candidate.gate]
     promoted = [result for result in left if result.cycle.outcome == "promoted"]
@@ -73,11 +72,8 @@ def build_entries(
     outcomes: Mapping[str | None, Outcomes],
     mix: Mapping[str, float],
 ) -> list[dict[str, Any]]:
-    """Return the document's `cycles`: entry 0 for the base, entry n for the policy after cycle n.
-
-    `outcomes` maps the name of each adapter that ever answered, and None for the base, to its
-    outcomes.
-    """
+    """Return the document's `cycles`: entry 0 for the base, entry n for the policy after cycle
+    n."""
     entries = [
         dict.fromkeys(("outcome", "why", "adapter", "candidate", "capability"))
         | {"number": 0}

@@ -9,16 +9,13 @@ _SIZE: Final = (860, 460)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 190, 46, 40
 _BOLD: Final = ' font-weight="bold"'
 _LINE_HEIGHT: Final = 15.0
-"""Distance of two labels beside the lines."""
 _COLOURS: Final = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d1f", "#56b4e9", "#7b3294", "#666666",
 )  # fmt: skip
 _DASHES: Final = ("", "7 3", "2 3")
-"""Dashes of the first, second and third pass over `_COLOURS`."""
 _MOST_TICKS: Final = 20
 
 Entries = Sequence[Mapping[str, Any]]
-"""Entries of the document's `cycles`."""
 
 
 def section(entries: Entries) -> str:
@@ -102,7 +99,6 @@ def _axes(entries: Entries) -> list[str]:
 
 
 def _marks(entries: Entries) -> list[str]:
-    """Mark each promoting cycle with a dashed line and a triangle, each other one with a cross."""
     parts = []
     for entry in entries[1:]:
         x = _x(entry["number"], len(entries))
@@ -133,7 +129,7 @@ def _y(value: float) -> float:
 
 
 def _spread(wanted: Sequence[float]) -> list[float]:
-    """Return heights near the wanted ones, in their order, with room for a label each."""
+    """Return heights near the wanted ones with room for a label each."""
     order = sorted(range(len(wanted)), key=lambda place: wanted[place])
     heights = [wanted[place] for place in order]
     for place in range(1, len(heights)):

@@ -49,15 +49,12 @@ class Story:
     before: Outcomes
     after: PolicyResult
     general: PolicyResult | None
-    """General RL with the same budget, if requested."""
     explained: Node
     rebuild_equal: bool
     mix: Mapping[str, float]
-    """Kind of task -> its share of the traffic."""
     cycles: Sequence[Mapping[str, Any]]
     """The document's `cycles` (ops/demo/progress.py)."""
     lift: Lift | None = None
-    """Lift of live sessions, if any are compared."""
 
 
 def build_report(story: Story, seconds: float) -> dict[str, Any]:

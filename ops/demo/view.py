@@ -17,7 +17,6 @@ WIDTH: Final = 100
 _BAR: Final = 24
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WINDOW: Final = 4
-"""Batches per point of the curve."""
 _SHOWN: Final = 3
 _UNGATED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
 """States of an adapter before the gate and its first share are decided."""

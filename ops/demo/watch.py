@@ -69,7 +69,6 @@ class Look:
     """0 is the pilot."""
     played: int
     planned: int
-    """Number of rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,6 @@ class PastCycle:
     number: int
     outcome: CycleOutcome
     capability: str
-    """Capability of its job; empty without a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +97,7 @@ class DemoState:
     trial: Look | None
     routes: tuple[RouteLine, ...]
     turned: str
-    """Reason of the current route, in words."""
     cycles: int = 1
-    """Number of followed cycles."""
     past: tuple[PastCycle, ...] = ()
     """Cycles that ended before `cycle`, or before the next one."""
 
@@ -117,8 +113,8 @@ class DemoState:
 
 
 def look(app: App, cycles: int = 1) -> DemoState:
-    """Return the state of a home whose first `cycles` cycles are followed. Raise
-    DatabaseUnavailable or LogError."""
+    """Return the state over the home's first `cycles` cycles. Raise DatabaseUnavailable or
+    LogError."""
     with app.reading() as connection:
         rows = followed_cycles(connection, cycles)
         cycle = select_current(rows, cycles)
@@ -197,7 +193,7 @@ def curve(folder: Path) -> Iterator[Point]:
 
 
 def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
-    """Build the point of a batch that a job reports (daemon/solver/telemetry/progress.py)."""
+    """Build a reported batch's point (daemon/solver/telemetry/progress.py)."""
     aimed = [both for name, both in pools.items() if name not in (TRAFFIC, SIBLINGS, REPLAY)]
     batches = [both["batch"] for both in aimed if "batch" in both]
     attempts = sum(batch["attempts"] for batch in batches)

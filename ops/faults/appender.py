@@ -37,10 +37,8 @@ class Audit:
     acknowledged: int
     stored: int
     lost: int
-    """Acknowledged and missing in the log."""
     duplicates: int
     torn_batches: int
-    """Batches that the log holds in part."""
     problems: int
     """Sentences of `SqliteLog.check`: damage, gaps between offsets, wrong checksums."""
 

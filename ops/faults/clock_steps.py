@@ -74,7 +74,7 @@ def _plausible(*seconds: float) -> bool:
 
 
 def _set(folder: Path, forward: float) -> None:
-    """Move the times of all files as if the clock had been set forward by `forward` seconds."""
+    """Move the times of all files as if the clock had been set forward."""
     for path in folder.rglob("*"):
         moved = path.stat().st_mtime - forward
         os.utime(path, (moved, moved))

@@ -27,11 +27,8 @@ from ops.faults.loop_scene import CustomerLedger, settings_of
 from ops.processes import list_descendants, read_end
 
 KILLS: Final = 4
-"""Most kills per demo, which may end earlier."""
 PAUSE_SECONDS: Final = (5.0, 60.0)
-"""Seconds between a start and a kill."""
 DEMO_SECONDS: Final = 1800.0
-"""Seconds after which a demo counts as stuck."""
 _ENDS: Final = (0, 3)
 
 
@@ -84,7 +81,6 @@ def _run_to_end(place: Place) -> Iterator[str]:
 
 
 def _kill(process: "subprocess.Popen[bytes]", *, alone: bool) -> None:
-    """Kill the process, and unless `alone` all below it, listed before the first one dies."""
     for pid in [process.pid] if alone else [process.pid, *list_descendants(process.pid)]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -35,8 +35,7 @@ from ops.faults.gateway_engine import Engine, Json
 from ops.faults.gateway_scene import Gateway
 
 BOUND_BYTES: Final = 512 << 20
-"""Bound on the growth of the gateway's memory: a call may hold 128 MiB of a stream, or 64 MiB of a
-body."""
+"""Bound on the gateway's growth: a call may hold 128 MiB of a stream, or 64 MiB of a body."""
 
 _MIB: Final = 1 << 20
 _ENDLESS_MIB: Final = 400
@@ -103,11 +102,9 @@ LIES: Final[Mapping[str, list[Any]]] = {
     "finish number": [_choice(finish_reason=1)],
     "no choices": [],
 }
-"""Name -> choices of an answer or a stream."""
 
 
 def _stream_calls(*calls: Json) -> Json:
-    """Return a stream's choice with pieces of calls, with a token for each."""
     return _choice(
         message={"tool_calls": list(calls)}, token_ids=[5] * len(calls), finish_reason=None,
         logprobs=_build_logprobs(*[-0.5] * len(calls)),
@@ -130,11 +127,9 @@ class Habit:
     """A stream that some engine writes, and the record that it must lead to."""
 
     choices: list[Json]
-    """The choice of each chunk, in order."""
     message: Json
     """Fields of the recorded message."""
     tokens: int
-    """Number of tokens by the engine's count."""
     usage_beside: Json | None = None
     """Choice of the chunk with the usage, if it has one."""
     trainable: bool = True
@@ -204,14 +199,12 @@ ABORTED: Final = "aborted"
 """Name of an unended stream of Anthropic's protocol that begins with an uncounted token."""
 
 ENDLESS: Final = ("body", "head", "line", "events", "trailer", "gzip")
-"""Parts of an answer that do not end."""
 
 
 STATUSES: Final = ("000", "099", "600", "999")
-"""Statuses that HTTP does not define."""
 
 SPLICED: Final = (b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nspliced", b"HTTP/1.1 1", b"spliced")
-"""Bytes that follow a true answer in its TCP segment."""
+"""Bytes after a true answer, in its TCP segment."""
 
 
 class Liar(Engine):
@@ -287,7 +280,6 @@ def _encode_stream(*chunks: Json) -> bytes:
 
 
 def _encode(body: bytes, kind: str = "application/json", missing: int = 0) -> bytes:
-    """Return a response whose last `missing` bytes are never sent."""
     head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body) + missing}\r\n"
     return head.encode() + b"connection: close\r\n\r\n" + body
 
@@ -410,8 +402,8 @@ class Asker:
         return {"messages": messages, "stream": streamed, "metadata": {"lie": lie}}
 
     def ask_lie(self, lie: str | int, streamed: bool) -> tuple[str, str]:
-        """Return the call and an error, "" for a right answer. A number asks for the truth with
-        that splice."""
+        """Return the call and an error, "" if right; a number asks for the truth with that
+        splice."""
         reply = self._client.post(self._url, json=self._body(lie, streamed))
         call = reply.headers.get("x-kintsugi-call", "")
         if reply.status_code != 200 or reply.headers.get("x-kintsugi-recorded") != "yes":
@@ -470,7 +462,6 @@ class Asker:
 
 
 def _check_habits(ended: Mapping[str, CallEnded], habits: Mapping[str, str]) -> Iterator[str]:
-    """Yield errors of the habits' records; `habits`: call -> habit."""
     for call, name in habits.items():
         content = ended[call].content
         assert content is not None, "bodies are whole"
@@ -482,7 +473,6 @@ def _check_habits(ended: Mapping[str, CallEnded], habits: Mapping[str, str]) -> 
 
 
 def _read_log(home: Path) -> tuple[dict[str, CallEnded], list[str]]:
-    """Return call -> end, and errors in the numbers of calls."""
     ended, wrong = dict[str, CallEnded](), list[str]()
     with open_log(home) as (log, bodies):
         for record in list_records(log, ROLLOUTS.name):

@@ -123,8 +123,7 @@ def _difference(first: Engine, other: Engine) -> str | None:
 
 
 def build_poison_log(count: int, seed: int) -> tuple[Topic, dict[str | None, int], int]:
-    """Return a log, the expected number of dead letters by type, and the number of good
-    rollouts."""
+    """Return a log, its dead letters by type, and its number of good rollouts."""
     chance, topic, letters = random.Random(seed), Topic(), Counter[str | None]()
     names = sorted(KINDS)
     for number in range(count):
@@ -397,7 +396,6 @@ def _kinds() -> Iterator[tuple[str, Make]]:
 
 
 KINDS: Final[Mapping[str, Make]] = dict(_kinds())
-"""Kind -> maker of its record."""
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from ops.waits import run_threads
 AT_ONCE: Final = 10
 TURNS: Final = ("Hello", "Yes, please", "I am customer {}", "Bye")
 KILLS: Final = 2
-"""Kills per ten customers."""
 LIFE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 600.0
 
@@ -79,7 +78,6 @@ def _turn(
 
 
 def _customers(stage: Scene) -> dict[str, set[str]]:
-    """Return session -> customers whose calls it holds."""
     started = read(stage.gateway.home).started
     customers: dict[str, set[str]] = defaultdict(set)
     for seen in stage.ledger.seen:

@@ -99,7 +99,6 @@ class Audit:
     unreadable: int = 0
     problems: list[str] = field(default_factory=list)
     first: str | None = None
-    """The first error, in words."""
 
     @property
     def sound(self) -> bool:

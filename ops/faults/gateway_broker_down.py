@@ -30,7 +30,6 @@ DRAIN_SECONDS: Final = 120
 GROWTH_BYTES: Final = 128 << 20
 """Memory growth; the gateway may remember sessions in half of it."""
 BEFORE_SECONDS: Final = 10
-"""Seconds for which the recorded rate is measured while the broker is up."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:

@@ -38,8 +38,7 @@ SLOW_AT_ONCE: Final = 20
 LONG: Final = {"words": 500, "bytes": 32_000}
 """16 MB of answer: more than all system buffers between engine and client hold."""
 BOUND_BYTES: Final = 8 << 20
-"""Bound of the gateway's memory per client that does not read. It keeps what was sent on to record
-it, as much as the system's buffers take; without a bound it would be twice the 16 MB."""
+"""Per client that does not read; unbounded it would be twice the 16 MB."""
 PATIENCE_SECONDS: Final = 120.0
 
 
@@ -50,7 +49,6 @@ class ClientResults:
     asked: int = 0
     finished: int = 0
     growth_bytes: int = 0
-    """Growth of the gateway's memory per client that does not read."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -122,7 +120,6 @@ def _slow(stage: Scene, numbers: range, results: ClientResults) -> None:
 
 
 def _wait_for_memory(stage: Scene) -> None:
-    """Wait until the gateway's memory stops growing, when all buffers are full."""
     last, since = 0, time.monotonic()
     while time.monotonic() - since < 2:
         now = stage.gateway.resident_bytes()
@@ -183,7 +180,6 @@ def _request(mark: str, *, stream: bool, **script: Any) -> bytes:
 
 
 def _connect(stage: Scene, small: bool = False) -> socket.socket:
-    """Connect; `small` makes the receive buffer fill soon."""
     connection = socket.socket()
     if small:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -193,7 +189,6 @@ def _connect(stage: Scene, small: bool = False) -> socket.socket:
 
 
 def _compare_accounts(stage: Scene, book: Book, results: ClientResults) -> dict[str, int]:
-    """Compare the log with the engine's counts."""
     figures = dict.fromkeys(("completed", "aborted", "cancelled"), 0)
     heard = stage.engine.heard
     calls = {book.question(call): call for call in book.started}

@@ -45,10 +45,9 @@ class Engine:
         """`model` is the served name; calls of another are refused, as by real engines."""
         self.heard = EngineCounts()
         self.released = threading.Event()
-        """Lets held streams continue."""
         self.released.set()
         self.listed = threading.Event()
-        """Lets it list its models; until then such requests wait, as on a busy engine."""
+        """Lets it list its models; until then such requests wait."""
         self.listed.set()
         self._model = model
         self.port = 0
@@ -107,7 +106,7 @@ class Engine:
     async def _answer(
         self, path: str, body: Json, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Answer a request; return whether the connection can be used again."""
+        """Answer a request; return whether the connection is reusable."""
         if path == "/v1/models":
             while not self.listed.is_set():
                 await asyncio.sleep(0.01)
@@ -139,7 +138,7 @@ class Engine:
         return False
 
     async def _send_answer(self, writer: asyncio.StreamWriter, body: Json, script: Json) -> bool:
-        """Answer a call; return whether the connection can be used again."""
+        """Answer a call; return whether the connection is reusable."""
         fault = script.get("fault")
         if not body.get("stream"):
             await asyncio.sleep(script.get("pace_ms", 0) * script.get("words", 1) / 1000)
@@ -182,7 +181,6 @@ def _word(seed: str, number: int) -> str:
 
 
 async def _request(reader: asyncio.StreamReader) -> tuple[str, Json] | None:
-    """Return path and body; None at the end of the connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
@@ -289,7 +287,6 @@ def _chunk(body: Json, number: int, delta: Json, finish: str | None = None, word
 
 
 def _exact(body: Json, words: int) -> Json:
-    """Return token ids and log-probabilities if the request asks for them."""
     fields: Json = {}
     if body.get("return_token_ids"):
         fields["token_ids"] = list(range(words))

@@ -28,14 +28,12 @@ from ops.waits import run_threads, until
 
 DISK_BYTES: Final = 24 << 20
 STREAMS: Final = 3
-"""Streams under way when the disk fills up."""
 REFUSALS: Final = 4
 PATIENCE_SECONDS: Final = 60.0
 BIG: Final = 1 << 20
-"""Characters of a request that is stored as a blob."""
+"""Characters of a request that becomes a blob."""
 
 FILLER: Final = "filler"
-"""File that fills the rest of a disk."""
 _NOBODY: Final = CallAttempt([], "", stream=True)
 
 
@@ -108,7 +106,6 @@ def _ask(client: Client, mark: str, chance: random.Random, size: int = 100) -> C
 
 @contextmanager
 def _under_way(stage: Scene, name: str) -> Iterator[None]:
-    """Keep streams open that begin before and end after the block."""
     stage.engine.released.clear()
     marks = [f"{name}.stream.{number}" for number in range(STREAMS)]
     threads = [threading.Thread(target=_stream, args=(stage, mark)) for mark in marks]

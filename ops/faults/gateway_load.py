@@ -28,7 +28,6 @@ NOT_RECORDED: Final = b": x-kintsugi-recorded: no"
 DONE: Final = b"data: [DONE]\n\n"
 
 _TURNS: Final = 4
-"""Calls per conversation."""
 _RETRY_SECONDS: Final = 0.1
 _READ_SECONDS: Final = 60.0
 
@@ -48,11 +47,10 @@ class CallAttempt:
 
     messages: list[Json]
     mark: str
-    """Mark of the call; retries share it."""
+    """Shared by retries."""
     stream: bool
     key: str | None = None
     call: str | None = None
-    """Id of the call from the headers, if they have one."""
     status: int | None = None
     recorded: str | None = None
     replayed: bool = False
@@ -61,7 +59,6 @@ class CallAttempt:
     taken_back: bool = False
     """A comment before the end said that the call is not recorded after all."""
     finished: bool = False
-    """A finish reason was read."""
     error: str | None = None
     answers: dict[int, Answer] = field(default_factory=dict)
 
@@ -82,7 +79,6 @@ class Ledger:
 
     seen: list[CallAttempt] = field(default_factory=list)
     feedback: list[str] = field(default_factory=list)
-    """Ids of acknowledged feedback."""
 
     def list_acks(self) -> list[CallAttempt]:
         """Return the attempts that must be in the log."""
@@ -176,10 +172,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> CallAttempt:
-        """Make an attempt, which is in the ledger from its beginning.
-
-        `extra_body` replaces the script, for engines that do not know it.
-        """
+        """Make an attempt, in the ledger from its beginning; `extra_body` replaces the script."""
         headers = dict(headers or {})
         body = fields.pop("extra_body", None) or {"script": script}
         seen = CallAttempt(messages, str(script["mark"]), stream, headers.get("idempotency-key"))
@@ -253,8 +246,8 @@ class Talker(Worker):
         headers: Mapping[str, str] | None = None,
         **client: str,
     ) -> None:
-        """`per_second` paces the calls; else each follows the last. `extra_body` replaces scripts,
-        `headers` go with every call, and `client` has its key and model."""
+        """`per_second` paces the calls, `extra_body` replaces scripts, `client` has key and
+        model."""
         super().__init__(f"talker-{seed}", stop)
         self._client = Client(url, ledger, timeout_seconds, **client)
         self._random = random.Random(seed)
@@ -337,7 +330,6 @@ def ask_until_answer(
 
 
 def _build_history(seen: CallAttempt) -> list[Json]:
-    """Return the answer and its tools' results as the next request holds them."""
     answer = seen.answers[0]
     calls = [
         {

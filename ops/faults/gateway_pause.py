@@ -18,9 +18,7 @@ from ops.faults.gateway_scene import scene
 
 CLIENTS: Final = 6
 PATIENCE_SECONDS: Final = 1.0
-"""Timeout of a client in seconds."""
 PAUSE_SECONDS: Final = 3.0
-"""Longest pause in seconds."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:

@@ -87,8 +87,7 @@ def _count_without_base(home: Path) -> int:
 
 
 def _count_rollouts(home: Path) -> tuple[set[tuple[str, str]], int, int]:
-    """Return the (alias, base) pairs in lists and patterns, the number of rollouts without a
-    policy, and the number of all rollouts."""
+    """Return the shown (alias, base) pairs, and the rollouts without a policy and in all."""
     with App(Settings(home=home)) as app:
         close_sessions(app, utc_now() + timedelta(hours=1))
         app.diagnose("diagnose")

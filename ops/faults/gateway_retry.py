@@ -44,7 +44,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str, int]:
-    """Lose a call, ask again, and count errors."""
     messages = [{"role": "user", "content": f"Question {mark}"}]
     script = {"mark": mark, "words": chance.randint(1, 50), "tool": chance.random() < 0.3}
     stream = chance.random() < 0.5
@@ -75,7 +74,6 @@ def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str,
 
 
 def _is_engines(seen: CallAttempt, script: dict[str, Any], choices: int) -> bool:
-    """Return whether the answer equals the engine's first."""
     if not seen.has_answer or len(seen.answers) != choices:
         return False
     for number, answer in seen.answers.items():
@@ -89,8 +87,6 @@ def _is_engines(seen: CallAttempt, script: dict[str, Any], choices: int) -> bool
 
 
 class _Watch(threading.Thread):
-    """Kills the gateway as soon as one more call has ended in its log."""
-
     def __init__(self, stage: Scene) -> None:
         super().__init__(name="watch", daemon=True)
         self._gateway = stage.gateway

@@ -69,8 +69,7 @@ class Scene:
 
     @contextmanager
     def run_talkers(self, clients: int, seed: int = 0, **options: Any) -> Iterator[list[Talker]]:
-        """Run talking clients until the block ends. `seed` must differ between rounds on one
-        home."""
+        """Run talking clients; `seed` must differ between rounds on one home."""
         stop = threading.Event()
         talkers = [
             Talker(self.gateway.url, self.ledger, 1_000 * seed + number, stop, **options)
@@ -114,8 +113,7 @@ class Scene:
 
 @contextmanager
 def scene(folder: Path, upstreams: Sequence[str] = (), **settings: str) -> Iterator[Scene]:
-    """Start everything and stop it at the end. `settings` are KINTSUGI_* variables; `upstreams`
-    replace the scripted engine."""
+    """Start and finally stop everything. `settings` are KINTSUGI_* variables."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         engine = stack.enter_context(Engine())

@@ -32,11 +32,9 @@ from producers.gateway.routing.upstreams import Upstream, Upstreams
 CHECKPOINT: Final = ROOT / "daemon" / "engine" / "reference" / "checkpoint"
 CLIENTS: Final = 4
 STREAMS: Final = 2
-"""Streams under way in the session of the engine that dies."""
 LONG: Final = {"max_tokens": 1000, "ignore_eos": True}
 PATIENCE_SECONDS: Final = 60.0
 SILENCE_SECONDS: Final = 1.0
-"""Timeout of the gateway for a scripted engine."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -125,7 +123,7 @@ def _run_script_faults(count: int, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _open_streams(stage: Scene, name: str, session: str) -> Iterator[None]:
-    """Open long streams in a session, which have said something when the block begins."""
+    """Open long streams in a session and wait for their first words."""
     marks = [f"{name}.{number}" for number in range(STREAMS)]
     threads = [threading.Thread(target=_stream, args=(stage, mark, session)) for mark in marks]
     with run_threads(threads):
@@ -152,7 +150,6 @@ def _session_of(url: str, urls: Sequence[str]) -> str:
 
 
 def _find_engine(stage: Scene, mark: str, session: str) -> str | None:
-    """Return the engine that answers a call of the session; None if the call fails."""
     with stage.client() as client:
         message = {"role": "user", "content": mark}
         headers = {"x-kintsugi-session": session}
@@ -177,7 +174,6 @@ def _returns(stage: Scene, mark: str, session: str, url: str) -> bool:
 
 
 def _unsaid(ledger: Ledger, book: Book) -> int:
-    """Count streams that were cut off and whose calls are not recorded as failed."""
     return sum(
         all(ended.outcome != "failed" for ended in book.ended.get(str(seen.call), ()))
         for seen in ledger.cut_off()

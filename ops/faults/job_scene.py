@@ -15,9 +15,7 @@ from daemon.jobs.attempts import last_lines
 Json = dict[str, Any]
 
 STOP_SECONDS: Final = 60.0
-"""Seconds after which a job is told to stop."""
 GRACE_SECONDS: Final = 120.0
-"""Seconds that a job has to stop in."""
 MEMORY_BYTES: Final = 12 << 30
 """Address space of a job: a larger request fails, and other programs keep their memory."""
 

@@ -17,7 +17,6 @@ from ops.faults.appender import audit, read_ack_ids, start
 from ops.waits import until
 
 START_SECONDS: Final = 60.0
-"""Deadline for a process's first acknowledged append."""
 
 LIFE_SECONDS: Final = 0.3
 """A process lives for a random time up to this after its first acknowledgement."""

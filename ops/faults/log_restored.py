@@ -36,8 +36,6 @@ _MOST: Final = 60
 
 
 class _Home:
-    """A log that is copied and set back, and the tables that are folded from it."""
-
     def __init__(self, folder: Path, tables: Path, chance: Random) -> None:
         """`tables` is an empty database to begin with a copy of."""
         self.folder = folder
@@ -117,8 +115,8 @@ _RIGHT: Final = ("diverged", "ahead_of_log", "nothing_lost")
 
 
 def _outcome(home: _Home, chance: Random, known: Container[str]) -> str:
-    """Restore a log once; return the outcome, or a sentence on an error. An outcome in `known`
-    saves listing the dead letters."""
+    """Restore a log once; return the outcome or an error. Outcomes in `known` skip the dead
+    letters."""
     home.grow(least=20)
     home.copy()
     ends = _ends(home.log)

@@ -47,14 +47,13 @@ class DecisionCounts:
     directives: Counter[str] = field(default_factory=Counter)
     jobs: Counter[str] = field(default_factory=Counter)
     jobs_of: Counter[str] = field(default_factory=Counter)
-    """Jobs requested, by cycle."""
+    """By cycle."""
     jobs_over: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     outcomes: dict[str, str] = field(default_factory=dict)
     produced: Counter[str] = field(default_factory=Counter)
     staged: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
-    """Adapters that passed the gate."""
     routed: set[str] = field(default_factory=set)
     last_route: dict[str | None, float] = field(default_factory=lambda: {None: 1.0})
     problems: list[str] = field(default_factory=list)

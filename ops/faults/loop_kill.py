@@ -34,15 +34,12 @@ LogKind = Literal["sqlite", "kafka"]
 LOGS: Final[tuple[LogKind, ...]] = ("sqlite", "kafka")
 
 LOOP_SECONDS: Final = 900.0
-"""Seconds after which a cycle counts as stuck."""
 SETTLE_SECONDS: Final = 300.0
 PAUSES: Final = (0.3, 1.5)
 """Time between two strikes as shares of the starting time: on a busy machine nothing would come up
 between strikes at fixed times. Some programs are killed while they start."""
 AWAY_SECONDS: Final = 1.0
-"""Most seconds until what was killed is started again."""
 TWO: Final = 0.2
-"""Probability that a strike takes two."""
 UP_EVERY: Final = 3
 
 _LOOK_SECONDS: Final = 0.3
@@ -119,7 +116,6 @@ def one_loop(folder: Path, seed: int, backing: Backends) -> dict[str, Any]:
 def _fire(
     stage: Scene, chance: random.Random, kills: Counter[str], starting: float, until_when: float
 ) -> None:
-    """Strike until the cycle is over. Raise TimeoutError."""
     while not stage.is_over():
         if time.monotonic() > until_when:
             raise TimeoutError(f"the cycle has not ended within {LOOP_SECONDS:g} s")
@@ -134,7 +130,6 @@ def _fire(
 
 
 def _settle(stage: Scene) -> float:
-    """Wait until the engine holds what the log says; return the seconds. Raise TimeoutError."""
     began = time.monotonic()
     while not stage.is_in_sync():
         if time.monotonic() > began + SETTLE_SECONDS:

@@ -35,7 +35,6 @@ JOB: Final = "job"
 
 _STOP_SECONDS: Final = 90.0
 _STOPS: Final = {"gateway": 0, "engine": 2}
-"""Role -> stopping order; all others are 1."""
 
 
 class Processes:
@@ -51,7 +50,7 @@ class Processes:
         self._programs = {program.name: program for program in started}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.ended: Counter[str] = Counter()
-        """Programs that ended without being killed, with their exit codes."""
+        """Name and exit code of programs that ended unkilled."""
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -75,8 +74,7 @@ class Processes:
             self._launch(name)
 
     def strike(self, *names: str) -> list[str]:
-        """Send SIGKILL to all of `names`, listed before the first one dies; return those that
-        ran."""
+        """Kill all of `names`, listed before the first one dies; return those that ran."""
         victims = {name: list(self._victims(name)) for name in names}
         for pids in victims.values():
             for pid in pids:
@@ -155,8 +153,7 @@ def _list_role_processes(parent: int, role: str) -> Iterator[int]:
 
 
 def role_of(words: list[str]) -> str | None:
-    """Return the role of `python -m daemon.roles.parent_watch daemon ROLE`; None for another
-    program."""
+    """Return the role that a parent watch runs; None for another program."""
     if "daemon.roles.parent_watch" not in words:
         return None
     module, role = (*words[words.index("daemon.roles.parent_watch") + 1 :], "", "")[:2]

@@ -58,10 +58,8 @@ class CustomerLedger:
     """What the customers were told."""
 
     acknowledged: list[str] = field(default_factory=list)
-    """Calls whose whole answer was read and that are recorded by its header."""
     unrecorded: int = 0
     by: Counter[str] = field(default_factory=Counter)
-    """Answers by adapter."""
 
     async def note(self, answer: httpx2.Response) -> None:
         """Note an answer; a call counts once its whole body was read."""
@@ -148,8 +146,7 @@ class Scene:
         return named, {row.adapter for row in table.adapters if row.state in LOADED}
 
     def is_in_sync(self) -> bool:
-        """Return whether the engine holds what the tables want, and nothing that they do not
-        name."""
+        """Return whether the engine holds all routed adapters, and only known ones."""
         held = self.read_engine_adapters()
         routed, allowed = self.read_adapter_bounds()
         return held is not None and routed <= held <= allowed
@@ -171,8 +168,7 @@ def scene(
     per_minute: float = _PER_MINUTE,
     **filled: object,
 ) -> Iterator[Scene]:
-    """Start everything and stop it at the end. `seed` chooses the customers; `filled` adds names
-    for the template of the configuration."""
+    """Start and finally stop everything; `filled` adds names for the configuration's template."""
     with ExitStack() as stack:
         place = _build_place(folder / "home", seed, backing, template, per_minute, filled)
         settings = settings_of(place)

@@ -152,7 +152,7 @@ def _apply(content: bytearray, kind: str, offset: int, data: bytes) -> None:
 
 
 def _draw_content(file: File, source: random.Random) -> bytes:
-    """Draw one of the contents that the disk may hold now."""
+    """Draw a content that the disk may hold now."""
     content = bytearray(file.content)
     share = source.choice((0.0, 0.5, 0.95, 1.0))
     for request in file.pending:

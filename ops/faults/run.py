@@ -148,7 +148,7 @@ def main() -> int:
 
 
 def _finish(driver: Driver, scale: float, checkpoint: Path) -> dict[str, Any]:
-    """Run the missing pieces of a driver, and return the sum with those of the checkpoint."""
+    """Run the missing pieces of a driver, and add those of the checkpoint."""
     wanted = max(1, round(driver.full * scale))
     pieces = _read_checkpoint(checkpoint, driver.name)
     while (done := sum(piece["count"] for piece in pieces)) < wanted:

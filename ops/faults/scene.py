@@ -48,10 +48,7 @@ class Comparison:
 
 
 def entries(begin: int, count: int, value_bytes: int, ahead_every: int = 0) -> list[Entry]:
-    """Return numbered events over all partitions of `rollouts`; every 50th goes to `learning`.
-
-    Each `ahead_every`-th was recorded by a clock that is a day ahead.
-    """
+    """Return numbered events, every 50th of `learning`, each `ahead_every`-th from a day ahead."""
     batch = []
     for number in range(begin, begin + count):
         stream = "learning" if number % 50 == 0 else "rollouts"
@@ -215,8 +212,7 @@ def count_spool_backlog(spool: SqliteLog) -> int:
 
 
 def wait_for_drain(spool: SqliteLog, per_second: int, most_seconds: float) -> float:
-    """Wait until the shipper is less than a second behind, at most twice `most_seconds`; return the
-    seconds."""
+    """Wait until the shipper is less than a second behind, at most twice `most_seconds`."""
     began = time.monotonic()
     while count_spool_backlog(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
         time.sleep(0.1)

@@ -23,9 +23,7 @@ from ops.postgres.server import Postgres
 from ops.waits import until
 
 LONGEST_SECONDS: Final = 3.0
-"""Longest promotion."""
 DECIDING_SECONDS: Final = 0.5
-"""Longest time between the first and the last event of a promotion."""
 AWAY_SECONDS: Final = 3.0
 _CODES: Final = (0, 1, 4)
 

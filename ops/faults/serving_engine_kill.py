@@ -32,7 +32,6 @@ from ops.waits import repeat, until
 
 RECONCILED_SECONDS: Final = 30.0
 REFUSED_SECONDS: Final = 6.0
-"""Seconds to watch an engine with other weights after it was asked for proof."""
 LIFE_SECONDS: Final = 1.0
 
 
@@ -86,8 +85,7 @@ def _more(by: Mapping[str, int], name: str) -> Callable[[], bool]:
 
 
 def _strike(stage: Scene, name: str, lie: Path | None, wrong: list[str]) -> float:
-    """Kill and start it, check that it gets the adapter back, and return the seconds with the right
-    files."""
+    """Kill it and return the seconds until the right files answered again."""
     (engine,), (view,) = stage.engines, stage.views
     engine.kill()
     if lie is not None:

@@ -28,7 +28,6 @@ from ops.faults.serving_scene import Scene, promotion, scene
 from ops.waits import until
 
 WATCHED_SECONDS: Final = 5.0
-"""Seconds to watch an engine that must not get an adapter back."""
 
 
 def truncate_weights(folder: Path, chance: random.Random) -> None:
@@ -75,7 +74,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _before(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]:
-    """Yield errors after files that no engine has read were damaged."""
     (engine,) = stage.engines
     incumbent, name = stage.read_incumbent(), stage.push(stage.version())
     with stage.run_callers() as calls:
@@ -94,7 +92,6 @@ def _before(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str
 
 
 def _after(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]:
-    """Yield errors after files of the answering adapter were damaged."""
     (engine,) = stage.engines
     name = stage.read_incumbent()
     assert name is not None, "an adapter answers"

@@ -56,7 +56,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _kill_at_random(process: "Popen[bytes]", moments: random.Random) -> bool:
-    """Kill it at a random moment; return whether it was at work."""
     time.sleep(moments.uniform(0, LONGEST_SECONDS))
     running = process.poll() is None
     process.kill()
@@ -65,8 +64,6 @@ def _kill_at_random(process: "Popen[bytes]", moments: random.Random) -> bool:
 
 
 def _is_cleanup_complete(stage: Scene, names: list[str]) -> bool:
-    """Return whether old adapters are collected, as by a worker that is never killed; else run the
-    worker again."""
     gone = {stage.state(name) for name in names[:-2]} <= {"collected"}
     if not gone:
         stage.run_json("work", "--once")

@@ -44,7 +44,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _restore(place: Path, old: Path, home: Path) -> None:
-    """Make a home from a backup and delete the old one."""
     shutil.rmtree(old)
     shutil.copytree(place / "adapters", home / "adapters")
     archive = str(place / "log")

@@ -43,7 +43,6 @@ from ops.waits import PATIENCE_SECONDS, run_threads, until
 ALIAS: Final = "agent"
 BASE: Final = "reference"
 TOKENS: Final = 24
-"""Tokens per answer."""
 
 _SHOWN: Final = 5
 
@@ -67,9 +66,7 @@ class Calls:
     """Results of clients; each call is a stream of known length in its own session."""
 
     by: Counter[str] = field(default_factory=Counter)
-    """Whole answers by adapter."""
     failed: list[str] = field(default_factory=list)
-    """Calls that the client saw fail."""
     silent: list[str] = field(default_factory=list)
     """Answers that came short and looked whole."""
     unended: int = 0
@@ -288,10 +285,7 @@ def scene(
     home: Path | None = None,
     **variables: str,
 ) -> Iterator[Scene]:
-    """Start everything and stop it at the end; by default with one embedded engine.
-
-    `variables` are KINTSUGI_* settings; `home` defaults to a folder below `folder`.
-    """
+    """Start and finally stop everything; by default with one embedded engine and a new home."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack, warnings.catch_warnings():
         # Of PEFT: about what transformers will do.
@@ -332,7 +326,7 @@ def _settings(home: Path, engines: Sequence[Engine], views: Sequence[Path]) -> d
 
 
 def _load_settings(variables: Mapping[str, str]) -> Settings:
-    """Return the settings of a process with `variables`, ignoring this process's environment."""
+    """Load settings without this process's environment."""
     url = variables.get("KINTSUGI_DATABASE_URL")
     return Settings(
         home=Path(variables["KINTSUGI_HOME"]),

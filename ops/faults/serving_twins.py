@@ -51,7 +51,6 @@ _OUTRUN = "it was promoted before the engine was killed"
 
 
 def _strike(stage: Scene, refusal: str, chance: random.Random) -> Iterator[str]:
-    """Yield errors after one refusal."""
     name = stage.push(stage.version())
     incumbent = stage.read_incumbent()
     with stage.run_callers() as calls:
@@ -75,7 +74,6 @@ def _strike(stage: Scene, refusal: str, chance: random.Random) -> Iterator[str]:
 def _provoke_refusal(
     stage: Scene, refusal: str, name: str, chance: random.Random
 ) -> tuple[int, str]:
-    """Return the exit code and the output of the promotion."""
     engine, view = stage.engines[1], stage.views[1]
     if refusal != "killed":
         other = stage.folder / "nothing"

@@ -37,9 +37,7 @@ from ops.command_line import run_command
 
 START: Final = utc_now() - timedelta(days=2)
 LARGE: Final = 1_000_000
-"""Characters of a body that needs a blob."""
 BROKEN: Final = "broken"
-"""Environment whose file fails to import."""
 ROUNDS: Final = 3
 
 
@@ -54,7 +52,6 @@ class Talk:
     def __init__(self, app: App, session: str, person: str | None = None) -> None:
         self._app, self._session, self._person = app, session, person
         self.blobs: list[str] = []
-        """Digests of bodies that were too large for a record."""
 
     def entry(self, data: EventData, second: int) -> Entry:
         """Return an event, sealed if the session is a person's."""
@@ -212,7 +209,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 def _poison(app: App, count: int) -> tuple[list[Callable[[App, str], list[Entry]]], list[Key]]:
-    """Append poisoned sessions; return their kinds, and the keys that some of them lack."""
+    """Append poisoned sessions; return their kinds, and the keys that they lack."""
     kinds, keys = list(KINDS), list[Key]()
     poisoned = [kinds[place % len(kinds)] for place in range(count)]
     for place, kind in enumerate(poisoned):

@@ -30,9 +30,7 @@ from ops.fuzz.sockets import send_all
 from ops.processes import read_end
 
 _BATCH: Final = 49
-"""Requests before each adapter."""
 _SECONDS: Final = 60.0
-"""Timeout; a call takes a fraction of a second."""
 _SHOWN: Final = 20
 _LENGTH: Final = 192
 """Context length in tokens: a conversation with a tool, and few more."""
@@ -57,10 +55,8 @@ NUMBERS: Final = (
     "repetition_penalty", "length_penalty", "prompt_logprobs", "truncate_prompt_tokens",
     "lora_int_id", "priority", "stop",
 )  # fmt: skip
-"""Fields of requests that may hold a number."""
 LISTS: Final = ("prompt", "stop_token_ids", "logprob_token_ids", "stop")
 _EDGES: Final = (0, 1, 7, 8, 15, 16, 24, 31, 32, 52, 53, 62, 63, 64, 127, 128, 255, 1023, 1024)
-"""Exponents of two near the bounds of number types."""
 _ODD: Final = (
     "NaN", "Infinity", "-Infinity", "true", "false", "null", '"1"', '""', "[]", "{}", "[1]", "0.0",
     "-0", "-0.0", "1e-5", "1e-20", "1e-30", "1e-38", "1e-45", "1e-300", "5e-324", "1e-400", "1e38",
@@ -119,8 +115,6 @@ def change_command(chosen: random.Random) -> bytes:
 
 
 def _choose_number(chosen: random.Random) -> str:
-    """Return the JSON text of a boundary number, an odd value, or a number that many fields
-    accept."""
     kind = chosen.random()
     if kind < 0.6:
         return chosen.choice(_ODD if kind < 0.3 else _USUAL)
@@ -129,7 +123,6 @@ def _choose_number(chosen: random.Random) -> str:
 
 
 def _write_body(body: Json, texts: dict[str, str]) -> bytes:
-    """Return a body with some values as they are written in `texts`."""
     members = {name: json.dumps(value) for name, value in body.items()} | texts
     inside = ", ".join(f"{json.dumps(name)}: {text}" for name, text in members.items())
     return f"{{{inside}}}".encode("utf-8", "surrogatepass")
@@ -141,7 +134,6 @@ class Outcome:
 
     requests: int = 0
     callers: int = 0
-    """Ordinary calls that were answered in any way."""
     adapters: Counter[str] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -188,7 +180,6 @@ class Fuzzer:
             self.outcome.wrong.append(f"{why}: after an adapter")
 
     def _check_next_caller(self) -> str | None:
-        """Return an error of the answer to an ordinary call, if any."""
         try:
             answer = self._ask("fuzzed")
             text = answer.json()["choices"][0]["text"] if answer.status_code == 200 else None
@@ -205,7 +196,6 @@ class Fuzzer:
             self.outcome.wrong.append(f"the engine serves {names}")
 
     def _try_adapter(self) -> None:
-        """Load a damaged or randomly changed adapter, and call it if it is served."""
         folder = self._folder / "changed"
         shutil.copytree(self._adapter, folder)
         name = self._chance.choice((None, *DAMAGES))

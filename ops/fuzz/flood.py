@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 BYTES: Final = 30 << 20
-"""Size of an answer of one text, and of filled answers."""
 
 _USER: Final = re.compile(rb'"user": ?"([a-z_]+)"')
 _MANY: Final = 90_000
@@ -105,7 +104,7 @@ async def _serve(port: int) -> None:
 async def _answer(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Mapping[str, Answer]
 ) -> bool:
-    """Answer a request; return whether the connection can be used again."""
+    """Answer a request; return whether the connection is reusable."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     length = re.search(r"content-length: (\d+)", head)
     left, begin = int(length[1]) if length else 0, b""

@@ -108,7 +108,6 @@ _VALUES: Final[tuple[str, ...]] = (
     '{"role":"assistant","tool_calls":[{}]}', '{"role":"tool"}', "[0,1,-1]", "[99999999999]",
     '{"type":"json_schema","json_schema":{}}', '"required"',
 )  # fmt: skip
-"""JSON, and text that resembles it."""
 
 _TOKENS: Final = (
     b"\r\n", b"\n", b"\r\n\r\n", b"\x00", b"\xff\xfe", b"%00", b"%2e%2e%2f", b"/../", b"//", b"\\",
@@ -133,7 +132,6 @@ def requests(seed: int, count: int) -> Iterator[bytes]:
 
 
 def _bytes(chosen: random.Random) -> bytes:
-    """Change bytes anywhere, including the length of the body."""
     raw = bytearray(write_request(chosen, *_proper(chosen)))
     for _ in range(chosen.randint(1, 6)):
         at, size = chosen.randrange(len(raw) + 1), chosen.randint(0, 40)
@@ -154,7 +152,6 @@ def _bytes(chosen: random.Random) -> bytes:
 
 
 def _heads(chosen: random.Random) -> bytes:
-    """Change path and headers, and keep valid HTTP."""
     method, path, body = _proper(chosen)
     method = chosen.choice((method, "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE", "X"))
     cut = chosen.randrange(len(path) + 1)
@@ -191,7 +188,6 @@ def change_values(chosen: random.Random, bodies: Sequence[tuple[str, Json]] = BO
 
 
 def _mark(chosen: random.Random, document: Any, mark: str) -> None:
-    """Replace a value at any depth by the mark, or add the mark."""
     while True:
         if isinstance(document, list):
             if not document or chosen.random() < 0.1:
@@ -214,7 +210,6 @@ def _text(chosen: random.Random) -> str:
 
 
 def _proper(chosen: random.Random) -> tuple[str, str, bytes]:
-    """Return method, path and body of a valid request."""
     if chosen.random() < 0.15:
         return "GET", chosen.choice(GETS), b""
     path, body = chosen.choice(BODIES)

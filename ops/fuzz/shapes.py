@@ -67,7 +67,6 @@ def text_shape(size: int, answer: str = "short") -> Shape:
 
 
 def _requests() -> dict[str, tuple[str, Json]]:
-    """Return name -> path and body."""
     chat, messages, prompt = "/v1/chat/completions", "/v1/messages", "/v1/completions"
     part, asks = {"type": "text", "text": "x"}, [_user("Hi")]
     bare = {"messages": asks}
@@ -102,7 +101,6 @@ def _requests() -> dict[str, tuple[str, Json]]:
 
 
 def _traces() -> dict[str, list[Json]]:
-    """Return name -> spans of a request."""
     message = {"role": "user", "parts": [{"type": "text", "content": "x"}]}
     return {
         "spans": [_span(n) for n in range(MAX_SPANS - 1)],
@@ -123,7 +121,6 @@ def _trace_shape(name: str, spans: list[Json], size: int) -> Shape:
 
 
 def _span(number: int, asked: list[Json] | None = None) -> Json:
-    """Return a span, with `asked` that of a call in its own session."""
     texts = {}
     if asked is not None:
         said = [{"role": "assistant", "parts": [{"type": "text", "content": "y"}]}]
@@ -150,7 +147,6 @@ def _encode(document: Json) -> bytes:
 
 
 def _text(length: int) -> str:
-    """Return a text that hardly compresses and resembles JSON."""
     return random.Random(0).randbytes(length // 2).hex() + ',[{"\\' * (length % 7)
 
 

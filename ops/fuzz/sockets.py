@@ -20,7 +20,6 @@ import h11
 _WAIT_SECONDS: Final = 120
 _CLIENTS: Final = 8
 _FAILED: Final = re.compile(rb'"code": ?5\d\d\b')
-"""A server's error in the middle of a stream."""
 _PLAIN: Final = re.compile(rb"^\w+ [^ ]*/(livez|readyz|metrics)")
 
 
@@ -34,8 +33,7 @@ class Replies:
 def send_all(
     port: int, requests: Iterable[bytes], check_after: Callable[[], str | None] = lambda: None
 ) -> Replies:
-    """Send each request on its own connection, several in parallel. `check_after` runs after each
-    and returns an error, if any."""
+    """Send each request on its own connection; `check_after` may return an error after each."""
 
     def send_one(raw: bytes) -> tuple[bytes, int, list[str]]:
         status, why = send(port, raw)
@@ -65,7 +63,6 @@ def send(port: int, raw: bytes) -> tuple[int, str | None]:
 
 
 def _answer(connection: socket.socket, head: bool) -> tuple[int, bytes]:
-    """Return status and body of the first answer; status 0 without one."""
     reader = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 20)
     method = "HEAD" if head else "POST"
     reader.send(h11.Request(method=method, target="/", headers=[("host", "x")]))

@@ -81,7 +81,6 @@ TRAINED: Final[tuple[Json, ...]] = (
         "lora": {"rank": 2, "alpha": 2, "targets": ["lm_head"]},
     },
 )  # fmt: skip
-"""Specs of jobs of one step."""
 
 _USER: Final[Json] = {"url": "http://127.0.0.1:9/v1", "model": "small", "candidates": 2}
 _ELSEWHERE: Final[Json] = {"source": {"kind": "endpoint", "url": "http://x/v1", "model": "m"}}
@@ -107,7 +106,6 @@ READ: Final[tuple[Json, ...]] = (
     PLAIN | {"sampler": _ELSEWHERE},
     PLAIN | {"sampler": {"source": {"kind": "vllm", "arguments": ["--seed=1"]}}},
 )
-"""Specs of every kind."""
 
 _EDGES: Final = sorted({edge for ranges in RANGES.values() for r in ranges.values() for edge in r})
 _NUMBERS: Final[tuple[Any, ...]] = (
@@ -136,7 +134,6 @@ def build_specs(seed: int, bases: tuple[Json, ...]) -> Iterator[bytes]:
 
 
 def _mutate(document: Json, chance: random.Random) -> None:
-    """Change one value of a document, or its container."""
     *path, key = chance.choice(list(_list_paths(document)))
     holder: Any = document
     for step in path:
@@ -184,7 +181,6 @@ def _write(document: Json) -> bytes:
 
 
 def _damage(content: bytes, chance: random.Random) -> bytes:
-    """Cut a text, or insert bytes."""
     place = chance.randrange(len(content))
     more = chance.choice(
         (b"", b"\xff", b"[" * 100_000, b'{"a":' * 5_000, b"9" * 5_000, b"\0", b",")
@@ -193,8 +189,7 @@ def _damage(content: bytes, chance: random.Random) -> bytes:
 
 
 def check_spec(content: bytes) -> str:
-    """Read a spec and run all checks before a job; return `accepted` or the kind of the refusal.
-    Any exception is an error of the product."""
+    """Run all checks before a job; return `accepted` or the kind of the refusal."""
     try:
         spec = parse_spec(content)
         check_supported(spec)

@@ -54,7 +54,6 @@ class FuzzTarget:
         return complaints + self._check_records()
 
     def _check_records(self) -> list[str]:
-        """Check that the log can be read, made into rollouts, folded and rebuilt."""
         complaints = []
         for arguments in (
             ("log", "verify", "--json"),

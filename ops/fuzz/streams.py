@@ -51,10 +51,8 @@ class Style:
     fingerprint: str | None = None
     """Fingerprint on the last chunk of a choice, or beside requested usage."""
     comments: bool = False
-    """Whether comments come between the events."""
     line_end: bytes = b"\n"
     extra: Json = field(default_factory=dict)
-    """Fields beside usage."""
 
 
 STYLES: Final = (

@@ -20,7 +20,6 @@ from ops.command_line import build_parser
 from ops.fuzz.readers import Reader, list_readers
 
 SIZES: Final = (1_000, 2_000, 20_000)
-"""Lengths of the texts in characters."""
 _MOST_GROWTH: Final = 2.8
 """Largest factor of the time for a doubled length: 2 is linear, 4 quadratic."""
 _FLOOR: Final = 0.01
@@ -28,7 +27,6 @@ _FLOOR: Final = 0.01
 _SURE: Final = 4
 """Factor of the runs before a reader counts as wrong."""
 _SLOWEST: Final = 10
-"""Readers that are printed with their time."""
 
 PIECES: Final = (
     *(" ", "\n", "\t", " \n", "\u2003", "a", "ab ", "A", "1", "12", "a1", "1a ", "a1a1", "#", "_"),
@@ -60,9 +58,7 @@ PIECES: Final = (
     *("a@", "a@b.", "a@b.cc ", "+1", "4111 ", "GB82", "eyJ", "sk-", "-----BEGIN ", "bearer "),
     *("turn off ", "wifi ", "data: x\n\n", "f(a=1)", "f(f(", "1+", "[0]", "x.y."),
 )
-"""Pieces that the texts repeat."""
 BEGINNINGS: Final = ("", "<tool_call>", '{"a": "', "I ")
-"""Beginnings of the texts."""
 
 
 def corpus() -> Iterator[tuple[str, str]]:

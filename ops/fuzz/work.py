@@ -31,9 +31,7 @@ from ops.processes import Program, find_ports
 from ops.waits import repeat
 
 SECONDS: Final = 0.25
-"""Longest wait of other clients in seconds."""
 RATIO: Final = 1.5
-"""Largest memory as a multiple of that for one text of the same size."""
 
 _GAP_SECONDS: Final = 0.005
 _SETTLE_SECONDS: Final = 0.5
@@ -81,7 +79,6 @@ class Measurement:
     livez_seconds: float
     call_seconds: float
     idle_seconds: float
-    """Longest time of an ordinary call on the idle gateway meanwhile."""
     peak_bytes: int
 
 
@@ -94,7 +91,6 @@ class Stage:
     settings: dict[str, str]
     idle: Gateway
     clients: int
-    """Clients that send each shape at the same time."""
 
     def start(self, name: str) -> Gateway:
         """Start a gateway."""

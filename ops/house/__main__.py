@@ -37,10 +37,8 @@ GOALS: Final = {
     "synthesis_files": 12,
     "entry_files": 11,
 }
-"""Upper bound of each measure."""
 
 LISTS: Final = ("participles", "vague", "long", "circles", *METHODS, "entries")
-"""Measures whose occurrences can be listed."""
 
 DECLARATIONS: Final = frozenset({"producers/gateway/metrics/registry.py:__init__"})
 """Functions that only declare tables or metrics; they may be as long as these declarations."""
@@ -61,7 +59,6 @@ class Measures:
     readme_lines: int
     lines: int
     ops_lines: int
-    """Lines of `ops`."""
     statements: int
     """Statements without docstrings and other strings that stand alone."""
     skills_files: int
@@ -199,8 +196,8 @@ def _modules(root: Path) -> Iterator[Path]:
 
 
 def _functions(tree: ast.Module, place: str) -> Iterator[tuple[str, int, int]]:
-    """Yield name, line and length of each function that does more than declare; the length excludes
-    the signature."""
+    """Yield name, line and length without signature of each function that does more than
+    declare."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

@@ -14,8 +14,8 @@ Graph = dict[str, set[str]]
 def import_circles(
     root: Path, packages: Sequence[str], is_wiring: Callable[[str, str], bool] = lambda *_: False
 ) -> list[list[str]]:
-    """Return the circles among the members of each folder, each sorted. `is_wiring` takes the
-    importing module and its target; true leaves the import out."""
+    """Return the circles in each folder, sorted; `is_wiring(module, target)` leaves an import
+    out."""
     graph = list_imports(root, packages)
     edges = {
         (name, target)
@@ -30,8 +30,7 @@ def import_circles(
 
 
 def list_imports(root: Path, packages: Sequence[str], *, at_start: bool = False) -> Graph:
-    """Return the modules of `packages` with those of them that each imports; `at_start` leaves out
-    imports inside functions and for type checkers."""
+    """Return module -> imports within `packages`; `at_start` leaves out those in functions."""
     list_nodes = _list_start_nodes if at_start else ast.walk
     modules = {
         _module_name(root, path): path
@@ -50,8 +49,7 @@ def list_imports(root: Path, packages: Sequence[str], *, at_start: bool = False)
 
 
 def reach(graph: Graph, start: str) -> set[str]:
-    """Return the nodes that can be reached from `start`, and `start` itself only if it is on a
-    circle."""
+    """Return the nodes reachable from `start`; `start` itself only if it is on a circle."""
     reached: set[str] = set()
     pending = [start]
     while pending:
@@ -106,7 +104,6 @@ def _graph_of(folder: str, edges: set[tuple[str, str]]) -> Graph:
 
 
 def _circles(graph: Graph) -> list[list[str]]:
-    """Return the strongly connected components of more than one node."""
     reachable = {node: reach(graph, node) for node in graph}
     components = {
         tuple(sorted({node, *(other for other in reached if node in reachable[other])}))

@@ -27,7 +27,6 @@ _ENGLISH: Final = (
     "exceed feed hundred king meaning morning need nothing proceed reading ring seed shed "
     "sibling siblings something speed spring string succeed thing things warning wing "
 )
-"""Nouns and verbs that end like a participle."""
 
 _FIELD: Final = (
     "batching binding decoding embedded embedding embeddings encoding fencing framing "
@@ -37,12 +36,10 @@ _FIELD: Final = (
     "sharding shipping spelling staging streaming supervised tokenizing tracing training "
     "typed weighted "
 )
-"""Terms of the field and of the libraries in use."""
 
 TERMS: Final = frozenset((_ENGLISH + _FIELD).split())
 
 VAGUE: Final = frozenset(["found", "given", "made", "one", "said", "told"])
-"""Local names that could hold anything."""
 
 
 @dataclass(frozen=True, slots=True)

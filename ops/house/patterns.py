@@ -25,7 +25,6 @@ from ops.house.imports import python_files
 SEARCHES: Final = frozenset(
     ["compile", "findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"]
 )
-"""Functions of `re` that take a pattern."""
 OTHERS: Final = frozenset(["difflib", "fnmatch", "rapidfuzz", "regex"])
 """Modules whose time on a text may grow faster than its length; an import counts as a use."""
 
@@ -97,7 +96,6 @@ class _Walk:
                 yield Use(f"{self._module}:{node.module}.{alias.name}", node.lineno, None)
 
     def _evaluate(self, node: ast.expr) -> str | bytes | None:
-        """Return the text of an expression, as far as constants of the module determine it."""
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, str | bytes) else None
         if isinstance(node, ast.Name):
@@ -135,12 +133,10 @@ def _read_flags(call: ast.Call) -> int:
 
 
 def _has_bound(tree: Iterable[tuple[Any, Any]]) -> bool:
-    """Return whether the work at one position of a text is bounded."""
     return _count_ways(tree) <= _MOST_WAYS
 
 
 def _count_ways(tree: Iterable[tuple[Any, Any]]) -> float:
-    """Return the number of ways to match from one position; infinite without a bound."""
     return math.prod(_count_node(kind, value) for kind, value in tree)
 
 

@@ -14,12 +14,10 @@ from typing import Final
 from ops.house.imports import list_imports, python_files, reach
 
 CORE: Final = ("daemon", "consumers", "producers", "events", "envs")
-"""The packages to search."""
 
 ROOMS: Final = frozenset(
     ["methods", "skills", "panels", "lessons", "reflection", "synthesis", "attribution", "users"]
 )
-"""Names of folders that are the room of a method."""
 
 METHODS: Final[Mapping[str, re.Pattern[str]]] = {
     "skills": re.compile(
@@ -35,19 +33,16 @@ METHODS: Final[Mapping[str, re.Pattern[str]]] = {
         re.IGNORECASE,
     ),
 }
-"""Method -> words that name it."""
 
 HOMONYMS: Final[Mapping[str, str]] = {
     "envs/telecom/records.py": "'router'",
     "producers/gateway/server.py": "application.router",
 }
-"""File -> code that only looks like the name of a method: a device of customers, and Starlette's
-table of routes."""
+"""Code that only looks like a method's name: a device of customers, and Starlette's routes."""
 
 
 def list_mentions(root: Path) -> dict[str, list[str]]:
-    """Return, per method, the files outside all rooms whose code names it, sorted. Raise
-    SyntaxError."""
+    """Return, per method, the files outside all rooms whose code names it. Raise SyntaxError."""
     codes = {place: _drop_homonym(place, _read_code(root / place)) for place in _list_outside(root)}
     return {
         method: [place for place, code in codes.items() if pattern.search(code)]
@@ -96,7 +91,6 @@ def _is_room(parts: Sequence[str]) -> bool:
 
 
 def _read_code(path: Path) -> str:
-    """Return a module's code without comments and without strings that stand alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

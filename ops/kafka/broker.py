@@ -104,8 +104,7 @@ class Broker(Server):
         return pid if pid and _runs(pid, self._config) else None
 
     def start(self) -> Self:
-        """Start on the existing data, or format a new folder; return when an admin client has an
-        answer. Raise BrokerUnavailable or BrokerError."""
+        """Return when an admin client has an answer. Raise BrokerUnavailable or BrokerError."""
         if self.pid is None:
             super().start()
             state = {"pid": self.pid, "port": self.port, "controller": self._controller}
@@ -159,8 +158,7 @@ class Broker(Server):
         self._signal(signal.SIGKILL, self.STOP_SECONDS)
 
     def wipe(self) -> None:
-        """Stop it and delete its data: the next start makes an empty cluster at the same
-        address."""
+        """Stop it and delete its data; the next start makes an empty cluster at this address."""
         self.stop()
         shutil.rmtree(self.data, ignore_errors=True)
 

@@ -74,8 +74,7 @@ class SecureListeners:
         )
 
     def properties(self, plain: str, controller: str) -> dict[str, str]:
-        """Return the properties of a broker that has, besides, a plain listener to talk to
-        itself."""
+        """Return the broker's properties; its own traffic uses a plain listener."""
         listeners = f"PLAINTEXT://{plain},SECURED://{self.bootstrap},MUTUAL://{self.mutual}"
         return {
             "listeners": f"{listeners},CONTROLLER://{controller}",

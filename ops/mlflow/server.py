@@ -34,7 +34,6 @@ class Mlflow(Server):
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
-    """Turns off telemetry and the workers for jobs, which are unused here."""
 
     def __init__(self, folder: Path) -> None:
         (self._port,) = find_ports(1)

@@ -64,7 +64,7 @@ class Postgres(Server):
         self._fsync = fsync
 
     def build_command(self) -> list[str]:
-        """Return the command line; make the data if there are none. Raise PostgresUnavailable or
+        """Return the command line, after initdb if needed. Raise PostgresUnavailable or
         PostgresError."""
         installed = binaries()
         if not (self.data / "PG_VERSION").exists():
@@ -107,8 +107,8 @@ class Postgres(Server):
         self._process = None
 
     def create_database(self, name: str | None = None, template: str = "template1") -> str:
-        """Create a database, empty or a copy of `template`, and return its SQLAlchemy URL. The
-        template must have no open connections."""
+        """Create a database from `template`, which must have no connections; return its SQLAlchemy
+        URL."""
         name = name or f"kintsugi_{uuid4().hex[:12]}"
         for one in (name, template):
             if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", one):

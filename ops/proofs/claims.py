@@ -44,7 +44,6 @@ class Claim:
     promise: str
     document: str
     line: int
-    """Line in the document, from 1."""
     proofs: tuple[Proof, ...]
 
     @property

@@ -68,8 +68,7 @@ class ProofWatch:
             self._conditions[test] = sorted(set.intersection(*each))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record the outcome of each phase of a test; with pytest-xdist the first process gets it
-        too."""
+        """Record the outcome of each phase, also in the first process of pytest-xdist."""
         test = _test_of(report.nodeid)
         if test not in self._named:
             return
@@ -138,7 +137,6 @@ class ProofWatch:
         return len(lacking) if self._run == "test" else 0
 
     def _check_marks(self, proof: Proof) -> Iterator[str]:
-        """Yield a problem for each test whose marks contradict the document."""
         marked = self._conditions.get(proof.test)
         if marked is None:
             return

@@ -103,8 +103,7 @@ def _find_stage(stages: Sequence[Stage], name: str) -> Stage:
 
 
 def _run_stage(stage: Stage, plan: Served, folder: Folder) -> Document | None:
-    """Run a stage and return its result; None if it was done before. Raise StageFailure, also for a
-    damaged earlier result."""
+    """Return a stage's new result; None if it was done before. Raise StageFailure."""
     if folder.result(stage.name).exists() and not stage.repeated:
         folder.read(stage.name)
         print(f"{stage.name}: done before", file=sys.stderr)
@@ -129,8 +128,7 @@ def _read_plan(folder: Folder, table: Table[Any]) -> Served:
 
 
 def _choose_plan(options: argparse.Namespace, folder: Folder, stored: Served | None) -> Served:
-    """Return the folder's plan at the addresses of the options, or their plan for a new folder.
-    Raise WrongUsage."""
+    """Return the folder's plan at the options' addresses, or a new plan. Raise WrongUsage."""
     if options.checkpoint is None:
         check_unused(options)
         if stored is None:
@@ -151,7 +149,6 @@ def _choose_plan(options: argparse.Namespace, folder: Folder, stored: Served | N
 
 
 def _build_first(arguments: Sequence[str], stage: Stage) -> tuple[str, ...]:
-    """Return the command that runs a stage and stores these options in the folder."""
     own = [argument for argument in arguments if argument != "--plan"]
     only = [] if "--only" in own else ["--only", stage.name]
     return ("python", "-m", "ops.reproduce", *own, *only)

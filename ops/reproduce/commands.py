@@ -112,8 +112,7 @@ def write_whole(target: Path, text: str) -> None:
 
 
 def build_agent_options(plan: Served) -> list[str]:
-    """Return an evaluation's options for the agent's endpoint; one begun at an earlier address
-    continues."""
+    """Return an evaluation's options for the agent's endpoint, also after a move."""
     moved = ["--moved-from", plan.first.base_url] if plan.before else []
     return ["--base-url", plan.base_url, *moved]
 
@@ -131,8 +130,7 @@ def build_eval_command(
     plan: Served, folder: Folder, model: str, selection: Sequence[str], trials: int,
     temperature: float, *more: str,
 ) -> list[str]:  # fmt: skip
-    """Return the command that evaluates the policy `model` on the tasks of the options `selection`;
-    `more` are further options."""
+    """Return the command that evaluates the policy `model` on the tasks of `selection`."""
     return [
         "kintsugi", "eval", "--env", plan.env, *selection, "--trials", str(trials),
         *build_agent_options(plan), "--model", model, "--base", plan.model,
@@ -143,8 +141,7 @@ def build_eval_command(
 
 
 def run_command(folder: Folder, command: Sequence[str]) -> Document:
-    """Run a stage's command; return the JSON object on its last line. Raise EndpointAway or
-    StageFailure."""
+    """Run a stage's command; return its JSON object. Raise EndpointAway or StageFailure."""
     module = {"kintsugi": ["daemon"], "python": []}[command[0]]
     arguments = [*module, *(part for part in command[1:] if part != "-m")]
     reading, writing = os.pipe()
@@ -174,6 +171,5 @@ def run_command(folder: Folder, command: Sequence[str]) -> Document:
 
 
 def _environment(folder: Folder) -> Mapping[str, str]:
-    """Return the environment without settings of another home, database or broker."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("KINTSUGI_")}
     return {**own, "KINTSUGI_CONFIG": str(folder.configuration)}

@@ -17,8 +17,7 @@ _SEED: Final = 0
 
 
 def measure_difference(own: Sequence[float], other: Sequence[float]) -> Interval:
-    """Return the mean of `own` less `other`, paired values in 0 to 1, with its interval
-    (envs/statistics.py)."""
+    """Return the mean of `own` less `other`, paired values in 0 to 1 (envs/statistics.py)."""
     gains = [first - second for first, second in zip(own, other, strict=True)]
     # The estimator is for values between 0 and 1.
     scaled = statistics.mean([(gain + 1) / 2 for gain in gains])
@@ -29,8 +28,7 @@ def measure_difference(own: Sequence[float], other: Sequence[float]) -> Interval
 def compare_tasks(
     own: Mapping[str, Sequence[bool]], other: Mapping[str, Sequence[bool]]
 ) -> tuple[int, Interval] | None:
-    """Return the number of tasks that both have, and the mean difference of their rates; None
-    without a common task."""
+    """Return the number of common tasks and the mean difference; None without one."""
     common = sorted(set(own) & set(other))
     if not common:
         return None
@@ -39,8 +37,7 @@ def compare_tasks(
 
 
 def measure_ratio(own: Sequence[float], other: Sequence[float], base: Sequence[float]) -> Interval:
-    """Return the ratio of the gains of `own` and `other` over `base`, with its percentile bootstrap
-    over tasks. The gain of `other` must lie above 0."""
+    """Return the ratio of gains over `base` with a bootstrap over tasks; `other` must gain."""
     gains = np.subtract([own, other], base)
     chance = np.random.default_rng(_SEED)
     count = gains.shape[1]

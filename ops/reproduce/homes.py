@@ -16,7 +16,6 @@ from ops.reproduce.settings import Served
 ALIAS: Final = "agent"
 
 AnySource = InProcessSource | EndpointSource | VllmSource
-"""Sources of a job's rollouts."""
 
 Verdicts = Mapping[str, Sequence[bool]]
 """Task -> whether each trial passed."""
@@ -30,8 +29,7 @@ def open_plan_environment(plan: Served) -> Environment:
 def build_settings(
     plan: Served, home: Path, training: Training, proposer: Proposer | None = None
 ) -> Settings:
-    """Return the settings of a home of the reproduction, without any other configuration of this
-    machine."""
+    """Return the settings of a home without any other configuration of this machine."""
     return Settings(
         home=home,
         database_url=None,
@@ -79,8 +77,7 @@ def list_trials(app: App, policies: Mapping[str, str]) -> Iterator[Trial]:
 def read_verdicts(
     settings: Settings, policies: Mapping[str, str], environment: str, count: int
 ) -> dict[str, dict[str, list[bool]]]:
-    """Return each policy's verdicts on the tasks of an environment with `count` trials; policies as
-    for `list_trials`."""
+    """Return each policy's verdicts on tasks with `count` trials; policies as in `list_trials`."""
     trials: dict[str, dict[str, dict[int, bool]]] = {policy: {} for policy in policies.values()}
     with App(settings) as app:
         for trial in list_trials(app, policies):

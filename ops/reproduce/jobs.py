@@ -59,8 +59,7 @@ def reinforce(
     plan: Served, whole: JobSpec, name: str, rollouts: int, parent: Path, algorithm: str,
     **changes: object,
 ) -> JobSpec:  # fmt: skip
-    """Return a spec that continues from the adapter `parent` with a preset and shows nothing; the
-    changes are of its one pool."""
+    """Return a spec that continues `parent` with a preset; the changes are of its one pool."""
     (pool,) = whole.pools
     return change_spec(
         plan, whole, name, rollouts,
@@ -80,8 +79,7 @@ def write_job(folder: Folder, name: str, spec: JobSpec, bodies: Mapping[str, str
 
 
 def move_jobs(plan: Served, folder: Folder) -> None:
-    """Write the plan's addresses into the specs and journals of unfinished jobs. Raise BadSpec,
-    BadJournal or OSError."""
+    """Move unfinished jobs to the plan's addresses. Raise BadSpec, BadJournal or OSError."""
     for path in sorted(folder.jobs.glob("*.json")):
         job = folder.job(path.stem)
         if (job / ADAPTER).exists() or (job / OUTCOME).exists():

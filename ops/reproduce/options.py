@@ -115,8 +115,7 @@ def _read_rate(text: str) -> float:
 
 
 def check_unused(options: argparse.Namespace) -> None:
-    """Raise WrongUsage for an option of a run without `--checkpoint`, where the folder's own are
-    used."""
+    """Raise WrongUsage for a run's option without `--checkpoint`, as it would change nothing."""
     unused = [
         f"--{name.replace('_', '-')}"
         for name, value in vars(options).items()
@@ -138,8 +137,7 @@ def set_defaults(options: argparse.Namespace) -> None:
 
 
 def count_tasks(plan: Served, **selection: Any) -> int:
-    """Return the number of tasks of a selection with these fields. Raise WrongUsage if the real
-    tasks are missing."""
+    """Return the number of tasks of a selection. Raise WrongUsage if the real ones are missing."""
     from daemon.evaluation.run import Selection
 
     try:

@@ -19,11 +19,10 @@ class EnvironmentDefaults(StrictModel):
 
     split: str
     tasks: int | None = None
-    """Number of generated tasks; None for all of the split."""
+    """Of generated tasks; None for all of the split."""
     traffic: Mapping[str, float] = {}
     """Kind of generated task -> its share; empty for equal shares."""
     max_tokens: int
-    """Most tokens of one answer."""
     tokens: int
     """Assumed tokens of an agent's episode, for estimates only."""
 
@@ -51,7 +50,6 @@ class Served(StrictModel):
     """A model behind an endpoint, and its environment. Paths are absolute."""
 
     format: Literal[2] = 2
-    """Format of the plan's file."""
     before: tuple[Addresses, ...] = ()
     """Earlier addresses, oldest first."""
     base_url: str
@@ -65,12 +63,10 @@ class Served(StrictModel):
     user_model: str | None
     user_base_url: str | None
     source: Source
-    """Source of a job's rollouts."""
     device: str
     dtype: Literal["float32", "bfloat16"]
     seed: int
     concurrency: int
-    """Concurrent episodes."""
 
     @property
     def threads(self) -> int | None:

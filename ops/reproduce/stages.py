@@ -23,18 +23,15 @@ class Stage:
 
     name: str
     action: str
-    """Description."""
     command: tuple[str, ...]
     """Its command, which also works by hand."""
     run: Callable[[], Document]
     episodes: int = 0
-    """Number of episodes that a policy plays."""
     tokens: int | None = None
     """Assumed tokens per episode; None for the environment's."""
     trains: bool = False
     """Whether the episodes are trained on, which takes about as long again."""
     repeated: bool = False
-    """Whether it runs every time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,8 @@ class Table(Generic[P]):
 def describe(
     plan: Served, folder: Folder, stages: Sequence[Stage], tasks: int, tokens: int, rate: float
 ) -> str:
-    """Return every stage's command and estimated cost; `tokens` per episode and `rate` in tokens
-    per second are assumptions."""
+    """Return every stage's command and cost, estimated from assumed `tokens` per episode and
+    `rate`."""
     assumed = (
         f"# {tasks} evaluated tasks of {plan.env}; an episode is taken to write {tokens:,} tokens "
         f"and the endpoint {rate:,.0f} tokens per second; training on a rollout is taken to take "
@@ -92,8 +89,7 @@ def train(folder: Folder, policy: str, command: Sequence[str]) -> Document:
 
 
 def load(plan: Served, folder: Folder, names: Iterable[tuple[str, str]]) -> Document:
-    """Load the adapter of each policy under its name. Raise ReplicaError, NotProven or
-    BadAdapter."""
+    """Load and prove each policy's adapter. Raise ReplicaError, NotProven or BadAdapter."""
     from ops.reproduce.endpoint import load_adapter
 
     return {policy: load_adapter(plan, name, folder.adapter(policy)) for policy, name in names}

@@ -26,9 +26,7 @@ from typing import Final, Literal
 Verdict = Literal["flat", "grows", "unknown"]
 
 LEAST: Final = 8
-"""Least warm minutes for a verdict by age."""
 LEAST_LIVES: Final = 4
-"""Least lives with different beginnings for a verdict by data."""
 
 _QUANTILE: Final = NormalDist().inv_cdf(0.995)
 _MINUTE: Final = 60.0
@@ -70,14 +68,11 @@ class Growth:
     verdict: Verdict
     lives: int
     minutes: int
-    """Warm minutes."""
     first: float | None
-    """Median of the warm readings in the first third of the run."""
     last: float | None
     most: float | None
     by_age: Slope | None
     later: Slope | None
-    """Slope of the later halves of the lives."""
     by_data: Slope | None
     bound: float
 
@@ -125,7 +120,6 @@ def _later_half(readings: list[tuple[float, float, float]]) -> list[tuple[float,
 
 
 def _minutes(readings: list[tuple[float, float, float]]) -> list[tuple[float, float]]:
-    """Return time and median of each minute of a life."""
     by_minute: dict[int, list[tuple[float, float]]] = {}
     for at, age, value in readings:
         by_minute.setdefault(int(age // _MINUTE), []).append((at, value))
@@ -138,7 +132,6 @@ def _minutes(readings: list[tuple[float, float, float]]) -> list[tuple[float, fl
 def _young(
     warm: list[list[tuple[float, float, float]]], rule: Rule
 ) -> Iterator[tuple[float, float]]:
-    """Yield each life's beginning and its median just after the warm-up."""
     for readings in warm:
         at, age, _ = readings[0]
         values = [value for _, old, value in readings if old < rule.warm_up + _YOUNG]

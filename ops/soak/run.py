@@ -36,12 +36,9 @@ from producers.gateway.privacy.keys import hash_key, mint_key
 
 TEMPLATE: Final = Path(__file__).parent / "soak.toml"
 EVERY_SECONDS: Final = 10.0
-"""Seconds between two samples."""
 PER_MINUTE: Final = 45.0
-"""Customers per minute."""
 START_SECONDS: Final = 300.0
 REST_SECONDS: Final = 1200.0
-"""Limit for coming to rest."""
 STILL_SECONDS: Final = 45.0
 """Time without events that counts as rest: longer than a cool-down, and than a session idles."""
 DECISIVE_MINUTES: Final = 60.0
@@ -131,7 +128,6 @@ class _Run:
         self._away_seconds += trouble.away
 
     def _rest(self) -> dict[str, Any]:
-        """Wait until nothing happens any more, and return the backlog."""
         began = still = time.monotonic()
         while (now := time.monotonic()) - still < STILL_SECONDS:
             self._stage.processes.revive()
@@ -150,7 +146,6 @@ class _Run:
         }
 
     def _count_backlog(self) -> dict[str, int] | None:
-        """Return the open work; None if it cannot be read."""
         app = self._stage.app
         try:
             with app.reading() as connection:
@@ -162,7 +157,6 @@ class _Run:
         return {"lag": behind, "unshipped": unshipped, "open cycles": int(cycle is not None)}
 
     def _compare_metrics(self) -> Iterator[str]:
-        """Yield each metric that differs from log and tables."""
         app, settings = self._stage.app, self._stage.settings
         schedule = read_metrics(f"http://127.0.0.1:{port_of(settings, 'schedule')}/metrics")
         gateway = read_metrics(f"http://127.0.0.1:{settings.gateway.port}/metrics")
@@ -181,7 +175,6 @@ class _Run:
                 yield f"/metrics says {name} {said_by.get(name)}, and it is {value}"
 
     def _stop_and_audit(self) -> Iterator[str]:
-        """Stop everything in order, and compare the log with the clients' records."""
         print_progress("everything is told to stop, and audited")
         yield from stop_all(self._stage)
         result = audit(self._stage.place.home, self._traffic.ledger)

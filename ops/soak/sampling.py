@@ -42,7 +42,6 @@ class Process:
 
     pid: int
     age: float
-    """Seconds."""
     memory: float
     """MiB of its own."""
     resident: float
@@ -201,7 +200,6 @@ class Sampler(Worker):
 
 
 def _size(file: Path) -> float:
-    """Return a file's MiB; 0 if it is missing."""
     try:
         return file.stat().st_size / MIB
     except FileNotFoundError:

@@ -21,14 +21,11 @@ from ops.waits import Worker
 
 TALKERS: Final = 2
 _PER_SECOND: Final = 0.5
-"""Calls per second of one talker."""
 _STRAY_SECONDS: Final = 2.0
-"""Mean seconds between two requests of a stray."""
 _AWAY: Final = frozenset({502, 503, 504})
 """Statuses of any call while an engine is away."""
 _TIMEOUT_SECONDS: Final = 60.0
 _HUNG_UP: Final = 0.5
-"""Share of a stray's requests that it hangs up on."""
 
 BAD: Final[dict[str, tuple[int, str, bytes]]] = {
     "no JSON": (400, "chat/completions", b"{"),
@@ -50,7 +47,6 @@ class Stray(Worker):
     def __init__(self, url: str, key: str, ledger: Ledger, seed: int) -> None:
         super().__init__("stray")
         self.statuses: Counter[str] = Counter()
-        """Bad request and status -> count."""
         self.wrong: list[str] = []
         self._ledger = ledger
         self._key = key
@@ -77,7 +73,6 @@ class Stray(Worker):
             self._ask_wrongly(self._random.choice(list(BAD)))
 
     def _hang_up(self) -> None:
-        """Read a few pieces of a stream, and close the connection."""
         self._asked += 1
         content = f"Question {self._name}.{self._asked}"
         seen = CallAttempt([{"role": "user", "content": content}], content, stream=True)

@@ -23,7 +23,6 @@ CALM: Final = 0.55
 LAST: Final = 0.92
 """Part of the run after which nothing happens any more."""
 AWAY: Final = (3.0, 30.0)
-"""Seconds that a server is away."""
 
 _AT_LEAST: Final = 3
 """Approximate least number of troubles of each kind in a short run."""
@@ -40,9 +39,7 @@ class Trouble:
     """Seconds after the beginning."""
     kind: Kind
     target: str = ""
-    """Role to kill."""
     away: float = 0.0
-    """Seconds until the server is started again."""
 
 
 def troubles(

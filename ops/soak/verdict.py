@@ -32,7 +32,6 @@ FLAT: Final[Mapping[str, Rule]] = {
     "in flight": Rule(bound=6.0),
     "engine adapters": Rule(bound=6.0),
 }
-"""Bounds of the whole stack per hour."""
 
 MOST: Final[Mapping[str, float]] = {"log WAL": 2 * WAL_BYTES / MIB}
 """Bounds of figures that fill by design; each writer keeps the log's own bound up to the others'

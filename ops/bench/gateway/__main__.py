@@ -57,7 +57,7 @@ class Cell:
 
     stream: bool
     clients: int | None
-    """Number of clients; None calls at RATE."""
+    """None calls at RATE."""
 
     @property
     def name(self) -> str:
@@ -150,10 +150,8 @@ def percentiles(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def read_call_values(home: Home, number: int) -> list[bytes]:
-    """Return the stored events that answers waited for, the newest of the longest partition.
-
-    Raise RuntimeError if one has no tokens: a gateway that captures none has less to do.
-    """
+    """Return the newest stored events that answers waited for. Raise RuntimeError for one without
+    tokens."""
     ends = home.log.end(ROLLOUTS.name)
     partition = max(range(len(ends)), key=ends.__getitem__)
     begin = max(0, ends[partition] - 4 * number)
@@ -217,8 +215,8 @@ def open_bare(folder: Path) -> Iterator[int]:
 
 
 def time_appends(descriptor: int, values: Sequence[bytes]) -> list[float]:
-    """Return the seconds of each append and fdatasync, paced like calls: an idle disk answers
-    differently from a busy one."""
+    """Return the seconds per append and fdatasync, paced like calls: idle disks answer
+    differently."""
     seconds: list[float] = []
     for value in values:
         time.sleep(_BARE_GAP_SECONDS)

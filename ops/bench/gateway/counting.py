@@ -24,7 +24,6 @@ from producers.gateway.metrics.registry import Metrics
 
 _KILOBYTES: Final = (1, 8, 64, 512)
 _ASKED: Final = 20
-"""Number of scrapes; `asked_ms` is the cheapest."""
 
 
 def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:

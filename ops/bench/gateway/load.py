@@ -19,7 +19,6 @@ from typing import Any, Final
 from ops.bench.gateway.upstream import ANSWER, MODEL
 
 TURNS: Final = 8
-"""Calls per session."""
 
 _SYSTEM: Final = "You are the support agent of a shop. Follow its policy to the letter. " * 28
 _USER: Final = "My order 4711 came broken and I would like to know what became of my refund. " * 3
@@ -40,7 +39,6 @@ _TOOLS: Final = [
 ]
 
 KEY: Final = f"sk-{secrets.token_hex(32)}"
-"""Key of the client in this run."""
 
 _sessions = count()
 
@@ -81,8 +79,7 @@ def _body(turn: int, stream: bool) -> bytes:
 
 
 def requests(stream: bool | None) -> Iterator[bytes]:
-    """Yield one client's requests, session after session; None alternates whole answers and
-    streams."""
+    """Yield one client's requests; None alternates whole answers and streams."""
     while True:
         session = next(_sessions)
         streamed = session % 2 == 0 if stream is None else stream
@@ -196,8 +193,7 @@ class Load:
         self._stopped = False
 
     async def run_clients(self, clients: int, until: Callable[[int], bool]) -> list[Sample]:
-        """Run `clients` that call again at each answer, until `until` of the number of calls
-        holds."""
+        """Run `clients` that call again at each answer, until `until(number of calls)` holds."""
         sources: dict[Connection, Iterator[bytes]] = {}
 
         def again(connection: Connection, sample: Sample) -> None:

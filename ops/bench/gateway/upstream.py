@@ -27,7 +27,6 @@ WORDS: Final = (
 ANSWER: Final = "".join(WORDS)
 
 _BYTES_PER_TOKEN: Final = 4
-"""Approximate bytes per prompt token."""
 
 _HEAD: Final = "HTTP/1.1 200 OK\r\ncontent-type: {}\r\n{}\r\n\r\n"
 _STREAM_HEAD: Final = _HEAD.format(

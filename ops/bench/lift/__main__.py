@@ -34,7 +34,6 @@ from ops.bench.lift.traffic import Traffic, decline, drop, look_repeatedly, wave
 from ops.command_line import build_parser
 
 _ALARMS: Final = 0.02
-"""Probability of either alarm without a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,6 @@ def _rows() -> Iterator[Row]:
 
 
 ROWS: Final = tuple(_rows())
-"""The rows with their bounds: errors of at most 5 % over all looks, and the power."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -106,8 +106,7 @@ class Look:
 
 
 def look_at(sessions: Sessions, number: int, share: float) -> Look:
-    """Return the interval after `number` sessions, as `measure_lift` computes it (a test
-    compares)."""
+    """Return the interval after `number` sessions as `measure_lift` computes it (tested)."""
     now = sessions.began[number - 1]
     known = sessions.judged[:number] <= now
     held_out, success = sessions.held_out[:number], sessions.success[:number]

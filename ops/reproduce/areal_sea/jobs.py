@@ -43,7 +43,6 @@ _LINE_TOKENS: Final = 256
 """Least limit of a user's line: where plans want it, it is longer than a small agent's answer."""
 _POOL: Final = "written"
 _LEAST: Final = 4
-"""Least number of accepted tasks for supervised and reinforced training."""
 
 
 class NoTasks(KintsugiError):
@@ -114,8 +113,7 @@ def _make_parts(plan: Reproduction, folder: Folder, environment: Environment) ->
 
 
 def write_jobs(plan: Reproduction, folder: Folder, domain: str) -> Document:
-    """Write the specs of the supervised jobs of user and agent, and the bodies of their tasks; the
-    reinforced jobs follow (write_gate)."""
+    """Write the supervised jobs of user and agent; the reinforced jobs follow (write_gate)."""
     accepted = folder.read(f"write-tasks-{domain}")["accepted"]
     specs = plan_supervised(plan, domain, accepted)
     for name, spec in specs.items():
@@ -160,8 +158,7 @@ def build_adapter_user(plan: Reproduction, folder: Folder, domain: str) -> Adapt
 
 
 def draw_tasks(environment: Environment, plan: Reproduction, count: int) -> tuple[str, ...]:
-    """Return ids of generated tasks of all kinds for a user's gate, which adds the manners of
-    written tasks."""
+    """Return ids of generated tasks of all kinds for a user's gate."""
     chance = Random(f"areal gate {environment.name} {plan.seed}")
     first = chance.randrange(FIRST_SEED, LAST_SEED - count)
     shares = dict.fromkeys(environment.capabilities, 1.0)
@@ -213,7 +210,6 @@ def _write_job(folder: Folder, domain: str, name: str, spec: JobSpec) -> None:
 
 
 def _build_whole(plan: Reproduction, domain: str, accepted: list[str]) -> JobSpec:
-    """Return a job that shows some of the tasks and practises the others."""
     counts = plan.counts
     shown = min(counts.shown, len(accepted) // 2)
     training = build_training(

@@ -24,7 +24,6 @@ ARMS: Final[Mapping[Arm, str]] = {
 TRAINED: Final[tuple[Arm, ...]] = ("sft", "rl_base_user", "rl_tuned_user")
 REINFORCED: Final[tuple[Arm, ...]] = ("rl_base_user", "rl_tuned_user")
 TAU2: Final = "tau2"
-"""The three domains together."""
 
 PUBLISHED: Final[Mapping[tuple[str, Arm], float]] = {
     ("telecom", "sft"): 0.854,
@@ -47,18 +46,14 @@ class Counts(StrictModel):
     tasks: Annotated[int, Field(ge=1)] | None
     """Evaluated tasks; None for all of the split."""
     trials: Annotated[int, Field(ge=1)]
-    """Trials per task."""
     written: Annotated[int, Field(ge=4)]
-    """Tasks requested from the data engine."""
     plans: Annotated[int, Field(ge=1)]
     shown: Annotated[int, Field(ge=1)]
-    """Most accepted tasks for supervised training; the others are for practice."""
+    """Most tasks for supervised training; the others are for practice."""
     dialogues: Annotated[int, Field(ge=2)]
-    """Most accepted dialogues for the user's training."""
     gate: Annotated[int, Field(ge=1)]
-    """Dialogues of the user's gate."""
     rollouts: Annotated[int, Field(ge=1)]
-    """Budget of each reinforced arm."""
+    """Per reinforced arm."""
     groups: Annotated[int, Field(ge=1)]
     """Tasks per update."""
     size: Annotated[int, Field(ge=2)]

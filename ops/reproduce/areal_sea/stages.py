@@ -91,21 +91,18 @@ def _evaluate(plan: Reproduction, folder: Folder, arm: Arm, domain: str, tasks: 
 
 
 def _play(folder: Folder, arm: Arm, domain: str, command: list[str]) -> Document:
-    """Evaluate a policy, or return the reason if it has no adapter."""
     lacking = _find_lacking(folder, arm, domain)
     return {"lacking": lacking} if lacking else run_command(folder, command)
 
 
 def _find_lacking(folder: Folder, arm: Arm, domain: str) -> str:
-    """Return the reason if a reinforced policy has no adapter, else ""."""
     if arm not in REINFORCED:
         return ""
     return str(folder.read(f"train-{name_stage(arm, domain)}").get("lacking", ""))
 
 
 def _try_job(folder: Folder, name: str) -> Document:
-    """Run a reinforced job; one that taught nothing is a result, since no rollout has a verdict if
-    all users err. Raise StageFailure for other failures."""
+    """Run a reinforced job; one without verdicts is a result. Raise StageFailure."""
     command = build_training(folder, name, "", 0).command
     try:
         return train(folder, name, command)

@@ -72,7 +72,6 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
 
 
 def _read_gate(folder: Folder, domain: str) -> UserResult:
-    """Return the result of a user's gate. Raise StageFailure."""
     path = find_gate(folder, domain)
     trial = UserPlan.model_validate_json(path.read_bytes())
     result = read_result(path.with_suffix(""), trial)

@@ -43,12 +43,9 @@ class Lessons:
     """The lessons of the jobs."""
 
     shown: tuple[TaskDefinition, ...]
-    """Lessons as the supervised training shows them."""
     practised: tuple[TaskDefinition, ...]
     excluded: int
-    """Number of lessons whose sources have the calls of an evaluated task."""
     spelled: bool
-    """Whether reflections are shown."""
 
 
 def select_evaluated(plan: Reproduction) -> Selection:
@@ -72,8 +69,7 @@ def write_jobs(plan: Reproduction, folder: Folder) -> Document:
 
 
 def select_lessons(plan: Reproduction, folder: Folder) -> Lessons:
-    """Return the lessons of the file, operators in turn, without those of evaluated tasks. Raise
-    NoLessons."""
+    """Return the file's lessons without those of evaluated tasks. Raise NoLessons."""
     environment = open_plan_environment(plan)
     evaluated = {task.signature for task in select_evaluated(plan).tasks(environment, plan.seed)}
     lines = find_lessons(folder).read_bytes().splitlines()
@@ -123,7 +119,6 @@ def plan_jobs(plan: Reproduction, folder: Folder, lessons: Lessons) -> dict[str,
 
 
 def _build_whole(plan: Reproduction, lessons: Lessons) -> JobSpec:
-    """Return a job that shows some lessons and practises the others."""
     counts = plan.counts
     training = build_training(
         plan,

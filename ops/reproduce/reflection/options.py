@@ -64,8 +64,6 @@ def _read_presets(text: str) -> tuple[str, ...]:
 
 
 def _has_bfcl(benchmarks: Path | None) -> bool:
-    """Return whether the folder has cases of BFCL. Raise WrongUsage if it has and BFCL's classes
-    are missing."""
     if benchmarks is None or not find_splits(benchmarks):
         return False
     try:

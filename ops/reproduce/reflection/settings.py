@@ -35,23 +35,18 @@ class Counts(StrictModel):
     tasks: Annotated[int, Field(ge=1)] | None
     """Evaluated tasks; None for all of the split."""
     trials: Annotated[int, Field(ge=1)]
-    """Trials per task."""
     lessons: Annotated[int, Field(ge=2)]
-    """Lessons to make."""
     shown: Annotated[int, Field(ge=1)]
     """Most lessons for supervised training; the others are for practice."""
     rollouts: Annotated[int, Field(ge=1)]
-    """Budget of each reinforced arm."""
+    """Per reinforced arm."""
     cases: Annotated[int, Field(ge=1)] | None
-    """Cases per category of BFCL; None for all."""
+    """Per category of BFCL; None for all."""
     items: Annotated[int, Field(ge=1)] | None
     """Items of Tool-Reflection-Bench; None for all."""
     samples: Annotated[int, Field(ge=1)] = 8
-    """Answers per item."""
     groups: Annotated[int, Field(ge=1)] = 4
-    """Lessons per update."""
     size: Annotated[int, Field(ge=2)] = 4
-    """Rollouts per lesson."""
 
 
 WHOLE: Final = Counts(
@@ -61,7 +56,6 @@ WHOLE: Final = Counts(
 SMALL: Final = Counts(
     tasks=20, trials=3, lessons=64, shown=32, rollouts=64, cases=2, items=2, samples=3
 )
-"""Only shows that every stage runs."""
 
 RATE: Final = 0.2
 """Share of the evaluated tasks that begin behind a mistake of each operator; as many are clean."""
@@ -80,13 +74,10 @@ class Reproduction(Served):
 
     counts: Counts
     presets: tuple[str, ...]
-    """Algorithms of the reinforced arms."""
     file: Path | None
-    """File of Tool-Reflection-Bench's items, if they are played."""
     extra: str
     """Further fields of the items' requests, as JSON."""
     bfcl: bool
-    """Whether BFCL's multi-turn categories are played."""
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -22,8 +22,6 @@ NAME: Final = "reflection"
 
 _CASES: Final = 800
 _ITEMS: Final = 1000
-"""Approximate number of BFCL's multi-turn cases and of Tool-Reflection-Bench's items, for
-estimates."""
 
 
 def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:

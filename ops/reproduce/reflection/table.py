@@ -236,7 +236,6 @@ def _compare(
     own: str,
     other: str,
 ) -> tuple[int, Interval] | None:
-    """Return None if no task has all verdicts of both."""
     count = 1 if figure == BFCL else plan.counts.trials
     first, second = (keep_whole(trials.get(name, {}), count) for name in (own, other))
     return compare_tasks(first, second)

@@ -12,7 +12,6 @@ from events.messages import StrictModel
 from ops.reproduce.settings import EnvironmentDefaults, Served
 
 TEMPERATURE: Final = 1.0
-"""Temperature of every rollout, evaluations included."""
 
 
 class Counts(StrictModel):
@@ -25,7 +24,6 @@ class Counts(StrictModel):
     recorded: Annotated[int, Field(ge=1)]
     """Rollouts of the base on traffic to diagnose; they count in the targeted budget."""
     written: Annotated[int, Field(ge=1)]
-    """Most tasks written for failures."""
     rollouts: Annotated[int, Field(ge=1)]
     """Budget of either policy, all of its rollouts together."""
     groups: Annotated[int, Field(ge=1)] = 8
@@ -36,7 +34,6 @@ class Counts(StrictModel):
 
 WHOLE: Final = Counts(tasks=None, trials=4, recorded=256, written=96, rollouts=3072)
 SMALL: Final = Counts(tasks=12, trials=2, recorded=96, written=8, rollouts=160, groups=4, size=4)
-"""Only shows that every stage runs."""
 
 
 _WEAK_SHARE: Final = 0.34

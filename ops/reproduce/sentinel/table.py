@@ -82,8 +82,6 @@ def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> list[float]:
 def _describe_ratio(
     own: Sequence[float], other: Sequence[float], base: Sequence[float], gain: Interval
 ) -> str:
-    """Describe the ratio of the gains; there is none unless the other gain's interval lies above
-    0."""
     if gain.low <= 0:
         return "none: the general gain may be 0"
     times = measure_ratio(own, other, base)

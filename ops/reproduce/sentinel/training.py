@@ -43,7 +43,6 @@ from producers.simulation import Provenance
 _FIRST_RECORDED: Final = 1_000_000
 """Task seed of the first recorded rollout; evaluations of generated tasks begin at 0."""
 _FIRST_GENERAL: Final = 2_000_000
-"""Task seed of the general job's first task."""
 _RETRIES: Final = 5
 
 
@@ -69,7 +68,6 @@ class Jobs:
     excluded: int
     """Tasks with the calls of an evaluated one."""
     rejected: int
-    """Written tasks that failed a check."""
 
 
 def build_own_settings(plan: Reproduction, home: Path) -> Settings:
@@ -100,8 +98,8 @@ def draw_traffic(
 
 
 def record_traffic(plan: Reproduction, home: Path) -> int:
-    """Play the recorded tasks once with the base; return their number. After a kill it continues at
-    the log's end. Raise EndpointUnavailable or EndpointRefusal."""
+    """Play the recorded tasks with the base, after a kill from the log's end; return their
+    number."""
     environment = open_plan_environment(plan)
     spec = TrafficSpec(
         environment=plan.env,
@@ -145,8 +143,7 @@ async def _play(app: App, environment: Environment, spec: Spec, run: Run, most: 
 
 
 def plan_jobs(plan: Reproduction, home: Path) -> Jobs:
-    """Write tasks for the diagnosed failures as a first cycle does, and return both jobs. Raise
-    NoJob."""
+    """Write tasks for diagnosed failures as a first cycle does, and both jobs. Raise NoJob."""
     environment = open_plan_environment(plan)
     with App(build_own_settings(plan, home)) as app:
         row = _describe_cycle(app, plan)
@@ -172,7 +169,6 @@ def plan_jobs(plan: Reproduction, home: Path) -> Jobs:
 
 
 def _describe_cycle(app: App, plan: Reproduction) -> CycleRow:
-    """Return the agent's first cycle, diagnosed. Raise NoJob."""
     with app.reading() as connection:
         closed = last_round(connection)
     if closed is None:
@@ -196,8 +192,8 @@ def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[s
 def exclude_evaluated(
     environment: Environment, pools: Sequence[TaskPool], evaluated: frozenset[str]
 ) -> tuple[tuple[TaskPool, ...], int]:
-    """Return the pools without tasks that have the calls of an evaluated one, and the number
-    excluded; empty pools are dropped. Raise NoJob if only replay pools are left."""
+    """Return the pools without evaluated calls, and the number excluded. Raise NoJob if none is
+    left."""
     kept = [tuple(_keep(environment, pool.tasks, evaluated)) for pool in pools]
     excluded = sum(len(pool.tasks) for pool in pools) - sum(map(len, kept))
     left = tuple(
@@ -219,7 +215,6 @@ def _keep(
 def _fit(
     plan: Reproduction, spec: JobSpec, name: str, rollouts: int, pools: tuple[TaskPool, ...]
 ) -> JobSpec:
-    """Return the planner's spec with these pools, and the reproduction's budget and source."""
     source = build_source(plan, spec.sampler.source)
     sampler = spec.sampler.model_copy(update={"source": source})
     whole = spec.model_copy(update={"sampler": sampler})

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 _MODULES: Final = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cpu")
-"""Modules in which the kernels are looked up at each call."""
 _KERNELS: Final = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 """The other kernels call these."""
 
