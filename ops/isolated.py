@@ -2,8 +2,7 @@
 
     python = interpreter("trackio==0.43.0", "pydantic==2.12.5")
 
-uv makes each once, in KINTSUGI_ISOLATED or .local/isolated. The folder's name is the first
-requirement and a hash of the rest.
+uv makes each once, in KINTSUGI_ISOLATED or .local/isolated.
 """
 
 import fcntl
@@ -39,11 +38,10 @@ def interpreter(*requirements: str) -> Path:
 
 
 def make_environment(folder: Path, fill: Callable[[str], None]) -> None:
-    """Make an environment at `folder` unless there is one, and call `fill` with its Python.
+    """Make an environment at `folder` unless there is one, and `fill` it, one process at a time.
 
-    One process at a time makes it beside its place and renames it when it is whole. The rename
-    breaks the interpreter's path in its scripts: start modules (`python -m`) only. Raise
-    InstallError or OSError.
+    It is made beside its place and renamed when it is whole, which breaks the interpreter's path in
+    its scripts: start modules (`python -m`) only. Raise InstallError or OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as lock:

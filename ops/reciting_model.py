@@ -42,10 +42,8 @@ def with_token(tokens: PreTrainedTokenizerFast, text: str) -> PreTrainedTokenize
 
 
 def reciting(directory: Path, tokens: PreTrainedTokenizerFast, text: str, **changes: Any) -> Path:
-    """Write a checkpoint that answers everything with `text`, whose tokens must all differ.
-
-    Its layers add nothing, so the next token follows from the last one alone.
-    """
+    """Write a checkpoint that answers everything with `text`, whose tokens must all differ: its
+    layers add nothing, so the next token follows from the last one alone."""
     chain = [token_id(tokens, START["assistant"]), *encode(tokens, text), token_id(tokens, END)]
     assert len(set(chain)) == len(chain), f"{text!r} repeats a token: {chain}"
     config = AutoConfig.from_pretrained(CHECKPOINT)

@@ -13,10 +13,8 @@ PATIENCE_SECONDS: Final = 120.0
 def until(
     holds: Callable[[], object], what: str, patience: float = PATIENCE_SECONDS, every: float = 0.02
 ) -> float:
-    """Wait until `holds`, asking `every` seconds; return the seconds that it took.
-
-    Raise TimeoutError, which names `what`, after `patience` seconds.
-    """
+    """Wait until `holds`, asking `every` seconds; return the seconds. Raise TimeoutError with
+    `what`."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() > began + patience:

@@ -1,12 +1,10 @@
 """A real OpenTelemetry Collector in its own folder, for tests; it forwards what it receives.
 
-    with Collector(folder, "http://127.0.0.1:8080/v1/traces", headers) as collector:
-        collector.url                   http://127.0.0.1:PORT/v1/traces, where it receives
-
+    with Collector(folder, "http://127.0.0.1:8080/v1/traces", headers) as collector: ...
     python -m ops.collector.server      prints the program's path; builds it the first time
 
-The Collector's builder makes the program (builder.yaml) where `otelcol` is not on PATH. Not
-covered: processors between receiver and exporter, such as sampling.
+Its builder makes the program (builder.yaml) where `otelcol` is not on PATH. Not covered: processors
+between receiver and exporter, such as sampling.
 """
 
 from collections.abc import Mapping, Sequence

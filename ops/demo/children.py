@@ -1,11 +1,8 @@
-"""Programs that the demo starts, restarts when they are killed, and ends with itself.
+"""Programs that the demo starts and restarts, and that end with it (daemon/roles/parent_watch.py).
 
-    with Children(place, PROGRAMS) as children:
-        while ...: children.look_after()
-    end_jobs(settings)
-
-The programs end with this process, however it ends (daemon/roles/parent_watch.py). Jobs and trials
-outlive them; `end_jobs` stops them.
+with Children(place, PROGRAMS) as children:
+    while ...: children.look_after()
+end_jobs(settings)        jobs and trials outlive the programs
 """
 
 import subprocess

@@ -2,11 +2,10 @@
 
     python -m ops.demo.crowd HOME [--at-once N]
 
-Each plays a task of the home's mixture: user and tools are simulated here, and the agent's words
-come through the gateway as from any OpenAI-compatible endpoint. The session names its task, with a
-key that may do so, and ends with the customer. Customers wait for a gateway that is away. No task
-is played twice: the home's file `customers` counts them. The file `pace` sets the customers per
-minute and may change at any time.
+Each plays a task of the home's mixture, with user and tools simulated here. The session names its
+task, with a key that may do so, and ends with the customer. Customers wait for a gateway that is
+away. No task is played twice: the home's file `customers` counts them. The file `pace` sets the
+customers per minute at any time.
 """
 
 import argparse

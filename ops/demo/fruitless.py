@@ -1,10 +1,4 @@
-"""The report of cycles of which none left an adapter, so that the base answers as before.
-
-    document = build_report(app, place, results, console, clock)
-    page(document)
-
-The document's fields about an adapter are null.
-"""
+"""The report of cycles that left no adapter; its fields about an adapter are null."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

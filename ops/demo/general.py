@@ -1,7 +1,5 @@
 """General RL for comparison: the cycle's learner, spec and budget on tasks of the traffic.
 
-    adapter = train(place, job, rollouts, on_progress)
-
 It differs from the cycle's job only in its tasks; for several cycles it begins with the base and
 has the rollouts of all their jobs. It never serves. After a kill it continues from its journal.
 """

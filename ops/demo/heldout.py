@@ -1,7 +1,5 @@
 """Measure base and trained policies on tasks never used to train or to choose.
 
-    measured = measure(place, base, [None, adapter], on_progress)      Outcomes per player
-
 All players get the same tasks and random numbers, in parallel processes of
 `daemon.evaluation.trial`; results on disk are not played again. Differences between two players are
 paired by task, with intervals of envs/statistics.py.

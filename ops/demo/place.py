@@ -1,10 +1,8 @@
 """The home of a demo with its own configuration, and its customers.
 
-    place = make(Path(".local/demo"), SIZES["whole"])
-
-The configuration is made from kintsugi.toml beside this module, the customers' mixture (default
-mix.json), the services (embedded.toml; ops/stack has others), free ports and new keys. An existing
-home stays as it is, so that a killed demo continues.
+The configuration is made from kintsugi.toml beside this module, the customers' mixture, the
+services (embedded.toml; ops/stack has others), free ports and new keys. An existing home stays as
+it is, so that a killed demo continues.
 """
 
 import json

@@ -1,12 +1,8 @@
-"""Results of a home's cycles, and the policy that answers after each.
+"""Results of a home's cycles: after each answers the adapter promoted last, else the base.
 
-    results = read_results(connection, cycles)      one per ended cycle
-    subject = choose_subject(results)               the cycle that the report is about
-    adapters = list_adapters(results, subject)      adapters to measure
-    entries = build_entries(results, outcomes, mix) "cycles" of demo-report.json
-
-The adapter that was promoted last answers after a cycle, else the base. Each policy is measured
-once.
+results = read_results(connection, cycles)      one per ended cycle
+subject = choose_subject(results)               the cycle that the report is about
+entries = build_entries(results, outcomes, mix) "cycles" of demo-report.json
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,5 @@
 """The demo's report: a document for programs and one self-contained page (pure).
 
-    report = build_report(story, seconds)    the document of demo-report.json
-    page(report)                             the text of demo-report.html
-
 The document's names are stable for scripts; fields may be added.
 """
 

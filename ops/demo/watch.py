@@ -1,9 +1,6 @@
 """The state of a demo, read from the tables and the reports of job and trial.
 
-    seen = look(app, cycles)      DemoState; call it repeatedly
-
-Reads only files of the home, never the daemon's memory. Follows the first `cycles` cycles of the
-home, one after the other.
+Reads only files of the home, never the daemon's memory. Follows its first `cycles` cycles.
 """
 
 import json

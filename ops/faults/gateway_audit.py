@@ -1,8 +1,5 @@
 """Compare a home's log with what the clients of its gateway were told.
 
-    found = audit(home, ledger)
-    found.sound, found.report()
-
 Checks the file itself: offsets, ids, calls, requests rebuilt from their deltas, and answers word by
 word.
 """

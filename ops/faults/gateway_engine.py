@@ -1,8 +1,5 @@
 """A scripted engine: a real HTTP server that answers as the request tells it, also wrongly.
 
-    with Engine() as engine:
-        engine.url      # ends in /v1; an upstream of a gateway
-
 Speaks the embedded engine's dialect and passes the gateway's proof. Its text follows from the last
 message alone. The field `script` of a request holds `mark` (key of the engine's counts), `words`,
 `pace_ms` between two pieces, `bytes` of filler per word, `tool` (call `look_up`), `held` (wait in

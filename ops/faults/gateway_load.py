@@ -226,11 +226,8 @@ class Client:
 
 
 class Talker(Worker):
-    """A client that makes all kinds of calls at random until it is stopped.
-
-    A third of the conversations name a session, half of the calls have an idempotency key, and a
-    failed call with a key is sent again until it is answered.
-    """
+    """A client that makes all kinds of calls at random until it is stopped. Half of them have an
+    idempotency key, with which a failed call is repeated until it is answered."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """Check a whole loop against the log's own records, not the tables.
 
-    for problem in wrong(app, place, heard): ...      sentences; none if everything holds
-
 Nothing may run on the home any more. The first cycle must be complete; each later one has its job
 and its round at most once.
 """

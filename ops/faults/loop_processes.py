@@ -1,12 +1,11 @@
 """The processes of a whole loop, to be killed one by one or together.
 
     running = Processes(place, settings, whole=False)
-    running.start()
     running.strike("work", "job")     SIGKILL at one instant; returns what was killed
     running.revive()                  starts ended programs again
 
-Either each role is started here, or with `whole` by `kintsugi up`, which also restarts it. Jobs and
-trials are found as the daemon finds them, since they do not stay child processes.
+With `whole`, `kintsugi up` starts and restarts the roles. Jobs and trials are found as the daemon
+finds them, since they do not stay child processes.
 """
 
 import os

@@ -1,9 +1,5 @@
 """A home for one whole loop, as small as possible, and customers who note the answers.
 
-    with scene(folder, seed, backing, whole=False) as stage:
-        stage.processes.strike("work")
-        while not stage.is_over(): ...
-
 A few customers make a cycle due; its job and trial are short. The gate is easy to pass for an even
 seed and hard for an odd one.
 """

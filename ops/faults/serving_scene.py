@@ -2,12 +2,10 @@
 
     with scene(folder, embedded(folder, 2)) as stage:
         name = stage.push(stage.version())
-        with stage.run_callers() as calls:
-            stage.command("adapters", "promote", name, ...)
-        found = calls.report()
+        with stage.run_callers() as calls: ...
 
-Engines, gateway, `kintsugi work` and commands are processes of their own; this one reads tables and
-log. An engine sees the home's adapters through a link, which can be pointed at others.
+Engines, gateway, `kintsugi work` and commands are processes of their own. An engine sees the home's
+adapters through a link, which can be pointed at others.
 """
 
 import json
@@ -285,7 +283,8 @@ def scene(
     home: Path | None = None,
     **variables: str,
 ) -> Iterator[Scene]:
-    """Start and finally stop everything; by default with one embedded engine and a new home."""
+    """Start and finally stop everything, by default with one embedded engine; `variables` are
+    settings."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack, warnings.catch_warnings():
         # Of PEFT: about what transformers will do.

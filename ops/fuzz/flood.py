@@ -2,9 +2,8 @@
 
     python -m ops.fuzz.flood PORT
 
-Speaks the embedded engine's dialect without its proof, so its answers train nothing. The first
-field of a request, `user`, names one of ANSWERS; any other gets a short answer. The rest is read
-unparsed, so that it takes no time.
+Its answers train nothing, as it has no proof. A request's first field `user` names one of ANSWERS;
+any other gets a short answer. The rest is not parsed, so that it takes no time.
 """
 
 import asyncio

@@ -1,9 +1,5 @@
 """Find uses of Python's backtracking `re`, and check which take linear time.
 
-    for use in list_uses(root, packages):      each call of re.compile, re.search and the like
-        use.place                              `envs.simulator:_NUMBER`: module and symbol
-        is_linear(use)                         whether its pattern proves it
-
 A pattern is linear if it has no open repeat, or if its one open repeat is of a set of characters
 and ends the pattern. A person has to state why the time of any other pattern is bounded.
 """

@@ -1,10 +1,5 @@
 """Listeners of a broker with TLS: one with SASL user and password, one with client certificates.
 
-    secured = SecureListeners(folder, port, other)
-    secured.properties(plain, controller)     properties for server.properties
-    secured.bootstrap, secured.client         address and client settings of the SASL listener
-    secured.mutual, secured.certified         those of the listener with client certificates
-
 Each object makes a new authority, certificates and password, so its broker must not outlive it.
 """
 

@@ -1,13 +1,10 @@
-"""A real MLflow in its own folder, for tests of exported spans.
+"""A real MLflow in its own folder and environment (ops/isolated.py), for tests of exported spans.
 
     with Mlflow(folder) as server:
-        server.url                      http://127.0.0.1:PORT
         server.spans(trace)             the spans of a trace
-
     python -m ops.mlflow.server         prints its Python; installs it the first time
 
-It runs in its own environment (ops/isolated.py) and stores in SQLite in the folder. Not covered:
-persistence beyond its end.
+Not covered: persistence beyond its end.
 """
 
 import base64

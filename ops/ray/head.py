@@ -1,13 +1,10 @@
 """A Ray cluster of one machine, for tests.
 
-    with Head(folder, cpus=2) as head:
-        head.address                     http://127.0.0.1:PORT of the Ray Jobs REST API
-
+    with Head(folder, cpus=2) as head: ...
     python -m ops.ray.head               prints its Python; installs it the first time
 
 Each cluster has its own ports, so several may run side by side. `folder` holds Ray's logs and needs
-a short path: that of a socket may have 107 bytes. `stop` ends all of its process group; a watcher
-ends each job after its supervisor.
+a short path: that of a socket may have 107 bytes. A watcher ends each job after its supervisor.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Decide whether a figure of processes that are killed and restarted grows (readings -> verdict).
 
-    growth(lives, Rule(bound=24.0, warm_up=120.0), seconds)     Growth: "flat", "grows", "unknown"
-
 A figure is flat if neither of two ways shows a rate of growth above the bound.
 
 - By age: warm-ups are left out, and readings become medians of a minute. The rate is the median of

@@ -1,7 +1,5 @@
 """One soak: start everything, use it, kill, watch, let it come to rest, and audit.
 
-    found = soak(minutes, folder, seed=0, kind="sqlite")
-
 The stack is that of whole loops under faults (ops/faults/loop_scene.py) under `kintsugi up`. After
 the last trouble the customers leave, and everything has to come to rest: nothing to ship or to
 fold, and no open cycle. The roles' metrics must then equal log and tables. After a stop the log is

