@@ -235,7 +235,7 @@ def change_anything(folder: Path, chance: random.Random) -> None:
     path = folder / chance.choice((CONFIG, WEIGHTS))
     content = bytearray(path.read_bytes())
     for _ in range(chance.randint(1, 4)):
-        # The beginning is where a header says what follows.
+        # The file begins with the header, which describes the rest.
         at = chance.randrange(chance.choice((64, len(content))))
         content[at : at + chance.randint(0, 3)] = chance.randbytes(chance.randint(0, 3))
     path.write_bytes(content)

@@ -55,7 +55,7 @@ def _run(url: str, *wanted: str) -> str:
     with tempfile.TemporaryDirectory(prefix="kintsugi-browser-") as profile:
         command = [
             program(), "--headless", "--disable-gpu", "--disable-dev-shm-usage",
-            # Its own sandbox needs rights that containers do not have; the pages are ours.
+            # Chromium's sandbox needs rights that containers lack; the pages are ours.
             "--no-sandbox", f"--user-data-dir={profile}", *wanted, url,
         ]  # fmt: skip
         try:

@@ -58,7 +58,7 @@ def make_environment(folder: Path, fill: Callable[[str], None]) -> None:
 
 
 def install(python: str, *arguments: str) -> None:
-    """Install packages as byte code, which servers may be unable to keep. Raise InstallError."""
+    """Install packages, compiled for servers under PYTHONDONTWRITEBYTECODE. Raise InstallError."""
     into = ["--compile-bytecode", "--python", python]
     run_command([sys.executable, "-m", "uv", "pip", "install", "-q", *into, *arguments])
 

@@ -126,7 +126,7 @@ def _make_call_end(call: str, session: str, chance: random.Random) -> CallEnded:
         completion_tokens=60,
         duration_ms=chance.randrange(5_000),
         trainable=not failed,
-        # An engine's error text is what makes a head large.
+        # Heads are large because of an engine's error text.
         error=_words(chance, 260),
         content=CallEndContent(messages=(Message(role="assistant", content=_words(chance, 30)),)),
     )

@@ -280,7 +280,7 @@ def read_memory(pid: int, row: str = "VmRSS") -> int:
 
 
 def _read_stat(pid: int) -> list[str]:
-    # It may go while it is read.
+    # The process may end meanwhile.
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []

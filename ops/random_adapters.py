@@ -123,7 +123,7 @@ def corrupt(source: Path, folder: Path) -> Path:
 def make_adapters(folder: Path) -> Adapters:
     """Make versions, adapters that differ not at all, little and much, and one of another base."""
     with warnings.catch_warnings():
-        # Of PEFT: about what transformers will do.
+        # PEFT warns about future changes of transformers.
         warnings.simplefilter("ignore")
         maker = Maker(CHECKPOINT)
         for name, drift in VERSIONS.items():

@@ -37,9 +37,9 @@ class Collector(Server):
         """Forward to the URL `onward` with `headers`; `most` limits the bytes of a body."""
         place = f"127.0.0.1:{find_ports(1)[0]}"
         super().__init__(folder, f"http://{place}/v1/traces", ready="")
-        # Without its own limit it reads 20 MiB.
+        # The default limit is 20 MiB.
         http = {"endpoint": place} | ({"max_request_body_size": most} if most else {})
-        # Without a queue what it has taken is what went on.
+        # Without a queue it answers only after it has forwarded.
         sent = {
             "traces_endpoint": onward, "headers": dict(headers or {}),
             "sending_queue": {"enabled": False},

@@ -43,7 +43,7 @@ MOST_CYCLES = 100
 def main() -> int:
     """Run the command line."""
     options = _parser().parse_args()
-    # However it is stopped, what it started is stopped with it.
+    # A SIGTERM stops everything it started, as an interrupt does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     size = SIZES["small" if options.small else "whole"]
@@ -52,7 +52,7 @@ def main() -> int:
         place = make(options.home, size, mix=options.mix or MIX, fresh=options.fresh)
         check_request(place, options.mix, options.cycles, options.seed)
         with App(place.settings()) as app:
-            # Made and migrated before another process opens it.
+            # Create and migrate the database before another process opens it.
             app.settle()
             clock = Clock(place)
             if not look(app, place.size.cycles).over:
@@ -60,7 +60,7 @@ def main() -> int:
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
             if place.size.cycles > 1:
-                # A slow machine may have begun one more cycle before the end of the last was seen.
+                # A slow machine may have begun one more cycle before it saw the end of the last.
                 end_jobs(app.settings)
             return _end(app, place, console, clock, options)
     except KintsugiError as error:

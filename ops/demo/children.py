@@ -90,7 +90,7 @@ class Children:
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         arguments = [argument.format(home=self._place.home) for argument in self._programs[name]]
         with (self._place.home / f"{name}.log").open("ab") as output:
-            # A group of its own: an interrupt at the terminal is this process's to pass on.
+            # Its own group: this process passes on an interrupt at the terminal.
             return launch(arguments, self._place, output, output, process_group=0)
 
 
@@ -109,7 +109,7 @@ def _end_job(runner: LocalRunner, job: str) -> bool:
     ran = False
     while isinstance(runner.state(job), Active):
         ran = True
-        # The first time it is asked to, and after its grace made to.
+        # The first call asks it to stop; after its grace it is killed.
         runner.cancel(job, "everything of its place was stopped")
         time.sleep(_JOB_LOOK_SECONDS)
     return ran

@@ -160,7 +160,7 @@ async def _customers(shop: Shop, client: httpx2.AsyncClient, queue: Queue) -> No
         try:
             await agents[0].leave()
         except AnswerFailure as failure:
-            # Then the session ends when nothing was heard of it for a while.
+            # The session then ends after its idle time.
             print(f"{agents[0].session} was not ended: {failure}", file=sys.stderr)
 
 

@@ -131,9 +131,6 @@ def _outcomes(plans: Sequence[Plan], folders: Sequence[Path], players: int) -> l
     return list(outcomes)
 
 
-# Figures
-
-
 def pass_interval(outcomes: Outcomes, kind: str) -> Interval:
     """Return pass^1 of a kind with its interval."""
     return mean([fmean(trials) for trials in outcomes[kind].values()])

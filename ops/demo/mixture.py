@@ -47,7 +47,7 @@ def check_mixture(content: Any, name: str) -> dict[str, float]:
                 f"{', '.join(KINDS)}"
             )
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        # JSON has whole numbers that no float holds.
+        # JSON has integers beyond the range of floats.
         if not (is_number and 0 < share <= sys.float_info.max):
             raise BadMixture(
                 f"{name} gives {kind} the share {repr(share)[:40]}; give it a number above 0, or "

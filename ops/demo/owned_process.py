@@ -41,7 +41,7 @@ def owned_process(
     """Run `python -m` with `arguments`, and end it at the end of the block."""
     with lock.open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        # The process has the lock's file too, so the lock lasts as long as either of the two.
+        # The process inherits the lock's file, so the lock lasts until both have ended.
         process = launch(arguments, place, stdout, stderr, pass_fds=(held.fileno(),))
         try:
             yield process

@@ -131,7 +131,7 @@ class Place:
     def variables(self) -> dict[str, str]:
         """Return the environment of its processes, without the operator's configuration."""
         clean = {name: value for name, value in os.environ.items() if not _is_ours(name)}
-        # In several processes on few cores, more threads only wait for each other.
+        # Several processes share few cores, where more threads only wait.
         own = {CONFIG_VARIABLE: str(self.config), f"{PREFIX}HOME": str(self.home)}
         return {**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **own}
 
@@ -160,7 +160,7 @@ def make(
         return place
     if home.exists() and not {path.name for path in home.iterdir()} <= _BEGUN:
         raise PlaceConflict(f"{home} is not empty and no home of a demo; name another with --home")
-    # A database server of a user of its own passes through it to its data.
+    # A database server with its own user passes through it to its data.
     private.make_folder(home, private.FOLDER if services == EMBEDDED else private.PASSAGE)
     customers, watcher = _write_key(home / "customers.key"), _write_key(home / "watcher.key")
     (home / _SIZE).write_text(json.dumps(asdict(size)))
@@ -172,7 +172,7 @@ def make(
         gateway_port=gateway, engine_port=engine, kafka_port=kafka, postgres_port=postgres,
         key=hash_key(customers), watcher=hash_key(watcher),
     )  # fmt: skip
-    # Last and at once: a home with a configuration is whole.
+    # Written last and atomically: a home with a configuration is complete.
     replace_file(place.config, text.encode())
     return place
 
@@ -210,7 +210,7 @@ def _clear(place: Place) -> None:
     if place.home.exists() and any(place.home.iterdir()):
         if not (place.home / _SIZE).exists():
             raise PlaceConflict(f"{place.home} is no home of a demo, so it is not removed")
-        # Killed in the middle, it is no home that goes on, and still one that may be removed.
+        # After a kill here the home does not continue, and may still be removed.
         place.config.unlink(missing_ok=True)
         for path in place.home.iterdir():
             if path.is_dir() and not path.is_symlink():

@@ -142,9 +142,6 @@ def _spread(wanted: Sequence[float]) -> list[float]:
     return [spread[place] for place in range(len(wanted))]
 
 
-# Tables
-
-
 def build_table(names: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     """Return an HTML table; every column but the first is numeric."""
 

@@ -134,8 +134,6 @@ def _general(story: Story, general: PolicyResult, target: str) -> dict[str, Any]
     }  # fmt: skip
 
 
-# The page
-
 _STYLE: Final = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem;
   color: #1c1c1c; background: #fff; }

@@ -120,13 +120,10 @@ def _steps(seen: DemoState) -> Iterator[tuple[str, str]]:
         yield "over", f"cycle     {seen.cycle.outcome}: {seen.cycle.ended_because}"
 
 
-# The stops
-
-
 def _rollouts(seen: DemoState) -> str:
     passed = sum(tally.passed for tally in seen.live)
     rate = f", {passed / seen.rollouts:.0%} of them well" if seen.rollouts else ""
-    # The other triggers are further away; kintsugi status has them all.
+    # Only the nearest trigger; kintsugi status shows all.
     nearest = seen.missing[-1].partition(", or ")[0] if seen.missing else ""
     missing = f"; a cycle needs {nearest}" if nearest else ""
     return f"{seen.rollouts:,} customers served{rate}{missing}"
@@ -181,9 +178,6 @@ def _route(seen: DemoState) -> str:
         return "unchanged: the incumbent stays"
     shares = ", ".join(f"{route.adapter or route.base} {route.share:.0%}" for route in seen.routes)
     return f"{shares} ({seen.turned})" if shares else ""
-
-
-# Drawn
 
 
 def _curves(seen: DemoState) -> Iterator[Text]:

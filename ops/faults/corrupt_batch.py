@@ -74,7 +74,7 @@ def _facts(result: dict[str, Any]) -> tuple[object, ...]:
 @contextmanager
 def _damage_batch(stage: Scene, chance: random.Random) -> Iterator[int]:
     """Flip one bit of a batch until the block ends; yield the batch's first offset."""
-    # A clean stop: after a crash the broker itself checks the segment and cuts the batch off.
+    # Stop cleanly: after a crash the broker checks the segment and truncates the batch.
     stage.broker.stop()
     (segment,) = (stage.broker.data / f"{ROLLOUTS.topic}-{PLACE}").glob("*.log")
     offset, last_byte = chance.choice(_batches(segment)[1:])

@@ -414,7 +414,7 @@ class Asker:
             if events[-1] != "[DONE]" or len(events) > 2:
                 return call, f"events {events[1:]!r}"[:200]
             text = events[0] if len(events) == 2 else ""
-        # Equal as JSON text, since no number that is none equals itself.
+        # Compared as JSON text, since NaN differs from itself.
         said = document(_TRUTH if isinstance(lie, int) else lie, streamed)
         expected = json.dumps(strip_tokens(said))
         got = json.dumps(json.loads(text)) if text else ""
@@ -453,7 +453,7 @@ class Asker:
             for piece in reply.iter_raw():
                 size += len(piece)
                 read = (read + piece)[-2000:]
-        # Every stream ends in the middle: the client is told, and never that it is whole.
+        # Every stream is cut off: the client must get an error and no [DONE].
         if reply.status_code == 200 and (not streamed or b"[DONE]" in read):
             return f"200 and {bytes(read[-200:])!r} after {size:,} bytes"
         if reply.status_code == 200 and b'"error"' not in read:

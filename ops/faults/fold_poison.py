@@ -165,9 +165,6 @@ def fold_topic(topic: Topic, engine: Engine) -> dict[str, Any]:
     }
 
 
-# Kinds of poison
-
-
 def _long(chance: random.Random, characters: int = LONG) -> str:
     return chance.randbytes(characters // 2).hex()
 
@@ -275,7 +272,7 @@ def _number_too_large(chance: random.Random, name: str) -> Poison:
         trigger="age", reason="", position={},
     )  # fmt: skip
     entry = _entry(chance.choice((claim, cycle)), name)
-    # Neither counts, for neither is the next: nothing is written, and nothing must break.
+    # Neither is the next sequence, so nothing is written, and nothing must break.
     return Poison(entry, False)
 
 

@@ -46,7 +46,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         shipper.launch()
         spool = SqliteLog(home / "log.db")
         stack.callback(spool.close)
-        # Two events a call; half of what is praised ends a tenth more.
+        # Two events per call, and about a tenth more for feedback.
         options = {"per_second": EVENTS_PER_SECOND / 2 / CLIENTS, "pace_ms": 0}
         sizes: list[int] = []
 

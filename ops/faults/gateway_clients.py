@@ -147,7 +147,7 @@ def _hang_up(stage: Scene, mark: str, chance: random.Random, results: ClientResu
         results.asked += 1
         time.sleep(chance.uniform(0, 0.9))
         if chance.random() < 0.5:
-            # Reset instead of closed.
+            # Reset the connection on close.
             linger = struct.pack("ii", 1, 0)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 

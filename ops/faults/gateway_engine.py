@@ -121,7 +121,7 @@ class Engine:
         mark = str(script.get("mark"))
         self.heard.asked[mark] += 1
         work = asyncio.create_task(self._send_answer(writer, body, script))
-        # Nothing follows a request before its answer: what can be read is the end.
+        # Clients do not pipeline, so anything readable here is the end of the connection.
         gone = asyncio.create_task(reader.read(1))
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         if work.done() and not isinstance(work.exception(), OSError):
@@ -152,7 +152,7 @@ class Engine:
                     return await _inject_fault(writer, fault)
                 await self._wait_for_release(script)
             await _piece(writer, json.dumps(piece).encode())
-        # In one write: who has read [DONE] may close, and that is no cancelling.
+        # In one write: a client may close after [DONE], which must not count as cancelled.
         await _piece(writer, b"[DONE]", b"0\r\n\r\n")
         return True
 
@@ -208,7 +208,7 @@ async def _inject_fault(writer: asyncio.StreamWriter, fault: str) -> bool:
         writer.write(b"\x00\xffno protocol of anybody's\r\n\r\n" * 3)
         await writer.drain()
     else:
-        # A clean end of the stream, one chunk early; of a whole answer, none at all.
+        # End a stream cleanly one chunk early; a whole answer has no valid end.
         writer.write(b"0\r\n\r\n")
         await writer.drain()
     return False
@@ -257,7 +257,7 @@ def _pieces(body: Json, script: Json) -> Iterator[Json]:
             yield _chunk(body, number, {"tool_calls": [_tool_call(call | {"arguments": head})]})
             more = {"index": 0, "function": {"arguments": rest}}
             yield _chunk(body, number, {"tool_calls": [more]})
-        # Each word ends with a blank, and filler stands behind it.
+        # Each word ends with a blank, then filler.
         for word in text.replace(" ", " \x00").split("\x00"):
             if word:
                 yield _chunk(body, number, {"content": word}, words=1)

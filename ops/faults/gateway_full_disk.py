@@ -97,7 +97,7 @@ def _ask_until_refusal(client: Client, name: str, chance: random.Random) -> None
 
 
 def _ask(client: Client, mark: str, chance: random.Random, size: int = 100) -> CallAttempt:
-    # Of chance: what repeats is packed, and fits where nothing should.
+    # Random text: repetitive text compresses and would fit on a full disk.
     text = chance.randbytes(size // 2).hex()
     script = {"mark": mark, "words": chance.randint(1, 20)}
     message = {"role": "user", "content": f"{mark} {text}"}

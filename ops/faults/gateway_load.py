@@ -279,7 +279,7 @@ class Talker(Worker):
             messages.append({"role": "user", "content": f"Question {self._name}.{self._asked}"})
             seen = self._turn(messages, headers)
             if not seen.has_answer:
-                # As an agent would: it gives this conversation up.
+                # Give the conversation up, as an agent would.
                 self.stop_asked.wait(_RETRY_SECONDS)
                 return
             messages += _build_history(seen)

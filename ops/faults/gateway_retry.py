@@ -115,7 +115,7 @@ class Lossy:
 
     def close(self) -> None:
         """Accept no more connections."""
-        # Wakes the thread that waits in accept, which closing alone does not.
+        # Wakes the thread in accept; closing alone does not.
         self._listening.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listening.close()

@@ -41,7 +41,7 @@ PLAIN: Final[Json] = {
         "source": {"kind": "in_process", "slots": 2, "length": 512},
     },
     "threads": 1,
-    # Groups of one verdict teach as well: no mutant ends for want of an update.
+    # Uniform groups teach too, so that no mutant ends without an update.
     "algorithm": {
         "filter": {"informative": False},
         "advantage": {"center": "none", "scale": "none", "reward": {"offset": 0.5}},

@@ -103,7 +103,7 @@ def count_decisions(app: App) -> DecisionCounts:
     while records := log.read(LEARNING.name, 0, at):
         at = records[-1].offset + 1
         for record in records:
-            # What a shipper sent again has a number that was there.
+            # A record that a shipper repeats has an earlier sequence.
             if record.sequence == accepted[record.source]:
                 accepted[record.source] += 1
                 counts.enter(decode(record))

@@ -148,7 +148,7 @@ def stop_all(stage: Scene) -> Iterator[str]:
     """Stop the customers first, then the programs in order; yield errors."""
     stage.customers.leave()
     for name, code in stage.processes.stop().items():
-        # One that was started again and has not come up yet is ended by the signal itself.
+        # The signal itself ends a program that is still starting.
         if code not in (0, -signal.SIGTERM):
             yield f"{name} was told to stop, and ended with {code}"
 

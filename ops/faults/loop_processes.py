@@ -78,7 +78,7 @@ class Processes:
         for pids in victims.values():
             for pid in pids:
                 with suppress(ProcessLookupError):
-                    # The job's number is that of its group; so is that of each role.
+                    # Jobs and roles lead their process groups.
                     os.killpg(pid, signal.SIGKILL)
         struck = {pid for pids in victims.values() for pid in pids}
         for process in self._started.values():

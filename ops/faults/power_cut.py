@@ -172,7 +172,7 @@ def _audit_cut(files: dict[Path, File], cut: Path, source: random.Random) -> Aud
     cut.mkdir()
     for path, file in files.items():
         if path.name == _ACKNOWLEDGED:
-            # What callers were told is outside of the machine: no cut takes it back.
+            # Acknowledgements left the machine: a power cut does not undo them.
             acks = bytearray()
             for request in file.pending:
                 _apply(acks, request.kind, request.offset, request.data)

@@ -97,7 +97,7 @@ def strike(driver: Driver, count: int, seed: int) -> dict[str, Any]:
     options = {"seed": seed} if driver.takes_seed else {}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"kintsugi-{driver.name}-") as folder:
-        # PostgreSQL runs as a user of its own and must be able to enter.
+        # PostgreSQL's own user must be able to enter.
         Path(folder).chmod(0o755)
         try:
             figures = driver.run(count, Path(folder), **options)

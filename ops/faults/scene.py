@@ -228,7 +228,7 @@ def _ship(spool: Path, bootstrap: str, idempotent: bool, stop: threading.Event) 
     kafka = KafkaLog(bootstrap, replication=1, delivery_seconds=20, timeout_seconds=5)
     log = SqliteLog(spool, durability="process")
     print("ready", flush=True)
-    # Small batches at once: then several of one partition are on their way at a time.
+    # Small batches without delay, so that several of one partition are in flight.
     unordered = partial(kafka.sender, idempotent=False, linger_ms=0, batch_bytes=1_000)
     shipper = Shipper(log, kafka.sender if idempotent else unordered)
     try:
@@ -261,7 +261,7 @@ def main() -> int:
     parser.add_argument("--per-second", type=int, default=100)
     parser.add_argument("--unordered", action="store_true", help="ship without idempotence")
     chosen = parser.parse_args()
-    # A broker that is away is what these processes are for: kafka-python says so at every attempt.
+    # kafka-python logs every attempt on a missing broker, which is expected here.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

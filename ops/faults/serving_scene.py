@@ -287,7 +287,7 @@ def scene(
     settings."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack, warnings.catch_warnings():
-        # Of PEFT: about what transformers will do.
+        # PEFT warns about future changes of transformers.
         warnings.simplefilter("ignore")
         engines = embedded(folder, 1) if engines is None else engines
         for engine in engines:

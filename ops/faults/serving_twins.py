@@ -85,7 +85,7 @@ def _provoke_refusal(
         ended = stage.command(*promotion(name))
         return ended.returncode, ended.stderr.strip()
     process = stage.launch_command(*promotion(name))
-    # From the first sign of it on the other replica to some time after the proof.
+    # Between the load on the other replica and some time after the proof.
     other_one = stage.engines[0]
     until(
         lambda: name in stage.read_engine_adapters(other_one) or process.poll() is not None,
@@ -101,7 +101,7 @@ def _undo_refusal(stage: Scene, refusal: str) -> None:
         stage.engines[1].start()
     else:
         point_view(stage.views[1], stage.store)
-    # What an engine that was started again has forgotten is brought back.
+    # The worker reloads what a restarted engine has forgotten.
     stage.run_json("work", "--once")
 
 

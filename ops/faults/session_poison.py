@@ -176,7 +176,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         app.append(
             [entry for place in range(3 * count) for entry in good(app, f"good {place}", place)]
         )
-        # A good session with a task that is a path: it runs nothing, and has no verdict.
+        # A good session whose task is a path must run no code, and has no verdict.
         app.append(good(app, "visitor", task=str(theirs)))
         worker = Worker(app, fleet)
         rounds = [worker.work() for _ in range(ROUNDS)]

@@ -241,7 +241,7 @@ class Fuzzer:
 @contextmanager
 def stage(folder: Path, seed: int) -> Iterator[Fuzzer]:
     """Start an engine over the reference policy, and make an adapter of it."""
-    # torch takes seconds to import, and a wrong command line should not wait for it.
+    # torch takes seconds to import; a wrong command line should not wait for it.
     from daemon.engine.reference.weights import CHECKPOINT
     from ops.random_adapters import SPREAD, Maker, bare
 

@@ -84,7 +84,7 @@ ANSWERS: Final[Mapping[str, Callable[[], Answer]]] = {
 
 
 async def _serve(port: int) -> None:
-    # Made before anything is asked: other calls must not wait for it.
+    # Made before the first request: other calls must not wait for it.
     answers = {name: make() for name, make in ANSWERS.items()}
 
     async def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

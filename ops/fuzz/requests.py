@@ -167,7 +167,7 @@ def _heads(chosen: random.Random) -> bytes:
 def change_values(chosen: random.Random, bodies: Sequence[tuple[str, Json]] = BODIES) -> bytes:
     """Return a request of right length with changed values in its body."""
     path, template = chosen.choice(bodies)
-    # Odd texts are mostly taken, other odd values mostly refused.
+    # Odd texts are mostly accepted, other odd values mostly refused.
     values = chosen.choice((_VALUES, [value for value in _VALUES if value.startswith('"')]))
     text = json.dumps(template)
     places = [str(number) for number in range(chosen.randint(1, 3))]
@@ -182,7 +182,7 @@ def change_values(chosen: random.Random, bodies: Sequence[tuple[str, Json]] = BO
     body = text.encode("utf-8", "surrogatepass")
     if chosen.random() < 0.05:
         body = chosen.choice((text.encode("utf-16"), b"\xef\xbb\xbf" + body, body[:-1]))
-    # The engine takes no command without this header.
+    # The engine refuses commands without this header.
     headers = [_HEADERS[0], *chosen.sample(_HEADERS[4:10], chosen.randint(0, 2))]
     return write_request(chosen, "POST", path, body, headers)
 

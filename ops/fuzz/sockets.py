@@ -50,7 +50,7 @@ def send_all(
 def send(port: int, raw: bytes) -> tuple[int, str | None]:
     """Return the status of the first answer, and its error, if any."""
     with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_SECONDS) as connection:
-        # Who is refused before all was sent may still hear why.
+        # The reason of an early refusal may still be readable.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(raw)
         try:

@@ -212,7 +212,7 @@ def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
         began = time.process_time()
         try:
             results[check_spec(content)] += 1
-        # Whatever a spec raises is a finding, and the next one is tried.
+        # Any exception is a finding; continue with the next spec.
         except Exception as error:
             wrong.append(f"{type(error).__name__}: {error!s:.200}: {content[:2_000]!r}")
         seconds = time.process_time() - began
@@ -224,8 +224,6 @@ def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
 
 def run_jobs(seed: int, count: int, folder: Path) -> tuple[Counter[str], list[str]]:
     """Run `count` jobs; return their outcomes and errors."""
-    # Loaded once: each job is a fork of this process.
-
     results: Counter[str] = Counter()
     wrong: list[str] = []
     accepted = (c for c in build_specs(seed, TRAINED) if _is_accepted(c))

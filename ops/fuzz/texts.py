@@ -112,7 +112,7 @@ def _judge(
         most = before * _MOST_GROWTH ** math.log2(size / size_before)
         seconds = _time(read, beginning, piece, size, runs)
         if seconds > max(most, _FLOOR):
-            # Whatever else the machine did may have slowed one of them: both again, more often.
+            # Other work may have slowed one of them: repeat both, more often.
             before = _time(read, beginning, piece, size_before, runs * _SURE)
             seconds = min(seconds, _time(read, beginning, piece, size, runs * _SURE))
             most = before * _MOST_GROWTH ** math.log2(size / size_before)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The tree of a pattern is private in CPython, and a second parser of Python's syntax would differ.
+# CPython's pattern parser is private, but a second parser of the syntax would differ.
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final
@@ -84,7 +84,7 @@ class _Walk:
             yield Use(place, node.lineno, pattern, _read_flags(node))
         elif isinstance(node, ast.Import):
             for alias in node.names:
-                # Under another name its calls would not be seen.
+                # Calls under another name would be missed.
                 if alias.name in OTHERS or (alias.name == "re" and alias.asname):
                     yield Use(f"{self._module}:{alias.name}", node.lineno, None)
         elif isinstance(node, ast.ImportFrom) and node.module in OTHERS | {"re"}:

@@ -118,7 +118,7 @@ class Broker(Server):
         more = dict(self._properties)
         if self.secured is not None:
             more |= self.secured.properties(self.bootstrap, f"127.0.0.1:{self._controller}")
-        # Of two lines with one name the last counts.
+        # The last line of a name counts.
         extra = "".join(f"{name}={value}\n" for name, value in more.items())
         self._config.write_text(_PROPERTIES.format(**settings) + extra)
         if not (self.data / "meta.properties").exists():
@@ -128,7 +128,7 @@ class Broker(Server):
         command += ["-XX:TieredStopAtLevel=1", f"-Dkafka.logs.dir={self.folder}"]
         command += ["-cp", f"{libs}/*", "kafka.Kafka", str(self._config)]
         setpriv = shutil.which("setpriv")
-        # Linux kills it with us, even after a SIGKILL that ran no clean-up here.
+        # Linux kills it with us, even after a SIGKILL without clean-up.
         follow = [setpriv, "--pdeathsig", "KILL"] if self._follow_parent and setpriv else []
         return [*follow, *command]
 
@@ -170,9 +170,9 @@ class Broker(Server):
         return wanted or first, second
 
     def _format(self, virtual_machine: str, libs: Path) -> None:
-        # A first byte of zero: one in 64 random ids starts with "-", which is read as an option.
+        # First byte zero: one in 64 random ids starts with "-", which is parsed as an option.
         identity = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        # The glob is Java's to expand, not a shell's.
+        # Java expands the glob.
         command = [virtual_machine, "-Xmx256m", "-cp", f"{libs}/*", "kafka.tools.StorageTool"]
         command += ["format", "--standalone", "-t", identity, "-c", str(self._config)]
         if self.secured is not None:
@@ -202,7 +202,7 @@ class Broker(Server):
 
 
 def _make_listeners(folder: Path) -> "SecureListeners":
-    # What makes certificates is wanted here alone.
+    # Import lazily: only secured brokers need certificates.
     from ops.kafka.security import SecureListeners
 
     return SecureListeners(folder, *find_ports(2))

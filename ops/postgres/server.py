@@ -72,7 +72,7 @@ class Postgres(Server):
         command = [str(installed / "postgres"), "-D", str(self.data), "-p", str(self.port)]
         settings = {
             "listen_addresses": "127.0.0.1",
-            # A socket's path may have 107 bytes only, a test's folder is longer: TCP alone.
+            # TCP only: a socket's path may have 107 bytes, and a test's folder is longer.
             "unix_socket_directories": "",
             "fsync": "on" if self._fsync else "off",
             "synchronous_commit": "on" if self._fsync else "off",
@@ -100,7 +100,7 @@ class Postgres(Server):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(self.STOP_SECONDS)
-        # A child may outlive its parent by a moment and would refuse the next start.
+        # A child may briefly outlive its parent and would block the next start.
         deadline = time.monotonic() + self.STOP_SECONDS
         while any(is_alive(pid) for pid in pids[1:]) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -143,7 +143,7 @@ class Postgres(Server):
             owner = _owner()
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
         command = [str(installed / "initdb"), "-D", str(self.data), "-U", USER, "-A", "trust"]
-        # C: an ORDER BY means the same here as in SQLite, on any machine.
+        # C: ORDER BY sorts as in SQLite, on any machine.
         command += ["-E", "UTF8", "--locale=C", "--no-sync"]
         done = subprocess.run(
             _as_user(command),

@@ -155,7 +155,7 @@ def _build_first(arguments: Sequence[str], stage: Stage) -> tuple[str, ...]:
 
 
 def _claim(folder: Folder, plan: Served) -> None:
-    # Without settings of its own: what is configured elsewhere on this machine is not used.
+    # Nearly empty, so that no other configuration of this machine is used.
     benchmarks = (
         "" if plan.benchmarks is None else f"benchmarks = {json.dumps(str(plan.benchmarks))}\n"
     )

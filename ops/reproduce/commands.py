@@ -146,7 +146,7 @@ def run_command(folder: Folder, command: Sequence[str]) -> Document:
     arguments = [*module, *(part for part in command[1:] if part != "-m")]
     reading, writing = os.pipe()
     try:
-        # The command ends with this process, which holds the other end of its standard input.
+        # The command ends with this process, which holds the other end of its stdin.
         finished = subprocess.run(
             [sys.executable, "-m", "daemon.roles.parent_watch", *arguments],
             env=_environment(folder),

@@ -51,7 +51,7 @@ def check_endpoint(plan: Served) -> float:
         try:
             seen = replica.score(plan.model, probes)
         except NoAnswer as error:
-            # As to token ids beyond its vocabulary.
+            # For example token ids beyond its vocabulary.
             raise WrongCheckpoint(
                 f"{plan.base_url} refuses the probes of {plan.checkpoint}: {error}"
             ) from error

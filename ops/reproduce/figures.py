@@ -19,7 +19,7 @@ _SEED: Final = 0
 def measure_difference(own: Sequence[float], other: Sequence[float]) -> Interval:
     """Return the mean of `own` less `other`, paired values in 0 to 1 (envs/statistics.py)."""
     gains = [first - second for first, second in zip(own, other, strict=True)]
-    # The estimator is for values between 0 and 1.
+    # The estimator takes values between 0 and 1.
     scaled = statistics.mean([(gain + 1) / 2 for gain in gains])
     value, low, high = (2 * part - 1 for part in (scaled.value, scaled.low, scaled.high))
     return Interval(value, low, high)

@@ -65,7 +65,7 @@ def reinforce(
         plan, whole, name, rollouts,
         pools=(pool.model_copy(update={"references": (), **changes}),),
         warm_start=None, parent=str(parent), algorithm=preset(algorithm),
-        # Whatever the first groups look like: the arms have the same rollouts.
+        # No early stop by the first groups: the arms have equal rollouts.
         probe=Probe(below=0.0),
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def move_jobs(plan: Served, folder: Folder) -> None:
         spec = read_spec(path)
         changed = set_addresses(plan, spec)
         if changed != spec:
-            # The journal first: killed between both, this is done again.
+            # The journal first: after a kill between both, this step repeats.
             journal.rename(job / JOURNAL, digest(spec), digest(changed))
             write_model(path, changed)
 

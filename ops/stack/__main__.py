@@ -46,7 +46,7 @@ _LOOK_SECONDS: Final = 0.5
 def main() -> int:
     """Run the command line."""
     options = _parser().parse_args()
-    # However it is stopped, what it started is stopped with it.
+    # A SIGTERM stops everything it started, as an interrupt does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     size = replace(SIZES["least" if options.small else "whole"], seed=options.seed)

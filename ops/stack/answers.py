@@ -14,7 +14,7 @@ def main() -> int:
     """Run the command line."""
     (url,) = sys.argv[1:]
     try:
-        # Not by a proxy, which variables may name.
+        # Ignore a proxy from environment variables.
         build_opener(ProxyHandler({})).open(url, timeout=_SECONDS).close()
     except OSError as error:
         print(f"{url}: {error}", file=sys.stderr)

@@ -41,7 +41,7 @@ class RouteProof:
 
 def proof(app: App, place: Place) -> RouteProof:
     """Raise NoGatewayAnswer, NotProven, ReplicaError, NoFingerprint or BadAdapter."""
-    # Where the cycle was over before, it has only just been started.
+    # If the cycle had ended before, the gateway has only just been started.
     url = f"http://127.0.0.1:{app.settings.gateway.port}/readyz"
     try:
         until(lambda: answers(url), f"{url} is ready; see gateway.log")

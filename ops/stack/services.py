@@ -72,7 +72,7 @@ class Services:
         self._place = place
         self._started = ExitStack()
         at = Addresses.of(place)
-        # PostgreSQL refuses to run as root, and who it runs as must be able to come to its data.
+        # PostgreSQL refuses root, and its own user must be able to reach its data.
         self.broker = Broker(place.home / "kafka", port=_port(at.kafka))
         self.postgres = Postgres(place.home / "postgres", port=_port(at.database))
         self._database = urlsplit(at.database).path.removeprefix("/")

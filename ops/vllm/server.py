@@ -22,7 +22,7 @@ FLAGS: Final = (
     "--max-cpu-loras=8",
     "--max-lora-rank=16",
     "--dtype=float32",
-    # The CPU build ends when a request that brings its seed has its prompt read in two parts.
+    # The CPU build ends if the prompt of a request with a seed is read in two parts.
     "--no-enable-chunked-prefill",
 )
 
@@ -82,7 +82,7 @@ def parse_server(arguments: Sequence[str]) -> Vllm:
     parser.add_argument("--port", type=int, default=8000)
     options, flags = parser.parse_known_args(arguments)
     name = options.name or options.checkpoint.resolve().name
-    # vLLM takes the last of two.
+    # vLLM uses the last of two equal flags.
     flags = [f"--host={options.host}", *flags]
     return Vllm(options.checkpoint, name, Path(), port=options.port, flags=flags, mended=True)
 

@@ -231,7 +231,7 @@ class Load:
                 idle += (late := await self._connect(1))
                 everyone += late
             self._busy += 1
-            # Late is late: the wait counts from the moment at which the call was due.
+            # The wait counts from the moment at which the call was due.
             idle.pop().ask(next(source), due, take_sample, self._fail)
         self._release()
         return await self._await_samples(everyone)

@@ -33,7 +33,7 @@ def spare_bases(kernel: Kernel) -> Kernel:
     ) -> None:
         before = output.clone()
         kernel(inputs, weights, output, slots, *rest, **named)
-        # Not by zeros: what is no number in the last slot would stay none.
+        # Not multiplied by zero: NaN in the last slot would stay NaN.
         output.copy_(before.where(slots.unsqueeze(1) < 0, output))
 
     return run_kernel
