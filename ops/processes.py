@@ -50,8 +50,8 @@ class Server(ABC):
         """Return the command line; install the program if it is missing."""
 
     def start(self) -> Self:
-        """Start it unless it runs, and wait for an answer. Raise ERROR, OSError or
-        `build_command`'s."""
+        """Start it unless it runs, and wait until it answers. Raise ERROR, OSError, or an error of
+        `build_command`."""
         if self.pid is not None:
             return self
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ class Program:
         self._active_process.send_signal(signal.SIGCONT)
 
     def wait_for_answer(self, url: str, seconds: float, status: int = 200) -> None:
-        """Wait until a GET has `status`. Raise RuntimeError if the process ended, or
+        """Wait until a GET of `url` has `status`. Raise RuntimeError if the process ended, or
         TimeoutError."""
 
         def is_up() -> bool:

@@ -13,8 +13,7 @@ PATIENCE_SECONDS: Final = 120.0
 def until(
     holds: Callable[[], object], what: str, patience: float = PATIENCE_SECONDS, every: float = 0.02
 ) -> float:
-    """Wait until `holds`, asking `every` seconds; return the seconds. Raise TimeoutError with
-    `what`."""
+    """Wait until `holds`, asking `every` seconds; return the seconds. Raise TimeoutError."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() > began + patience:

@@ -95,8 +95,8 @@ class Children:
 
 
 def end_jobs(settings: "Settings") -> int:
-    """Stop the running jobs and trials of a home for the next `work` to continue; return their
-    number."""
+    """Stop the running jobs and trials of a home, which outlive the role `work`; return their
+    number. The next `work` continues them."""
     ended = 0
     for root in (settings.home / "jobs", settings.home / "trials"):
         for folder in sorted(root.glob("*/attempts")):

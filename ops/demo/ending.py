@@ -88,8 +88,8 @@ def measure(
     adapters: Sequence[AdapterRow],
     general_rl: tuple[JobRow, int] | None = None,
 ) -> list[Outcomes]:
-    """Return held-out outcomes of base, adapters and general RL. Raise PlayError or
-    TrainingError."""
+    """Return the outcomes on held-out tasks of the base, the adapters and, if `general_rl` holds a
+    job and its rollouts, general RL. Raise PlayError or TrainingError."""
     players: list[Adapter | None] = [
         None,
         *(heldout.describe(place, row) for row in adapters),

@@ -47,7 +47,7 @@ def measure(
     players: Sequence[Adapter | None],
     on_progress: Callable[[int, int], None],
 ) -> list[Outcomes]:
-    """Return each player's outcomes; `on_progress` takes played and all rollouts. Raise
+    """Return each player's outcomes. `on_progress` takes the played rollouts and their total. Raise
     PlayError."""
     plans = [_plan(place, base, players, part) for part in range(PARTS)]
     folders = [place.home / "held-out" / plan.digest[:16] for plan in plans]

@@ -151,8 +151,8 @@ def make(
     fresh: bool = False,
     services: Path = EMBEDDED,
 ) -> Place:
-    """Return the home, made if missing or `fresh`, on the configuration `services`. Raise
-    PlaceConflict."""
+    """Return the home, made if it is missing, and anew with `fresh`. `services` is the part of the
+    configuration about services. Raise PlaceConflict."""
     place = Place(home.absolute())
     if fresh:
         _clear(place)

@@ -68,8 +68,8 @@ def build_entries(
     outcomes: Mapping[str | None, Outcomes],
     mix: Mapping[str, float],
 ) -> list[dict[str, Any]]:
-    """Return the document's `cycles`: entry 0 for the base, entry n for the policy after cycle
-    n."""
+    """Return the document's `cycles`: entry 0 for the base, entry n for the policy after cycle n.
+    `outcomes` maps each adapter that ever answered, and None for the base, to its outcomes."""
     entries = [
         dict.fromkeys(("outcome", "why", "adapter", "candidate", "capability"))
         | {"number": 0}

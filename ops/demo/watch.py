@@ -110,8 +110,8 @@ class DemoState:
 
 
 def look(app: App, cycles: int = 1) -> DemoState:
-    """Return the state over the home's first `cycles` cycles. Raise DatabaseUnavailable or
-    LogError."""
+    """Return the state of a home whose first `cycles` cycles are followed. Raise
+    DatabaseUnavailable or LogError."""
     with app.reading() as connection:
         rows = followed_cycles(connection, cycles)
         cycle = select_current(rows, cycles)

@@ -402,8 +402,8 @@ class Asker:
         return {"messages": messages, "stream": streamed, "metadata": {"lie": lie}}
 
     def ask_lie(self, lie: str | int, streamed: bool) -> tuple[str, str]:
-        """Return the call and an error, "" if right; a number asks for the truth with that
-        splice."""
+        """Return the call and an error, "" for a right answer. A number asks for the truth with
+        that splice."""
         reply = self._client.post(self._url, json=self._body(lie, streamed))
         call = reply.headers.get("x-kintsugi-call", "")
         if reply.status_code != 200 or reply.headers.get("x-kintsugi-recorded") != "yes":

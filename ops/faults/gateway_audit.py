@@ -193,7 +193,7 @@ def _audit_log(book: Book, result: Audit) -> None:
 
 
 def _audit_keys(book: Book, ledger: Ledger, result: Audit) -> None:
-    """A lost answer's call is found by its question, which no other call asks."""
+    """Find the calls of lost answers by their questions, which no other call asks."""
     asked: dict[str, list[str]] = {}
     for call in book.started:
         if book.has_completion(call):
@@ -246,8 +246,7 @@ def _is_answer(seen: CallAttempt, ended: CallEnded) -> bool:
 
 
 def _holds(stored: Message, read: Answer, whole: bool) -> bool:
-    """Return whether the log has what was read: all of it, or its beginning if the end was not
-    read."""
+    """Return whether the log has all that was read, or begins with it unless `whole`."""
     if not whole:
         return stored.text.startswith(read.text) and len(stored.tool_calls) >= len(read.calls)
     calls = [(c["id"], c["name"], parse_arguments(c["arguments"])) for c in read.calls.values()]

@@ -55,7 +55,7 @@ class Engine:
 
     @property
     def url(self) -> str:
-        """URL for `--upstream`."""
+        """Return the URL for `--upstream`."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> Self:

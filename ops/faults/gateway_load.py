@@ -243,8 +243,7 @@ class Talker(Worker):
         headers: Mapping[str, str] | None = None,
         **client: str,
     ) -> None:
-        """`per_second` paces the calls, `extra_body` replaces scripts, `client` has key and
-        model."""
+        """`per_second` paces the calls, `extra_body` replaces scripts, `client` has the key."""
         super().__init__(f"talker-{seed}", stop)
         self._client = Client(url, ledger, timeout_seconds, **client)
         self._random = random.Random(seed)

@@ -115,8 +115,7 @@ _RIGHT: Final = ("diverged", "ahead_of_log", "nothing_lost")
 
 
 def _outcome(home: _Home, chance: Random, known: Container[str]) -> str:
-    """Restore a log once; return the outcome or an error. Outcomes in `known` skip the dead
-    letters."""
+    """Restore a log once; return the outcome or an error. Known outcomes skip dead letters."""
     home.grow(least=20)
     home.copy()
     ends = _ends(home.log)

@@ -83,8 +83,7 @@ class DecisionCounts:
                 self._turn(changed)
 
     def _turn(self, changed: RouteChanged) -> None:
-        """Note a route, which may only name adapters that were staged and passed the gate
-        before."""
+        """Note a route, which may only name adapters that passed the gate after staging."""
         self.last_route = {part.adapter: part.share for part in changed.shares}
         for name in filter(None, self.last_route):
             self.routed.add(name)
@@ -136,7 +135,7 @@ def _check_log(app: App) -> Iterator[str]:
 
 
 def _check_calls(book: Book, heard: CustomerLedger) -> Iterator[str]:
-    """Every acknowledged call has one start and one end, and ids are unique."""
+    """Check that every acknowledged call has one start and one end, and that ids are unique."""
     if book.unreadable:
         yield f"{book.unreadable} events cannot be decoded"
     yield from _twice(book.ids, "events with the id")
@@ -148,7 +147,7 @@ def _check_calls(book: Book, heard: CustomerLedger) -> Iterator[str]:
 
 
 def _check_rollouts(app: App) -> Iterator[str]:
-    """Rollouts are unique, and no call belongs to two."""
+    """Check that rollouts are unique, and that no call belongs to two."""
     rollouts, calls = Counter[str](), Counter[str]()
     for record in list_records(app.spool, ROLLOUTS.name):
         data = decode(record, content=False).data
@@ -184,7 +183,7 @@ def _check_cycle(place: Place, facts: DecisionCounts) -> Iterator[str]:
 
 
 def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Iterator[str]:
-    """Only adapters that the log names answer, and the route is the log's last."""
+    """Check that only adapters of the log answer, and that the route is the log's last."""
     yield from facts.problems
     with app.reading() as connection:
         row = serving.route_row(connection, ALIAS)
@@ -206,7 +205,7 @@ def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Ite
 
 
 def _check_tables(app: App, place: Place) -> Iterator[str]:
-    """A rebuild gives the same rows, and the same hash as the live tables."""
+    """Check that a rebuild gives the same rows, and the same hash as the live tables."""
     with app.reading() as connection:
         live = digest(connection)
     done = run_kintsugi(["rebuild", "--json"], place.variables)

@@ -283,8 +283,8 @@ def scene(
     home: Path | None = None,
     **variables: str,
 ) -> Iterator[Scene]:
-    """Start and finally stop everything, by default with one embedded engine; `variables` are
-    settings."""
+    """Start everything and stop it at the end; by default with one embedded engine and a home below
+    `folder`. `variables` are KINTSUGI_* settings."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack, warnings.catch_warnings():
         # PEFT warns about future changes of transformers.

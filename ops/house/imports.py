@@ -14,8 +14,8 @@ Graph = dict[str, set[str]]
 def import_circles(
     root: Path, packages: Sequence[str], is_wiring: Callable[[str, str], bool] = lambda *_: False
 ) -> list[list[str]]:
-    """Return the circles in each folder, sorted; `is_wiring(module, target)` leaves an import
-    out."""
+    """Return the circles among the members of each folder, each sorted. `is_wiring` takes the
+    importing module and its target; true leaves the import out."""
     graph = list_imports(root, packages)
     edges = {
         (name, target)

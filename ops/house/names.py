@@ -89,5 +89,5 @@ def local_names(tree: ast.Module) -> Iterator[Name]:
 
 
 def _is_event(node: ast.ClassDef) -> bool:
-    """Event types are past tense (DESIGN), and their names are stored."""
+    """Return whether it is an event type, whose past tense is stored (DESIGN)."""
     return any(isinstance(base, ast.Name) and base.id == "EventData" for base in node.bases)

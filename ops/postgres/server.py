@@ -107,8 +107,7 @@ class Postgres(Server):
         self._process = None
 
     def create_database(self, name: str | None = None, template: str = "template1") -> str:
-        """Create a database from `template`, which must have no connections; return its SQLAlchemy
-        URL."""
+        """Create a database from `template`, which must be unused; return its SQLAlchemy URL."""
         name = name or f"kintsugi_{uuid4().hex[:12]}"
         for one in (name, template):
             if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", one):

@@ -52,8 +52,8 @@ class Table(Generic[P]):
 def describe(
     plan: Served, folder: Folder, stages: Sequence[Stage], tasks: int, tokens: int, rate: float
 ) -> str:
-    """Return every stage's command and cost, estimated from assumed `tokens` per episode and
-    `rate`."""
+    """Return every stage's command and estimated cost; `tokens` per episode and `rate` in tokens
+    per second are assumptions."""
     assumed = (
         f"# {tasks} evaluated tasks of {plan.env}; an episode is taken to write {tokens:,} tokens "
         f"and the endpoint {rate:,.0f} tokens per second; training on a rollout is taken to take "

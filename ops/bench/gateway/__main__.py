@@ -150,8 +150,8 @@ def percentiles(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def read_call_values(home: Home, number: int) -> list[bytes]:
-    """Return the newest stored events that answers waited for. Raise RuntimeError for one without
-    tokens."""
+    """Return the stored events that answers waited for, the newest of the longest partition. Raise
+    RuntimeError if one has no tokens: a gateway that captures none has less to do."""
     ends = home.log.end(ROLLOUTS.name)
     partition = max(range(len(ends)), key=ends.__getitem__)
     begin = max(0, ends[partition] - 4 * number)

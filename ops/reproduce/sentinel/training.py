@@ -98,8 +98,7 @@ def draw_traffic(
 
 
 def record_traffic(plan: Reproduction, home: Path) -> int:
-    """Play the recorded tasks with the base, after a kill from the log's end; return their
-    number."""
+    """Play the recorded tasks with the base, after a kill from the log's end; return the count."""
     environment = open_plan_environment(plan)
     spec = TrafficSpec(
         environment=plan.env,
@@ -192,8 +191,8 @@ def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[s
 def exclude_evaluated(
     environment: Environment, pools: Sequence[TaskPool], evaluated: frozenset[str]
 ) -> tuple[tuple[TaskPool, ...], int]:
-    """Return the pools without evaluated calls, and the number excluded. Raise NoJob if none is
-    left."""
+    """Return the pools without tasks that have the calls of an evaluated one, and the number
+    excluded; empty pools are dropped. Raise NoJob if only replay pools are left."""
     kept = [tuple(_keep(environment, pool.tasks, evaluated)) for pool in pools]
     excluded = sum(len(pool.tasks) for pool in pools) - sum(map(len, kept))
     left = tuple(
