@@ -1,1 +1,1 @@
-"""Running it: local services, load and faults. Nothing here is imported by the product."""
+"""Local services, load and faults. The product imports nothing from here."""

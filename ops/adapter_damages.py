@@ -1,11 +1,7 @@
-"""Adapter directories that no trainer leaves, made from one that a trainer left.
+"""Make adapter directories that no trainer leaves, from one that a trainer left.
 
-    DAMAGES["a pipe for the weights"](folder)     every one of them makes an adapter to be refused
-    change_anything(folder, chance)               a change that may or may not
-
-Their kinds: files that are no files, files larger than any adapter, JSON that is none, settings of
-wrong types and sizes, patterns that take exponential time to match or that RE2 does not take, and
-files of weights whose header says something impossible.
+DAMAGES["a pipe for the weights"](folder)     each damage makes an adapter that must be refused
+change_anything(folder, chance)               the adapter may still be right
 """
 
 import json
@@ -22,7 +18,7 @@ Damage = Callable[[Path], object]
 Header = dict[str, Any]
 
 SLOW_PATTERN: Final = r"([a-z0-9._]+)+!"
-"""A pattern that no layer's name matches, which takes a backtracking engine 2^n steps to see."""
+"""Pattern that no layer's name matches; a backtracking engine takes 2^n steps to see it."""
 
 _LENGTH_BYTES: Final = 8
 _SETTINGS: Final = (
@@ -41,7 +37,7 @@ _VALUES: Final[tuple[str, ...]] = (
 
 
 def write_setting(folder: Path, name: str, text: str) -> None:
-    """Give a setting of the configuration a value, as text of JSON or of something like it."""
+    """Set a setting of the configuration to `text`, which may be invalid JSON."""
     config = json.loads((folder / CONFIG).read_bytes())
     marked = json.dumps(config | {name: "@@"})
     (folder / CONFIG).write_bytes(marked.replace('"@@"', text).encode("utf-8", "surrogatepass"))
@@ -64,20 +60,18 @@ def _replace(name: str, make: Callable[[Path], object]) -> Damage:
 
 
 def _link_to_copy(path: Path) -> None:
-    """Put a link to a file that is right in the place of a file."""
     elsewhere = path.with_name(f"other-{path.name}")
     elsewhere.write_bytes(b"{}")
     path.symlink_to(elsewhere)
 
 
 def _grow(path: Path) -> None:
-    """Make a file of a terabyte that takes no room on the disk."""
     with path.open("wb") as file:
         file.truncate(1 << 40)
 
 
 def read_header(folder: Path) -> tuple[Header, bytes]:
-    """Return the header of a file of weights, and the numbers behind it."""
+    """Return the header of a file of weights and the bytes of its numbers."""
     content = (folder / WEIGHTS).read_bytes()
     end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
     header: Header = json.loads(content[_LENGTH_BYTES:end])
@@ -85,14 +79,13 @@ def read_header(folder: Path) -> tuple[Header, bytes]:
 
 
 def write_header(folder: Path, header: str | bytes, numbers: bytes, length: int = -1) -> None:
-    """Write a file of weights of a header that may be anything; `length` is the one it says."""
+    """Write a file of weights; `header` may be invalid, and `length` is the stated one."""
     raw = header.encode("utf-8", "surrogatepass") if isinstance(header, str) else header
     said = (len(raw) if length < 0 else length).to_bytes(_LENGTH_BYTES, "little")
     (folder / WEIGHTS).write_bytes(said + raw + numbers)
 
 
 def _change_header(change: Callable[[Header, str], object]) -> Damage:
-    """Change the header of the weights; the change is told the name of a tensor."""
 
     def damage(folder: Path) -> None:
         header, numbers = read_header(folder)
@@ -225,25 +218,24 @@ DAMAGES: Final[Mapping[str, Damage]] = {
     "a weight that is infinite": _fill(b"\x00\x00\x80\x7f"),
     "a weight beyond half precision": _fill(b"\x00\x00\x80\x47"),
 }  # fmt: skip
-"""What an adapter of numbers in float32 may suffer that nothing can serve it after."""
 
 
 def copy_with_damage(source: Path, folder: Path, name: str) -> Path:
-    """Return a copy of an adapter with one of the damages."""
+    """Copy an adapter, apply the damage `name`, and return the copy."""
     shutil.copytree(source, folder)
     DAMAGES[name](folder)
     return folder
 
 
 def change_anything(folder: Path, chance: random.Random) -> None:
-    """Change settings, or bytes of a file, so that the adapter may still be right."""
+    """Change settings or bytes of a file; the adapter may still be right."""
     if chance.random() < 0.6:
         write_setting(folder, chance.choice(_SETTINGS), chance.choice(_VALUES))
         return
     path = folder / chance.choice((CONFIG, WEIGHTS))
     content = bytearray(path.read_bytes())
     for _ in range(chance.randint(1, 4)):
-        # The beginning is where a header says what follows.
+        # The file begins with the header, which describes the rest.
         at = chance.randrange(chance.choice((64, len(content))))
         content[at : at + chance.randint(0, 3)] = chance.randbytes(chance.randint(0, 3))
     path.write_bytes(content)

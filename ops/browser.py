@@ -1,11 +1,8 @@
-"""A real browser without a screen: what a page is once it is laid out, and pictures for the docs.
+"""Render pages in a headless Chromium, for tests of layout and for pictures in the docs.
 
-    dom("http://127.0.0.1:8080/status")                the document as the browser holds it
-    picture(url, Path("status.png"), (1280, 800))      what a person would see
     python -m ops.browser URL FILE.png [WIDTH HEIGHT]
 
-Chromium, of the Debian package or any other. Each question is a browser of its own with a profile
-of its own, which is gone afterwards.
+Each call starts a browser with a fresh profile and deletes the profile afterwards.
 """
 
 import shutil
@@ -23,15 +20,15 @@ _SIZE: Final = (1280, 800)
 
 
 class BrowserUnavailable(KintsugiError):
-    """There is no Chromium."""
+    """Chromium is not installed."""
 
 
 class BrowserError(KintsugiError):
-    """It ended without an answer."""
+    """The browser ended without an answer."""
 
 
 def program() -> str:
-    """The browser. Raises BrowserUnavailable."""
+    """Return the browser's path. Raise BrowserUnavailable without one."""
     path = next(filter(None, map(shutil.which, _NAMES)), None)
     if path is None:
         raise BrowserUnavailable("Chromium is not installed; apt-get install chromium")
@@ -39,12 +36,12 @@ def program() -> str:
 
 
 def dom(url: str) -> str:
-    """The document of a page after it was loaded. Raises BrowserUnavailable, BrowserError."""
+    """Return a loaded page's document. Raise BrowserUnavailable or BrowserError."""
     return _run(url, "--dump-dom")
 
 
 def picture(url: str, into: Path, size: tuple[int, int] = _SIZE) -> None:
-    """A page as a PNG file. Raises BrowserUnavailable, BrowserError."""
+    """Write a page as a PNG file. Raise BrowserUnavailable or BrowserError."""
     width, height = size
     _run(
         url, f"--screenshot={into.absolute()}", f"--window-size={width},{height}",
@@ -58,7 +55,7 @@ def _run(url: str, *wanted: str) -> str:
     with tempfile.TemporaryDirectory(prefix="kintsugi-browser-") as profile:
         command = [
             program(), "--headless", "--disable-gpu", "--disable-dev-shm-usage",
-            # Its own sandbox needs rights that containers do not have; the pages are ours.
+            # Chromium's sandbox needs rights that containers lack; the pages are ours.
             "--no-sandbox", f"--user-data-dir={profile}", *wanted, url,
         ]  # fmt: skip
         try:
@@ -73,7 +70,7 @@ def _run(url: str, *wanted: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """A picture of a page."""
+    """Write a picture of a page."""
     url, into, *size = arguments
     width, height = map(int, size) if size else _SIZE
     picture(url, Path(into), (width, height))

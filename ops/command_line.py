@@ -44,10 +44,10 @@ def run_command(
     indent: int | None = None,
     **numbers: float,
 ) -> NoReturn:
-    """Run a driver and print its figures.
+    """Run a driver, print its figures as JSON, and exit.
 
-    Each of `numbers` is a flag with this default; `run` takes it by name, beside `folder`. Exits
-    with 1 where the figures list something `wrong` or say that they have not `passed`, else 0.
+    Each of `numbers` is a flag with this default; `run` takes it by name, beside `folder`. The exit
+    status is 1 if the figures list something `wrong` or have a false `passed`, else 0.
     """
     parser = build_parser(about)
     for name, default in numbers.items():
@@ -61,7 +61,7 @@ def run_command(
 
 
 def print_path(find: Callable[[], object], *errors: type[Exception]) -> NoReturn:
-    """Print where something is, and exit; with 1 and the remedy for one of the errors."""
+    """Print the path that `find` returns and exit; on one of `errors` exit with its text."""
     try:
         print(find())
     except errors as error:

@@ -1,9 +1,8 @@
-"""Programs in Go that tests need, built from the Go module proxy where they are not on PATH.
+"""Build Go programs that tests need from the Go module proxy where they are not on PATH.
 
     place = program("helm", "v3.19.4", lambda folder: install(MODULE, folder))
 
-What was built is kept in .local/go, in a folder named after the version: another version is
-another folder.
+Each version is kept in its own folder of .local/go.
 """
 
 import fcntl
@@ -17,16 +16,15 @@ from typing import Final
 FOLDER: Final = Path(__file__).parents[1] / ".local" / "go"
 BUILD_SECONDS: Final = 1800
 _GO: Final = "/usr/local/go/bin"
-"""Folder into which Go's own archive is unpacked; it is not on the PATH by default."""
+"""Folder of Go's own archive, which is not on PATH by default."""
 
 
 class ProgramUnavailable(Exception):
-    """A program is not there and cannot be built; the text names the remedy."""
+    """A program is missing and cannot be built; the text names the remedy."""
 
 
 def program(name: str, version: str, build: Callable[[Path], None], folder: Path = FOLDER) -> Path:
-    """Where a program is; `build` puts it into the folder it is given if it is nowhere yet, by one
-    process at a time. Raises ProgramUnavailable."""
+    """Return a program's path; one process at a time builds it. Raise ProgramUnavailable."""
     path = shutil.which(name)
     if path is not None:
         return Path(path)
@@ -42,12 +40,12 @@ def program(name: str, version: str, build: Callable[[Path], None], folder: Path
 
 
 def install(module: str, folder: Path) -> None:
-    """Build the program of a module, `path@version`, into a folder. Raises ProgramUnavailable."""
+    """Build the program of a module `path@version` into `folder`. Raise ProgramUnavailable."""
     step(["go", "install", module], folder, GOBIN=str(folder))
 
 
 def step(command: list[str], folder: Path, **variables: str) -> None:
-    """Run a step of a build in the folder of what is built. Raises ProgramUnavailable."""
+    """Run one build command in `folder`. Raise ProgramUnavailable if it fails."""
     path = f"{os.environ.get('PATH', '')}:{_GO}"
     if shutil.which("go", path=path) is None:
         raise ProgramUnavailable(

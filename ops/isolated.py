@@ -1,9 +1,8 @@
-"""Virtual environments of their own, for libraries whose requirements do not fit ours.
+"""Make virtual environments for libraries whose requirements conflict with ours.
 
     python = interpreter("trackio==0.43.0", "pydantic==2.12.5")
 
-Made once with uv and kept in KINTSUGI_ISOLATED, else in .local/isolated beside the sources; the
-folder's name is that of what was installed first and a hash of the rest.
+uv makes each once, in KINTSUGI_ISOLATED or .local/isolated.
 """
 
 import fcntl
@@ -26,18 +25,12 @@ class InstallError(Exception):
 
 
 def ours(*names: str) -> list[str]:
-    """Requirements for the versions that this process runs with.
-
-    +cu130 and the like name a build; the index has them under the plain version.
-    """
+    """Return requirements for the installed versions without local build names such as +cu130."""
     return [f"{name}=={version(name).partition('+')[0]}" for name in names]
 
 
 def interpreter(*requirements: str) -> Path:
-    """The Python of an environment that has these, made now if it is not there.
-
-    Raises InstallError, OSError.
-    """
+    """Return the Python of an environment, made if missing. Raise InstallError or OSError."""
     digest = hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()
     folder = _cache() / f"{requirements[0].replace('==', '-')}-{digest[:12]}"
     make_environment(folder, lambda python: install(python, *requirements))
@@ -45,11 +38,10 @@ def interpreter(*requirements: str) -> Path:
 
 
 def make_environment(folder: Path, fill: Callable[[str], None]) -> None:
-    """An environment at this place, unless one is there: an empty one, then `fill` on its Python.
+    """Make an environment at `folder` unless there is one, and `fill` it, one process at a time.
 
-    It is made beside its place and renamed when whole, by one process at a time. Its scripts name
-    the interpreter by a path that the rename breaks: start modules (`python -m`) alone.
-    Raises InstallError, OSError.
+    It is made beside its place and renamed when it is whole, which breaks the interpreter's path in
+    its scripts: start modules (`python -m`) only. Raise InstallError or OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as lock:
@@ -66,17 +58,13 @@ def make_environment(folder: Path, fill: Callable[[str], None]) -> None:
 
 
 def install(python: str, *arguments: str) -> None:
-    """Let uv install these into the environment of this Python. Raises InstallError.
-
-    As byte code too: where Python may write none (PYTHONDONTWRITEBYTECODE), each of a server's
-    processes would make it anew at every start.
-    """
+    """Install packages, compiled for servers under PYTHONDONTWRITEBYTECODE. Raise InstallError."""
     into = ["--compile-bytecode", "--python", python]
     run_command([sys.executable, "-m", "uv", "pip", "install", "-q", *into, *arguments])
 
 
 def run_command(command: list[str]) -> str:
-    """What the command prints. Raises InstallError with the end of its complaint."""
+    """Return a command's output. Raise InstallError with the end of its errors."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
     )

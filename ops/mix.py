@@ -1,8 +1,8 @@
-"""The mix of events that folds are measured with: a day of a gateway's traffic in small.
+"""The mix of events that folds are measured with: a small model of a day of gateway traffic.
 
 40 % CallStarted, 40 % CallEnded with a head of about 2 KB, 5 % FeedbackReceived, 15 % RolloutEnded
-with 20 messages and gold actions, a third of them failed. Everything follows from the seed and the
-number of the event, so the same mix can be made anywhere, in any order, in any number of processes.
+with 20 messages and gold actions, a third of them failed. Each event depends on the seed and its
+number only, so processes may make parts of the mix in any order.
 """
 
 import random
@@ -35,17 +35,16 @@ _APPENDED: Final = 2_000
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 PERIOD: Final = ("start", "end") * 8 + ("feedback",) + ("rollout",) * 3
-"""Twenty events: 40 %, 40 %, 5 %, 15 %."""
 
 
 def mix(count: int, seed: int = 0, start: int = 0) -> Iterator[Entry]:
-    """Events `start` to `start + count` of the mix."""
+    """Yield events `start` to `start + count` of the mix."""
     for number in range(start, start + count):
         yield event(number, seed).entry
 
 
 def event(number: int, seed: int = 0) -> WireEvent:
-    """Event `number` of the mix."""
+    """Return event `number` of the mix."""
     period, place = divmod(number, len(PERIOD))
     chance = random.Random(f"{seed}/{number}")
     data, arrays = _data(PERIOD[place], period, place, chance)
@@ -61,7 +60,7 @@ def event(number: int, seed: int = 0) -> WireEvent:
 
 
 def write_log(path: Path, events: int) -> SqliteLog:
-    """Return a log of the first `events` of the mix, which no fsync holds up."""
+    """Return a log of the first `events` of the mix, written without fsync."""
     log = SqliteLog(path, durability="process")
     for start in range(0, events, _APPENDED):
         log.append(list(mix(min(_APPENDED, events - start), start=start)))
@@ -69,7 +68,7 @@ def write_log(path: Path, events: int) -> SqliteLog:
 
 
 def make_round(position: Position, number: int, seed: int = 0) -> Entry:
-    """A round over `position`."""
+    """Return a round over `position`."""
     data = PatternsDiagnosed(trigger="diagnose", position=position)
     envelope = Envelope(
         id=derive_id("mix-round", str(seed), str(number)),
@@ -127,14 +126,14 @@ def _make_call_end(call: str, session: str, chance: random.Random) -> CallEnded:
         completion_tokens=60,
         duration_ms=chance.randrange(5_000),
         trainable=not failed,
-        # An engine's error text is what makes a head large.
+        # Heads are large because of an engine's error text.
         error=_words(chance, 260),
         content=CallEndContent(messages=(Message(role="assistant", content=_words(chance, 30)),)),
     )
 
 
 def rollout(period: int, place: int, chance: random.Random) -> RolloutEnded:
-    """A conversation of 20 messages about one order; a third of them end badly."""
+    """Return a conversation of 20 messages about one order; a third of them fail."""
     order = f"#W{chance.randrange(10_000):07d}"
     gold = Action(
         name="cancel_pending_order", arguments={"order_id": order, "reason": "ordered by mistake"}

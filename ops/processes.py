@@ -1,7 +1,4 @@
-"""Programs that this process starts, and what Linux says of any process.
-
-class Prometheus(Server): ...        a program that answers a URL while a context is open
-"""
+"""Start programs, and read what Linux reports of a process."""
 
 import os
 import random
@@ -27,24 +24,22 @@ _STOP_SECONDS: Final = 60.0
 
 
 class ServerError(Exception):
-    """A program did not come up; the text holds the end of what it printed."""
+    """A program did not start; the text holds the end of its output."""
 
 
 class Server(ABC):
-    """A program of tests in a folder of its own, whose output is kept in a file."""
+    """A program of tests in its own folder, with its output in a file."""
 
     ERROR: ClassVar[type[ServerError]] = ServerError
     LOG: ClassVar[str] = "server.log"
-    """File of its folder with its output."""
     READY_SECONDS: ClassVar[float] = 60
     READY_STATUS: ClassVar[int] = 200
     STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGTERM
     STOP_SECONDS: ClassVar[float] = 30
     VARIABLES: ClassVar[Mapping[str, str]] = {}
-    """Environment variables of the program beside those of this process."""
 
     def __init__(self, folder: Path, url: str, ready: str = "") -> None:
-        """`url`: where it answers; `ready`: path of `url` with READY_STATUS once it is up."""
+        """`url` is its address; `ready` is a path of `url` that has READY_STATUS once it is up."""
         self.folder = folder.resolve()
         self.url = url
         self._ready = ready
@@ -52,11 +47,11 @@ class Server(ABC):
 
     @abstractmethod
     def build_command(self) -> Sequence[str]:
-        """Return the command line; installs the program where it is missing."""
+        """Return the command line; install the program if it is missing."""
 
     def start(self) -> Self:
-        """Return when it answers; at once where it runs. Raises ERROR, OSError, and what
-        `build_command` raises."""
+        """Start it unless it runs, and wait until it answers. Raise ERROR, OSError, or an error of
+        `build_command`."""
         if self.pid is not None:
             return self
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -79,12 +74,12 @@ class Server(ABC):
 
     @property
     def pid(self) -> int | None:
-        """Its process while it runs."""
+        """Return its process id while it runs."""
         running = self._process is not None and self._process.poll() is None
         return self._process.pid if running and self._process else None
 
     def answers(self) -> bool:
-        """Whether it is up."""
+        """Return whether it is up."""
         return answers(f"{self.url}{self._ready}", self.READY_STATUS)
 
     def _wait_ready(self, process: "subprocess.Popen[bytes]") -> None:
@@ -96,7 +91,7 @@ class Server(ABC):
         raise self.ERROR(f"{self.url}{self._ready} does not answer:\n{read_end(self._log)}")
 
     def stop(self) -> None:
-        """End it, and whatever it left in its process group."""
+        """End it and all processes of its process group."""
         if self._process is None:
             return
         self._process.send_signal(self.STOP_SIGNAL)
@@ -120,7 +115,7 @@ class Server(ABC):
 
 
 class Program:
-    """A process of ours whose output goes to a file; it can be started again and again."""
+    """A process of ours with its output in a file; it may be started repeatedly."""
 
     def __init__(self, output: Path, *arguments: str, **variables: str) -> None:
         self.output = output
@@ -129,7 +124,7 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
-        """Start it, without waiting for anything."""
+        """Start it without waiting."""
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *self._arguments],
@@ -145,30 +140,30 @@ class Program:
         return self._process
 
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it runs."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL, also for one that is paused."""
+        """Send SIGKILL, also to a paused process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; returns its exit status."""
+        """Send SIGTERM, wait, and return the exit status."""
         self._active_process.terminate()
         return self._active_process.wait(_STOP_SECONDS)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self._active_process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._active_process.send_signal(signal.SIGCONT)
 
     def wait_for_answer(self, url: str, seconds: float, status: int = 200) -> None:
-        """Until a GET of the URL has this status. Raises RuntimeError where the process ended,
+        """Wait until a GET of `url` has `status`. Raise RuntimeError if the process ended, or
         TimeoutError."""
 
         def is_up() -> bool:
@@ -179,16 +174,16 @@ class Program:
         until(is_up, f"{url} answers {status}; see {self.output}", seconds)
 
     def resident_bytes(self) -> int:
-        """Its memory now."""
+        """Return its resident memory in bytes."""
         return read_memory(self._active_process.pid)
 
     def peak_bytes(self) -> int:
-        """The most memory that it ever had."""
+        """Return its peak memory in bytes."""
         return read_memory(self._active_process.pid, "VmHWM")
 
 
 def answers(url: str, status: int = 200) -> bool:
-    """Whether a GET of a URL has this status; no answer at all is none."""
+    """Return whether a GET of `url` has `status`; false without an answer."""
     try:
         return httpx2.get(url, timeout=5, trust_env=False).status_code == status
     except httpx2.HTTPError:
@@ -196,7 +191,7 @@ def answers(url: str, status: int = 200) -> bool:
 
 
 def build_environment(**variables: str) -> dict[str, str]:
-    """Return this process's environment with these variables, without any settings of kintsugi."""
+    """Return this process's environment with `variables` and without any kintsugi settings."""
     clean = {name: v for name, v in os.environ.items() if not name.startswith("KINTSUGI_")}
     return {**clean, "PYTHONPATH": str(ROOT), **variables}
 
@@ -204,7 +199,7 @@ def build_environment(**variables: str) -> dict[str, str]:
 def run_kintsugi(
     arguments: Sequence[str], environment: Mapping[str, str], seconds: float | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `kintsugi ARGUMENTS` to its end. Raises TimeoutExpired."""
+    """Run `kintsugi ARGUMENTS` to its end. Raise TimeoutExpired."""
     return subprocess.run(
         [sys.executable, "-m", "daemon", *arguments], cwd=ROOT, env=environment, text=True,
         capture_output=True, timeout=seconds, check=False,
@@ -212,12 +207,12 @@ def run_kintsugi(
 
 
 def read_end(log: Path) -> str:
-    """Return the end of a program's output, for error messages."""
+    """Return the end of a program's output."""
     return log.read_text(errors="replace")[-_LAST_WORDS:] if log.exists() else "(it wrote no log)"
 
 
 def compile_library(source: Path, library: Path) -> None:
-    """Compile a C library that a program preloads. Raises RuntimeError."""
+    """Compile a C library for preloading. Raise RuntimeError."""
     compiled = subprocess.run(
         ["cc", "-shared", "-fPIC", "-O1", "-o", library, source],
         capture_output=True, text=True, check=False,
@@ -229,11 +224,7 @@ def compile_library(source: Path, library: Path) -> None:
 
 
 def find_ports(count: int) -> list[int]:
-    """Return `count` free ports of 127.0.0.1, in a row.
-
-    They lie below the range from which Linux takes ports for outgoing connections, so none of those
-    can take one before its server listens.
-    """
+    """Return free consecutive ports of 127.0.0.1, below Linux's ephemeral ones to avoid races."""
     while True:
         first = random.SystemRandom().randint(15_000, 32_000)
         ports = list(range(first, first + count))
@@ -251,19 +242,18 @@ def _is_free(port: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and is not waited for yet does not."""
+    """Return whether a process runs; an ended process that was not waited for does not."""
     fields = _read_stat(pid)
     return bool(fields) and fields[0] != "Z"
 
 
 def list_children(parent: int) -> Iterator[int]:
-    """Yield the processes whose parent is another one."""
+    """Yield the child processes of `parent`."""
     return (pid for pid, other in _list_parents() if other == parent)
 
 
 def list_descendants(root: int) -> list[int]:
-    """Return every process that this one started, directly or not, and that still has a parent
-    there."""
+    """Return the live processes below `root` whose chain of parents leads to it."""
     parents, layer, pids = dict(_list_parents()), {root}, list[int]()
     while layer := {pid for pid, parent in parents.items() if parent in layer}:
         pids += layer
@@ -271,28 +261,26 @@ def list_descendants(root: int) -> list[int]:
 
 
 def _list_parents() -> Iterator[tuple[int, int]]:
-    """Yield each process and its parent."""
     for folder in Path("/proc").glob("[0-9]*"):
         if fields := _read_stat(int(folder.name)):
             yield int(folder.name), int(fields[1])
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process took so far."""
+    """Return the processor time that a process has used, in seconds."""
     fields = _read_stat(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def read_memory(pid: int, row: str = "VmRSS") -> int:
-    """Return the bytes that a process holds in memory now; of the row `VmHWM`, the most ever."""
+    """Return the resident memory of a process in bytes; with `row="VmHWM"`, its peak."""
     status = Path(f"/proc/{pid}/status").read_text()
     (entry,) = [line for line in status.splitlines() if line.startswith(row)]
     return int(entry.split()[1]) * 1024
 
 
 def _read_stat(pid: int) -> list[str]:
-    """Return the fields behind the name in /proc/PID/stat, the state first; none once it ended."""
-    # It may go while it is read.
+    # The process may end meanwhile.
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []

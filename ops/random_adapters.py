@@ -1,4 +1,4 @@
-"""Adapters of the reference policy as the learner leaves them, without the learning."""
+"""Random adapters of the reference policy, laid out as the learner leaves them."""
 
 import shutil
 import warnings
@@ -23,9 +23,8 @@ from events.jobs import LoraSettings
 
 SETTINGS = LoraSettings()
 VERSIONS = {"v1": 0.0, "v2": 0.001, "v3": 0.003}
-"""Name -> how far its weights are from those of v1."""
 SPREAD = 0.01
-"""Spread of the weights of v1: it stands 0.27 nats from its base."""
+"""Spread of v1's weights; puts v1 0.27 nats from its base."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Adapters:
         return expectation
 
     def others(self, name: str) -> dict[str, Expectation]:
-        """What could answer in its place."""
+        """Return what else could answer in place of the adapter `name`."""
         return {version: self.read_fingerprint(version) for version in VERSIONS if version != name}
 
 
@@ -60,7 +59,7 @@ class Maker:
     def open_adapter(
         self, spread: float, drift: float = 0.0, seed: int = 1, rank: int = SETTINGS.rank
     ) -> Iterator[tuple[PeftModel, Provenance]]:
-        """The base with an adapter of random weights, until the end of the block."""
+        """Yield the base with an adapter of random weights until the block ends."""
         settings = LoraSettings(rank=rank)
         adapted = attach(self._model, settings, seed)
         chance = torch.Generator().manual_seed(seed)
@@ -81,7 +80,6 @@ class Maker:
             self._model = adapted.unload()
 
     def _probe(self, adapted: PeftModel) -> Expectation:
-        """What it answers to probes; the base's part is computed once."""
         if self._reference is None:
             self._reference = probe_model(adapted)
             return self._reference
@@ -89,14 +87,14 @@ class Maker:
         return self._reference.model_copy(update={"adapter": answers})
 
     def write(self, folder: Path, spread: float, **options: Any) -> Path:
-        """A directory of such an adapter, its fingerprint in its provenance."""
+        """Write such an adapter with its fingerprint in its provenance; return the directory."""
         with self.open_adapter(spread, **options) as (adapted, provenance):
             save(adapted, folder, provenance)
         return folder
 
 
 def other_base(folder: Path) -> Path:
-    """A checkpoint of the reference policy's shape, with other weights."""
+    """Write a checkpoint of the reference policy's shape with other weights."""
     model: Any = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
     torch.manual_seed(5)
     with torch.no_grad():
@@ -107,7 +105,7 @@ def other_base(folder: Path) -> Path:
 
 
 def bare(source: Path, folder: Path) -> Path:
-    """A copy as any trainer leaves one: nothing says what it is."""
+    """Copy an adapter without its provenance, as any trainer leaves one."""
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns(PROVENANCE))
     return folder
 
@@ -123,9 +121,9 @@ def corrupt(source: Path, folder: Path) -> Path:
 
 
 def make_adapters(folder: Path) -> Adapters:
-    """Three versions, others that change nothing, little and much, and one of another base."""
+    """Make versions, adapters that differ not at all, little and much, and one of another base."""
     with warnings.catch_warnings():
-        # Of PEFT: about what transformers will do.
+        # PEFT warns about future changes of transformers.
         warnings.simplefilter("ignore")
         maker = Maker(CHECKPOINT)
         for name, drift in VERSIONS.items():

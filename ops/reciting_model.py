@@ -1,8 +1,4 @@
-"""A checkpoint that says one text by heart: real weights, and what is answered is known.
-
-tokens = with_token(tokens, text)      a text of any length is one token
-reciting(folder, tokens, text)         a checkpoint that answers everything with it
-"""
+"""Make a checkpoint with real weights that answers everything with one known text."""
 
 from copy import deepcopy
 from itertools import pairwise
@@ -17,7 +13,7 @@ from daemon.engine.reference.tokenizer import END, START, encode, token_id
 from daemon.engine.reference.weights import CHECKPOINT
 
 CERTAINTY: Final = 40.0
-"""How far a token's logit is above the others: no chance at temperature 1 matters."""
+"""Distance of a token's logit from the others; makes temperature 1 deterministic in practice."""
 
 HOSTILE_ARGUMENTS: Final = (
     r'{"a": "\ud800"}',
@@ -30,7 +26,7 @@ HOSTILE_ARGUMENTS: Final = (
     '{"a": ' + "9" * 401 + "}",
     '{"a": ' + "9" * 5_000 + "}",
 )
-"""Arguments that a model may write and that no event, no JSON or no reader holds as written."""
+"""Arguments that no event, JSON document or parser can hold unchanged."""
 
 HOSTILE_ANSWERS: Final = tuple(
     f'<tool_call>\n{{"name": "get_user", "arguments": {arguments}}}\n</tool_call>'
@@ -39,17 +35,15 @@ HOSTILE_ANSWERS: Final = tuple(
 
 
 def with_token(tokens: PreTrainedTokenizerFast, text: str) -> PreTrainedTokenizerFast:
-    """The tokenizer with one token more, which stands for a whole text."""
+    """Return a copy of the tokenizer with one more token that stands for the whole of `text`."""
     more = deepcopy(tokens)
     more.add_tokens(AddedToken(text, normalized=False))
     return more
 
 
 def reciting(directory: Path, tokens: PreTrainedTokenizerFast, text: str, **changes: Any) -> Path:
-    """A checkpoint that answers everything with a text, whose tokens must all be different.
-
-    Its layers add nothing, so the next token follows from the last one alone.
-    """
+    """Write a checkpoint that answers everything with `text`, whose tokens must all differ: its
+    layers add nothing, so the next token follows from the last one alone."""
     chain = [token_id(tokens, START["assistant"]), *encode(tokens, text), token_id(tokens, END)]
     assert len(set(chain)) == len(chain), f"{text!r} repeats a token: {chain}"
     config = AutoConfig.from_pretrained(CHECKPOINT)

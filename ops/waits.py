@@ -1,4 +1,4 @@
-"""Waiting for something, and doing something meanwhile."""
+"""Wait for conditions, and run threads meanwhile."""
 
 import time
 from abc import ABC, abstractmethod
@@ -13,8 +13,7 @@ PATIENCE_SECONDS: Final = 120.0
 def until(
     holds: Callable[[], object], what: str, patience: float = PATIENCE_SECONDS, every: float = 0.02
 ) -> float:
-    """Wait until something holds, looking `every` so many seconds; return the seconds. Raises
-    TimeoutError, which names `what`, after `patience` seconds."""
+    """Wait until `holds`, asking `every` seconds; return the seconds. Raise TimeoutError."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() > began + patience:
@@ -25,7 +24,7 @@ def until(
 
 @contextmanager
 def run_threads(threads: Iterable[Thread]) -> Iterator[None]:
-    """Start threads, and wait for their ends at the end of the block."""
+    """Start threads, and join them when the block ends."""
     threads = list(threads)
     for thread in threads:
         thread.start()
@@ -37,17 +36,17 @@ def run_threads(threads: Iterable[Thread]) -> Iterator[None]:
 
 
 class Worker(Thread, ABC):
-    """A thread that works until it is told to stop, and hands over what ended it before."""
+    """A thread that works until it is stopped and hands over an error that ended it earlier."""
 
     def __init__(self, name: str, stop: Event | None = None) -> None:
-        """`stop`: an event of several workers; else one of its own."""
+        """`stop` may be shared by several workers; the default is a new event."""
         super().__init__(name=name, daemon=True)
         self.stop_asked = stop or Event()
         self._error: Exception | None = None
 
     @abstractmethod
     def work(self) -> None:
-        """Work until the stop."""
+        """Work until `stop_asked` is set."""
 
     def run(self) -> None:
         try:
@@ -56,7 +55,7 @@ class Worker(Thread, ABC):
             self._error = error
 
     def finish(self) -> None:
-        """Stop, wait for the end, and raise what ended it before."""
+        """Stop and join the thread; raise the error that ended it earlier."""
         self.stop_asked.set()
         self.join()
         if self._error is not None:
@@ -65,7 +64,7 @@ class Worker(Thread, ABC):
 
 @contextmanager
 def repeat(action: Callable[[], object], every: float) -> Iterator[None]:
-    """Do something `every` so many seconds, in a thread, until the end of the block."""
+    """Call `action` every `every` seconds in a thread until the block ends."""
     over = Event()
 
     def run() -> None:

@@ -53,7 +53,7 @@ def _entry(number: int) -> Entry:
 
 
 def log_rate(folder: Path, seconds: float) -> tuple[float, float]:
-    """Events per second that 32 waiting writers append, and how many shared a commit."""
+    """Return the events per second of 32 waiting writers, and the mean number per commit."""
     with closing(SqliteLog(folder / "log.db")) as log:
         deadline = time.perf_counter() + seconds
         appended = [0] * WRITERS
@@ -74,7 +74,7 @@ def log_rate(folder: Path, seconds: float) -> tuple[float, float]:
 
 
 def bare_rate(folder: Path, seconds: float, group: int) -> float:
-    """Events per second of SQLite alone, `group` of them per transaction."""
+    """Return the events per second of SQLite alone with `group` events per transaction."""
     with closing(sqlite3.connect(folder / "bare.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
@@ -102,7 +102,7 @@ def bare_rate(folder: Path, seconds: float, group: int) -> float:
 
 
 def measure(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    """The whole benchmark as one document."""
+    """Return the figures of the whole benchmark."""
     figures: list[dict[str, float]] = []
     for number in range(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as name:

@@ -39,7 +39,7 @@ Rows = list[tuple[type[ProjectionTable], list[dict[str, Any]]]]
 
 
 def measure(folder: Path, events: int, rounds: int) -> dict[str, Any]:
-    """All ratios of one run."""
+    """Return all ratios of one run."""
     log, tenth = write_log(folder / "log.db", events), write_log(folder / "tenth.db", events // 10)
     report: dict[str, Any] = {"events": events, "rounds": rounds}
     for kind in ("sqlite", "postgres"):
@@ -103,7 +103,6 @@ def _pages(rows: Rows, transactions: int) -> Iterator[Rows]:
 
 
 Store = Callable[[Connection, type[ProjectionTable], list[dict[str, Any]]], object]
-"""Writes rows of a table."""
 
 
 def _multi_row(

@@ -62,7 +62,7 @@ _Z: Final = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What sessions are like."""
+    """Properties of simulated sessions."""
 
     rate: float = 10.0
     """Sessions per minute."""
@@ -72,19 +72,19 @@ class Traffic:
     minutes_pass: float = 10.0
     minutes_fail: float = 10.0
     harder_after: tuple[float, float] | None = None
-    """Minutes, and what the probabilities of success are multiplied by from then on."""
+    """Minute from which the success probabilities are multiplied, and the factor."""
     risk_ratio: float | None = None
     judged: tuple[float, float] = (1.0, 1.0)
-    """Shares of the incumbent's and of the canary's sessions that are judged."""
+    """Shares of the incumbent's and the canary's sessions that are judged."""
     late: float = 0.0
     burst: float = 1.0
     slow_canary: float = 1.0
     kinds: int = 1
     harmed: float | None = None
-    """The canary's probability at the last kind; None for that of the others."""
+    """The canary's success probability at the last kind; None for that of the others."""
 
     def success(self, arm: Arm, kind: int, minute: float) -> float:
-        """The probability that a session which begins now succeeds."""
+        """Return the success probability of a session that begins at `minute`."""
         harder, factor = self.harder_after or (0.0, 1.0)
         factor = factor if minute >= harder else 1.0
         incumbent = min(_MOST, self.incumbent * factor)
@@ -97,7 +97,7 @@ class Traffic:
         return min(_MOST, self.canary * factor)
 
     def arrivals(self, chance: Random) -> Iterator[float]:
-        """When sessions begin, in minutes."""
+        """Yield the times at which sessions begin, in minutes."""
         minute = 0.0
         while True:
             busy = self.burst if minute // _BURST_MINUTES % 6 == 0 else 1.0
@@ -107,7 +107,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class WatchOutcome:
-    """How the watch over one canary ended."""
+    """The end of the watch over one canary."""
 
     why: Why
     minutes: float
@@ -115,7 +115,7 @@ class WatchOutcome:
 
 
 class Watch:
-    """One canary, from its first session until it is no canary any more."""
+    """One canary, from its first session until it is decided."""
 
     def __init__(self, traffic: Traffic, settings: Canary, seed: int) -> None:
         self._traffic = traffic
@@ -124,13 +124,14 @@ class Watch:
         self._guard = LiveGuard(settings.risk_ratio)
         self._share = settings.shares[0]
         self._verdicts: list[tuple[float, int, Arm, int, bool, float]] = []
-        """A heap: when, number, arm, kind, success, share."""
+        """Heap of (minute, number, arm, kind, success, share)."""
         self._sessions: list[tuple[ArmSession, float, float]] = []
-        """Those that began, when each ends and when it is judged; infinite for never."""
+        """Sessions that began, with the minutes of their end and their verdict (infinite for
+        never)."""
         self._minute = 0.0
 
     def end(self) -> WatchOutcome:
-        """What became of it."""
+        """Run the watch and return its outcome."""
         arrivals = self._traffic.arrivals(self._chance)
         number, begins, minute = 0, next(arrivals), 0
         while True:
@@ -170,9 +171,7 @@ class Watch:
             self._guard.count(arm, f"kind {kind}", success, share, at)
 
     def _weigh_evidence(self) -> float:
-        """The settled evidence as `CanaryHistory.measure_final_evidence` reads it: a session that
-        ended without a verdict is neither judged nor open once it is older than others were at
-        theirs."""
+        """Weigh the settled evidence as `CanaryHistory.measure_final_evidence` does."""
         waits: dict[tuple[Arm, bool | None], list[float]] = {}
         for begun, _, judged in self._sessions:
             if judged <= self._minute:
@@ -189,7 +188,6 @@ class Watch:
         return measure_final_evidence(sessions, self._settings.risk_ratio, awaited)
 
     def _read_canary(self) -> CanaryEvidence:
-        """What `kintsugi work` would read from the tables."""
         return CanaryEvidence(
             _route(self._share), _CANARY, self._guard, lambda: (),
             self._weigh_evidence, {},
@@ -214,7 +212,7 @@ def _canary_share(turned: RouteChanged) -> float:
 
 
 def measure(traffic: Traffic, runs: int) -> dict[str, Any]:
-    """What became of so many canaries."""
+    """Return the outcomes of `runs` canaries."""
     settings = Canary(shares=traffic.shares)
     ends = [Watch(traffic, settings, seed).end() for seed in range(runs)]
     whys = Counter(end.why for end in ends)
@@ -239,19 +237,17 @@ def wilson(passed: int, count: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A kind of traffic, and how often something may come of it."""
+    """A kind of traffic, and bounds on its outcomes."""
 
     name: str
     traffic: Traffic
     rolled_back: float | None = None
-    """At most."""
     promoted: float | None = None
-    """At most."""
     power: tuple[str, float] | None = None
-    """An outcome, and how often it must come at least."""
+    """Outcome and its least probability."""
 
     def document(self, runs: int) -> dict[str, Any]:
-        """The row measured."""
+        """Measure the row in `runs` runs."""
         figures = measure(self.traffic, runs)
         bounds = {"rolled_back": self.rolled_back, "promoted": self.promoted}
         intervals = {name: wilson(round(figures[name] * runs), runs) for name in bounds}
@@ -275,7 +271,6 @@ _SLOW_SUCCESSES: Final = {"minutes_pass": 40.0}
 
 
 def _rows(name: str, traffic: Traffic, **bounds: Any) -> Iterator[Row]:
-    """One row for each way in which traffic may change."""
     weathers: dict[str, dict[str, Any]] = {
         "steady": {},
         "failures last longer": _SLOW_FAILURES,
@@ -322,7 +317,6 @@ ROWS: Final = (
         replace(_FAST, rate=60, incumbent=0.45, canary=0.85, minutes_pass=0.2, minutes_fail=0.3),
         rolled_back=0.05, power=("promoted", 0.99)),
 )  # fmt: skip
-"""What holds: errors of at most 5 %, and the power beside them."""
 
 
 def _drift(text: str) -> tuple[float, float]:
@@ -340,7 +334,6 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "judged": _of_both,
     "kinds": int,
 }
-"""How a flag is read; others are numbers."""
 
 
 class Measurable(Protocol):
@@ -348,15 +341,14 @@ class Measurable(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Return the row's name."""
 
     def document(self, runs: int) -> dict[str, Any]:
-        """Measure it in so many runs; `met` says whether its bounds hold."""
+        """Measure it in `runs` runs; `met` tells whether its bounds hold."""
 
 
 def print_rows(benchmark: str, rows: Sequence[Measurable], text: str, runs: int) -> int:
-    """Measure the rows whose name has a text, print each on stderr and all as one document; return
-    0 where all are met, else 1."""
+    """Measure and print the rows whose name contains `text`; return 0 if all are met, else 1."""
     documents = list[dict[str, Any]]()
     for row in rows:
         if text in row.name:

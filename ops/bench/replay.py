@@ -48,7 +48,7 @@ _WRONG_FROM: Final = 6
 
 
 def measure(folder: Path, events: int) -> dict[str, Any]:
-    """All figures of one run."""
+    """Return all figures of one run."""
     log, tenth = (write_log(folder / f"{count}.db", count) for count in (events, events // 10))
     blobs = BlobStore(folder / "blobs")
     export(log, blobs, folder / "kept")
@@ -86,7 +86,6 @@ def _time_work(work: Callable[[], object]) -> float:
 
 
 def _time_replay(log: SqliteLog, path: Path, every: int | None = None) -> float:
-    """Seconds, without those of making the tables."""
     engine = database.open_database(database.sqlite_url(path))
     upgrade(engine)
     kept = path.with_name(f"{path.name}.snapshots")
@@ -106,7 +105,6 @@ def _time_replay(log: SqliteLog, path: Path, every: int | None = None) -> float:
 
 
 def _alter(folder: Path) -> None:
-    """A second folding of the same log, that parted from the first between two snapshots."""
     shutil.copyfile(folder / "one.db", folder / "two.db")
     right, wrong = _branch(folder, "two")
     before, after = (_rollouts(snapshot.path) for snapshot in (right[-1], wrong[0]))
@@ -127,8 +125,7 @@ def _alter(folder: Path) -> None:
 
 
 def _branch(folder: Path, name: str) -> tuple[list[Snapshot], list[Snapshot]]:
-    """The snapshots of the first folding for another one: the same files up to where the two are to
-    part, copies from there on."""
+    """Give another folding the snapshots of the first: links up to the divergence, then copies."""
     target = folder / f"{name}.db.snapshots"
     target.mkdir()
     for number, snapshot in enumerate(snapshots.list_snapshots(folder / "one.db.snapshots")):
@@ -144,14 +141,12 @@ def _rollouts(path: Path) -> int:
 
 
 def _execute(path: Path, statement: str, *values: object) -> tuple[Any, ...]:
-    """The first row, if there is one."""
     with closing(sqlite3.connect(path)) as connection, connection:
         return tuple(connection.execute(statement, values).fetchone() or ())
 
 
 def _other_past(folder: Path, log: SqliteLog, events: int) -> int:
-    """Write a log with one rollout replaced by another, folded on from the last snapshot before it.
-    Returns the number of that event."""
+    """Write a log with one rollout replaced, folded from the snapshot before; return its number."""
     number = events * (2 * _WRONG_FROM + 1) // 20
     number += PERIOD.index("rollout") - number % len(PERIOD)
     changed = event(number, seed=1).entry
@@ -181,7 +176,6 @@ def _check_divergence(folder: Path, number: int) -> None:
 
 
 def _find_divergence(folder: Path, name: str) -> First:
-    """The event by which another folding parted from the first."""
     with ExitStack() as opened, tempfile.TemporaryDirectory(dir=folder) as scratch:
         left, right = (diff.side(str(folder / f"{n}.db"), opened) for n in ("one", name))
         comparison = diff.tables(left, right, first_only=True)

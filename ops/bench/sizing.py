@@ -41,7 +41,7 @@ _GIGABYTE: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Bytes of a home."""
+    """Sizes of a home in bytes."""
 
     log: int
     archive: int
@@ -51,7 +51,7 @@ class Size:
         return Size(self.log - other.log, self.archive - other.archive, self.sql - other.sql)
 
     def per(self, count: int) -> dict[str, int]:
-        """Return the bytes of one of `count`."""
+        """Return the sizes divided by `count`."""
         return {
             "log_bytes": round(self.log / count), "archive_bytes": round(self.archive / count),
             "sql_bytes": round(self.sql / count),
@@ -59,7 +59,7 @@ class Size:
 
 
 def measure(folder: Path, calls: int) -> dict[str, Any]:
-    """All figures of one run."""
+    """Return all figures of one run."""
     empty = _size(folder, _new_home(folder / "empty"), "empty")
     home = Home(folder)
     syncs = _run_calls(folder, home, calls)
@@ -81,7 +81,7 @@ def measure(folder: Path, calls: int) -> dict[str, Any]:
 
 
 def _run_calls(folder: Path, home: Home, calls: int) -> dict[str, tuple[int, float]]:
-    """Rate -> calls, and fsyncs per call."""
+    """Return rate -> (calls, fsyncs per call)."""
     syncs = Syncs(folder)
     results: dict[str, tuple[int, float]] = {}
     with ExitStack() as stack:
@@ -113,7 +113,6 @@ def _size(folder: Path, home: Path, name: str) -> Size:
 
 
 def _pages(path: Path) -> int:
-    """Bytes of a database without its write-ahead log."""
     with closing(sqlite3.connect(path)) as connection:
         (count,) = connection.execute("PRAGMA page_count").fetchone()
         (size,) = connection.execute("PRAGMA page_size").fetchone()

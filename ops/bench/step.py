@@ -22,7 +22,6 @@ from events.jobs import JobSpec, Limits, Sampler, TaskPool
 from ops.command_line import run_command
 
 FIRST: Final = 1_000
-"""Seed of the first task."""
 
 
 def measure(folder: Path, steps: int, threads: int) -> dict[str, Any]:

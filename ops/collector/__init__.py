@@ -1,1 +1,1 @@
-"""The OpenTelemetry Collector, which the tests send spans to and get spans from."""
+"""The OpenTelemetry Collector that tests send spans to and receive spans from."""

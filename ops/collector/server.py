@@ -1,12 +1,10 @@
-"""A real OpenTelemetry Collector in a folder of its own, for tests: it sends on what it takes.
+"""A real OpenTelemetry Collector in its own folder, for tests; it forwards what it receives.
 
-    with Collector(folder, "http://127.0.0.1:8080/v1/traces", headers) as collector:
-        collector.url                   http://127.0.0.1:PORT/v1/traces, where it takes them
+    with Collector(folder, "http://127.0.0.1:8080/v1/traces", headers) as collector: ...
+    python -m ops.collector.server      prints the program's path; builds it the first time
 
-    python -m ops.collector.server      prints where the program is; minutes the first time
-
-The Collector's own builder makes the program of its core's modules (builder.yaml), where `otelcol`
-is not on PATH. Not covered: anything between receiver and exporter, such as sampling.
+Its builder makes the program (builder.yaml) where `otelcol` is not on PATH. Not covered: processors
+between receiver and exporter, such as sampling.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +18,14 @@ from ops.golang import ProgramUnavailable, install, program, step
 from ops.processes import Server, find_ports
 
 VERSION: Final = "v0.160.0"
-"""Version of the builder, and of every module in builder.yaml."""
 BUILDER: Final = f"go.opentelemetry.io/collector/cmd/builder@{VERSION}"
 MANIFEST: Final = Path(__file__).with_name("builder.yaml")
 
 
 class Collector(Server):
-    """One Collector and its folder."""
+    """A Collector and its folder."""
 
     READY_STATUS = 405
-    """It takes no GET."""
 
     def __init__(
         self,
@@ -38,12 +34,12 @@ class Collector(Server):
         headers: Mapping[str, str] | None = None,
         most: int | None = None,
     ) -> None:
-        """What it takes goes on to a URL, with headers; `most`: bytes of a body that it reads."""
+        """Forward to the URL `onward` with `headers`; `most` limits the bytes of a body."""
         place = f"127.0.0.1:{find_ports(1)[0]}"
         super().__init__(folder, f"http://{place}/v1/traces", ready="")
-        # Without its own limit it reads 20 MiB.
+        # The default limit is 20 MiB.
         http = {"endpoint": place} | ({"max_request_body_size": most} if most else {})
-        # Without a queue what it has taken is what went on.
+        # Without a queue it answers only after it has forwarded.
         sent = {
             "traces_endpoint": onward, "headers": dict(headers or {}),
             "sending_queue": {"enabled": False},
@@ -58,14 +54,14 @@ class Collector(Server):
         }
 
     def build_command(self) -> Sequence[str]:
-        """Raises ProgramUnavailable."""
+        """Return the command line. Raise ProgramUnavailable."""
         configuration = self.folder / "collector.yaml"
         configuration.write_text(yaml.safe_dump(self._configuration))
         return [str(otelcol()), "--config", str(configuration)]
 
 
 def otelcol() -> Path:
-    """Where the program is, built now if it is nowhere yet. Raises ProgramUnavailable."""
+    """Return the program's path; build it if it is missing. Raise ProgramUnavailable."""
     return program("otelcol", f"otelcol@{VERSION}", _build)
 
 

@@ -1,1 +1,1 @@
-"""The demo: rollouts made on the spot, folded through killed processes into failure patterns."""
+"""The demo: a loop over simulated customers, from failures to a trained adapter and a report."""

@@ -41,9 +41,9 @@ MOST_CYCLES = 100
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     options = _parser().parse_args()
-    # However it is stopped, what it started is stopped with it.
+    # A SIGTERM stops everything it started, as an interrupt does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     size = SIZES["small" if options.small else "whole"]
@@ -52,7 +52,7 @@ def main() -> int:
         place = make(options.home, size, mix=options.mix or MIX, fresh=options.fresh)
         check_request(place, options.mix, options.cycles, options.seed)
         with App(place.settings()) as app:
-            # Made and migrated before another process opens it.
+            # Create and migrate the database before another process opens it.
             app.settle()
             clock = Clock(place)
             if not look(app, place.size.cycles).over:
@@ -60,7 +60,7 @@ def main() -> int:
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
             if place.size.cycles > 1:
-                # A slow machine may have begun one more cycle before the end of the last was seen.
+                # A slow machine may have begun one more cycle before it saw the end of the last.
                 end_jobs(app.settings)
             return _end(app, place, console, clock, options)
     except KintsugiError as error:
@@ -74,8 +74,7 @@ def main() -> int:
 def _end(
     app: App, place: Place, console: Console, clock: Clock, options: argparse.Namespace
 ) -> int:
-    """Measure what came of all cycles, leave the reports, and return the exit code. Raises
-    NoAdapter, PlayError, TrainingError, RebuildError."""
+    """Measure, write the reports, and return the exit code."""
     with app.reading() as connection:
         results = read_results(connection, place.size.cycles)
     if choose_subject(results) is None:
@@ -106,7 +105,6 @@ def _end(
 
 
 def _write(folder: Path, document: Mapping[str, Any], page: str) -> None:
-    """Leave the report for programs and for people."""
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "demo-report.json", json.dumps(document, indent=1))
     write(folder / "demo-report.html", page)
@@ -140,7 +138,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _mixture(text: str) -> dict[str, float]:
-    """Raises ArgumentTypeError for a file that is no mixture."""
     try:
         return read_mixture(Path(text))
     except BadMixture as error:

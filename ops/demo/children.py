@@ -1,12 +1,8 @@
-"""What the demo starts: programs that are brought back when they are killed, and end with it.
+"""Programs that the demo starts and restarts, and that end with it (daemon/roles/parent_watch.py).
 
-    with Children(place, PROGRAMS) as children:
-        while ...: children.look_after()
-    end_jobs(settings)
-
-`kintsugi up` brings back its own roles; this brings back `kintsugi up`, and the customers. Each
-ends with this process, whatever becomes of that (daemon/roles/parent_watch.py). Jobs and trials
-outlive them, and end by `end_jobs`.
+with Children(place, PROGRAMS) as children:
+    while ...: children.look_after()
+end_jobs(settings)        jobs and trials outlive the programs
 """
 
 import subprocess
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 Programs = Mapping[str, Sequence[str]]
-"""Name -> arguments of `python -m`, in the order in which they start."""
+"""Name -> arguments of `python -m`, in starting order."""
 
 CROWD: Final = ("ops.demo.crowd", "{home}")
 PROGRAMS: Final[Programs] = {"up": ("daemon", "up"), "crowd": CROWD}
@@ -37,13 +33,11 @@ _JOB_LOOK_SECONDS: Final = 0.2
 
 
 class WillNotRun(KintsugiError):
-    """A program that ends again and again."""
+    """A program ended too often in a row."""
 
 
 @dataclass(slots=True)
 class _Child:
-    """A program and its process."""
-
     process: "subprocess.Popen[bytes]"
     since: float
     in_a_row: int = 0
@@ -63,7 +57,7 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The last one first: customers would wait for a gateway that does not come back."""
+        """End the last one first: customers would wait for a gateway that does not come back."""
         for child in reversed(self._children.values()):
             process = child.process
             process.terminate()
@@ -75,7 +69,7 @@ class Children:
             let_go(process)
 
     def look_after(self) -> list[str]:
-        """Restart the programs that have ended; return their names. Raises WillNotRun."""
+        """Restart the programs that have ended; return their names. Raise WillNotRun."""
         ended = []
         for name, child in self._children.items():
             if child.process.poll() is None:
@@ -96,13 +90,13 @@ class Children:
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         arguments = [argument.format(home=self._place.home) for argument in self._programs[name]]
         with (self._place.home / f"{name}.log").open("ab") as output:
-            # A group of its own: an interrupt at the terminal is this process's to pass on.
+            # Its own group: this process passes on an interrupt at the terminal.
             return launch(arguments, self._place, output, output, process_group=0)
 
 
 def end_jobs(settings: "Settings") -> int:
-    """Stop the jobs and trials that run in a home, which outlive the role `work`; how many there
-    were. The next `work` goes on with them where they were."""
+    """Stop the running jobs and trials of a home, which outlive the role `work`; return their
+    number. The next `work` continues them."""
     ended = 0
     for root in (settings.home / "jobs", settings.home / "trials"):
         for folder in sorted(root.glob("*/attempts")):
@@ -111,11 +105,11 @@ def end_jobs(settings: "Settings") -> int:
 
 
 def _end_job(runner: LocalRunner, job: str) -> bool:
-    """Whether it ran."""
+    """Stop a job; return whether it ran."""
     ran = False
     while isinstance(runner.state(job), Active):
         ran = True
-        # The first time it is asked to, and after its grace made to.
+        # The first call asks it to stop; after its grace it is killed.
         runner.cancel(job, "everything of its place was stopped")
         time.sleep(_JOB_LOOK_SECONDS)
     return ran

@@ -1,12 +1,11 @@
-"""The customers: clients of the gateway, several at once, who come until they are told to stop.
+"""The customers: concurrent clients of the gateway, until they are stopped.
 
     python -m ops.demo.crowd HOME [--at-once N]
 
-Each plays a task of the home's mixture: the user's words and the shop's tools are on this side, and
-every word of the agent comes through the gateway, as from any OpenAI-compatible endpoint. The
-session names its task, with a key that is trusted to do so, and is ended when the customer leaves.
-A gateway that is away is waited for. No task is ever played again: the file `customers` of the home
-counts them. How many come per minute is said by its file `pace`, which may change at any time.
+Each plays a task of the home's mixture, with user and tools simulated here. The session names its
+task, with a key that may do so, and ends with the customer. Customers wait for a gateway that is
+away. No task is played twice: the home's file `customers` counts them. The file `pace` sets the
+customers per minute at any time.
 """
 
 import argparse
@@ -36,13 +35,11 @@ from ops.demo.place import ALIAS, Place
 from producers.conversation import parse_messages
 
 FIRST_TASK: Final = 1 << 26
-"""Seed of the first customer's task; training and held-out tasks have others."""
+"""Task seed of the first customer; training and held-out tasks have others."""
 AT_ONCE: Final = 6
 PER_MINUTE: Final = 300.0
-"""Customers per minute where no other pace is set."""
 PACE: Final = "pace"
 PER_SEED: Final = 1_000_000
-"""Tasks of one seed's customers."""
 
 _MAX_TOKENS: Final = 64
 _PATIENCE_SECONDS: Final = 120.0
@@ -65,7 +62,7 @@ class Agent:
         self._seed = seed
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """What it says or calls next. Raises AnswerFailure."""
+        """Return the agent's next message. Raise AnswerFailure."""
         body = {
             "model": ALIAS, "messages": [wire(item) for item in messages], "tools": self._tools,
             "max_tokens": _MAX_TOKENS, "temperature": 1.0,
@@ -78,15 +75,14 @@ class Agent:
         return message
 
     async def leave(self) -> None:
-        """Say that the conversation is over."""
+        """End the session."""
         await post(self._client, f"/sessions/{self.session}/end", None, {})
 
 
 async def post(
     client: httpx2.AsyncClient, path: str, body: object, headers: dict[str, str]
 ) -> httpx2.Response:
-    """Return the answer, repeating the request until the server answers below 500. Raises
-    AnswerFailure where it does not in time."""
+    """Post until the server answers below 500. Raise AnswerFailure after a time limit."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -103,7 +99,7 @@ async def post(
 
 
 class Queue:
-    """Who comes next: tasks of the mixture, each once for all time, in the pace of the home."""
+    """The next customers: tasks of the mixture, each once for all time, at the home's pace."""
 
     def __init__(
         self,
@@ -120,7 +116,7 @@ class Queue:
         self._next = time.monotonic()
 
     async def next(self) -> TaskDefinition:
-        """The next customer's task, when it is their time."""
+        """Wait for the next customer's time and return the task."""
         task, self._number = next(self._tasks), self._number + 1
         write(self._counter, str(self._number))
         now = time.monotonic()
@@ -131,16 +127,15 @@ class Queue:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text whole or not at all."""
+    """Write a file atomically."""
     replace_file(path, text.encode())
 
 
 Hears = Callable[[httpx2.Response], Awaitable[None]]
-"""Called with each answer."""
 
 
 async def serve(place: Place, port: int, at_once: int, *hears: Hears) -> None:
-    """Let customers come to the gateway at this port until this is cancelled."""
+    """Run customers against the gateway at `port` until cancelled."""
     shop = Shop()
     queue = Queue(shop, place.home, place.size.seed, place.mix)
     client = httpx2.AsyncClient(
@@ -153,7 +148,6 @@ async def serve(place: Place, port: int, at_once: int, *hears: Hears) -> None:
 
 
 async def _customers(shop: Shop, client: httpx2.AsyncClient, queue: Queue) -> None:
-    """One after the other, through one door."""
     while True:
         task = await queue.next()
         agents: list[Agent] = []
@@ -166,12 +160,12 @@ async def _customers(shop: Shop, client: httpx2.AsyncClient, queue: Queue) -> No
         try:
             await agents[0].leave()
         except AnswerFailure as failure:
-            # Then the session ends when nothing was heard of it for a while.
+            # The session then ends after its idle time.
             print(f"{agents[0].session} was not ended: {failure}", file=sys.stderr)
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m ops.demo.crowd")
     parser.add_argument("home", type=Path)
     parser.add_argument("--at-once", type=int, default=AT_ONCE)

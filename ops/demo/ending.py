@@ -1,4 +1,4 @@
-"""How the demo ends: held-out tasks, why the adapter is there, the same tables again, in words.
+"""The end of the demo: held-out tasks, an explanation of the adapter, a rebuild, and a summary.
 
 results = read_results(connection, cycles)
 story = build_story(app, place, results, console, compared=False)
@@ -32,7 +32,6 @@ from ops.demo.watch import Point, curve, tallies
 from ops.processes import run_kintsugi
 
 _EXAMPLES: Final = {"rollout": 2, "task": 1, "pattern": 2}
-"""How many of a kind the terminal names below one node; of others all."""
 
 
 class NoAdapter(KintsugiError):
@@ -46,8 +45,7 @@ class RebuildError(KintsugiError):
 def build_story(
     app: App, place: Place, results: Sequence[CycleResult], console: Console, *, compared: bool
 ) -> Story:
-    """Everything that came of cycles that have ended. Raises NoAdapter, PlayError, TrainingError,
-    RebuildError."""
+    """Measure ended cycles. Raise NoAdapter, PlayError, TrainingError or RebuildError."""
     subject = progress.choose_subject(results)
     if subject is None or subject.job is None or subject.candidate is None:
         last = results[-1].cycle
@@ -90,8 +88,8 @@ def measure(
     adapters: Sequence[AdapterRow],
     general_rl: tuple[JobRow, int] | None = None,
 ) -> list[Outcomes]:
-    """What the base, these adapters and, with a job and its rollouts, general RL earn on held-out
-    tasks. Raises PlayError, TrainingError."""
+    """Return the outcomes on held-out tasks of the base, the adapters and, if `general_rl` holds a
+    job and its rollouts, general RL. Raise PlayError or TrainingError."""
     players: list[Adapter | None] = [
         None,
         *(heldout.describe(place, row) for row in adapters),
@@ -115,8 +113,7 @@ def measure(
 
 
 def is_rebuild_equal(place: Place) -> bool:
-    """Whether the log, folded again from the start, gives the very same tables. Raises
-    RebuildError."""
+    """Return whether a rebuild from the log gives equal tables. Raise RebuildError."""
     done = run_kintsugi(["rebuild", "--json"], place.variables)
     if not done.stdout.strip():
         raise RebuildError(f"kintsugi rebuild: {done.stderr.strip()}")
@@ -124,7 +121,7 @@ def is_rebuild_equal(place: Place) -> bool:
 
 
 def tell(console: Console, report: Mapping[str, Any], story: Story) -> None:
-    """What failed before, what was trained, what the gate said, and why, for a terminal."""
+    """Print earlier failures, the training, the gate's decision and the explanation."""
     console.print("\n[bold]What failed before[/bold]")
     for line in story.patterns[:4]:
         kind = "failure" if line.failures == 1 else "failures"
@@ -197,7 +194,7 @@ def _cycles_table(entries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def short(node: Node) -> Node:
-    """The tree with a few examples of each kind, and how many more there are."""
+    """Return the tree with a few examples of each kind and the number of others."""
     kept: list[Node] = []
     for kind in dict.fromkeys(child.kind for child in node.because):
         same = [child for child in node.because if child.kind == kind]

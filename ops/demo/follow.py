@@ -1,7 +1,4 @@
-"""Follow a home until the last of its cycles has ended, in a picture or in lines.
-
-follow(app, place, console, Clock(place), children)
-"""
+"""Follow a home until its last cycle has ended, as a picture or as lines."""
 
 import time
 from collections.abc import Iterator
@@ -18,15 +15,14 @@ from ops.demo.place import Place
 from ops.demo.watch import DemoState, look
 
 CALM: Final = 40.0
-"""Customers a minute while a job or a trial runs: with so few cores they take the time from each
-other."""
+"""Customers per minute while a job or a trial runs, since they share few cores."""
 
 _LOOK_SECONDS: Final = 0.5
 _SERVES, _STILL = 0, 6
 
 
 class Clock:
-    """Seconds that the demo ran in a home, all its runs together."""
+    """Seconds of the demo in a home over all its runs."""
 
     def __init__(self, place: Place) -> None:
         self._file = place.home / "seconds"
@@ -34,15 +30,14 @@ class Clock:
         self._began = time.monotonic() - before
 
     def seconds(self) -> float:
-        """Until now, and remembered."""
+        """Return the seconds until now, and store them."""
         elapsed = time.monotonic() - self._began
         write(self._file, f"{elapsed:.1f}")
         return elapsed
 
 
 def follow(app: App, place: Place, console: Console, clock: Clock, children: Children) -> None:
-    """Watch until all cycles of the home have ended, and keep everything running. Raises
-    WillNotRun."""
+    """Show progress and restart programs until all cycles have ended. Raise WillNotRun."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=4) as live:
             for seen in _poll(app, place, children):
@@ -58,7 +53,7 @@ def follow(app: App, place: Place, console: Console, clock: Clock, children: Chi
 
 
 def _poll(app: App, place: Place, children: Children) -> Iterator[DemoState]:
-    """Look again and again. Raises WillNotRun."""
+    """Yield the state until all cycles have ended. Raise WillNotRun."""
     cycles = place.size.cycles
     while True:
         seen = look(app, cycles)

@@ -1,10 +1,4 @@
-"""The report of cycles of which none left an adapter: the base answers as before.
-
-    document = build_report(app, place, results, console, clock)
-    page(document)
-
-The fields of the document that are about an adapter are null.
-"""
+"""The report of cycles that left no adapter; its fields about an adapter are null."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -26,7 +20,7 @@ from ops.demo.watch import tallies
 def build_report(
     app: App, place: Place, results: Sequence[CycleResult], console: Console, clock: Clock
 ) -> dict[str, Any]:
-    """The document of demo-report.json. Raises PlayError, RebuildError."""
+    """Return the document of demo-report.json. Raise PlayError or RebuildError."""
     mix, last = place.mix, results[-1].cycle
     (base,) = measure(place, console, last.base, [])
     traffic = heldout.overall(base, mix)
@@ -57,7 +51,7 @@ def build_report(
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The document as one page of HTML: no script, no address, nothing to fetch."""
+    """Return the document as one self-contained page of HTML without script."""
     count = len(document["cycles"]) - 1
     headline = (
         "the cycle left no adapter" if count == 1 else f"{count} cycles, and none left an adapter"

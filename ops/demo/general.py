@@ -1,10 +1,7 @@
-"""General RL beside the cycle's job: the same learner, spec and budget, on tasks of the traffic.
+"""General RL for comparison: the cycle's learner, spec and budget on tasks of the traffic.
 
-    adapter = train(place, job, rollouts, on_progress)
-
-What differs from the cycle's job is which tasks are drawn, and nothing else; beside several cycles
-it begins with the base and has the rollouts of all their jobs. It is for comparison alone and never
-serves. Killed and run again it goes on from its journal, as any job does.
+It differs from the cycle's job only in its tasks; for several cycles it begins with the base and
+has the rollouts of all their jobs. It never serves. After a kill it continues from its journal.
 """
 
 import time
@@ -26,7 +23,7 @@ from ops.demo.place import Place
 from ops.demo.watch import Point, curve
 
 FIRST_TASK: Final = (1 << 27) + (1 << 26)
-"""Seed of its first task: neither customers nor held-out tasks have them."""
+"""Seed of its first task; neither customers nor held-out tasks share it."""
 _LOOK_SECONDS: Final = 0.5
 
 
@@ -35,13 +32,12 @@ class TrainingError(KintsugiError):
 
 
 def folder_of(place: Place) -> Path:
-    """Where it leaves what it makes, laid out as a job's."""
+    """Return the folder of its output, laid out as a job's."""
     return place.home / "general"
 
 
 def spec_of(job: JobRow, mix: Mapping[str, float], rollouts: int) -> JobSpec:
-    """The cycle's spec from the base and with so many rollouts, over a pool of tasks as customers
-    bring them, a new one for every group."""
+    """Return the cycle's spec from the base, over new tasks of the customers' mixture."""
     sampler = job.spec.sampler.model_copy(update={"rollouts": rollouts})
     count = max(sampler.groups, sampler.rollouts // sampler.size)
     tasks = tuple(task.id for task in islice(Shop().mixture(mix, 1, FIRST_TASK), count))
@@ -59,8 +55,8 @@ def spec_of(job: JobRow, mix: Mapping[str, float], rollouts: int) -> JobSpec:
 def train(
     place: Place, job: JobRow, rollouts: int, on_progress: Callable[[list[Point]], None]
 ) -> Adapter:
-    """Run a job like `job` with so many rollouts, laid out as the daemon's jobs are; return its
-    adapter. `on_progress` takes the curve. Raises TrainingError."""
+    """Run a job like `job` with `rollouts` and return its adapter; `on_progress` takes the curve.
+    Raise TrainingError."""
     folder, spec = folder_of(place), spec_of(job, place.mix, rollouts)
     attempts = folder / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,8 @@
-"""Measure the result: base and trained policies play tasks never used to train or to choose.
+"""Measure base and trained policies on tasks never used to train or to choose.
 
-    measured = measure(place, [None, adapter], told)      player -> Outcomes
-
-All players meet the same tasks with the same random numbers, in processes of
-`daemon.evaluation.trial` side by side; what is on disk is not played again. Differences between
-two players are taken task by task, and their intervals are those of envs/statistics.py.
+All players get the same tasks and random numbers, in parallel processes of
+`daemon.evaluation.trial`; results on disk are not played again. Differences between two players are
+paired by task, with intervals of envs/statistics.py.
 """
 
 import subprocess
@@ -29,11 +27,10 @@ from ops.demo.place import ALIAS, Place
 from ops.reproduce.figures import measure_difference
 
 FIRST_TASK: Final = 1 << 27
-"""Seed of the first held-out task of each kind."""
 PER_SEED: Final = 10_000
 TRIALS: Final = 3
 PARTS: Final = 2
-"""Processes side by side: the tasks of the one are not those of the other."""
+"""Number of parallel processes, each with its own tasks."""
 _LOOK_SECONDS: Final = 0.5
 
 Outcomes = Mapping[str, Mapping[str, Sequence[bool]]]
@@ -50,8 +47,8 @@ def measure(
     players: Sequence[Adapter | None],
     on_progress: Callable[[int, int], None],
 ) -> list[Outcomes]:
-    """What each player earns. `on_progress` takes the rollouts that are played, and all of them.
-    Raises PlayError."""
+    """Return each player's outcomes. `on_progress` takes the played rollouts and their total. Raise
+    PlayError."""
     plans = [_plan(place, base, players, part) for part in range(PARTS)]
     folders = [place.home / "held-out" / plan.digest[:16] for plan in plans]
     whole = sum(len(plan.tasks) for plan in plans) * TRIALS * len(players)
@@ -74,7 +71,7 @@ def measure(
 
 
 def describe(place: Place, row: AdapterRow) -> Adapter:
-    """Return the player that has this adapter of the place's home."""
+    """Return the player with this adapter of the place's home."""
     folder = place.settings().adapter_paths.locate(row.path)
     return Adapter(name=row.adapter, folder=str(folder), sha256=row.sha256)
 
@@ -134,35 +131,31 @@ def _outcomes(plans: Sequence[Plan], folders: Sequence[Path], players: int) -> l
     return list(outcomes)
 
 
-# Figures
-
-
 def pass_interval(outcomes: Outcomes, kind: str) -> Interval:
-    """pass^1 of a kind."""
+    """Return pass^1 of a kind with its interval."""
     return mean([fmean(trials) for trials in outcomes[kind].values()])
 
 
 def gain(before: Outcomes, after: Outcomes, kind: str) -> Interval:
-    """The difference of pass^1 on the same tasks."""
+    """Return the difference of pass^1 on the same tasks."""
     own = [fmean(after[kind][task]) for task in before[kind]]
     return measure_difference(own, [fmean(trials) for trials in before[kind].values()])
 
 
 def overall(outcomes: Outcomes, mix: Mapping[str, float]) -> float:
-    """pass^1 of all traffic: every kind by its share in `mix`."""
+    """Return pass^1 of all traffic: every kind by its share in `mix`."""
     return sum(share * pass_rate(outcomes, kind) for kind, share in mix.items())
 
 
 def pass_rate(outcomes: Outcomes, kind: str) -> float:
-    """pass^1 of a kind, without an interval."""
+    """Return pass^1 of a kind."""
     return fmean(fmean(trials) for trials in outcomes[kind].values())
 
 
 def overall_gain(
     before: Outcomes, after: Outcomes, mix: Mapping[str, float], seed: int = 0
 ) -> Interval:
-    """The difference over all traffic, with a percentile interval over tasks drawn again within
-    each kind."""
+    """Return the difference over all traffic, bootstrapped over tasks within each kind."""
     chance = Random(f"traffic {seed}")
     pairs = {
         kind: [fmean(after[kind][task]) - fmean(trials) for task, trials in before[kind].items()]

@@ -1,9 +1,6 @@
-"""Which kinds of task the demo's customers ask for, and how often.
+"""The mixture of the customers' tasks: a JSON object `{kind: share}` of kinds of `shop`.
 
-    shares = read_mixture(Path("weak.json"))    kind -> share
-
-A mixture is a JSON object `{kind: share}` of kinds of the environment `shop`. Shares are positive
-numbers that sum to 1; they are not scaled, so that a kind that was forgotten is noticed.
+Shares are positive and sum to 1; they are not scaled, so that a forgotten kind is noticed.
 """
 
 import json
@@ -16,15 +13,14 @@ from envs.shop.kinds import KINDS
 from events.errors import KintsugiError
 
 TOLERANCE: Final = 1e-6
-"""Most by which the sum of the shares may differ from 1."""
 
 
 class BadMixture(KintsugiError):
-    """A file that is no mixture."""
+    """A file is not a mixture."""
 
 
 def read_mixture(path: Path) -> dict[str, float]:
-    """Return kind -> share, in the order of the file. Raises BadMixture."""
+    """Return kind -> share in the order of the file. Raise BadMixture."""
     try:
         content = json.loads(path.read_bytes(), object_pairs_hook=_build_object)
     except OSError as error:
@@ -39,7 +35,7 @@ def read_mixture(path: Path) -> dict[str, float]:
 
 
 def check_mixture(content: Any, name: str) -> dict[str, float]:
-    """Return the shares in `content`, which `name` stands for in errors. Raises BadMixture."""
+    """Return the shares in `content`; `name` stands for it in errors. Raise BadMixture."""
     if not isinstance(content, dict) or not content:
         raise BadMixture(
             f"{name} is no mixture: it is no JSON object with a share; write {{kind: share}}"
@@ -51,7 +47,7 @@ def check_mixture(content: Any, name: str) -> dict[str, float]:
                 f"{', '.join(KINDS)}"
             )
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        # JSON has whole numbers that no float holds.
+        # JSON has integers beyond the range of floats.
         if not (is_number and 0 < share <= sys.float_info.max):
             raise BadMixture(
                 f"{name} gives {kind} the share {repr(share)[:40]}; give it a number above 0, or "
@@ -66,7 +62,6 @@ def check_mixture(content: Any, name: str) -> dict[str, float]:
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raises ValueError for a name that stands in it twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
@@ -76,4 +71,3 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 MIX: Final[Mapping[str, float]] = read_mixture(Path(__file__).with_name("mix.json"))
-"""The mixture of a home that was made without another one."""

@@ -1,10 +1,10 @@
-"""A process that ends with this one, and begins when an earlier one in its place has ended.
+"""A process that ends with this one, and starts after an earlier one in its place has ended.
 
     with owned_process(["daemon.evaluation.trial", ...], place, lock, stdout, stderr) as process:
         while process.poll() is None: ...
 
-A demo that is killed leaves its processes for a moment; the same command, run again, would start
-others over the same files. Each holds the lock of its place until it ends, and the next one waits.
+Processes of a killed demo run for a moment longer, and a new demo would start others on the same
+files. So each holds its place's lock until it ends, and the next one waits.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from ops.demo.place import ROOT, Place
 def launch(
     arguments: Sequence[str], place: Place, stdout: BinaryIO, stderr: BinaryIO, **options: Any
 ) -> "subprocess.Popen[bytes]":
-    """Start `python -m` with these arguments; it ends with this process. `options` are of Popen."""
+    """Start `python -m` with `arguments`; it ends with this process. `options` are of Popen."""
     return subprocess.Popen(
         [sys.executable, "-m", "daemon.roles.parent_watch", *arguments], cwd=ROOT,
         env=place.variables, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, **options,
@@ -29,7 +29,7 @@ def launch(
 
 
 def let_go(process: "subprocess.Popen[bytes]") -> None:
-    """Close the pipe by which a process that has ended watched this one."""
+    """Close the pipe by which an ended process watched this one."""
     assert process.stdin is not None, "it was given one"
     process.stdin.close()
 
@@ -38,10 +38,10 @@ def let_go(process: "subprocess.Popen[bytes]") -> None:
 def owned_process(
     arguments: Sequence[str], place: Place, lock: Path, stdout: BinaryIO, stderr: BinaryIO
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run `python -m` with these arguments; end it on the way out, if it has not ended."""
+    """Run `python -m` with `arguments`, and end it at the end of the block."""
     with lock.open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        # The process has the lock's file too, so the lock lasts as long as either of the two.
+        # The process inherits the lock's file, so the lock lasts until both have ended.
         process = launch(arguments, place, stdout, stderr, pass_fds=(held.fileno(),))
         try:
             yield process

@@ -1,11 +1,8 @@
-"""Where the demo runs: a home with a configuration of its own, and who its customers are.
+"""The home of a demo with its own configuration, and its customers.
 
-    place = make(Path(".local/demo"), SIZES["whole"])
-
-The configuration follows from the frozen kintsugi.toml beside this module, from the mixture of the
-customers' tasks (mix.json, where no other one is named), from what it runs on (embedded.toml;
-ops/stack has another), and from ports that are free and a key that is minted when the home is made.
-A home that is there stays as it is, so that what was killed goes on.
+The configuration is made from kintsugi.toml beside this module, the customers' mixture, the
+services (embedded.toml; ops/stack has others), free ports and new keys. An existing home stays as
+it is, so that a killed demo continues.
 """
 
 import json
@@ -31,61 +28,53 @@ _HERE: Final = Path(__file__).parent
 ROOT: Final = _HERE.parents[1]
 EMBEDDED: Final = _HERE / "embedded.toml"
 SEEDS: Final = 64
-"""Seeds of customers and held-out tasks that share no task."""
+"""Number of seeds whose customers and held-out tasks are disjoint."""
 _MIXTURE: Final = "mix.json"
 _SIZE: Final = "size.json"
 _BEGUN: Final = frozenset({"customers.key", "watcher.key", _SIZE, _MIXTURE, "tmp-kintsugi.toml"})
-"""What a home holds while it is made."""
 
 
 class PlaceConflict(KintsugiError):
-    """A folder that is no home of a demo, or one of another demo."""
+    """A folder is not a home of a demo, or the home of another demo."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How the daemon of a home spaces its cycles."""
+    """Spacing of a home's cycles."""
 
     cooldown_seconds: float
     backoff: float
     canary_seconds: float
-    """After which a canary that live traffic did not decide about ends."""
 
 
 ONE_CYCLE: Final = Pace(cooldown_seconds=600.0, backoff=2.0, canary_seconds=86400.0)
-"""The defaults of the daemon: nothing follows the first cycle."""
 SEVERAL_CYCLES: Final = Pace(cooldown_seconds=20.0, backoff=1.0, canary_seconds=1800.0)
-"""The next cycle begins when its customers have been served, however the last one ended. The
-cool-down is long enough for the last end to be seen before another cycle begins."""
+"""The next cycle begins after enough customers, however the last one ended. The cool-down is long
+enough for a cycle's end to be seen before the next begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much there is to do."""
+    """Amount of work of a demo."""
 
     min_rollouts: int
-    """Customers before the first cycle."""
     tasks: int
-    """Written for what failed."""
     rollouts: int
-    """Budget of the job."""
     trials: int
-    """Per task before the gate; so are the next three."""
+    """Per task before the gate, like the next three."""
     pilot_tasks: int
     least_tasks: int
     most_tasks: int
     held_out: int
-    """Tasks of each kind at the end."""
+    """Tasks per kind."""
     min_failures: int = 8
-    """Customers who were served badly, before the first cycle."""
     seed: int = 0
-    """Seed of the customers' and held-out tasks: no two of `SEEDS` share one."""
+    """Below SEEDS."""
     cycles: int = 1
-    """Cycles after whose end the demo is over."""
 
     @property
     def pace(self) -> Pace:
-        """How its cycles follow each other."""
+        """Return the spacing of its cycles."""
         return ONE_CYCLE if self.cycles == 1 else SEVERAL_CYCLES
 
 
@@ -103,8 +92,7 @@ SIZES: Final[Mapping[str, Size]] = {
         most_tasks=4, held_out=2, min_failures=1,
     ),
 }  # fmt: skip
-"""`small` and `least` show that everything runs, and nothing else: they learn too little for their
-gate."""
+"""`small` and `least` only show that everything runs: they learn too little for their gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,40 +103,40 @@ class Place:
 
     @property
     def config(self) -> Path:
-        """Its configuration."""
+        """Return the path of its configuration."""
         return self.home / "kintsugi.toml"
 
     @property
     def key(self) -> str:
-        """API key of the customers."""
+        """Return the customers' API key."""
         return (self.home / "customers.key").read_text()
 
     def page(self, port: int) -> str:
-        """Where a browser sees how the loop stands, with the key that lets it in."""
+        """Return the URL of the status page with the key of a watcher."""
         key = (self.home / "watcher.key").read_text()
         return f"http://watcher:{key}@127.0.0.1:{port}/status"
 
     @property
     def size(self) -> Size:
-        """How much there is to do in it."""
+        """Return its amount of work."""
         return Size(**json.loads((self.home / _SIZE).read_text()))
 
     @property
     def mix(self) -> Mapping[str, float]:
-        """Kind of task -> its share of what customers ask for; `MIX` in a home without one."""
+        """Return kind of task -> share of the customers; `MIX` in a home without its own."""
         file = self.home / _MIXTURE
         return read_mixture(file) if file.exists() else MIX
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of its processes: nothing of what the operator has configured."""
+        """Return the environment of its processes, without the operator's configuration."""
         clean = {name: value for name, value in os.environ.items() if not _is_ours(name)}
-        # In several processes on few cores, more threads only wait for each other.
+        # Several processes share few cores, where more threads only wait.
         own = {CONFIG_VARIABLE: str(self.config), f"{PREFIX}HOME": str(self.home)}
         return {**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **own}
 
     def settings(self) -> Settings:
-        """What its processes run by; this process is one of them from here on."""
+        """Load the settings of its processes, and set the environment of this process to theirs."""
         for name in [name for name in os.environ if _is_ours(name)]:
             del os.environ[name]
         os.environ.update(self.variables)
@@ -163,8 +151,8 @@ def make(
     fresh: bool = False,
     services: Path = EMBEDDED,
 ) -> Place:
-    """The home at this folder; made where there is none, and anew with `fresh`. `services` is the
-    part of its configuration that says what it runs on. Raises PlaceConflict."""
+    """Return the home, made if it is missing, and anew with `fresh`. `services` is the part of the
+    configuration about services. Raise PlaceConflict."""
     place = Place(home.absolute())
     if fresh:
         _clear(place)
@@ -172,7 +160,7 @@ def make(
         return place
     if home.exists() and not {path.name for path in home.iterdir()} <= _BEGUN:
         raise PlaceConflict(f"{home} is not empty and no home of a demo; name another with --home")
-    # A database server of a user of its own passes through it to its data.
+    # A database server with its own user passes through it to its data.
     private.make_folder(home, private.FOLDER if services == EMBEDDED else private.PASSAGE)
     customers, watcher = _write_key(home / "customers.key"), _write_key(home / "watcher.key")
     (home / _SIZE).write_text(json.dumps(asdict(size)))
@@ -184,7 +172,7 @@ def make(
         gateway_port=gateway, engine_port=engine, kafka_port=kafka, postgres_port=postgres,
         key=hash_key(customers), watcher=hash_key(watcher),
     )  # fmt: skip
-    # Last and at once: a home with a configuration is whole.
+    # Written last and atomically: a home with a configuration is complete.
     replace_file(place.config, text.encode())
     return place
 
@@ -192,8 +180,7 @@ def make(
 def check_request(
     place: Place, mix: Mapping[str, float] | None, cycles: int | None, seed: int
 ) -> None:
-    """Check that a home is of this mixture, number of cycles and seed; None for whatever it is of,
-    and where both are None, any seed. Raises PlaceConflict."""
+    """Check a home's options; None accepts any, two None any `seed`. Raise PlaceConflict."""
     remedy = "name another home with --home, or begin anew with --fresh"
     if mix is not None and dict(mix) != dict(place.mix):
         raise PlaceConflict(
@@ -213,7 +200,6 @@ def check_request(
 
 
 def _write_key(secret: Path) -> str:
-    """A new key, and kept for those who need it."""
     key = mint_key()
     secret.touch(mode=0o600)
     secret.write_text(key)
@@ -224,7 +210,7 @@ def _clear(place: Place) -> None:
     if place.home.exists() and any(place.home.iterdir()):
         if not (place.home / _SIZE).exists():
             raise PlaceConflict(f"{place.home} is no home of a demo, so it is not removed")
-        # Killed in the middle, it is no home that goes on, and still one that may be removed.
+        # After a kill here the home does not continue, and may still be removed.
         place.config.unlink(missing_ok=True)
         for path in place.home.iterdir():
             if path.is_dir() and not path.is_symlink():

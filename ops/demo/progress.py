@@ -1,12 +1,8 @@
-"""What each cycle of a home came to, and who answered after it.
+"""Results of a home's cycles: after each answers the adapter promoted last, else the base.
 
-    results = read_results(connection, cycles)      one for each cycle that ended
-    subject = choose_subject(results)               the one that the report is about
-    adapters = list_adapters(results, subject)      those that are measured
-    entries = build_entries(results, outcomes, mix) "cycles" of demo-report.json
-
-Whoever answers after a cycle is the adapter that was promoted last, else the base. A policy that
-goes on answering is measured once.
+results = read_results(connection, cycles)      one per ended cycle
+subject = choose_subject(results)               the cycle that the report is about
+entries = build_entries(results, outcomes, mix) "cycles" of demo-report.json
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +26,12 @@ class CycleResult:
     cycle: CycleRow
     job: JobRow | None
     candidate: AdapterRow | None
-    """The adapter that its job left; None where it left none."""
     incumbent: AdapterRow | None
-    """Who answers after the cycle; None for the base."""
+    """The policy that answers after the cycle; None for the base."""
 
 
 def read_results(connection: Connection, cycles: int) -> list[CycleResult]:
-    """The first `cycles` cycles of the home, in order."""
+    """Return the results of the first `cycles` cycles of the home, in order."""
     results: list[CycleResult] = []
     incumbent: AdapterRow | None = None
     for row in followed_cycles(connection, cycles):
@@ -49,8 +44,8 @@ def read_results(connection: Connection, cycles: int) -> list[CycleResult]:
 
 
 def choose_subject(results: Sequence[CycleResult]) -> CycleResult | None:
-    """The cycle whose adapter the report is about: the last that was promoted, else the last that
-    the gate decided about, else the last that left an adapter; None where none left one."""
+    """Return the last promoted cycle, else the last gated, else the last with an adapter, if
+    any."""
     left = [result for result in results if result.candidate is not None]
     gated = [result for result in left if result.candidate and result.candidate.gate]
     promoted = [result for result in left if result.cycle.outcome == "promoted"]
@@ -58,13 +53,13 @@ def choose_subject(results: Sequence[CycleResult]) -> CycleResult | None:
 
 
 def list_adapters(results: Sequence[CycleResult], subject: CycleResult | None) -> list[AdapterRow]:
-    """The subject's adapter, and the others that ever answered, each once."""
+    """Return the subject's adapter and the others that ever answered, each once."""
     rows = [None if subject is None else subject.candidate, *(item.incumbent for item in results)]
     return list({row.adapter: row for row in rows if row is not None}.values())
 
 
 def sum_budgets(results: Sequence[CycleResult]) -> int:
-    """Most rollouts that the jobs of all cycles could spend."""
+    """Return the largest number of rollouts of all cycles' jobs."""
     return sum(item.job.spec.sampler.rollouts for item in results if item.job is not None)
 
 
@@ -73,11 +68,8 @@ def build_entries(
     outcomes: Mapping[str | None, Outcomes],
     mix: Mapping[str, float],
 ) -> list[dict[str, Any]]:
-    """The document's `cycles`: entry 0 is of the base, entry n of who answers after cycle n.
-
-    `outcomes` maps the name of each adapter that ever answered, and None for the base, to what it
-    earned.
-    """
+    """Return the document's `cycles`: entry 0 for the base, entry n for the policy after cycle n.
+    `outcomes` maps each adapter that ever answered, and None for the base, to its outcomes."""
     entries = [
         dict.fromkeys(("outcome", "why", "adapter", "candidate", "capability"))
         | {"number": 0}

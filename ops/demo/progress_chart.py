@@ -1,7 +1,4 @@
-"""Held-out pass rates over the cycles of a home, as a picture and a table of the report (pure).
-
-section(report["cycles"])      HTML: an inline image without script, and the figures below it
-"""
+"""Held-out pass rates over a home's cycles: an inline image and tables in HTML (pure)."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -12,20 +9,17 @@ _SIZE: Final = (860, 460)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 190, 46, 40
 _BOLD: Final = ' font-weight="bold"'
 _LINE_HEIGHT: Final = 15.0
-"""Between two labels beside the lines."""
 _COLOURS: Final = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d1f", "#56b4e9", "#7b3294", "#666666",
 )  # fmt: skip
 _DASHES: Final = ("", "7 3", "2 3")
-"""Of the first, second and third row of `_COLOURS`."""
 _MOST_TICKS: Final = 20
 
 Entries = Sequence[Mapping[str, Any]]
-"""Entries of the document's `cycles`."""
 
 
 def section(entries: Entries) -> str:
-    """Return a part of the page; nothing where there was one cycle, which the page shows anyway."""
+    """Return the page's section; empty for one cycle, which the rest of the page shows."""
     if len(entries) < 3:
         return ""
     return "\n".join(
@@ -35,7 +29,7 @@ def section(entries: Entries) -> str:
 
 
 def summary(entries: Entries) -> str:
-    """Return how many cycles promoted, and what became of all traffic, as a sentence."""
+    """Return a sentence on promotions and on all traffic."""
     promoted = sum(entry["outcome"] == "promoted" for entry in entries)
     first, last = entries[0]["traffic"], entries[-1]["traffic"]
     return (
@@ -45,7 +39,7 @@ def summary(entries: Entries) -> str:
 
 
 def draw(entries: Entries) -> str:
-    """Return one line for each kind and one for all traffic, with promotions marked, as SVG."""
+    """Return an SVG with one line per kind, one for all traffic, and marks of promotions."""
     width, height = _SIZE
     lines = _lines(entries)
     parts = [*_axes(entries), *_marks(entries)]
@@ -70,7 +64,7 @@ def draw(entries: Entries) -> str:
 
 
 def _lines(entries: Entries) -> list[tuple[str, str, str, list[float]]]:
-    """(name, colour, width and dashes, a value for each entry); all traffic is drawn last."""
+    """Return (name, colour, style, a value per entry); all traffic is drawn last."""
     lines = []
     for number, kind in enumerate(entries[0]["kinds"]):
         colour = _COLOURS[number % len(_COLOURS)]
@@ -105,7 +99,6 @@ def _axes(entries: Entries) -> list[str]:
 
 
 def _marks(entries: Entries) -> list[str]:
-    """A dashed line with a triangle at each cycle that promoted; a cross at each other one."""
     parts = []
     for entry in entries[1:]:
         x = _x(entry["number"], len(entries))
@@ -136,7 +129,7 @@ def _y(value: float) -> float:
 
 
 def _spread(wanted: Sequence[float]) -> list[float]:
-    """Return heights near those that are wanted, in their order, with room for a label each."""
+    """Return heights near the wanted ones with room for a label each."""
     order = sorted(range(len(wanted)), key=lambda place: wanted[place])
     heights = [wanted[place] for place in order]
     for place in range(1, len(heights)):
@@ -149,11 +142,8 @@ def _spread(wanted: Sequence[float]) -> list[float]:
     return [spread[place] for place in range(len(wanted))]
 
 
-# Tables
-
-
 def build_table(names: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table of HTML; every column but the first is set as numbers are."""
+    """Return an HTML table; every column but the first is numeric."""
 
     def cells(tag: str, values: Sequence[object]) -> str:
         return "".join(

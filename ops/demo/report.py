@@ -1,9 +1,6 @@
-"""What the demo leaves: numbers for programs, and one page for people that needs nothing else.
+"""The demo's report: a document for programs and one self-contained page (pure).
 
-    report = build_report(story, seconds)    the document of demo-report.json
-    page(report)                     the text of demo-report.html
-
-Pure. The names of the document are a promise to scripts; fields may be added.
+The document's names are stable for scripts; fields may be added.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +28,7 @@ _EDGE: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
-    """A policy that was trained and measured."""
+    """A trained and measured policy."""
 
     curve: Sequence[Point]
     outcomes: Outcomes
@@ -39,7 +36,7 @@ class PolicyResult:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """All that the report is made of."""
+    """Everything that the report needs."""
 
     cycle: CycleRow
     patterns: Sequence[PatternLine]
@@ -49,19 +46,16 @@ class Story:
     before: Outcomes
     after: PolicyResult
     general: PolicyResult | None
-    """The same budget on tasks of the traffic; None where that was not requested."""
     explained: Node
     rebuild_equal: bool
     mix: Mapping[str, float]
-    """Kind of task -> its share of the traffic."""
     cycles: Sequence[Mapping[str, Any]]
     """The document's `cycles` (ops/demo/progress.py)."""
     lift: Lift | None = None
-    """Lift of live sessions; None while none are compared."""
 
 
 def build_report(story: Story, seconds: float) -> dict[str, Any]:
-    """The document of a demo that took so long."""
+    """Return the document of a demo of `seconds`."""
     before, after, mix = story.before, story.after.outcomes, story.mix
     target = story.adapter.capability or ""
     gain = heldout.gain(before, after, target)
@@ -123,7 +117,6 @@ def _bounds(interval: Interval) -> list[float]:
 
 
 def _gate(adapter: AdapterRow) -> dict[str, Any]:
-    """Its last word, with everything that it rests on."""
     if adapter.gate is None:
         return {"decision": "NONE", "p_value": None, "tasks": 0}
     return adapter.gate.model_dump(mode="json")
@@ -141,8 +134,6 @@ def _general(story: Story, general: PolicyResult, target: str) -> dict[str, Any]
     }  # fmt: skip
 
 
-# The page
-
 _STYLE: Final = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem;
   color: #1c1c1c; background: #fff; }
@@ -156,7 +147,7 @@ details > summary { cursor: pointer; }
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """The document as one page of HTML: no script, no address, nothing to fetch."""
+    """Return the document as one self-contained page of HTML without script."""
     target = report["target"]
     headline = (
         f"{target['capability']}: {target['before']:.0%} → {target['after']:.0%} of tasks passed"
@@ -233,7 +224,7 @@ def _holdout_table(report: Mapping[str, Any]) -> str:
 
 
 def lift_section(report: Mapping[str, Any]) -> str:
-    """Return the heading and the sentence of the page; empty where nothing was held out."""
+    """Return the section of the page; empty without a holdout."""
     if report["lift"] is None:
         return ""
     lift = report["lift"]
@@ -245,7 +236,7 @@ def lift_section(report: Mapping[str, Any]) -> str:
 
 
 def gate_words(gate: Mapping[str, Any]) -> str:
-    """What the gate said, in one sentence."""
+    """Return the gate's decision as one sentence."""
     words = f"{gate['decision']} over {gate['tasks']} tasks of the target"
     if gate["p_value"] is not None:
         words += f", p = {gate['p_value']:.2g}"
@@ -280,7 +271,6 @@ def _node(node: Mapping[str, Any], *, open_: bool = False) -> str:
 
 
 def _lines(report: Mapping[str, Any]) -> list[tuple[str, str, Sequence[Sequence[float]]]]:
-    """(name, colour, points) of the curves that there are."""
     lines = [("written tasks, while it trained", "#b8860b", report["training"]["curve"])]
     if report["general"] is not None:
         lines.append(("general RL, on its own tasks", "#4a6fa5", report["general"]["curve"]))
@@ -288,7 +278,7 @@ def _lines(report: Mapping[str, Any]) -> list[tuple[str, str, Sequence[Sequence[
 
 
 def plot(lines: Sequence[tuple[str, str, Sequence[Sequence[float]]]]) -> str:
-    """Pass rates over rollouts, as an inline image."""
+    """Return an inline image of pass rates over rollouts."""
     width, height = _PLOT
     most = max((point[0] for _, _, points in lines for point in points), default=1)
 

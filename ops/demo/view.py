@@ -1,8 +1,4 @@
-"""The picture of the demo: seven stops, a curve, which policies answer, earlier cycles (pure).
-
-picture(seen, seconds)     for a terminal
-steps(seen)                the same as lines that are said once each, where there is none
-"""
+"""The picture of the demo: seven stops, a curve, answering policies, earlier cycles (pure)."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -21,14 +17,13 @@ WIDTH: Final = 100
 _BAR: Final = 24
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WINDOW: Final = 4
-"""Batches that one point of the curve is the mean of."""
 _SHOWN: Final = 3
 _UNGATED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
 """States of an adapter before the gate and its first share are decided."""
 
 
 def picture(seen: DemoState, seconds: float) -> RenderableType:
-    """Everything at this moment."""
+    """Return the picture for a terminal."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(width=2)
     table.add_column(width=9, style="bold")
@@ -51,12 +46,12 @@ def picture(seen: DemoState, seconds: float) -> RenderableType:
 
 
 def number_of(seen: DemoState) -> int:
-    """Return the number of the cycle that runs, or that comes next."""
+    """Return the number of the running or next cycle."""
     return min(len(seen.past) + 1, seen.cycles)
 
 
 def describe_past(past: Sequence[PastCycle]) -> str:
-    """How cycles came out, each with what it was for."""
+    """Return the outcomes of cycles with their capabilities."""
     return ", ".join(
         " ".join(filter(None, (str(cycle.number), cycle.capability, _readable(cycle.outcome))))
         for cycle in past
@@ -81,7 +76,7 @@ def stop(seen: DemoState) -> int:
 
 
 def describe_stops(seen: DemoState) -> list[str]:
-    """What every stop has to say, in its order."""
+    """Return the words of every stop, in order."""
     return [
         _rollouts(seen),
         f"{seen.events:,} in the log",
@@ -94,7 +89,7 @@ def describe_stops(seen: DemoState) -> list[str]:
 
 
 def steps(seen: DemoState) -> Iterator[tuple[str, str]]:
-    """(what it is, words): of what is called alike only the first is to be said."""
+    """Yield (key, words) for output without a terminal; print only the first words of a key."""
     if seen.cycles == 1:
         yield from _steps(seen)
         return
@@ -106,7 +101,6 @@ def steps(seen: DemoState) -> Iterator[tuple[str, str]]:
 
 
 def _steps(seen: DemoState) -> Iterator[tuple[str, str]]:
-    """Of the cycle that runs, or that comes next."""
     if seen.cycle is None:
         yield f"waiting {seen.rollouts // 60}", f"rollout   {_rollouts(seen)}"
         return
@@ -126,13 +120,10 @@ def _steps(seen: DemoState) -> Iterator[tuple[str, str]]:
         yield "over", f"cycle     {seen.cycle.outcome}: {seen.cycle.ended_because}"
 
 
-# The stops
-
-
 def _rollouts(seen: DemoState) -> str:
     passed = sum(tally.passed for tally in seen.live)
     rate = f", {passed / seen.rollouts:.0%} of them well" if seen.rollouts else ""
-    # The other triggers are further away; kintsugi status has them all.
+    # Only the nearest trigger; kintsugi status shows all.
     nearest = seen.missing[-1].partition(", or ")[0] if seen.missing else ""
     missing = f"; a cycle needs {nearest}" if nearest else ""
     return f"{seen.rollouts:,} customers served{rate}{missing}"
@@ -189,9 +180,6 @@ def _route(seen: DemoState) -> str:
     return f"{shares} ({seen.turned})" if shares else ""
 
 
-# Drawn
-
-
 def _curves(seen: DemoState) -> Iterator[Text]:
     for name, values in (
         ("written tasks", smooth([point.aimed for point in seen.curve])),
@@ -214,13 +202,13 @@ def _policies(seen: DemoState) -> Table:
 
 
 def bar(done: int, whole: int) -> str:
-    """How much of it is done."""
+    """Return a progress bar."""
     filled = round(_BAR * min(1.0, done / max(1, whole)))
     return "━" * filled + "╌" * (_BAR - filled)
 
 
 def smooth(values: Sequence[float | None]) -> list[float]:
-    """Means of a few batches each."""
+    """Return moving means over a few batches."""
     known = [value for value in values if value is not None]
     return [
         sum(known[max(0, end - _WINDOW) : end]) / min(_WINDOW, end)
@@ -229,14 +217,14 @@ def smooth(values: Sequence[float | None]) -> list[float]:
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """Values between 0 and 1 as one line of blocks, at most so many."""
+    """Return values between 0 and 1 as at most `width` block characters."""
     step = max(1.0, len(values) / width)
     shown = [values[int(place * step)] for place in range(int(len(values) / step))]
     return "".join(_BLOCKS[min(7, int(value * 8))] for value in shown)
 
 
 def curve_points(points: Sequence[Point]) -> list[tuple[int, float]]:
-    """(rollouts, pass rate on written tasks), smoothed."""
+    """Return smoothed (rollouts, pass rate on written tasks)."""
     known = [point for point in points if point.aimed is not None]
     rates = smooth([point.aimed for point in known])
     return [(point.rollouts, rate) for point, rate in zip(known, rates, strict=True)]

@@ -1,9 +1,6 @@
-"""What the demo shows while it runs, read from the tables and from what job and trial report.
+"""The state of a demo, read from the tables and the reports of job and trial.
 
-    seen = look(app, cycles)      DemoState; again and again
-
-Reads only, and nothing of the daemon's memory: any process with access to the home could read what
-is shown. The first `cycles` cycles of the home are followed, one after the other.
+Reads only files of the home, never the daemon's memory. Follows its first `cycles` cycles.
 """
 
 import json
@@ -45,7 +42,7 @@ class Tally:
 
     @property
     def rate(self) -> float:
-        """Share that passed."""
+        """Return the share that passed."""
         return self.passed / max(1, self.judged)
 
 
@@ -55,10 +52,10 @@ class Point:
 
     rollouts: int
     aimed: float | None
-    """Share of rollouts on written tasks that passed; None where the batch had none."""
+    """Share of passed rollouts on written tasks; None if the batch had none."""
     traffic: float | None
     informative: float
-    """Share of the groups on written tasks, since the job began, with both verdicts."""
+    """Share of the groups on written tasks with both verdicts, since the job began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,6 @@ class Look:
     """0 is the pilot."""
     played: int
     planned: int
-    """Rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,46 +75,43 @@ class PastCycle:
     number: int
     outcome: CycleOutcome
     capability: str
-    """What its job was for; empty where it had none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoState:
-    """Where everything stands."""
+    """The state of the demo."""
 
     events: int
     live: tuple[Tally, ...]
     patterns: tuple[PatternLine, ...]
     missing: tuple[str, ...]
-    """Until a cycle begins; empty while one runs."""
+    """Conditions of the next cycle; empty while one runs."""
     cycle: CycleRow | None
-    """The one that runs, or the last one when all have ended; None between two."""
+    """The running cycle, or the last one when all have ended; None between two."""
     job: JobRow | None
     curve: tuple[Point, ...]
     adapter: AdapterRow | None
     trial: Look | None
     routes: tuple[RouteLine, ...]
     turned: str
-    """Why the route is as it is, in words."""
     cycles: int = 1
-    """Cycles that are followed."""
     past: tuple[PastCycle, ...] = ()
-    """Those that ended before `cycle`; before the next one, where `cycle` is None."""
+    """Cycles that ended before `cycle`, or before the next one."""
 
     @property
     def over(self) -> bool:
-        """Whether the last cycle that is followed has ended."""
+        """Return whether the last followed cycle has ended."""
         return self.cycle is not None and self.cycle.outcome is not None
 
     @property
     def rollouts(self) -> int:
-        """Judged live ones."""
+        """Return the number of judged live rollouts."""
         return sum(tally.judged for tally in self.live)
 
 
 def look(app: App, cycles: int = 1) -> DemoState:
-    """Where everything stands in a home whose first `cycles` cycles are followed. Raises
-    DatabaseUnavailable, LogError."""
+    """Return the state of a home whose first `cycles` cycles are followed. Raise
+    DatabaseUnavailable or LogError."""
     with app.reading() as connection:
         rows = followed_cycles(connection, cycles)
         cycle = select_current(rows, cycles)
@@ -143,12 +136,12 @@ def look(app: App, cycles: int = 1) -> DemoState:
 
 
 def followed_cycles(connection: Connection, cycles: int) -> list[CycleRow]:
-    """The first cycles of the home, at most so many, in the order in which they began."""
+    """Return the first `cycles` cycles of the home, in order."""
     return learning.cycles(connection, ALIAS)[::-1][:cycles]
 
 
 def select_current(rows: Sequence[CycleRow], cycles: int) -> CycleRow | None:
-    """The cycle that runs, or the last of so many; None while the next one has not begun."""
+    """Return the running cycle, or the last followed one; None while the next has not begun."""
     last = rows[-1] if rows else None
     if last is None or (last.outcome is not None and len(rows) < cycles):
         return None
@@ -166,12 +159,12 @@ def _past_cycles(
 
 
 def first_cycle(connection: Connection) -> CycleRow | None:
-    """The first cycle of the home; None before it."""
+    """Return the home's first cycle, if it has one."""
     return next(iter(followed_cycles(connection, 1)), None)
 
 
 def tallies(connection: Connection) -> Iterator[Tally]:
-    """How customers fared, by who answered them."""
+    """Yield the judged live rollouts of each policy."""
     rows = Rollout.table().c
     query = (
         select(
@@ -188,7 +181,7 @@ def tallies(connection: Connection) -> Iterator[Tally]:
 
 
 def curve(folder: Path) -> Iterator[Point]:
-    """The batches of a job, in order; one that a further attempt repeats is there once."""
+    """Return the batches of a job in order, each once even if an attempt repeats it."""
     points: dict[int, Point] = {}
     for line in _read_lines(folder):
         if "batch" in line and "budget" in line:
@@ -197,8 +190,7 @@ def curve(folder: Path) -> Iterator[Point]:
 
 
 def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
-    """Return the point for a batch that a job reports (daemon/solver/telemetry/progress.py),
-    without the values that are null in it."""
+    """Build a reported batch's point (daemon/solver/telemetry/progress.py)."""
     aimed = [both for name, both in pools.items() if name not in (TRAFFIC, SIBLINGS, REPLAY)]
     batches = [both["batch"] for both in aimed if "batch" in both]
     attempts = sum(batch["attempts"] for batch in batches)
@@ -214,7 +206,7 @@ def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
 
 
 def _read_lines(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a job's attempts, first to last, without one that is being written."""
+    """Yield the whole lines of a job's attempts, first to last."""
     attempts = sorted((folder / "attempts").glob("*.out"), key=lambda path: int(path.stem))
     for attempt in attempts:
         for line in attempt.read_bytes().split(b"\n")[:-1]:
@@ -224,7 +216,6 @@ def _read_lines(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _trial(folder: Path, cycle: CycleRow) -> Look | None:
-    """The trial of a cycle that began last."""
     since = 0.0 if cycle.started is None else parse_timestamp(cycle.started).timestamp()
     own = (path for path in folder.glob(f"*-*/{SPEC}") if path.stat().st_mtime >= since)
     plans = sorted(own, key=lambda path: int(_number(path)))
@@ -242,7 +233,6 @@ def _number(path: Path) -> str:
 
 
 def _describe_needs(app: App, connection: Connection, now: datetime) -> tuple[str, ...]:
-    """What the next cycle waits for, in the scheduler's words."""
     rows = Rollout.table().c
     base = connection.execute(
         select(rows.base).where(rows.alias == ALIAS, of_agents(rows)).limit(1)

@@ -1,1 +1,1 @@
-"""Drivers that kill, pause and starve real processes and then compare what is left."""
+"""Drivers that kill, pause and starve real processes and then check what is left."""

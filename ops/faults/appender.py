@@ -27,20 +27,18 @@ from events.streams import STREAMS
 from ops.command_line import build_parser
 
 _BATCH = "x-batch"
-"""Header: id of the batch and how many events it has."""
+"""Header with the batch's id and number of events."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Counts that compare the acknowledgements with the log; all but the first two must be 0."""
+    """Acknowledgements compared with the log; all but the first two counts must be 0."""
 
     acknowledged: int
     stored: int
     lost: int
-    """Acknowledged and not in the log."""
     duplicates: int
     torn_batches: int
-    """Batches that the log holds only in part."""
     problems: int
     """Sentences of `SqliteLog.check`: damage, gaps between offsets, wrong checksums."""
 
@@ -53,7 +51,7 @@ class Audit:
 
 
 def batch(source: random.Random) -> list[Entry]:
-    """One to five events of one session each, the batch's name in a header of theirs."""
+    """Return one to five events of one batch, which a header names."""
     size = source.randint(1, 5)
     name = new_id()
     return [_entry(source, f"{name}/{size}".encode()) for _ in range(size)]
@@ -71,14 +69,14 @@ def _entry(source: random.Random, name: bytes) -> Entry:
 
 
 def ids_of(entries: Iterable[Entry]) -> list[str]:
-    """The ids of events, in order."""
+    """Return the ids of events, in order."""
     return [dict(entry.headers)["ce_id"].decode() for entry in entries]
 
 
 def start(
     log: Path, acknowledged: Path, *options: str, env: dict[str, str] | None = None
 ) -> "subprocess.Popen[bytes]":
-    """The process itself."""
+    """Start the appender process."""
     return subprocess.Popen(
         [sys.executable, "-m", "ops.faults.appender", str(log), str(acknowledged), *options],
         env={**os.environ, **(env or {})},
@@ -86,7 +84,7 @@ def start(
 
 
 def read_ack_ids(files: Iterable[Path]) -> set[str]:
-    """Ids that were acknowledged: whole lines only."""
+    """Return the acknowledged ids, from whole lines only."""
     ids: set[str] = set()
     for file in files:
         ids.update(file.read_text().rpartition("\n")[0].split())
@@ -94,7 +92,7 @@ def read_ack_ids(files: Iterable[Path]) -> set[str]:
 
 
 def audit(log: SqliteLog, acknowledged: set[str]) -> Audit:
-    """Read the whole log and compare."""
+    """Read the whole log and compare it with the acknowledgements."""
     ids: Counter[str] = Counter()
     batches: Counter[bytes] = Counter()
     for stream in STREAMS.values():

@@ -24,7 +24,7 @@ DRAIN_SECONDS: Final = 120
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """Away for `count` seconds."""
+    """Take the broker away for `count` seconds."""
     with scene(folder) as stage:
         shipper = stage.shipping()
         shipper.line()

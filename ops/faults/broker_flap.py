@@ -32,7 +32,7 @@ def flap(stage: Scene, count: int, kill_only: bool) -> None:
 
 
 def run(count: int, folder: Path, kill_only: bool = False) -> dict[str, Any]:
-    """`count` times away and back."""
+    """Take the broker away `count` times while events are shipped."""
     with scene(folder) as stage:
         child = stage.shipping()
         child.line()

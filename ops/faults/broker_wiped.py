@@ -16,7 +16,7 @@ from ops.faults.scene import Scene, describe_read, entries, scene
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """`count` times wiped."""
+    """Wipe the broker `count` times."""
     outcomes: list[str] = []
     with scene(folder) as stage:
         for _ in range(count):

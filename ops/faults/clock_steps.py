@@ -20,7 +20,7 @@ from ops.waits import until
 _STEPS: Final = 4
 _DAY: Final = 86_400.0
 _PATIENCE: Final = 60.0
-"""Seconds: a job of the driver runs for less, and a step is mostly more."""
+"""Seconds; exceeds the length of a job here and is less than most clock steps."""
 
 _PROGRAM: Final = """
 trap 'exit 0' TERM
@@ -38,7 +38,7 @@ class _Spec(StrictModel):
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """`count` jobs, each under `_STEPS` steps of the clock."""
+    """Run `count` jobs, each with `_STEPS` steps of the clock."""
     chance = Random(f"clock steps {seed}")
     wrong: list[str] = []
     for number in range(count):
@@ -51,7 +51,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _job(runner: LocalRunner, name: str, chance: Random) -> list[str]:
-    """What was wrong about one."""
     runner.start(Job(name, _Spec(name=name)))
     output = runner.folder(name) / "attempts" / "1.out"
     until(lambda: output.exists() and output.read_bytes(), "a job speaks", _PATIENCE)
@@ -75,7 +74,7 @@ def _plausible(*seconds: float) -> bool:
 
 
 def _set(folder: Path, forward: float) -> None:
-    """Move the times of all files, as a clock that was set forward by so many seconds would."""
+    """Move the times of all files as if the clock had been set forward."""
     for path in folder.rglob("*"):
         moved = path.stat().st_mtime - forward
         os.utime(path, (moved, moved))

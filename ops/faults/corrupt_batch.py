@@ -33,7 +33,7 @@ LIMIT_SECONDS: Final = 60
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """`count` batches, each at another place."""
+    """Damage `count` batches, each at another place."""
     chance = random.Random(20)
     wrong: list[dict[str, Any]] = []
     slowest, busiest = 0.0, 0.0
@@ -73,8 +73,8 @@ def _facts(result: dict[str, Any]) -> tuple[object, ...]:
 
 @contextmanager
 def _damage_batch(stage: Scene, chance: random.Random) -> Iterator[int]:
-    """One bit of a batch turned over, for as long as this lasts; the batch's first offset."""
-    # A clean stop: after a crash the broker itself checks the segment and cuts the batch off.
+    """Flip one bit of a batch until the block ends; yield the batch's first offset."""
+    # Stop cleanly: after a crash the broker checks the segment and truncates the batch.
     stage.broker.stop()
     (segment,) = (stage.broker.data / f"{ROLLOUTS.topic}-{PLACE}").glob("*.log")
     offset, last_byte = chance.choice(_batches(segment)[1:])
@@ -89,7 +89,8 @@ def _damage_batch(stage: Scene, chance: random.Random) -> Iterator[int]:
 
 
 def _batches(segment: Path) -> list[tuple[int, int]]:
-    """(first offset, last byte) of each: it begins with its offset (8 bytes) and length (4)."""
+    """Return (first offset, last byte) of each batch, which begins with offset (8 bytes) and length
+    (4)."""
     stored = segment.read_bytes()
     batches: list[tuple[int, int]] = []
     at = 0
@@ -126,7 +127,7 @@ def _read(stage: Scene) -> dict[str, Any]:
 
 
 def _reader(bootstrap: str) -> int:
-    """Read every partition to its end; 3 when one is corrupt, after reading the others."""
+    """Read every partition to its end; return 3 if one is corrupt."""
     read: list[int] = []
     error = ""
     with closing(KafkaLog(bootstrap, replication=1)) as log:

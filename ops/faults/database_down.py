@@ -22,7 +22,7 @@ ADVERSARY_SECONDS = 8.0
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """Stop the server for `count` seconds in the middle of a fold, then disturb it."""
+    """Stop the server for `count` seconds in the middle of a fold, then cause deadlocks."""
     with postgres() as server, open_scene(server.create_database(), folder) as stage:
         stage.grow(2_000)
         process = stage.start(batch=20)
@@ -49,7 +49,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 def _disturb(stage: Scene) -> int:
-    """Lock the fold's rows in the opposite order while the log grows; how often that failed."""
+    """Lock the fold's rows in the opposite order while the log grows; return the failures."""
     failures: list[str] = []
     deadline = time.monotonic() + ADVERSARY_SECONDS
     with repeat(lambda: _lock_backwards(stage.engine, failures), every=0):

@@ -27,11 +27,8 @@ from ops.faults.loop_scene import CustomerLedger, settings_of
 from ops.processes import list_descendants, read_end
 
 KILLS: Final = 4
-"""Most kills of each demo: it may end before."""
 PAUSE_SECONDS: Final = (5.0, 60.0)
-"""Between a start and a kill."""
 DEMO_SECONDS: Final = 1800.0
-"""After which a demo that has not ended counts as one that never will."""
 _ENDS: Final = (0, 3)
 
 
@@ -60,7 +57,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _kill_midway(place: Place, chance: random.Random) -> Iterator[str]:
-    """Start it and kill it in the middle; what was killed, if it was there."""
     process = _launch(place)
     try:
         process.wait(chance.uniform(*PAUSE_SECONDS))
@@ -71,7 +67,6 @@ def _kill_midway(place: Place, chance: random.Random) -> Iterator[str]:
 
 
 def _run_to_end(place: Place) -> Iterator[str]:
-    """Left alone, it ends; what is wrong with that."""
     process = _launch(place)
     try:
         code = process.wait(DEMO_SECONDS)
@@ -86,7 +81,6 @@ def _run_to_end(place: Place) -> Iterator[str]:
 
 
 def _kill(process: "subprocess.Popen[bytes]", *, alone: bool) -> None:
-    """SIGKILL to it, and unless `alone` to every process below it, found before the first dies."""
     for pid in [process.pid] if alone else [process.pid, *list_descendants(process.pid)]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

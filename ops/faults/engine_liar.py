@@ -35,12 +35,11 @@ from ops.faults.gateway_engine import Engine, Json
 from ops.faults.gateway_scene import Gateway
 
 BOUND_BYTES: Final = 512 << 20
-"""How far the gateway's memory may grow above its start: a call holds 128 MiB of a stream, and
-reads 64 MiB of a body before it gives it up."""
+"""Bound on the gateway's growth: a call may hold 128 MiB of a stream, or 64 MiB of a body."""
 
 _MIB: Final = 1 << 20
 _ENDLESS_MIB: Final = 400
-"""What has no end is given up by the engine after so much: then the gateway did not."""
+"""MiB after which the engine ends an endless answer; reaching it means the gateway did not."""
 
 _HUGE: Final = 10**400
 _TRUTH: Final = "the truth"
@@ -103,11 +102,9 @@ LIES: Final[Mapping[str, list[Any]]] = {
     "finish number": [_choice(finish_reason=1)],
     "no choices": [],
 }
-"""Name -> the choices of an answer, as of a stream."""
 
 
 def _stream_calls(*calls: Json) -> Json:
-    """Return a choice of a stream with pieces of calls, for each of which a token was written."""
     return _choice(
         message={"tool_calls": list(calls)}, token_ids=[5] * len(calls), finish_reason=None,
         logprobs=_build_logprobs(*[-0.5] * len(calls)),
@@ -127,16 +124,14 @@ _TWO_CALLS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """A stream that some engine writes, and what must be recorded of it."""
+    """A stream that some engine writes, and the record that it must lead to."""
 
     choices: list[Json]
-    """The choice of each chunk, in their order."""
     message: Json
     """Fields of the recorded message."""
     tokens: int
-    """Tokens that the engine counts."""
     usage_beside: Json | None = None
-    """The choice of the chunk with the usage; None where it has none."""
+    """Choice of the chunk with the usage, if it has one."""
     trainable: bool = True
 
     def chunks(self) -> list[Json]:
@@ -201,17 +196,15 @@ HABITS: Final[Mapping[str, Habit]] = {
 }  # fmt: skip
 
 ABORTED: Final = "aborted"
-"""A stream of Anthropic's protocol that begins with a token that nobody counted, and has no end."""
+"""Name of an unended stream of Anthropic's protocol that begins with an uncounted token."""
 
 ENDLESS: Final = ("body", "head", "line", "events", "trailer", "gzip")
-"""What goes on without end."""
 
 
 STATUSES: Final = ("000", "099", "600", "999")
-"""Statuses that HTTP does not have."""
 
 SPLICED: Final = (b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nspliced", b"HTTP/1.1 1", b"spliced")
-"""Bytes that follow a true answer in its segment."""
+"""Bytes after a true answer, in its TCP segment."""
 
 
 class Liar(Engine):
@@ -231,7 +224,6 @@ class Liar(Engine):
 
 
 async def _tell(lie: str | int, streamed: bool) -> AsyncIterator[bytes]:
-    """Yield the bytes of an answer."""
     if isinstance(lie, int):
         yield answer(_TRUTH, streamed).replace(b"connection: close\r\n", b"") + SPLICED[lie]
     elif lie in HABITS:
@@ -248,7 +240,7 @@ async def _tell(lie: str | int, streamed: bool) -> AsyncIterator[bytes]:
 
 
 def document(lie: str, streamed: bool) -> Json:
-    """What the engine says."""
+    """Return the document of a lie."""
     return _document(LIES[lie], streamed)
 
 
@@ -264,7 +256,7 @@ def _to_stream_choice(choice: Any) -> Any:
 
 
 def strip_tokens(body: Json) -> Json:
-    """The same as a client gets it who asked for no tokens."""
+    """Return the body for a client that did not ask for tokens."""
     choices = [
         {name: None if name == "logprobs" else value
          for name, value in choice.items() if name != "token_ids"}
@@ -277,7 +269,7 @@ def strip_tokens(body: Json) -> Json:
 
 
 def answer(lie: str, streamed: bool) -> bytes:
-    """The bytes of it."""
+    """Return the response of a lie."""
     told = document(lie, streamed)
     return _encode_stream(told) if streamed else _encode(json.dumps(told).encode())
 
@@ -288,7 +280,6 @@ def _encode_stream(*chunks: Json) -> bytes:
 
 
 def _encode(body: bytes, kind: str = "application/json", missing: int = 0) -> bytes:
-    """Return an answer, of which `missing` bytes do not come."""
     head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body) + missing}\r\n"
     return head.encode() + b"connection: close\r\n\r\n" + body
 
@@ -330,7 +321,7 @@ async def _endless(lie: str) -> AsyncIterator[bytes]:
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Tell `count` lies, each of them once before one comes again; then what has no end, once."""
+    """Tell `count` lies, each once before one repeats, and then each endless answer once."""
     folder.mkdir(parents=True, exist_ok=True)
     chance = random.Random(seed)
     wrong: list[str] = []
@@ -398,7 +389,7 @@ def _draw_lies(count: int, chance: random.Random) -> list[str]:
 
 
 class Asker:
-    """A client that looks closely at what it is told."""
+    """A client that checks its answers."""
 
     def __init__(self, client: httpx2.Client, url: str) -> None:
         self._client = client
@@ -411,8 +402,8 @@ class Asker:
         return {"messages": messages, "stream": streamed, "metadata": {"lie": lie}}
 
     def ask_lie(self, lie: str | int, streamed: bool) -> tuple[str, str]:
-        """Return the call, and why its answer is wrong; "" where it is right. `lie` is a number for
-        the truth with a splice behind it."""
+        """Return the call and an error, "" for a right answer. A number asks for the truth with
+        that splice."""
         reply = self._client.post(self._url, json=self._body(lie, streamed))
         call = reply.headers.get("x-kintsugi-call", "")
         if reply.status_code != 200 or reply.headers.get("x-kintsugi-recorded") != "yes":
@@ -423,21 +414,20 @@ class Asker:
             if events[-1] != "[DONE]" or len(events) > 2:
                 return call, f"events {events[1:]!r}"[:200]
             text = events[0] if len(events) == 2 else ""
-        # Equal as JSON text, since no number that is none equals itself.
+        # Compared as JSON text, since NaN differs from itself.
         said = document(_TRUTH if isinstance(lie, int) else lie, streamed)
         expected = json.dumps(strip_tokens(said))
         got = json.dumps(json.loads(text)) if text else ""
         return call, "" if got == expected else f"the client got {got[:200]}"
 
     def ask_status(self, lie: str, streamed: bool) -> str:
-        """Return why the answer to a status that HTTP does not have is wrong; "" where it is
-        right."""
+        """Return an error, "" for a right answer to a status that HTTP does not define."""
         reply = self._client.post(self._url, json=self._body(lie, streamed))
         right = reply.status_code == 502 and "error" in reply.json()
         return "" if right else f"{reply.status_code} {reply.text[:200]}"
 
     def ask_habit(self, name: str) -> tuple[str, str]:
-        """Return the call of a habit, and why its stream is wrong; "" where it is right."""
+        """Return the call of a habit and an error, "" for a right stream."""
         reply = self._client.post(self._url, json=self._body(name, True))
         *chunks, told = HABITS[name].chunks()
         expected = [*chunks, told] if told["choices"] else chunks
@@ -447,7 +437,7 @@ class Asker:
         return reply.headers["x-kintsugi-call"], "" if right else f"the client got {events!r}"[:200]
 
     def ask_aborted(self) -> str:
-        """Return the call of a stream of Anthropic's protocol that has no end."""
+        """Return the call of an unended stream of Anthropic's protocol."""
         url = self._url.replace("chat/completions", "messages")
         body = self._body(ABORTED, True) | {"max_tokens": 8}
         with self._client.stream("POST", url, json=body) as reply, suppress(httpx2.ProtocolError):
@@ -455,7 +445,7 @@ class Asker:
         return reply.headers["x-kintsugi-call"]
 
     def ask_endless(self, lie: str) -> str:
-        """What is wrong with how an answer without end is ended."""
+        """Return an error, "" if an endless answer ends rightly for the client."""
         streamed = lie in ("line", "events")
         with self._client.stream("POST", self._url, json=self._body(lie, streamed)) as reply:
             read = bytearray()
@@ -463,7 +453,7 @@ class Asker:
             for piece in reply.iter_raw():
                 size += len(piece)
                 read = (read + piece)[-2000:]
-        # Every stream ends in the middle: the client is told, and never that it is whole.
+        # Every stream is cut off: the client must get an error and no [DONE].
         if reply.status_code == 200 and (not streamed or b"[DONE]" in read):
             return f"200 and {bytes(read[-200:])!r} after {size:,} bytes"
         if reply.status_code == 200 and b'"error"' not in read:
@@ -472,7 +462,6 @@ class Asker:
 
 
 def _check_habits(ended: Mapping[str, CallEnded], habits: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong with the records of habits; `habits`: call -> its habit."""
     for call, name in habits.items():
         content = ended[call].content
         assert content is not None, "bodies are whole"
@@ -484,7 +473,6 @@ def _check_habits(ended: Mapping[str, CallEnded], habits: Mapping[str, str]) -> 
 
 
 def _read_log(home: Path) -> tuple[dict[str, CallEnded], list[str]]:
-    """Return call -> its end, and what is wrong with the numbers of calls."""
     ended, wrong = dict[str, CallEnded](), list[str]()
     with open_log(home) as (log, bodies):
         for record in list_records(log, ROLLOUTS.name):

@@ -14,7 +14,7 @@ from ops.command_line import run_command
 from ops.faults.folding import DATABASES, Scene, scene, stop
 
 EVENTS_PER_LIFE = 400
-"""More than a process folds in its life, so that each is killed at work."""
+"""More events than a process folds in its life, so that each is killed at work."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def _run(kind: str, count: int, folder: Path, seed: int) -> dict[str, Any]:
 
 
 def _one_life(stage: Scene, chance: random.Random) -> bool:
-    """Let a process begin, kill it a moment later; whether it still had something to fold."""
+    """Start a process and kill it soon after its first fold; return whether events were left."""
     stage.grow(EVENTS_PER_LIFE)
     before = stage.count_fold_events()
     process = stage.start(batch=20)

@@ -49,30 +49,30 @@ from ops.command_line import run_command
 from ops.faults.folding import DATABASES, scene
 
 LONG: Final = 6_000
-"""Characters that no index row holds."""
+"""Characters; too many for an index row."""
 
 _AT: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A record to append, and what must become of it."""
+    """A record to append, and its required outcome."""
 
     entry: Entry
     letter: bool
-    """Whether it must be a dead letter; else it must be none."""
+    """Whether it must become a dead letter."""
     source: str | None = None
-    """Another origin than the log's, of one record alone; so is the next."""
+    """Another origin than the log's, and its sequence there."""
     sequence: int = 0
     headers: bool = True
-    """Whether its headers can be read: a dead letter of one that cannot names no type."""
+    """Whether its headers are readable; else its dead letter names no type."""
 
 
 Make = Callable[[random.Random, str], Poison]
 
 
 class Topic(MemoryLog):
-    """A log in which records of any origin stand among its own."""
+    """A log that also holds records of other origins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def _difference(first: Engine, other: Engine) -> str | None:
 
 
 def build_poison_log(count: int, seed: int) -> tuple[Topic, dict[str | None, int], int]:
-    """A log, how many dead letters of each type it must make, and how many good rollouts."""
+    """Return a log, its dead letters by type, and its number of good rollouts."""
     chance, topic, letters = random.Random(seed), Topic(), Counter[str | None]()
     names = sorted(KINDS)
     for number in range(count):
@@ -136,7 +136,7 @@ def build_poison_log(count: int, seed: int) -> tuple[Topic, dict[str | None, int
 
 
 def fold_topic(topic: Topic, engine: Engine) -> dict[str, Any]:
-    """What one database makes of it."""
+    """Fold the log into one database and return the figures."""
     runner = Runner(topic, engine, patience_seconds=5)
     slowest = 0.0
     began = time.monotonic()
@@ -165,11 +165,7 @@ def fold_topic(topic: Topic, engine: Engine) -> dict[str, Any]:
     }
 
 
-# Kinds of poison
-
-
 def _long(chance: random.Random, characters: int = LONG) -> str:
-    """Text that no compression makes short."""
     return chance.randbytes(characters // 2).hex()
 
 
@@ -276,7 +272,7 @@ def _number_too_large(chance: random.Random, name: str) -> Poison:
         trigger="age", reason="", position={},
     )  # fmt: skip
     entry = _entry(chance.choice((claim, cycle)), name)
-    # Neither counts, for neither is the next: nothing is written, and nothing must break.
+    # Neither is the next sequence, so nothing is written, and nothing must break.
     return Poison(entry, False)
 
 
@@ -397,7 +393,6 @@ def _kinds() -> Iterator[tuple[str, Make]]:
 
 
 KINDS: Final[Mapping[str, Make]] = dict(_kinds())
-"""Name of a kind -> what makes its record."""
 
 
 if __name__ == "__main__":

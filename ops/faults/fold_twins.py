@@ -17,7 +17,6 @@ from ops.command_line import run_command
 from ops.faults.folding import DATABASES, scene, stop
 
 GROWTH = 25
-"""How often the log grows while both fold."""
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ DATABASES: Final = ("sqlite", "postgres")
 
 @dataclass
 class Scene:
-    """A log that grows, and a database that is folded from it under faults."""
+    """A growing log, and a database that is folded from it under faults."""
 
     log: SqliteLog
     file: Path
@@ -51,7 +51,7 @@ class Scene:
     rounds: int = 0
 
     def grow(self, events: int) -> None:
-        """Append more of the mix, and a round over everything that was appended before."""
+        """Append `events` of the mix, and a round over everything before them."""
         before = {
             str(partition): {self.log.source: end - 1}
             for partition, end in enumerate(self.log.end(ROLLOUTS.name))
@@ -65,7 +65,7 @@ class Scene:
         self.log.append(entries)
 
     def start(self, batch: int = 50) -> "subprocess.Popen[str]":
-        """A folding process; it works from the moment it has opened log and database."""
+        """Start a folding process; return when it has opened log and database."""
         command = [sys.executable, "-m", "ops.faults.folding", "--log", str(self.file)]
         command += ["--database", self.url, "--batch", str(batch)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -75,13 +75,13 @@ class Scene:
         return process
 
     def count_fold_events(self) -> int:
-        """How many rollout events the database holds the positions of."""
+        """Return the number of rollout events that the database has folded."""
         with database.read_transaction(self.engine) as connection:
             held = position(connection).get(ROLLOUTS.name, {})
         return sum(last + 1 for sources in held.values() for last in sources.values())
 
     def wait_for_fold(self) -> None:
-        """Until everything appended so far is folded; raises TimeoutError."""
+        """Wait until everything appended is folded. Raise TimeoutError."""
         until(
             lambda: (
                 self.count_fold_events() >= sum(self.log.end(ROLLOUTS.name))
@@ -95,7 +95,7 @@ class Scene:
             return row_counts(connection)["cycles"]
 
     def verdict(self) -> dict[str, Any]:
-        """Live against rebuild, and against an uninterrupted fold into another database."""
+        """Compare the live tables with a rebuild."""
         rebuilt = rebuild(self.log, self.engine)
         with database.read_transaction(self.engine) as connection:
             live, rows = digest(connection), row_counts(connection)
@@ -110,7 +110,7 @@ class Scene:
 
 
 def stop(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """End a folding process in order; its counters."""
+    """Stop a folding process with SIGTERM and return its counters."""
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
     if process.returncode != 0:
@@ -121,7 +121,7 @@ def stop(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 @contextmanager
 def scene(kind: str, folder: Path) -> Iterator[Scene]:
-    """A scene on SQLite, or on a PostgreSQL of its own."""
+    """Open a scene on SQLite or on a new PostgreSQL."""
     if kind == "sqlite":
         with open_scene(f"sqlite:///{folder / 'projection.db'}", folder) as stage:
             yield stage
@@ -132,7 +132,7 @@ def scene(kind: str, folder: Path) -> Iterator[Scene]:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL with fsync. Its folder is no subfolder of ours: its user may not enter there."""
+    """Start a PostgreSQL with fsync, outside our folders, which its user may not enter."""
     with tempfile.TemporaryDirectory(prefix="kintsugi-postgres-") as place:
         server = Postgres(Path(place))
         server.start()
@@ -144,7 +144,7 @@ def postgres() -> Iterator[Postgres]:
 
 @contextmanager
 def open_scene(url: str, folder: Path) -> Iterator[Scene]:
-    """A scene on the database that `url` names."""
+    """Open a scene on the database at `url`."""
     folder.mkdir(parents=True, exist_ok=True)
     engine = database.open_database(url)
     upgrade(engine)

@@ -27,7 +27,7 @@ THREADS: Final = 4
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Fill and free `count` small disks; what was acknowledged, refused and found."""
+    """Fill and free `count` small disks; count acknowledged, refused and stored events."""
     source = random.Random(seed)
     total = dict.fromkeys(("acknowledged", "refused", "refused_but_stored", "lost", "unsound"), 0)
     blobs = dict.fromkeys(("blobs_stored", "blobs_refused", "blob_remains"), 0)
@@ -72,7 +72,7 @@ def _fill_log(disk: Path, source: random.Random) -> dict[str, int]:
 
 
 def _until_full(log: SqliteLog, source: random.Random) -> tuple[list[str], list[str]]:
-    """Ids that were acknowledged until the disk was full, and those of the refused batch."""
+    """Return the ids acknowledged until the disk was full, and those of the refused batch."""
     acknowledged: list[str] = []
     while True:
         entries = batch(source)

@@ -24,13 +24,12 @@ from ops.waits import run_threads
 AT_ONCE: Final = 10
 TURNS: Final = ("Hello", "Yes, please", "I am customer {}", "Bye")
 KILLS: Final = 2
-"""While ten customers talk."""
 LIFE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 600.0
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Let `count` customers talk; whose calls each session holds."""
+    """Let `count` customers talk, and check that no session mixes their calls."""
     kills = 0
     with scene(folder) as stage:
         for first in range(0, count, AT_ONCE):
@@ -79,7 +78,6 @@ def _turn(
 
 
 def _customers(stage: Scene) -> dict[str, set[str]]:
-    """Session -> whose calls it holds, by what the clients were told."""
     started = read(stage.gateway.home).started
     customers: dict[str, set[str]] = defaultdict(set)
     for seen in stage.ledger.seen:

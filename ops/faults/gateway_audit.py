@@ -1,10 +1,7 @@
-"""What a home's log holds, against what the clients of its gateway were told.
+"""Compare a home's log with what the clients of its gateway were told.
 
-    found = audit(home, ledger)
-    found.sound, found.report()
-
-Read from the file itself: offsets, ids, calls, requests put together from their deltas, and answers
-word by word.
+Checks the file itself: offsets, ids, calls, requests rebuilt from their deltas, and answers word by
+word.
 """
 
 from collections import Counter
@@ -45,7 +42,7 @@ class Book:
     problems: list[str] = field(default_factory=list)
 
     def request(self, call: str) -> tuple[Message, ...]:
-        """The messages of a call, put together from its parents'."""
+        """Return the messages of a call, rebuilt from its parents'."""
         started = self.started[call][0]
         own = started.content.messages if started.content else ()
         if started.parent is None:
@@ -56,69 +53,68 @@ class Book:
         return before[: started.parent_messages] + own
 
     def answer(self, call: str) -> tuple[Message, ...]:
-        """What was answered to a call that was completed. Raises KeyError."""
+        """Return the answer of a completed call. Raise KeyError for another call."""
         (ended,) = self.ended[call]
         if ended.outcome != "completed" or ended.content is None:
             raise KeyError(call)
         return ended.content.messages
 
     def has_completion(self, call: str) -> bool:
-        """Whether it has an end, and a good one."""
+        """Return whether the call is completed."""
         return any(ended.outcome == "completed" for ended in self.ended.get(call, ()))
 
     def question(self, call: str) -> str:
-        """The last message of a call."""
+        """Return the last message of a call."""
         content = self.started[call][0].content
         return content.messages[-1].text if content and content.messages else ""
 
 
 @dataclass(slots=True)
 class Audit:
-    """What was found. All but the counts of traffic must be 0."""
+    """Results; all but the counts of traffic must be 0."""
 
     attempts: int = 0
     acknowledged: int = 0
     ended: int = 0
     evidence: int = 0
-    """Calls that were started and never ended: what a killed gateway leaves."""
+    """Calls without an end, as a killed gateway leaves them."""
     replayed: int = 0
     feedback: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     lost_evidence: int = 0
-    """Streams that had begun with `x-kintsugi-recorded: yes` and whose start is not there."""
+    """Streams that began with `x-kintsugi-recorded: yes` and lack a start in the log."""
     lost_feedback: int = 0
     doubled_ids: int = 0
     ended_twice: int = 0
     """Calls with two starts or two ends."""
     answered_twice: int = 0
-    """Idempotency keys under which more than one call was completed."""
+    """Idempotency keys with more than one completed call."""
     ended_without_start: int = 0
     unequal_answers: int = 0
     unequal_requests: int = 0
     unreadable: int = 0
     problems: list[str] = field(default_factory=list)
     first: str | None = None
-    """The first thing that is wrong, in words."""
 
     @property
     def sound(self) -> bool:
-        """Whether the log holds what it must, once."""
+        """Return whether the log holds what it must, once."""
         return self.first is None
 
     def wrong(self, what: str, detail: str) -> None:
-        """Count it, and keep the first in words."""
+        """Count an error, and keep the first in words."""
         setattr(self, what, getattr(self, what) + 1)
         self.first = self.first or f"{what}: {detail}"[:1000]
 
     def report(self) -> dict[str, Any]:
-        """A driver's figures."""
+        """Return the driver's figures."""
         figures = {name: getattr(self, name) for name in self.__slots__}
         return {**figures, "outcomes": dict(self.outcomes)}
 
 
 def read(home: Path) -> Book:
-    """All of a home's log."""
+    """Read the whole log of a home."""
     book = Book()
     with open_log(home) as (log, bodies):
         book.problems = log.check()
@@ -130,7 +126,7 @@ def read(home: Path) -> Book:
 
 @contextmanager
 def open_log(home: Path) -> Iterator[tuple[SqliteLog, Bodies]]:
-    """Open a home's log, and what makes its records whole."""
+    """Open a home's log and the bodies of its records."""
     with (
         closing(SqliteLog(home / "log.db", read_only=True)) as log,
         closing(KeyStore(sqlite_url(home / "keys.db"))) as keys,
@@ -146,7 +142,7 @@ def list_records(log: SqliteLog, stream: str) -> Iterator[Record]:
 
 
 def audit(home: Path, ledger: Ledger) -> Audit:
-    """Compare; for use when no gateway of the home runs any more."""
+    """Compare log and ledger. No gateway of the home may run."""
     book = read(home)
     result = Audit(attempts=len(ledger.seen), ended=len(book.ended), feedback=len(ledger.feedback))
     result.evidence = len(book.started.keys() - book.ended.keys())
@@ -197,7 +193,7 @@ def _audit_log(book: Book, result: Audit) -> None:
 
 
 def _audit_keys(book: Book, ledger: Ledger, result: Audit) -> None:
-    """A lost answer's call is known by its question, which no other call asks."""
+    """Find the calls of lost answers by their questions, which no other call asks."""
     asked: dict[str, list[str]] = {}
     for call in book.started:
         if book.has_completion(call):
@@ -241,7 +237,6 @@ def _plain(messages: tuple[Message, ...]) -> list[Any]:
 
 
 def _is_answer(seen: CallAttempt, ended: CallEnded) -> bool:
-    """Whether the log has what was read of an answer."""
     stored = ended.content.messages if ended.content else ()
     numbers = set(range(len(stored)))
     known = numbers == set(seen.answers) if seen.whole else numbers >= set(seen.answers)
@@ -251,7 +246,7 @@ def _is_answer(seen: CallAttempt, ended: CallEnded) -> bool:
 
 
 def _holds(stored: Message, read: Answer, whole: bool) -> bool:
-    """Whether the log has what was read: all of it, or where the end was not read, a beginning."""
+    """Return whether the log has all that was read, or begins with it unless `whole`."""
     if not whole:
         return stored.text.startswith(read.text) and len(stored.tool_calls) >= len(read.calls)
     calls = [(c["id"], c["name"], parse_arguments(c["arguments"])) for c in read.calls.values()]

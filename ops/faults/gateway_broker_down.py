@@ -28,13 +28,12 @@ EVENTS_PER_SECOND: Final = 100
 CLIENTS: Final = 10
 DRAIN_SECONDS: Final = 120
 GROWTH_BYTES: Final = 128 << 20
-"""Half of it is what the gateway may remember of sessions."""
+"""Memory growth; the gateway may remember sessions in half of it."""
 BEFORE_SECONDS: Final = 10
-"""Seconds for which the recorded rate is measured while the broker is up."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Away for `count` seconds."""
+    """Take the broker away for `count` seconds."""
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(folder / "broker"))
         stage = stack.enter_context(scene(folder))
@@ -47,7 +46,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         shipper.launch()
         spool = SqliteLog(home / "log.db")
         stack.callback(spool.close)
-        # Two events a call; half of what is praised ends a tenth more.
+        # Two events per call, and about a tenth more for feedback.
         options = {"per_second": EVENTS_PER_SECOND / 2 / CLIENTS, "pace_ms": 0}
         sizes: list[int] = []
 
@@ -89,7 +88,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _count_new_events(spool: SqliteLog, seconds: float) -> int:
-    """Events that the next so many seconds add."""
     first = sum(spool.end("rollouts"))
     time.sleep(seconds)
     return sum(spool.end("rollouts")) - first

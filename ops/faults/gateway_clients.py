@@ -36,27 +36,24 @@ from ops.waits import until
 AT_ONCE: Final = 100
 SLOW_AT_ONCE: Final = 20
 LONG: Final = {"words": 500, "bytes": 32_000}
-"""16 MB of answer: more than all buffers of the system between engine and client hold."""
+"""16 MB of answer: more than all system buffers between engine and client hold."""
 BOUND_BYTES: Final = 8 << 20
-"""Bound of the gateway's memory per client that does not read. What was sent on is kept to be
-recorded, and the system's buffers decide how much that is; without a bound it would be the whole 16
-MB, twice over."""
+"""Per client that does not read; unbounded it would be twice the 16 MB."""
 PATIENCE_SECONDS: Final = 120.0
 
 
 @dataclass
 class ClientResults:
-    """What the misbehaving clients know afterwards."""
+    """Results of the misbehaving clients."""
 
     asked: int = 0
     finished: int = 0
     growth_bytes: int = 0
-    """Growth of the gateway's memory per client that does not read."""
     wrong: list[str] = field(default_factory=list)
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """`count` clients of each kind."""
+    """Run `count` clients of each kind."""
     chance = random.Random(seed)
     results = ClientResults()
     with scene(folder) as stage:
@@ -123,7 +120,6 @@ def _slow(stage: Scene, numbers: range, results: ClientResults) -> None:
 
 
 def _wait_for_memory(stage: Scene) -> None:
-    """Until the gateway's memory has stopped growing: everything in between is full."""
     last, since = 0, time.monotonic()
     while time.monotonic() - since < 2:
         now = stage.gateway.resident_bytes()
@@ -151,7 +147,7 @@ def _hang_up(stage: Scene, mark: str, chance: random.Random, results: ClientResu
         results.asked += 1
         time.sleep(chance.uniform(0, 0.9))
         if chance.random() < 0.5:
-            # Reset instead of closed.
+            # Reset the connection on close.
             linger = struct.pack("ii", 1, 0)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
@@ -184,7 +180,6 @@ def _request(mark: str, *, stream: bool, **script: Any) -> bytes:
 
 
 def _connect(stage: Scene, small: bool = False) -> socket.socket:
-    """A connection; `small`: with a receive buffer that is soon full."""
     connection = socket.socket()
     if small:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -194,7 +189,6 @@ def _connect(stage: Scene, small: bool = False) -> socket.socket:
 
 
 def _compare_accounts(stage: Scene, book: Book, results: ClientResults) -> dict[str, int]:
-    """The log against the engine's own account."""
     figures = dict.fromkeys(("completed", "aborted", "cancelled"), 0)
     heard = stage.engine.heard
     calls = {book.question(call): call for call in book.started}

@@ -1,14 +1,10 @@
-"""A scripted engine: a real HTTP server that answers as it is told, also wrongly.
+"""A scripted engine: a real HTTP server that answers as the request tells it, also wrongly.
 
-    with Engine() as engine:
-        engine.url      # ends in /v1; an upstream of a gateway
-
-Speaks the embedded engine's dialect and passes the gateway's proof. What it says follows from the
-last message alone, so an answer can be compared with anything. The field `script` of a request
-says how it is said: `mark` (what the engine's own counts are kept under), `words`, `pace_ms`
-between two pieces, `bytes` of filler per word, `tool` (answer with a call of `look_up`), `held`
-(wait in the middle of the stream for `Engine.released`), and `fault`: one of FAULTS, which strikes
-in the middle of a stream or instead of a whole answer.
+Speaks the embedded engine's dialect and passes the gateway's proof. Its text follows from the last
+message alone. The field `script` of a request holds `mark` (key of the engine's counts), `words`,
+`pace_ms` between two pieces, `bytes` of filler per word, `tool` (call `look_up`), `held` (wait in
+the middle of the stream for `Engine.released`) and `fault`: one of FAULTS, which strikes in the
+middle of a stream or instead of a whole answer.
 """
 
 import asyncio
@@ -23,8 +19,7 @@ from typing import Any, Final, Self
 Json = dict[str, Any]
 
 FAULTS: Final = ("cut", "reset", "garbage", "stall", "nonsense")
-"""The answer ends without its end; the connection is reset; what comes is no HTTP; nothing comes
-any more; a piece of it is no JSON."""
+"""End without the last chunk; reset; not HTTP; no more bytes; a piece that is not JSON."""
 
 MODEL: Final = "scripted"
 _PROMPT: Final = [1, 2, 3]
@@ -32,26 +27,24 @@ _PROMPT: Final = [1, 2, 3]
 
 @dataclass(slots=True)
 class EngineCounts:
-    """What reached the engine, by mark."""
+    """Requests at the engine, by mark."""
 
     asked: Counter[str] = field(default_factory=Counter)
     finished: Counter[str] = field(default_factory=Counter)
     cancelled: Counter[str] = field(default_factory=Counter)
-    """Answers whose reader went away before their end."""
+    """Answers whose reader left before their end."""
 
 
 class Engine:
     """A server in a thread of this process."""
 
     def __init__(self, model: str = MODEL) -> None:
-        """`model` is what it serves: it refuses a call of any other name, as real engines do."""
+        """`model` is the served name; calls of another are refused, as by real engines."""
         self.heard = EngineCounts()
         self.released = threading.Event()
-        """Lets held streams go on."""
         self.released.set()
         self.listed = threading.Event()
-        """Lets it list its models; until then such requests wait, as on an engine that is too
-        busy."""
+        """Lets it list its models; until then such requests wait."""
         self.listed.set()
         self._model = model
         self.port = 0
@@ -62,7 +55,7 @@ class Engine:
 
     @property
     def url(self) -> str:
-        """URL for `--upstream`."""
+        """Return the URL for `--upstream`."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> Self:
@@ -110,7 +103,7 @@ class Engine:
     async def _answer(
         self, path: str, body: Json, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Whether the connection can be used again."""
+        """Answer a request; return whether the connection is reusable."""
         if path == "/v1/models":
             while not self.listed.is_set():
                 await asyncio.sleep(0.01)
@@ -128,7 +121,7 @@ class Engine:
         mark = str(script.get("mark"))
         self.heard.asked[mark] += 1
         work = asyncio.create_task(self._send_answer(writer, body, script))
-        # Nothing follows a request before its answer: what can be read is the end.
+        # Clients do not pipeline, so anything readable here is the end of the connection.
         gone = asyncio.create_task(reader.read(1))
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         if work.done() and not isinstance(work.exception(), OSError):
@@ -142,7 +135,7 @@ class Engine:
         return False
 
     async def _send_answer(self, writer: asyncio.StreamWriter, body: Json, script: Json) -> bool:
-        """Answer a request; whether the connection can be used again."""
+        """Answer a call; return whether the connection is reusable."""
         fault = script.get("fault")
         if not body.get("stream"):
             await asyncio.sleep(script.get("pace_ms", 0) * script.get("words", 1) / 1000)
@@ -159,7 +152,7 @@ class Engine:
                     return await _inject_fault(writer, fault)
                 await self._wait_for_release(script)
             await _piece(writer, json.dumps(piece).encode())
-        # In one write: who has read [DONE] may close, and that is no cancelling.
+        # In one write: a client may close after [DONE], which must not count as cancelled.
         await _piece(writer, b"[DONE]", b"0\r\n\r\n")
         return True
 
@@ -169,13 +162,13 @@ class Engine:
 
 
 def answer_to(messages: list[Any], choice: int, words: int, filler: int = 0) -> str:
-    """What the engine says to these messages."""
+    """Return the engine's text for these messages."""
     seed = json.dumps([messages[-1:], choice])
     return "".join(_word(seed, number) + "." * filler for number in range(words))
 
 
 def build_tool_call(messages: list[Any], choice: int) -> Json:
-    """The tool call that the engine makes for these messages."""
+    """Return the engine's tool call for these messages."""
     name = _word(json.dumps([messages[-1:], choice]), 0).strip()
     return {"id": f"call-{name}", "name": "look_up", "arguments": json.dumps({"word": name})}
 
@@ -185,7 +178,6 @@ def _word(seed: str, number: int) -> str:
 
 
 async def _request(reader: asyncio.StreamReader) -> tuple[str, Json] | None:
-    """Path and body; None at the end of the connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
@@ -216,7 +208,7 @@ async def _inject_fault(writer: asyncio.StreamWriter, fault: str) -> bool:
         writer.write(b"\x00\xffno protocol of anybody's\r\n\r\n" * 3)
         await writer.drain()
     else:
-        # A clean end of the stream, one chunk early; of a whole answer, none at all.
+        # End a stream cleanly one chunk early; a whole answer has no valid end.
         writer.write(b"0\r\n\r\n")
         await writer.drain()
     return False
@@ -257,7 +249,6 @@ def _document(body: Json, script: Json) -> Json:
 
 
 def _pieces(body: Json, script: Json) -> Iterator[Json]:
-    """The chunks of a stream, choice by choice."""
     for number in range(body.get("n") or 1):
         text, call = _content(body, script, number)
         yield _chunk(body, number, {"role": "assistant", "content": ""})
@@ -266,7 +257,7 @@ def _pieces(body: Json, script: Json) -> Iterator[Json]:
             yield _chunk(body, number, {"tool_calls": [_tool_call(call | {"arguments": head})]})
             more = {"index": 0, "function": {"arguments": rest}}
             yield _chunk(body, number, {"tool_calls": [more]})
-        # Each word ends with a blank, and filler stands behind it.
+        # Each word ends with a blank, then filler.
         for word in text.replace(" ", " \x00").split("\x00"):
             if word:
                 yield _chunk(body, number, {"content": word}, words=1)
@@ -293,7 +284,6 @@ def _chunk(body: Json, number: int, delta: Json, finish: str | None = None, word
 
 
 def _exact(body: Json, words: int) -> Json:
-    """Token ids and log-probabilities, where they were asked for."""
     fields: Json = {}
     if body.get("return_token_ids"):
         fields["token_ids"] = list(range(words))
@@ -309,7 +299,7 @@ def _common(body: Json, kind: str) -> Json:
 
 
 def answer_proof(body: Json) -> Json:
-    """What the gateway asks of an engine before it believes its numbers."""
+    """Return the answer to the gateway's proof of an engine."""
     drawn = 0.0 if body.get("top_k") == 1 else -0.5
     logprobs = {
         "tokens": ["a"],

@@ -28,14 +28,12 @@ from ops.waits import run_threads, until
 
 DISK_BYTES: Final = 24 << 20
 STREAMS: Final = 3
-"""Streams under way when the disk fills up."""
 REFUSALS: Final = 4
 PATIENCE_SECONDS: Final = 60.0
 BIG: Final = 1 << 20
-"""Characters of a request that is no record but a blob."""
+"""Characters of a request that becomes a blob."""
 
 FILLER: Final = "filler"
-"""Takes what is left of a disk."""
 _NOBODY: Final = CallAttempt([], "", stream=True)
 
 
@@ -87,7 +85,7 @@ def _fill_and_free(stage: Scene, disk: Path, name: str, chance: random.Random) -
 
 
 def _ask_until_refusal(client: Client, name: str, chance: random.Random) -> None:
-    """Ask until the log has refused some: what it has already may hold a while."""
+    """Ask until the log has refused some calls; its allocated space may last a while."""
     refused, number = 0, 0
     deadline = time.monotonic() + PATIENCE_SECONDS
     while refused < REFUSALS:
@@ -99,7 +97,7 @@ def _ask_until_refusal(client: Client, name: str, chance: random.Random) -> None
 
 
 def _ask(client: Client, mark: str, chance: random.Random, size: int = 100) -> CallAttempt:
-    # Of chance: what repeats is packed, and fits where nothing should.
+    # Random text: repetitive text compresses and would fit on a full disk.
     text = chance.randbytes(size // 2).hex()
     script = {"mark": mark, "words": chance.randint(1, 20)}
     message = {"role": "user", "content": f"{mark} {text}"}
@@ -108,7 +106,6 @@ def _ask(client: Client, mark: str, chance: random.Random, size: int = 100) -> C
 
 @contextmanager
 def _under_way(stage: Scene, name: str) -> Iterator[None]:
-    """Streams that began before and end after what happens meanwhile."""
     stage.engine.released.clear()
     marks = [f"{name}.stream.{number}" for number in range(STREAMS)]
     threads = [threading.Thread(target=_stream, args=(stage, mark)) for mark in marks]
@@ -132,7 +129,7 @@ def _stream(stage: Scene, mark: str) -> None:
 
 
 def fill(path: Path) -> None:
-    """Write a file until there is no byte left."""
+    """Write a file until the disk is full."""
     with path.open("wb", buffering=0) as file:
         size = 1 << 20
         while size:

@@ -21,7 +21,7 @@ LIFE_SECONDS: Final = 1.0
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Kill it `count` times; what the log holds then."""
+    """Kill the gateway `count` times and audit its log."""
     moments = random.Random(seed)
     with scene(folder) as stage:
         with stage.run_talkers(CLIENTS, seed):

@@ -1,8 +1,8 @@
 """Clients of a gateway under fault, and the ledger of what each was told.
 
-Everything is asked with OpenAI's own client; `_Tap` keeps the bytes below it, because that client
-hides the end of a stream and its comments. A call is acknowledged when its whole body, or `[DONE]`,
-was read and nothing said `x-kintsugi-recorded: no`.
+All calls go through OpenAI's client; `_Tap` keeps the bytes below it, because that client hides the
+end of a stream and its comments. A call is acknowledged when its whole body, or `[DONE]`, was read
+and nothing said `x-kintsugi-recorded: no`.
 """
 
 import random
@@ -28,18 +28,17 @@ NOT_RECORDED: Final = b": x-kintsugi-recorded: no"
 DONE: Final = b"data: [DONE]\n\n"
 
 _TURNS: Final = 4
-"""Calls of one conversation."""
 _RETRY_SECONDS: Final = 0.1
 _READ_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True)
 class Answer:
-    """One choice, as far as the client read it."""
+    """A choice, as far as the client read it."""
 
     text: str = ""
     calls: dict[int, Json] = field(default_factory=dict)
-    """Tool calls by their place: `id`, `name` and `arguments` (JSON text)."""
+    """Index -> tool call: `id`, `name` and `arguments` (JSON text)."""
 
 
 @dataclass(slots=True)
@@ -48,49 +47,45 @@ class CallAttempt:
 
     messages: list[Json]
     mark: str
-    """Mark of the call: a retry has that of its first attempt."""
+    """Shared by retries."""
     stream: bool
     key: str | None = None
     call: str | None = None
-    """Id of the call from the headers; None where there were none."""
     status: int | None = None
     recorded: str | None = None
-    """What the header said."""
     replayed: bool = False
     whole: bool = False
     """The body was read to its end, a stream's to `[DONE]`."""
     taken_back: bool = False
     """A comment before the end said that the call is not recorded after all."""
     finished: bool = False
-    """A finish reason was read for every choice that began."""
     error: str | None = None
     answers: dict[int, Answer] = field(default_factory=dict)
 
     @property
     def has_ack(self) -> bool:
-        """Whether the client may rely on the log."""
+        """Return whether the client may rely on the log."""
         return self.whole and self.recorded == "yes" and not self.taken_back
 
     @property
     def has_answer(self) -> bool:
-        """Whether the client has what it asked for."""
+        """Return whether the client has a whole answer."""
         return self.whole and self.status == 200 and self.error is None
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What all clients saw. Appending to a list is safe from several threads."""
+    """Observations of all clients; several threads may append."""
 
     seen: list[CallAttempt] = field(default_factory=list)
     feedback: list[str] = field(default_factory=list)
-    """Ids of the feedback that was acknowledged."""
 
     def list_acks(self) -> list[CallAttempt]:
-        """The attempts that must be in the log."""
+        """Return the attempts that must be in the log."""
         return [attempt for attempt in self.seen if attempt.has_ack]
 
     def cut_off(self) -> list[CallAttempt]:
-        """Streams that began and did not come to their end."""
+        """Return the streams that began and did not end."""
         return [
             attempt
             for attempt in self.seen
@@ -98,16 +93,16 @@ class Ledger:
         ]
 
     def silent(self) -> list[CallAttempt]:
-        """Those of them whose client was told nothing of it."""
+        """Return the streams cut off without an error at the client."""
         return [attempt for attempt in self.cut_off() if attempt.error is None]
 
     def of(self, mark: str) -> list[CallAttempt]:
-        """The attempts at one call."""
+        """Return the attempts at one call."""
         return [attempt for attempt in self.seen if attempt.mark == mark]
 
 
 class _Tap(httpx2.BaseTransport):
-    """Keeps what was read of the last response."""
+    """Keeps the bytes of the last response."""
 
     def __init__(self) -> None:
         self._inner = httpx2.HTTPTransport()
@@ -145,7 +140,7 @@ class _TapStream(httpx2.SyncByteStream):
 
 
 class Client:
-    """One client; not for use from several threads."""
+    """A client. Not thread-safe."""
 
     def __init__(
         self,
@@ -177,10 +172,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> CallAttempt:
-        """One attempt. It is in the ledger from its beginning, whatever becomes of it.
-
-        `extra_body` goes in the place of the script, to engines that know of none.
-        """
+        """Make an attempt, in the ledger from its beginning; `extra_body` replaces the script."""
         headers = dict(headers or {})
         body = fields.pop("extra_body", None) or {"script": script}
         seen = CallAttempt(messages, str(script["mark"]), stream, headers.get("idempotency-key"))
@@ -223,7 +215,7 @@ class Client:
         seen.taken_back = streamed and NOT_RECORDED in read
 
     def praise(self, call: str, key: str) -> bool:
-        """Post feedback about a call; whether it was acknowledged."""
+        """Post feedback about a call; return whether it was acknowledged."""
         body = {"call": call, "score": 1.0, "idempotency_key": key}
         try:
             reply: Any = self._openai.post("/feedback", body=body, cast_to=object)
@@ -234,11 +226,8 @@ class Client:
 
 
 class Talker(Worker):
-    """A client that talks until it is told to stop: all kinds of calls in turn, by chance.
-
-    Conversations grow by what was answered. Every third has a session's name, every second call an
-    idempotency key, and a keyed call that failed is sent again until it is answered.
-    """
+    """A client that makes all kinds of calls at random until it is stopped. Half of them have an
+    idempotency key, with which a failed call is repeated until it is answered."""
 
     def __init__(
         self,
@@ -254,8 +243,7 @@ class Talker(Worker):
         headers: Mapping[str, str] | None = None,
         **client: str,
     ) -> None:
-        """`per_second`: calls at this rate; else one follows the other. `extra_body`: in
-        the place of scripts. `headers`: of every call. `client`: its key and model."""
+        """`per_second` paces the calls, `extra_body` replaces scripts, `client` has the key."""
         super().__init__(f"talker-{seed}", stop)
         self._client = Client(url, ledger, timeout_seconds, **client)
         self._random = random.Random(seed)
@@ -290,7 +278,7 @@ class Talker(Worker):
             messages.append({"role": "user", "content": f"Question {self._name}.{self._asked}"})
             seen = self._turn(messages, headers)
             if not seen.has_answer:
-                # As an agent would: it gives this conversation up.
+                # Give the conversation up, as an agent would.
                 self.stop_asked.wait(_RETRY_SECONDS)
                 return
             messages += _build_history(seen)
@@ -330,7 +318,7 @@ class Talker(Worker):
 def ask_until_answer(
     ask: Callable[[], CallAttempt], stop: threading.Event, patience: float = 60
 ) -> CallAttempt:
-    """Ask again as long as no answer came; the last attempt after `patience` seconds."""
+    """Repeat `ask` until it has an answer; the last attempt begins within `patience` seconds."""
     deadline = time.monotonic() + patience
     while not (seen := ask()).has_answer and not stop.is_set() and time.monotonic() < deadline:
         stop.wait(_RETRY_SECONDS)
@@ -338,7 +326,6 @@ def ask_until_answer(
 
 
 def _build_history(seen: CallAttempt) -> list[Json]:
-    """The first choice as the next request holds it, and what its tools said."""
     answer = seen.answers[0]
     calls = [
         {

@@ -18,13 +18,11 @@ from ops.faults.gateway_scene import scene
 
 CLIENTS: Final = 6
 PATIENCE_SECONDS: Final = 1.0
-"""Timeout of a client, in seconds."""
 PAUSE_SECONDS: Final = 3.0
-"""The longest."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Pause it `count` times."""
+    """Pause the gateway `count` times."""
     chance = random.Random(seed)
     with scene(folder) as stage:
         with stage.run_talkers(CLIENTS, seed, timeout_seconds=PATIENCE_SECONDS):

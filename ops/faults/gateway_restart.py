@@ -35,13 +35,13 @@ from producers.gateway.privacy.keys import hash_key
 CLIENTS: Final = 6
 ALIAS: Final = "agent"
 MOST_BUSY: Final = 8.0
-"""Seconds: more than a gateway waits for one."""
+"""Seconds; longer than a gateway waits for a busy engine."""
 UPTIME_SECONDS: Final = 1.0
 _KEY: Final = "restarted"
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Restart it `count` times."""
+    """Restart the gateway `count` times."""
     moments = random.Random(seed)
     scopes = ("call", "feedback", "trusted")
     keys = json.dumps([{"name": "graded", "sha256": hash_key(_KEY), "scopes": scopes}])
@@ -80,7 +80,6 @@ def _restart(stage: Scene, busy_seconds: float) -> None:
 
 
 def _count_without_base(home: Path) -> int:
-    """Count the answered calls whose record names no base."""
     book = read(home)
     return sum(
         book.started[call][0].base == NOBODY for call in book.started if book.has_completion(call)
@@ -88,8 +87,7 @@ def _count_without_base(home: Path) -> int:
 
 
 def _count_rollouts(home: Path) -> tuple[set[tuple[str, str]], int, int]:
-    """Return the (alias, base) of every agent that lists and patterns show, the number of rollouts
-    without a policy, and the number of all rollouts."""
+    """Return the shown (alias, base) pairs, and the rollouts without a policy and in all."""
     with App(Settings(home=home)) as app:
         close_sessions(app, utc_now() + timedelta(hours=1))
         app.diagnose("diagnose")

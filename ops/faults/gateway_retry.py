@@ -44,7 +44,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str, int]:
-    """One call, lost and asked for again; what is wrong with that."""
     messages = [{"role": "user", "content": f"Question {mark}"}]
     script = {"mark": mark, "words": chance.randint(1, 50), "tool": chance.random() < 0.3}
     stream = chance.random() < 0.5
@@ -75,7 +74,6 @@ def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str,
 
 
 def _is_engines(seen: CallAttempt, script: dict[str, Any], choices: int) -> bool:
-    """Whether it is what the engine said the first time."""
     if not seen.has_answer or len(seen.answers) != choices:
         return False
     for number, answer in seen.answers.items():
@@ -89,8 +87,6 @@ def _is_engines(seen: CallAttempt, script: dict[str, Any], choices: int) -> bool
 
 
 class _Watch(threading.Thread):
-    """Kills the gateway as soon as one more call has ended in its log."""
-
     def __init__(self, stage: Scene) -> None:
         super().__init__(name="watch", daemon=True)
         self._gateway = stage.gateway
@@ -106,10 +102,8 @@ class _Watch(threading.Thread):
 
 
 class Lossy:
-    """A proxy before the gateway that reads each answer to its end and then drops it.
-
-    `struck` is called in between. Clients must ask for `connection: close`.
-    """
+    """A proxy that reads each answer of the gateway whole, calls `struck` and drops the answer.
+    Clients must ask for `connection: close`."""
 
     def __init__(self, port: int, struck: Callable[[], None] | None = None) -> None:
         self._gateway = ("127.0.0.1", port)
@@ -120,8 +114,8 @@ class Lossy:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more connections."""
-        # Wakes the thread that waits in accept, which closing alone does not.
+        """Accept no more connections."""
+        # Wakes the thread in accept; closing alone does not.
         self._listening.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listening.close()

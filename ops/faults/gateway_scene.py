@@ -1,9 +1,9 @@
-"""What the gateway's drivers share: the gateway as a process on a home, and traffic through it.
+"""A gateway process on a home, and traffic through it, for the gateway's drivers.
 
-    with scene(folder) as stage:          # a scripted engine, a gateway, a ledger
-        with stage.talking(6):            # clients of all kinds
+    with scene(folder) as stage:             # a scripted engine, a gateway, a ledger
+        with stage.run_talkers(6):           # clients of all kinds
             stage.gateway.kill(); stage.gateway.start()
-        found = stage.stop_and_audit()           # stops the gateway, reads the log
+        found = stage.stop_and_audit()       # stops the gateway, reads the log
 
 The gateway keeps its port over restarts, as the base URL of an agent would.
 """
@@ -27,7 +27,7 @@ START_SECONDS: Final = 120.0
 
 
 class Gateway(Program):
-    """`kintsugi gateway` on a home and a port of its own."""
+    """`kintsugi gateway` with its own home and port."""
 
     def __init__(self, folder: Path, upstreams: Sequence[str], settings: Mapping[str, str]) -> None:
         self.home = folder / "home"
@@ -39,21 +39,21 @@ class Gateway(Program):
         super().__init__(folder / "gateway.log", *arguments, **{**home, **settings})
 
     def start(self, ready: bool = True) -> None:
-        """Returns when it answers; with `ready`, when an engine answers it as well."""
+        """Start it and wait until it answers; with `ready`, until an engine answers it as well."""
         self.launch()
         self.wait_until("readyz" if ready else "livez", 200)
 
     def relaunch(self) -> None:
-        """Kill it, and start it again; returns when it answers."""
+        """Kill and start it; return when it answers."""
         self.kill()
         self.start(ready=False)
 
     def wait_until(self, path: str, status: int) -> None:
-        """Until one of its own paths answers so. Raises RuntimeError."""
+        """Wait until `path` answers with `status`. Raise RuntimeError or TimeoutError."""
         self.wait_for_answer(f"http://127.0.0.1:{self.port}/{path}", START_SECONDS, status)
 
     def metric(self, name: str) -> float:
-        """A counter or gauge of its /metrics."""
+        """Return a counter or gauge of its /metrics."""
         text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics", timeout=30).text
         (value,) = [row.split()[1] for row in text.splitlines() if row.startswith(f"{name} ")]
         return float(value)
@@ -61,7 +61,7 @@ class Gateway(Program):
 
 @dataclass
 class Scene:
-    """A gateway over a scripted engine, and what its clients saw."""
+    """A gateway over a scripted engine, and its clients' ledger."""
 
     engine: Engine
     gateway: Gateway
@@ -69,8 +69,7 @@ class Scene:
 
     @contextmanager
     def run_talkers(self, clients: int, seed: int = 0, **options: Any) -> Iterator[list[Talker]]:
-        """Clients that talk meanwhile. `seed` makes their conversations, and must differ between
-        two rounds on one home."""
+        """Run talking clients; `seed` must differ between rounds on one home."""
         stop = threading.Event()
         talkers = [
             Talker(self.gateway.url, self.ledger, 1_000 * seed + number, stop, **options)
@@ -86,7 +85,7 @@ class Scene:
 
     @contextmanager
     def client(self, timeout_seconds: float = 60) -> Iterator[Client]:
-        """One client that does what it is told."""
+        """Open one client."""
         client = Client(self.gateway.url, self.ledger, timeout_seconds)
         try:
             yield client
@@ -94,7 +93,7 @@ class Scene:
             client.close()
 
     def wait_for(self, acknowledged: int) -> None:
-        """Until the clients were told so often that a call is safe."""
+        """Wait until `acknowledged` calls are acknowledged."""
         until(
             lambda: len(self.ledger.list_acks()) >= acknowledged,
             f"{acknowledged} calls are acknowledged; see {self.gateway.output}",
@@ -102,7 +101,7 @@ class Scene:
         )
 
     def stop_and_audit(self) -> Audit:
-        """Stop the gateway, then compare its log with what its clients saw."""
+        """Stop the gateway and compare its log with the ledger."""
         if self.gateway.runs():
             status = self.gateway.stop()
             if status != 0:
@@ -114,10 +113,7 @@ class Scene:
 
 @contextmanager
 def scene(folder: Path, upstreams: Sequence[str] = (), **settings: str) -> Iterator[Scene]:
-    """Everything started, and ended whatever happens. `settings` are KINTSUGI_* variables.
-
-    `upstreams` in the place of the scripted engine.
-    """
+    """Start and finally stop everything. `settings` are KINTSUGI_* variables."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         engine = stack.enter_context(Engine())

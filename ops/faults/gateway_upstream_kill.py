@@ -32,15 +32,13 @@ from producers.gateway.routing.upstreams import Upstream, Upstreams
 CHECKPOINT: Final = ROOT / "daemon" / "engine" / "reference" / "checkpoint"
 CLIENTS: Final = 4
 STREAMS: Final = 2
-"""Streams under way in the session of the engine that dies."""
 LONG: Final = {"max_tokens": 1000, "ignore_eos": True}
 PATIENCE_SECONDS: Final = 60.0
 SILENCE_SECONDS: Final = 1.0
-"""How long the gateway waits for a scripted engine."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Kill engines `count` times; then each scripted fault as often."""
+    """Kill engines `count` times; then inject each scripted fault as often."""
     killed = _kill_engines(count, folder / "killed", random.Random(seed))
     scripted = _run_script_faults(count, folder / "scripted")
     passed = killed["passed"] and scripted["passed"]
@@ -59,7 +57,7 @@ class RealEngine(Program):
         super().__init__(output, "daemon.engine", *arguments, *flags)
 
     def start(self) -> None:
-        """Returns when it answers. Raises RuntimeError."""
+        """Start it and wait until it answers. Raise RuntimeError if it ends."""
         self.launch()
         self.wait_for_answer(f"{self.url}/models", START_SECONDS)
 
@@ -125,7 +123,7 @@ def _run_script_faults(count: int, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _open_streams(stage: Scene, name: str, session: str) -> Iterator[None]:
-    """Long streams in a session that have said something when the body begins."""
+    """Open long streams in a session and wait for their first words."""
     marks = [f"{name}.{number}" for number in range(STREAMS)]
     threads = [threading.Thread(target=_stream, args=(stage, mark, session)) for mark in marks]
     with run_threads(threads):
@@ -146,14 +144,12 @@ def _stream(stage: Scene, mark: str, session: str) -> None:
 
 
 def _session_of(url: str, urls: Sequence[str]) -> str:
-    """The name of a session that belongs to this engine."""
     names = (f"session-{number}" for number in count_up())
     upstreams = Upstreams([Upstream(base_url) for base_url in urls])
     return next(name for name in names if upstreams.for_session(name)[0].url == url)
 
 
 def _find_engine(stage: Scene, mark: str, session: str) -> str | None:
-    """Return the engine that answers a call of the session; None where the call fails."""
     with stage.client() as client:
         message = {"role": "user", "content": mark}
         headers = {"x-kintsugi-session": session}
@@ -166,7 +162,6 @@ def _find_engine(stage: Scene, mark: str, session: str) -> str | None:
 
 
 def _returns(stage: Scene, mark: str, session: str, url: str) -> bool:
-    """Whether the session is answered by this engine again after a while."""
     names = (f"{mark}.back.{attempt}" for attempt in count_up())
     try:
         until(
@@ -179,7 +174,6 @@ def _returns(stage: Scene, mark: str, session: str, url: str) -> bool:
 
 
 def _unsaid(ledger: Ledger, book: Book) -> int:
-    """Streams that were cut off and whose calls are not recorded as failed."""
     return sum(
         all(ended.outcome != "failed" for ended in book.ended.get(str(seen.call), ()))
         for seen in ledger.cut_off()

@@ -20,12 +20,11 @@ from ops.faults.job_scene import PLAIN, run_job
 from ops.reciting_model import HOSTILE_ANSWERS, reciting, with_token
 
 ANSWERS: Final = (*HOSTILE_ANSWERS, *(f"<tool_call>{blank * 20_000}" for blank in " \n"))
-"""Texts of which each answer consists."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Run `count` jobs, each on the next of the answers."""
-    # Loaded once: each job is a fork of this process.
+    # Load once: each job is a fork of this process.
     import daemon.solver.job  # noqa: F401
 
     tokens, wrong, outcomes = vocabulary(Shop()), list[str](), list[str]()

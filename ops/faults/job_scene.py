@@ -1,4 +1,4 @@
-"""A job for drivers to run: a spec of one step, and a process that runs it."""
+"""A spec of a job of one step, and a process that runs it, for drivers."""
 
 import multiprocessing
 import os
@@ -15,11 +15,9 @@ from daemon.jobs.attempts import last_lines
 Json = dict[str, Any]
 
 STOP_SECONDS: Final = 60.0
-"""Seconds after which a job is told to stop."""
 GRACE_SECONDS: Final = 120.0
-"""Seconds that a job has to stop in."""
 MEMORY_BYTES: Final = 12 << 30
-"""Address space of a job: one that asks for more is refused it, and other programs keep theirs."""
+"""Address space of a job: a larger request fails, and other programs keep their memory."""
 
 
 def name_tasks(kind: str, first: int, count: int) -> list[str]:
@@ -32,7 +30,6 @@ POOL: Final[Json] = {
     "tasks": name_tasks("cancel", 1, 4),
     "references": name_tasks("cancel", 90, 2),
 }
-"""A pool of tasks."""
 PLAIN: Final[Json] = {
     "job": "fuzzed",
     "base": "reference",
@@ -44,7 +41,7 @@ PLAIN: Final[Json] = {
         "source": {"kind": "in_process", "slots": 2, "length": 512},
     },
     "threads": 1,
-    # Groups of one verdict teach as well: no mutant ends for want of an update.
+    # Uniform groups teach too, so that no mutant ends without an update.
     "algorithm": {
         "filter": {"informative": False},
         "advantage": {"center": "none", "scale": "none", "reward": {"offset": 0.5}},
@@ -52,12 +49,10 @@ PLAIN: Final[Json] = {
     },
     "limits": {"kl": None, "ratio_low": None, "ratio_high": None, "entropy_factor": None},
 }  # fmt: skip
-"""Spec of a job of one step."""
 
 
 def run_job(place: Path) -> int | None:
-    """Run the job in a folder, for an update or two; return its exit code, None where it had to be
-    killed."""
+    """Run the job in `place` for an update or two; return its exit code, None if it was killed."""
     process = multiprocessing.get_context("fork").Process(target=_run, args=(place,))
     process.start()
     assert process.pid is not None, "it was started"
@@ -77,7 +72,6 @@ def run_job(place: Path) -> int | None:
 
 
 def _run(place: Path) -> None:
-    """Run a job as the program does, in a process that is nothing else."""
     from daemon.solver.__main__ import main
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

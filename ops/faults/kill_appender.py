@@ -17,14 +17,13 @@ from ops.faults.appender import audit, read_ack_ids, start
 from ops.waits import until
 
 START_SECONDS: Final = 60.0
-"""Deadline for a process to have its first append acknowledged."""
 
 LIFE_SECONDS: Final = 0.3
 """A process lives for a random time up to this after its first acknowledgement."""
 
 
 def run(count: int, folder: Path, processes: int = 4, seed: int = 0) -> dict[str, Any]:
-    """Kill `count` processes, `processes` at a time; what the log holds then."""
+    """Kill `count` processes, `processes` at a time, and audit the log."""
     source = random.Random(seed)
     log = folder / "log.db"
     ack_files: list[Path] = []

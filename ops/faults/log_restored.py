@@ -32,14 +32,12 @@ from ops.mix import mix
 from ops.processes import run_kintsugi
 
 _MOST: Final = 60
-"""Events that are appended at once; few, so that some partitions get none."""
+"""Most events per append; few, so that some partitions get none."""
 
 
 class _Home:
-    """A log that is copied and set back, and the tables that are folded from it."""
-
     def __init__(self, folder: Path, tables: Path, chance: Random) -> None:
-        """`tables`: empty ones, to begin with a copy of."""
+        """`tables` is an empty database to begin with a copy of."""
         self.folder = folder
         self.path = folder / "log.db"
         self._copy = folder / "copy.db"
@@ -56,7 +54,6 @@ class _Home:
         self._appended += count
 
     def copy(self) -> None:
-        """Keep a copy of the log as it is now."""
         with (
             closing(sqlite3.connect(self.path)) as source,
             closing(sqlite3.connect(self._copy)) as target,
@@ -64,7 +61,7 @@ class _Home:
             source.backup(target)
 
     def set_back(self) -> None:
-        """Replace the log by its copy, while no process has it open."""
+        """Replace the log by its copy while no process has it open."""
         self.log.close()
         for suffix in ("-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
@@ -72,7 +69,7 @@ class _Home:
         self.log = SqliteLog(self.path, durability="process")
 
     def fold(self, until: Cursor | None = None) -> None:
-        """Raises AheadOfLog, LogDiverged."""
+        """Fold. Raise AheadOfLog or LogDiverged."""
         Runner(self.log, self.engine).catch_up(until)
 
     def read_offsets(self) -> dict[tuple[str, int], int]:
@@ -84,7 +81,6 @@ class _Home:
             return digest(connection)
 
     def list_dead_letters(self) -> str:
-        """Return what `kintsugi dlq list` says of the fold."""
         tables = {"KINTSUGI_DATABASE_URL": f"sqlite:///{self.folder / 'projection.db'}"}
         command = ["--home", str(self.folder), "dlq", "list"]
         return run_kintsugi(command, os.environ | tables).stderr
@@ -95,7 +91,7 @@ class _Home:
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """`count` times restored."""
+    """Restore a log `count` times."""
     outcomes: Counter[str] = Counter()
     tables = _empty(folder)
     for number in range(count):
@@ -108,7 +104,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _empty(folder: Path) -> Path:
-    """Tables that nothing was folded into."""
     path = folder / "empty.db"
     engine = database.open_database(f"sqlite:///{path}")
     upgrade(engine)
@@ -120,8 +115,7 @@ _RIGHT: Final = ("diverged", "ahead_of_log", "nothing_lost")
 
 
 def _outcome(home: _Home, chance: Random, known: Container[str]) -> str:
-    """Restore a log once and return the outcome, or a sentence on what was wrong. Dead letters are
-    listed unless the outcome is in `known`."""
+    """Restore a log once; return the outcome or an error. Known outcomes skip dead letters."""
     home.grow(least=20)
     home.copy()
     ends = _ends(home.log)
@@ -159,7 +153,7 @@ def _ends(log: EventLog) -> dict[tuple[str, int], int]:
 
 
 def _matches_rebuild(home: _Home, lost: bool) -> bool:
-    """Whether the tables are those of the restored log, once that was confirmed."""
+    """Confirm a lossy restore, grow, and return whether the tables equal a rebuild."""
     if lost and not rebuild(home.log, home.engine, confirmed=True).swapped:
         return False
     home.grow()

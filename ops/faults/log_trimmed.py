@@ -14,7 +14,7 @@ from ops.faults.scene import describe_read, entries, scene
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """`count` times trimmed."""
+    """Trim the log `count` times."""
     outcomes: list[str] = []
     with scene(folder) as stage:
         operator = KafkaLog(stage.broker.bootstrap, replication=1)

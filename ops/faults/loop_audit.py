@@ -1,9 +1,7 @@
-"""What must be so after a whole loop, read from the log's own records and not from the tables.
+"""Check a whole loop against the log's own records, not the tables.
 
-    for said in wrong(app, place, heard): ...      sentences; none where everything holds
-
-For a home on which nothing runs any more. The cycle that counts is the first; one that began after
-it and is still open has its job and its round at most once as well.
+Nothing may run on the home any more. The first cycle must be complete; each later one has its job
+and its round at most once.
 """
 
 import json
@@ -40,28 +38,26 @@ _SHOWN: Final = 5
 
 @dataclass(slots=True)
 class DecisionCounts:
-    """The stream `learning`, counted."""
+    """Counts over the stream `learning`."""
 
     cycles: Counter[str] = field(default_factory=Counter)
     rounds: Counter[str] = field(default_factory=Counter)
     directives: Counter[str] = field(default_factory=Counter)
     jobs: Counter[str] = field(default_factory=Counter)
     jobs_of: Counter[str] = field(default_factory=Counter)
-    """Jobs requested, by cycle."""
+    """By cycle."""
     jobs_over: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     outcomes: dict[str, str] = field(default_factory=dict)
     produced: Counter[str] = field(default_factory=Counter)
-    """Adapters produced, by name."""
     staged: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
-    """Adapters that the gate let through."""
     routed: set[str] = field(default_factory=set)
     last_route: dict[str | None, float] = field(default_factory=lambda: {None: 1.0})
     problems: list[str] = field(default_factory=list)
 
     def enter(self, event: Event) -> None:
-        """The next one."""
+        """Count an event."""
         match event.data:
             case CycleStarted(cycle=cycle):
                 self.cycles[cycle] += 1
@@ -87,7 +83,7 @@ class DecisionCounts:
                 self._turn(changed)
 
     def _turn(self, changed: RouteChanged) -> None:
-        """A route may only name who was staged and passed the gate before."""
+        """Note a route, which may only name adapters that passed the gate after staging."""
         self.last_route = {part.adapter: part.share for part in changed.shares}
         for name in filter(None, self.last_route):
             self.routed.add(name)
@@ -98,7 +94,7 @@ class DecisionCounts:
 
 
 def count_decisions(app: App) -> DecisionCounts:
-    """All of the stream `learning`, as the folds read it."""
+    """Count the whole stream `learning`, as the folds read it."""
     counts = DecisionCounts()
     log = app.log
     at = log.start(LEARNING.name)[0]
@@ -106,7 +102,7 @@ def count_decisions(app: App) -> DecisionCounts:
     while records := log.read(LEARNING.name, 0, at):
         at = records[-1].offset + 1
         for record in records:
-            # What a shipper sent again has a number that was there.
+            # A record that a shipper repeats has an earlier sequence.
             if record.sequence == accepted[record.source]:
                 accepted[record.source] += 1
                 counts.enter(decode(record))
@@ -114,7 +110,7 @@ def count_decisions(app: App) -> DecisionCounts:
 
 
 def wrong(app: App, place: Place, heard: CustomerLedger) -> Iterator[str]:
-    """Whatever does not hold. `heard`: what customers were told."""
+    """Yield every violation; `heard` is what customers were told."""
     app.settle()
     book, facts = read_calls(place.home), count_decisions(app)
     yield from book.problems
@@ -127,7 +123,7 @@ def wrong(app: App, place: Place, heard: CustomerLedger) -> Iterator[str]:
 
 
 def outcome(app: App) -> str:
-    """How the first cycle came out, by the log."""
+    """Return the outcome of the first cycle by the log."""
     return next(iter(count_decisions(app).outcomes.values()), "open")
 
 
@@ -139,7 +135,7 @@ def _check_log(app: App) -> Iterator[str]:
 
 
 def _check_calls(book: Book, heard: CustomerLedger) -> Iterator[str]:
-    """Every acknowledged call is there, begun and ended, and everything once."""
+    """Check that every acknowledged call has one start and one end, and that ids are unique."""
     if book.unreadable:
         yield f"{book.unreadable} events cannot be decoded"
     yield from _twice(book.ids, "events with the id")
@@ -151,7 +147,7 @@ def _check_calls(book: Book, heard: CustomerLedger) -> Iterator[str]:
 
 
 def _check_rollouts(app: App) -> Iterator[str]:
-    """No rollout is there twice, and no call belongs to two."""
+    """Check that rollouts are unique, and that no call belongs to two."""
     rollouts, calls = Counter[str](), Counter[str]()
     for record in list_records(app.spool, ROLLOUTS.name):
         data = decode(record, content=False).data
@@ -163,7 +159,6 @@ def _check_rollouts(app: App) -> Iterator[str]:
 
 
 def _check_cycle(place: Place, facts: DecisionCounts) -> Iterator[str]:
-    """One of everything that a cycle has once."""
     counted: Mapping[str, Counter[str]] = {
         "starts of the cycle": facts.cycles, "rounds of the cycle": facts.rounds,
         "directives of the cycle": facts.directives, "requests of the job": facts.jobs,
@@ -188,7 +183,7 @@ def _check_cycle(place: Place, facts: DecisionCounts) -> Iterator[str]:
 
 
 def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Iterator[str]:
-    """Check that only adapters that the log names answer, and that the route is the log's last."""
+    """Check that only adapters of the log answer, and that the route is the log's last."""
     yield from facts.problems
     with app.reading() as connection:
         row = serving.route_row(connection, ALIAS)
@@ -210,7 +205,7 @@ def _check_routes(app: App, facts: DecisionCounts, heard: CustomerLedger) -> Ite
 
 
 def _check_tables(app: App, place: Place) -> Iterator[str]:
-    """A rebuild gives the same rows, and the same hash as the live tables."""
+    """Check that a rebuild gives the same rows, and the same hash as the live tables."""
     with app.reading() as connection:
         live = digest(connection)
     done = run_kintsugi(["rebuild", "--json"], place.variables)

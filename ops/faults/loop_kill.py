@@ -34,15 +34,12 @@ LogKind = Literal["sqlite", "kafka"]
 LOGS: Final[tuple[LogKind, ...]] = ("sqlite", "kafka")
 
 LOOP_SECONDS: Final = 900.0
-"""After which a cycle that has not ended counts as one that never will."""
 SETTLE_SECONDS: Final = 300.0
 PAUSES: Final = (0.3, 1.5)
-"""Between two strikes, as shares of the time in which everything starts: on a busy machine nothing
-would ever come up between strikes that keep to the clock. So some are killed while they start."""
+"""Time between two strikes as shares of the starting time: on a busy machine nothing would come up
+between strikes at fixed times. Some programs are killed while they start."""
 AWAY_SECONDS: Final = 1.0
-"""At most, until what was killed is started again."""
 TWO: Final = 0.2
-"""Chance that a strike takes two."""
 UP_EVERY: Final = 3
 
 _LOOK_SECONDS: Final = 0.3
@@ -50,13 +47,11 @@ _LOOK_SECONDS: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The broker and the database of the loops on Kafka."""
-
     broker: Broker
     database: Postgres
 
     def fresh(self) -> Backends:
-        """An empty broker at the same address, and an empty database."""
+        """Empty the broker and create a database."""
         self.broker.wipe()
         self.broker.start()
         url = self.database.create_database()
@@ -67,7 +62,7 @@ class Servers:
 
 
 def run(count: int, folder: Path, seed: int = 0, logs: Sequence[LogKind] = LOGS) -> dict[str, Any]:
-    """`count` loops on each kind of log."""
+    """Run `count` loops on each kind of log."""
     results: dict[str, Any] = {kind: _on(kind, count, folder / kind, seed) for kind in logs}
     passed = all(result["passed"] for result in results.values())
     return {"fault": "kill -9 during whole loops", "seeds": [seed], **results, "passed": passed}
@@ -86,7 +81,7 @@ def _on(kind: LogKind, count: int, folder: Path, seed: int) -> dict[str, Any]:
 
 
 def one_loop(folder: Path, seed: int, backing: Backends) -> dict[str, Any]:
-    """One loop under fire; `wrong` is empty when everything holds."""
+    """Run one loop under fire; `wrong` is empty if everything holds."""
     chance, kills, began = random.Random(seed), Counter[str](), time.monotonic()
     whole = seed % UP_EVERY == UP_EVERY - 1
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +116,6 @@ def one_loop(folder: Path, seed: int, backing: Backends) -> dict[str, Any]:
 def _fire(
     stage: Scene, chance: random.Random, kills: Counter[str], starting: float, until_when: float
 ) -> None:
-    """Strike until the cycle is over. Raises TimeoutError."""
     while not stage.is_over():
         if time.monotonic() > until_when:
             raise TimeoutError(f"the cycle has not ended within {LOOP_SECONDS:g} s")
@@ -136,7 +130,6 @@ def _fire(
 
 
 def _settle(stage: Scene) -> float:
-    """Until the engine holds what the log says; seconds. Raises TimeoutError."""
     began = time.monotonic()
     while not stage.is_in_sync():
         if time.monotonic() > began + SETTLE_SECONDS:
@@ -152,17 +145,17 @@ def _settle(stage: Scene) -> float:
 
 
 def stop_all(stage: Scene) -> Iterator[str]:
-    """The customers first, then everything, in order."""
+    """Stop the customers first, then the programs in order; yield errors."""
     stage.customers.leave()
     for name, code in stage.processes.stop().items():
-        # One that was started again and has not come up yet is ended by the signal itself.
+        # The signal itself ends a program that is still starting.
         if code not in (0, -signal.SIGTERM):
             yield f"{name} was told to stop, and ended with {code}"
 
 
 @contextmanager
 def servers_of(kind: LogKind, folder: Path) -> Iterator[Servers | None]:
-    """What the loops on Kafka need beside themselves."""
+    """Start the broker and the database of loops on Kafka."""
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "sqlite":
         yield None
@@ -191,7 +184,7 @@ def _sum_loops(loops: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = build_parser(__doc__)
     parser.add_argument("--count", type=int, default=20, help="loops on each kind of log")
     parser.add_argument("--log", choices=LOGS, help="only on this kind")

@@ -1,12 +1,11 @@
 """The processes of a whole loop, to be killed one by one or together.
 
     running = Processes(place, settings, whole=False)
-    running.start()
-    running.strike("work", "job")     SIGKILL, at one instant; returns what was killed
-    running.revive()                  programs that have ended are started again
+    running.strike("work", "job")     SIGKILL at one instant; returns what was killed
+    running.revive()                  starts ended programs again
 
-Either each role is started here, or (`whole`) `kintsugi up` starts them and brings them back. A
-running job, or trial, does not stay a child process for long: it is found as the daemon finds it.
+With `whole`, `kintsugi up` starts and restarts the roles. Jobs and trials are found as the daemon
+finds them, since they do not stay child processes.
 """
 
 import os
@@ -27,15 +26,14 @@ from ops.demo.place import Place
 from ops.processes import list_children
 
 UP: Final = "up"
-"""`kintsugi up` alone: its roles see that it is gone, and end."""
+"""`kintsugi up` only; its roles notice and end."""
 EVERYTHING: Final = "everything"
-"""It and every role of it."""
+"""`kintsugi up` and all its roles."""
 JOB: Final = "job"
-"""The training job or trial that runs, with all its processes."""
+"""The running training job or trial with all its processes."""
 
 _STOP_SECONDS: Final = 90.0
 _STOPS: Final = {"gateway": 0, "engine": 2}
-"""Role -> when it is stopped; all others between these."""
 
 
 class Processes:
@@ -51,36 +49,36 @@ class Processes:
         self._programs = {program.name: program for program in started}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.ended: Counter[str] = Counter()
-        """Programs that ended without being killed, with their exit codes."""
+        """Name and exit code of programs that ended unkilled."""
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Who can be killed."""
+        """Return the names that `strike` takes."""
         return (*self._roles, JOB, *((UP, EVERYTHING) if self._whole else ()))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are started here."""
+        """Return the names of the programs started here."""
         return tuple(self._programs)
 
     def find_pids(self) -> dict[str, int]:
-        """Role -> its process, of those that run."""
+        """Return role -> process id of those that run."""
         names = (*self._roles, UP) if self._whole else self._roles
         pids = {name: next(self._victims(name), None) for name in names}
         return {name: pid for name, pid in pids.items() if pid is not None}
 
     def start(self) -> None:
-        """All of them, without waiting for anything."""
+        """Start all programs without waiting."""
         for name in self._programs:
             self._launch(name)
 
     def strike(self, *names: str) -> list[str]:
-        """SIGKILL to all of these, found before the first one dies; who was there."""
+        """Kill all of `names`, listed before the first one dies; return those that ran."""
         victims = {name: list(self._victims(name)) for name in names}
         for pids in victims.values():
             for pid in pids:
                 with suppress(ProcessLookupError):
-                    # The job's number is that of its group; so is that of each role.
+                    # Jobs and roles lead their process groups.
                     os.killpg(pid, signal.SIGKILL)
         struck = {pid for pids in victims.values() for pid in pids}
         for process in self._started.values():
@@ -89,7 +87,7 @@ class Processes:
         return [name for name, pids in victims.items() if pids]
 
     def revive(self) -> None:
-        """Start again the programs that have ended."""
+        """Start ended programs again."""
         for name, process in self._started.items():
             code = process.poll()
             if code is None:
@@ -100,7 +98,7 @@ class Processes:
             self._launch(name)
 
     def stop(self) -> dict[str, int]:
-        """Tell all to stop, the gateway first and the engine last; their exit codes."""
+        """Stop all, the gateway first and the engine last; return the exit codes."""
         codes = {}
         for name in sorted(self._started, key=lambda role: _STOPS.get(role, 1)):
             process = self._started[name]
@@ -110,7 +108,7 @@ class Processes:
         return codes
 
     def kill(self) -> None:
-        """All that are left, jobs too: for the end."""
+        """Kill all that are left, jobs too."""
         self.strike(JOB, *self._roles)
         for process in self._started.values():
             process.kill()
@@ -136,7 +134,6 @@ class Processes:
 
 
 def _find_job_groups(runner: JobRunner) -> Iterator[int]:
-    """The process groups of the jobs that run."""
     for folder in runner.folder("").glob("*/attempts"):
         state = runner.state(folder.parent.name)
         if isinstance(state, Active):
@@ -147,7 +144,6 @@ def _find_job_groups(runner: JobRunner) -> Iterator[int]:
 
 
 def _list_role_processes(parent: int, role: str) -> Iterator[int]:
-    """Yield the processes in which a supervisor runs a role."""
     for pid in list_children(parent):
         with suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is looked at
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
@@ -156,8 +152,7 @@ def _list_role_processes(parent: int, role: str) -> Iterator[int]:
 
 
 def role_of(words: list[str]) -> str | None:
-    """The role that a command line runs (`python -m daemon.roles.parent_watch daemon ROLE`); None
-    for another program's."""
+    """Return the role that a parent watch runs; None for another program."""
     if "daemon.roles.parent_watch" not in words:
         return None
     module, role = (*words[words.index("daemon.roles.parent_watch") + 1 :], "", "")[:2]

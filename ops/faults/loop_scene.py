@@ -1,11 +1,7 @@
-"""A home for one whole loop: as small as a loop can be, with customers who note what they hear.
+"""A home for one whole loop, as small as possible, and customers who note the answers.
 
-    with scene(folder, seed, backing, whole=False) as stage:
-        stage.processes.strike("work")
-        while not stage.is_over(): ...
-
-A few customers make a cycle due; its job is short, its trial too, and the gate is easy to pass for
-an even seed and hard for an odd one.
+A few customers make a cycle due; its job and trial are short. The gate is easy to pass for an even
+seed and hard for an odd one.
 """
 
 import asyncio
@@ -47,7 +43,7 @@ _GATES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """Where events and tables are, beside the home: Kafka and PostgreSQL, or nowhere else."""
+    """Addresses of Kafka and PostgreSQL; empty for the home's own files."""
 
     kafka: str = ""
     database: str = ""
@@ -58,13 +54,11 @@ class CustomerLedger:
     """What the customers were told."""
 
     acknowledged: list[str] = field(default_factory=list)
-    """Calls whose whole answer was read and which, it says, are recorded."""
     unrecorded: int = 0
     by: Counter[str] = field(default_factory=Counter)
-    """Answers, by who gave them."""
 
     async def note(self, answer: httpx2.Response) -> None:
-        """Whatever is answered; a call counts once its whole body was read."""
+        """Note an answer; a call counts once its whole body was read."""
         call = answer.headers.get("x-kintsugi-call")
         if call is None:
             return
@@ -78,7 +72,7 @@ class CustomerLedger:
 
 
 class Customers(threading.Thread):
-    """They come until they are told to stop."""
+    """Customers who come until `leave`."""
 
     def __init__(self, place: Place, port: int) -> None:
         super().__init__(name="customers", daemon=True)
@@ -89,7 +83,7 @@ class Customers(threading.Thread):
         self._told: Callable[[], object] = self._begun.set
 
     def run(self) -> None:
-        """Until they are told to stop."""
+        """Run until `leave`."""
         with suppress(asyncio.CancelledError):
             asyncio.run(self._serve())
 
@@ -101,7 +95,7 @@ class Customers(threading.Thread):
         await serve(self._place, self._port, _AT_ONCE, self.heard.note)
 
     def leave(self) -> None:
-        """All at once, in the middle of a word."""
+        """Disconnect all at once, in the middle of a word."""
         self._begun.wait()
         if self.is_alive():
             self._told()
@@ -119,17 +113,17 @@ class Scene:
     customers: Customers
 
     def is_over(self) -> bool:
-        """Whether the cycle has ended, by the tables."""
+        """Return whether the cycle has ended, by the tables."""
         with self.app.reading() as connection:
             cycle = first_cycle(connection)
         return cycle is not None and cycle.outcome is not None
 
     def wait_for_an_answer(self, seconds: float) -> None:
-        """Until a customer was answered. Raises TimeoutError."""
+        """Wait until a customer was answered. Raise TimeoutError."""
         until(lambda: self.customers.heard.acknowledged, "a customer is answered", seconds)
 
     def read_engine_adapters(self) -> set[str] | None:
-        """The adapters that the engine names; None while it does not answer."""
+        """Return the adapters that the engine names; None if it does not answer."""
         url = f"http://127.0.0.1:{self.settings.engine.port}/v1/models"
         try:
             cards = httpx2.get(url, timeout=30, trust_env=False).json()["data"]
@@ -138,8 +132,7 @@ class Scene:
         return {card["id"] for card in cards if card.get("parent")}
 
     def read_adapter_bounds(self) -> tuple[set[str], set[str]]:
-        """Return, from the tables, the adapters that routes name and those that an engine may
-        hold."""
+        """Return the adapters that routes name and those that an engine may hold, by the tables."""
         self.app.settle()
         with self.app.reading() as connection:
             table = serving.route_table(connection)
@@ -149,13 +142,13 @@ class Scene:
         return named, {row.adapter for row in table.adapters if row.state in LOADED}
 
     def is_in_sync(self) -> bool:
-        """Whether the engine holds what the tables want, and nothing that they do not name."""
+        """Return whether the engine holds all routed adapters, and only known ones."""
         held = self.read_engine_adapters()
         routed, allowed = self.read_adapter_bounds()
         return held is not None and routed <= held <= allowed
 
     def log_end(self, name: str) -> str:
-        """What a program said last."""
+        """Return the end of a program's log."""
         path = self.place.home.parent / f"{name}.log"
         return path.read_text(errors="replace")[-1500:] if path.exists() else ""
 
@@ -171,8 +164,7 @@ def scene(
     per_minute: float = _PER_MINUTE,
     **filled: object,
 ) -> Iterator[Scene]:
-    """Everything started, and gone in the end. `seed`: whose customers come. `filled`: what the
-    template of the configuration names beside what the loop's does."""
+    """Start and finally stop everything; `filled` adds names for the configuration's template."""
     with ExitStack() as stack:
         place = _build_place(folder / "home", seed, backing, template, per_minute, filled)
         settings = settings_of(place)
@@ -195,7 +187,6 @@ def _build_place(
     per_minute: float,
     filled: Mapping[str, object],
 ) -> Place:
-    """A home with a configuration of its own."""
     place, key = Place(home.absolute()), mint_key()
     gateway, engine = find_ports(2)
     home.mkdir(parents=True)
@@ -212,5 +203,5 @@ def _build_place(
 
 
 def settings_of(place: Place) -> Settings:
-    """What its processes run by, whatever the environment of this one says."""
+    """Return the settings of its processes; this process's environment has no effect."""
     return Settings(home=place.home, **tomllib.loads(place.config.read_text()))

@@ -27,10 +27,10 @@ from ops.faults.appender import Audit, audit, read_ack_ids, start
 from ops.processes import compile_library
 
 BATCHES: Final = 400
-"""Some 12 MB with their pages."""
+"""About 12 MB with their pages."""
 
 WAL_BYTES: Final = 1 << 20
-"""So that the record holds a dozen checkpoints and restarts of the write-ahead log."""
+"""Small, so that the record holds a dozen checkpoints and restarts of the write-ahead log."""
 
 _SECTOR: Final = 512
 _ENTRY: Final = struct.Struct("<cIQQ")
@@ -39,7 +39,7 @@ _ACKNOWLEDGED: Final = "acknowledged"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the process asked of the disk: `w` write, `t` truncate to offset, `s` sync."""
+    """A disk request of the process: `w` write, `t` truncate to offset, `s` sync."""
 
     kind: str
     path: Path
@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(slots=True)
 class File:
-    """What is durable of a file, and what is on its way there."""
+    """The durable content of a file, and pending requests."""
 
     content: bytearray = field(default_factory=bytearray)
     pending: list[Request] = field(default_factory=list)
@@ -60,7 +60,7 @@ class File:
 def run(
     count: int, folder: Path, durability: Durability = "power", seed: int = 0
 ) -> dict[str, Any]:
-    """Record one process, cut its record in `count` places; the sums over all cuts."""
+    """Record one process, cut its record in `count` places, and sum over all cuts."""
     source = random.Random(seed)
     requests = _record_requests(folder, durability, source.randrange(1 << 30))
     cuts = sorted(source.sample(range(len(requests)), min(count, len(requests))))
@@ -117,7 +117,7 @@ def _requests(journal: bytes) -> Iterator[Request]:
 
 
 def _at(requests: list[Request], cuts: list[int], folder: Path) -> Iterator[dict[Path, File]]:
-    """The state of every file at each cut, in order."""
+    """Yield the state of every file at each cut, in order."""
     first = (folder / "first.db").read_bytes()
     files = {(folder / "disk" / "log.db").resolve(): File(bytearray(first), named=True)}
     done = 0
@@ -152,7 +152,7 @@ def _apply(content: bytearray, kind: str, offset: int, data: bytes) -> None:
 
 
 def _draw_content(file: File, source: random.Random) -> bytes:
-    """One of the contents that the disk may hold now."""
+    """Draw a content that the disk may hold now."""
     content = bytearray(file.content)
     share = source.choice((0.0, 0.5, 0.95, 1.0))
     for request in file.pending:
@@ -172,7 +172,7 @@ def _audit_cut(files: dict[Path, File], cut: Path, source: random.Random) -> Aud
     cut.mkdir()
     for path, file in files.items():
         if path.name == _ACKNOWLEDGED:
-            # What callers were told is outside of the machine: no cut takes it back.
+            # Acknowledgements left the machine: a power cut does not undo them.
             acks = bytearray()
             for request in file.pending:
                 _apply(acks, request.kind, request.offset, request.data)

@@ -23,7 +23,7 @@ TAKEN_SECONDS: Final = 0.7
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """`count` turns of refusing."""
+    """Refuse `count` times."""
     with scene(folder) as stage:
         child = stage.shipping("--unordered")
         child.line()

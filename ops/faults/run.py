@@ -78,12 +78,12 @@ class Driver:
 
     @property
     def takes_seed(self) -> bool:
-        """Whether each piece can be given chances of its own."""
+        """Return whether each piece can have its own seed."""
         return "seed" in inspect.signature(self.run).parameters
 
 
 def drivers() -> Iterator[Driver]:
-    """The drivers of this folder, by name."""
+    """Yield the drivers of this folder by name."""
     for module in pkgutil.iter_modules(ops.faults.__path__):
         if module.name == "run":
             continue
@@ -93,11 +93,11 @@ def drivers() -> Iterator[Driver]:
 
 
 def strike(driver: Driver, count: int, seed: int) -> dict[str, Any]:
-    """One piece. What a driver raises is its figure: the others go on."""
+    """Run one piece; an exception of the driver becomes its figure, so the others go on."""
     options = {"seed": seed} if driver.takes_seed else {}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"kintsugi-{driver.name}-") as folder:
-        # PostgreSQL runs as a user of its own and must be able to enter.
+        # PostgreSQL's own user must be able to enter.
         Path(folder).chmod(0o755)
         try:
             figures = driver.run(count, Path(folder), **options)
@@ -107,7 +107,7 @@ def strike(driver: Driver, count: int, seed: int) -> dict[str, Any]:
 
 
 def sum_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts added up, times and rates at their highest, lists joined; passed if all did."""
+    """Add counts, take the maximum of times and rates, join lists; passed if all did."""
     total: dict[str, Any] = {}
     for piece in pieces:
         for name, value in piece.items():
@@ -128,7 +128,7 @@ def sum_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = build_parser(__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full counts")
     parser.add_argument("--only", nargs="*", metavar="DRIVER")
@@ -148,7 +148,7 @@ def main() -> int:
 
 
 def _finish(driver: Driver, scale: float, checkpoint: Path) -> dict[str, Any]:
-    """Run what is missing of a driver's count, and add it up with what was there."""
+    """Run the missing pieces of a driver, and add those of the checkpoint."""
     wanted = max(1, round(driver.full * scale))
     pieces = _read_checkpoint(checkpoint, driver.name)
     while (done := sum(piece["count"] for piece in pieces)) < wanted:

@@ -1,10 +1,9 @@
-"""What the Kafka faults share: a broker, a spool, who appends, who ships, and the comparison.
+"""A broker, a spool, appending and shipping processes, and a comparison, for the Kafka faults.
 
     python -m ops.faults.scene ship   --spool F --bootstrap H:P [--unordered]
     python -m ops.faults.scene append --spool F --per-second R
 
-are the processes that the drivers kill. They run until SIGTERM and print one line for each thing a
-driver waits for.
+These processes run until SIGTERM and print a line for each thing that a driver waits for.
 """
 
 import argparse
@@ -38,21 +37,18 @@ from producers.shipper import Shipper, count_backlog
 
 @dataclass
 class Comparison:
-    """A spool against what a fold accepts from the broker."""
+    """A spool compared with what a fold accepts from the broker."""
 
     equal: bool = True
     first_difference: str | None = None
     accepted: int = 0
     duplicates: int = 0
     beyond_gap: int = 0
-    """Arrived before something that had to come first, and came again later."""
+    """Records that arrived before a predecessor and came again later."""
 
 
 def entries(begin: int, count: int, value_bytes: int, ahead_every: int = 0) -> list[Entry]:
-    """Numbered events over all partitions of `rollouts`; every 50th goes to `learning`.
-
-    Each `ahead_every`-th was recorded by a clock that is a day ahead.
-    """
+    """Return numbered events, every 50th of `learning`, each `ahead_every`-th from a day ahead."""
     batch = []
     for number in range(begin, begin + count):
         stream = "learning" if number % 50 == 0 else "rollouts"
@@ -65,7 +61,7 @@ def entries(begin: int, count: int, value_bytes: int, ahead_every: int = 0) -> l
 
 
 def compare_logs(spool: EventLog, kafka: EventLog) -> Comparison:
-    """Accept the next sequence only, as a fold does, and compare record by record."""
+    """Accept only the next sequence, as a fold does, and compare record by record."""
     result = Comparison()
     for stream in STREAMS.values():
         for place in range(stream.partitions):
@@ -112,7 +108,7 @@ def _facts(record: Any) -> tuple[object, ...]:
 
 
 class Writer(Worker):
-    """Appends at a rate until it is stopped; `acknowledged` counts what the spool confirmed."""
+    """Appends at a rate until it is stopped; `acknowledged` counts confirmed records."""
 
     def __init__(
         self, spool: EventLog, per_second: int, value_bytes: int = 500, ahead_every: int = 0
@@ -145,18 +141,18 @@ class Scene:
     kafka: KafkaLog
 
     def ship_the_rest(self) -> None:
-        """Ship what is left, in this process."""
+        """Ship the remaining records in this process."""
         Shipper(self.spool, self.kafka.sender).ship_once(timeout_seconds=300)
 
     def shipping(self, *options: str) -> "Child":
-        """A shipper in a process of its own."""
+        """Start a shipper process."""
         bootstrap = self.broker.bootstrap
         return Child("ship", "--spool", str(self.spool.path), "--bootstrap", bootstrap, *options)
 
 
 @contextmanager
 def scene(folder: Path) -> Iterator[Scene]:
-    """Everything started, and stopped again whatever happens."""
+    """Start everything and stop it at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
         Broker(folder / "broker") as broker,
@@ -168,7 +164,7 @@ def scene(folder: Path) -> Iterator[Scene]:
 
 
 class Child(Program):
-    """One of this module's processes; it prints a line for each thing that a driver waits for."""
+    """One of this module's processes."""
 
     def __init__(self, *arguments: str) -> None:
         super().__init__(Path(os.devnull), "ops.faults.scene", *arguments)
@@ -182,16 +178,16 @@ class Child(Program):
         return self._pipe.readline().decode().strip()
 
     def request_stop(self) -> None:
-        """SIGTERM, without waiting: it may have something to say yet."""
+        """Send SIGTERM without waiting: it may have something to print yet."""
         self._active_process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and close the pipe."""
         super().kill()
         self._pipe.close()
 
     def stop(self) -> int:
-        """SIGTERM; returns its exit status."""
+        """Send SIGTERM; return the exit status."""
         status = super().stop()
         self._pipe.close()
         return status
@@ -203,7 +199,7 @@ class Child(Program):
 
 
 def describe_read(log: EventLog, offset: int) -> str:
-    """Return how many records a read of a partition gives, or the class of its error."""
+    """Return the number of records that a read of a partition gives, or the class of its error."""
     try:
         return f"{len(log.read('rollouts', 1, offset))} records"
     except KintsugiError as error:
@@ -211,12 +207,12 @@ def describe_read(log: EventLog, offset: int) -> str:
 
 
 def count_spool_backlog(spool: SqliteLog) -> int:
-    """Records of a spool that the broker has not acknowledged."""
+    """Return the number of records that the broker has not acknowledged."""
     return count_backlog(spool, {stream: spool.end(stream) for stream in STREAMS})
 
 
 def wait_for_drain(spool: SqliteLog, per_second: int, most_seconds: float) -> float:
-    """Seconds until the shipper is less than a second behind, at most twice `most_seconds`."""
+    """Wait until the shipper is less than a second behind, at most twice `most_seconds`."""
     began = time.monotonic()
     while count_spool_backlog(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
         time.sleep(0.1)
@@ -224,7 +220,7 @@ def wait_for_drain(spool: SqliteLog, per_second: int, most_seconds: float) -> fl
 
 
 def build_figures(result: Comparison, **more: Any) -> dict[str, Any]:
-    """A driver's figures."""
+    """Return the driver's figures."""
     return {"passed": result.equal, **asdict(result), **more}
 
 
@@ -232,7 +228,7 @@ def _ship(spool: Path, bootstrap: str, idempotent: bool, stop: threading.Event) 
     kafka = KafkaLog(bootstrap, replication=1, delivery_seconds=20, timeout_seconds=5)
     log = SqliteLog(spool, durability="process")
     print("ready", flush=True)
-    # Small batches at once: then several of one partition are on their way at a time.
+    # Small batches without delay, so that several of one partition are in flight.
     unordered = partial(kafka.sender, idempotent=False, linger_ms=0, batch_bytes=1_000)
     shipper = Shipper(log, kafka.sender if idempotent else unordered)
     try:
@@ -257,7 +253,7 @@ def _append(spool: Path, per_second: int, stop: threading.Event) -> None:
 
 
 def main() -> int:
-    """One of the processes that drivers start."""
+    """Run one of the processes."""
     parser = argparse.ArgumentParser(prog="python -m ops.faults.scene")
     parser.add_argument("action", choices=("ship", "append"))
     parser.add_argument("--spool", type=Path, required=True)
@@ -265,7 +261,7 @@ def main() -> int:
     parser.add_argument("--per-second", type=int, default=100)
     parser.add_argument("--unordered", action="store_true", help="ship without idempotence")
     chosen = parser.parse_args()
-    # A broker that is away is what these processes are for: kafka-python says so at every attempt.
+    # kafka-python logs every attempt on a missing broker, which is expected here.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

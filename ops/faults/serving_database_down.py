@@ -23,9 +23,7 @@ from ops.postgres.server import Postgres
 from ops.waits import until
 
 LONGEST_SECONDS: Final = 3.0
-"""A promotion takes no longer."""
 DECIDING_SECONDS: Final = 0.5
-"""And no longer from its first event to its last."""
 AWAY_SECONDS: Final = 3.0
 _CODES: Final = (0, 1, 4)
 

@@ -32,14 +32,13 @@ from ops.waits import repeat, until
 
 RECONCILED_SECONDS: Final = 30.0
 REFUSED_SECONDS: Final = 6.0
-"""Seconds for which an engine with other weights is watched after it was asked for proof."""
 LIFE_SECONDS: Final = 1.0
 
 
 def run(
     count: int, folder: Path, seed: int = 0, engines: Sequence[Engine] | None = None
 ) -> dict[str, Any]:
-    """Kill the engine `count` times; `engines` is one, by default an embedded one."""
+    """Kill the engine `count` times; `engines` holds one, by default an embedded one."""
     moments = random.Random(seed)
     reconciled: list[float] = []
     mended: list[float] = []
@@ -81,13 +80,12 @@ def run(
 
 
 def _more(by: Mapping[str, int], name: str) -> Callable[[], bool]:
-    """Whether it answered since now."""
     known = by.get(name, 0)
     return lambda: by.get(name, 0) > known
 
 
 def _strike(stage: Scene, name: str, lie: Path | None, wrong: list[str]) -> float:
-    """Kill it, start it, and see it taken back; seconds since it answered with the right files."""
+    """Kill it and return the seconds until the right files answered again."""
     (engine,), (view,) = stage.engines, stage.views
     engine.kill()
     if lie is not None:
@@ -113,7 +111,7 @@ def _strike(stage: Scene, name: str, lie: Path | None, wrong: list[str]) -> floa
 
 
 def vllm(folder: Path) -> Sequence[Engine]:
-    """A real vLLM, not started."""
+    """Return a real vLLM, not started."""
     folder.mkdir(parents=True, exist_ok=True)
     return [Vllm(CHECKPOINT, BASE, folder, flags=("--max-model-len=512",))]
 

@@ -28,17 +28,16 @@ from ops.faults.serving_scene import Scene, promotion, scene
 from ops.waits import until
 
 WATCHED_SECONDS: Final = 5.0
-"""Seconds for which an engine that must not get an adapter back is watched."""
 
 
 def truncate_weights(folder: Path, chance: random.Random) -> None:
-    """Its weights end somewhere."""
+    """Cut the weights off at a random byte."""
     weights = folder / WEIGHTS
     weights.write_bytes(weights.read_bytes()[: chance.randrange(weights.stat().st_size)])
 
 
 def delete_files(folder: Path, chance: random.Random) -> None:
-    """One of its files, or all of them, are gone."""
+    """Delete one of the files or all."""
     gone = chance.choice((WEIGHTS, CONFIG, None))
     shutil.rmtree(folder) if gone is None else (folder / gone).unlink()
 
@@ -47,7 +46,7 @@ Damage = Callable[[Path, random.Random], object]
 
 
 def choose_damages(seed: int) -> Iterator[tuple[str, Damage]]:
-    """Yield each damage with its name; a run begins where the one of a lower seed ended."""
+    """Yield each damage with its name; a run begins where that of a lower seed ended."""
     for name in islice(cycle(DAMAGES), seed // 3, None):
         yield "truncated", truncate_weights
         yield "deleted", delete_files
@@ -75,7 +74,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _before(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]:
-    """What is wrong after files that no engine has read were damaged."""
     (engine,) = stage.engines
     incumbent, name = stage.read_incumbent(), stage.push(stage.version())
     with stage.run_callers() as calls:
@@ -94,7 +92,6 @@ def _before(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str
 
 
 def _after(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]:
-    """What is wrong after files of the adapter that answers were damaged."""
     (engine,) = stage.engines
     name = stage.read_incumbent()
     assert name is not None, "an adapter answers"

@@ -21,9 +21,8 @@ from ops.faults.serving_scene import Scene, promotion, scene
 from ops.faults.small_disk import small_disk
 
 DISK_BYTES: Final = 128 << 20
-"""Room for what is recorded meanwhile, and for a rebuild of it."""
+"""Room for what is recorded meanwhile, and for a rebuild."""
 LEFT_BYTES: Final = 2 << 20
-"""At most, when it is full."""
 _CODES: Final = (0, 1, 4)
 
 
@@ -86,7 +85,6 @@ def _strike(
 
 
 def _fill_up(disk: Path, chance: random.Random) -> None:
-    """All of it but a few bytes."""
     filler = disk / FILLER
     fill(filler)
     with filler.open("r+b") as file:

@@ -21,11 +21,11 @@ from ops.faults.serving_scene import Scene, promotion, scene
 from ops.waits import until
 
 LONGEST_SECONDS: Final = 3.0
-"""A command ends within, so it is killed before, and sometimes not."""
+"""A command mostly ends later than a kill within this time."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
-    """Kill both `count` times."""
+    """Kill a promotion and the worker `count` times each."""
     moments, wrong = random.Random(seed), list[str]()
     killed = 0
     with (
@@ -56,7 +56,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _kill_at_random(process: "Popen[bytes]", moments: random.Random) -> bool:
-    """Kill it at a random moment; whether it was still at work."""
     time.sleep(moments.uniform(0, LONGEST_SECONDS))
     running = process.poll() is None
     process.kill()
@@ -65,7 +64,6 @@ def _kill_at_random(process: "Popen[bytes]", moments: random.Random) -> bool:
 
 
 def _is_cleanup_complete(stage: Scene, names: list[str]) -> bool:
-    """What a worker that is never killed would come to; takes another round where it is not."""
     gone = {stage.state(name) for name in names[:-2]} <= {"collected"}
     if not gone:
         stage.run_json("work", "--once")

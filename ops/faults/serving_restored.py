@@ -44,7 +44,6 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _restore(place: Path, old: Path, home: Path) -> None:
-    """Make a home of a backup; nothing is left of the old one."""
     shutil.rmtree(old)
     shutil.copytree(place / "adapters", home / "adapters")
     archive = str(place / "log")
@@ -57,7 +56,6 @@ def _move(_: Path, old: Path, home: Path) -> None:
 
 
 def _check(stage: Scene, name: str, digest: str) -> Iterator[str]:
-    """Yield what is wrong with a home and the engine that it serves."""
     if stage.run_json("rebuild")["hash"] != digest:
         yield "its tables are others"
     worker = stage.worker()
@@ -76,7 +74,6 @@ def _check(stage: Scene, name: str, digest: str) -> Iterator[str]:
 
 
 def _says_whole(stage: Scene) -> bool:
-    """Return whether `doctor` finds the files of the adapters that answer."""
     checks = json.loads(stage.command("doctor").stdout)["checks"]
     return all(check["ok"] for check in checks if check["check"] == "adapters")
 

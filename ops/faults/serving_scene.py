@@ -1,13 +1,11 @@
-"""What the drivers of serving share: engines, a gateway and a home with adapters, and who calls.
+"""Engines, a gateway, a home with adapters and callers, for the drivers of serving.
 
-    with scene(folder, engines=2) as stage:
+    with scene(folder, embedded(folder, 2)) as stage:
         name = stage.push(stage.version())
-        with stage.run_callers() as calls:
-            stage.command("adapters", "promote", name, ...)
-        found = calls.report()
+        with stage.run_callers() as calls: ...
 
-Engines, gateway, `kintsugi work` and commands are processes of their own; this one reads tables and
-log. An engine sees the adapters of the home through a link, so that it can be shown others.
+Engines, gateway, `kintsugi work` and commands are processes of their own. An engine sees the home's
+adapters through a link, which can be pointed at others.
 """
 
 import json
@@ -43,7 +41,6 @@ from ops.waits import PATIENCE_SECONDS, run_threads, until
 ALIAS: Final = "agent"
 BASE: Final = "reference"
 TOKENS: Final = 24
-"""Number of tokens of an answer."""
 
 _SHOWN: Final = 5
 
@@ -53,35 +50,33 @@ class Engine(Protocol):
 
     @property
     def url(self) -> str:
-        """Ends in `/v1`."""
+        """Return its URL, which ends in `/v1`."""
 
     def start(self) -> object:
-        """Returns when it answers."""
+        """Start it and wait until it answers."""
 
     def kill(self) -> None:
-        """At once."""
+        """Kill it at once."""
 
 
 @dataclass(slots=True)
 class Calls:
-    """What clients saw: every call is a stream of known length in a session of its own."""
+    """Results of clients; each call is a stream of known length in its own session."""
 
     by: Counter[str] = field(default_factory=Counter)
-    """Whole answers, by who gave them."""
     failed: list[str] = field(default_factory=list)
-    """Those that were told so."""
     silent: list[str] = field(default_factory=list)
     """Answers that came short and looked whole."""
     unended: int = 0
-    """Sessions whose end was refused, after an answer that was whole."""
+    """Sessions whose end was refused after a whole answer."""
 
     @property
     def count(self) -> int:
-        """All that are over."""
+        """Return the number of calls that are over."""
         return self.by.total() + len(self.failed) + len(self.silent)
 
     def report(self) -> dict[str, Any]:
-        """Return the figures of the report."""
+        """Return the figures."""
         return {
             "calls": self.count,
             "failed_calls": len(self.failed),
@@ -92,7 +87,7 @@ class Calls:
 
 
 class Caller(threading.Thread):
-    """Calls again and again until it is told to stop."""
+    """Calls repeatedly until it is stopped."""
 
     def __init__(self, url: str, calls: Calls, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -101,7 +96,7 @@ class Caller(threading.Thread):
         self._client = httpx2.Client(base_url=url, timeout=60, trust_env=False)
 
     def run(self) -> None:
-        """Until the stop."""
+        """Call until the stop."""
         while not self._over.is_set():
             try:
                 self._call()
@@ -145,7 +140,7 @@ class Scene:
     folder: Path
     engines: Sequence[Engine]
     views: Sequence[Path]
-    """For each engine, the link through which it sees the adapters of the home."""
+    """Per engine, the link through which it sees the home's adapters."""
     gateway: Gateway
     app: App
     variables: Mapping[str, str]
@@ -154,7 +149,7 @@ class Scene:
 
     @property
     def store(self) -> Path:
-        """The adapters of the home."""
+        """Return the folder of the home's adapters."""
         return self.app.settings.adapters
 
     def list_folders(self) -> set[str]:
@@ -162,21 +157,21 @@ class Scene:
         return {folder.name for folder in self.store.iterdir() if folder.is_dir()}
 
     def version(self) -> Path:
-        """A directory of an adapter that no other is like."""
+        """Make an adapter unlike all others."""
         self.made += 1
         return self.maker.write(self.folder / f"version-{self.made}", SPREAD, seed=self.made)
 
     def worker(self) -> Program:
-        """`kintsugi work`, not started."""
+        """Return `kintsugi work`, not started."""
         return Program(self.folder / "work.log", "daemon", "work", **self.variables)
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """`kintsugi ARGUMENTS` until it ends."""
+        """Run `kintsugi ARGUMENTS` to its end."""
         environment = build_environment(**self.variables)
         return run_kintsugi(("--json", *arguments), environment, PATIENCE_SECONDS)
 
     def launch_command(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        """The same, to be killed."""
+        """Start `kintsugi ARGUMENTS`, to be killed."""
         with (self.folder / "commands.log").open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "daemon", "--json", *arguments], cwd=self.folder,
@@ -184,47 +179,47 @@ class Scene:
             )  # fmt: skip
 
     def run_json(self, *arguments: str) -> Any:
-        """What a command printed. Raises RuntimeError unless it ended well."""
+        """Return the JSON that a command prints. Raise RuntimeError if it fails."""
         ended = self.command(*arguments)
         if ended.returncode != 0:
             raise RuntimeError(f"kintsugi {' '.join(arguments)}: {ended.stderr.strip()}")
         return json.loads(ended.stdout)
 
     def push(self, directory: Path) -> str:
-        """Bring an adapter into the home; its name."""
+        """Push an adapter into the home; return its name."""
         return str(self.run_json("adapters", "push", str(directory))["adapter"])
 
     def promote(self, name: str) -> None:
-        """Have an adapter answer alone."""
+        """Make an adapter answer alone."""
         self.run_json(*promotion(name))
 
     def read_incumbent(self) -> str | None:
-        """Who answers the alias alone, by the tables; None for the base."""
+        """Return the adapter that answers the alias alone, by the tables; None for the base."""
         self.app.settle()
         with self.app.reading() as connection:
             row = serving.route_row(connection, ALIAS)
         return None if row is None else row.standing.incumbent
 
     def state(self, name: str) -> str:
-        """Return the state of an adapter by the tables; `absent` where they lack it."""
+        """Return the state of an adapter by the tables; `absent` if they lack it."""
         self.app.settle()
         with self.app.reading() as connection:
             row = serving.adapter_row(connection, name)
         return "absent" if row is None else row.state.value
 
     def read_decisions(self) -> list[Event]:
-        """Every event of `learning`."""
+        """Return every event of `learning`."""
         return [decode(record) for record in self.app.spool.read(LEARNING.name, 0, 0)]
 
     def flips_to(self, name: str) -> int:
-        """How often a route turned to an adapter, by the log."""
+        """Return how often a route turned to an adapter, by the log."""
         changes = [
             change.data for change in self.read_decisions() if isinstance(change.data, RouteChanged)
         ]
         return sum([part.adapter for part in change.shares] == [name] for change in changes)
 
     def read_engine_adapters(self, engine: Engine) -> set[str]:
-        """The adapters that an engine names; none for one that gives no answer."""
+        """Return the adapters that an engine names; an empty set if it does not answer."""
         try:
             cards = httpx2.get(f"{engine.url}/models", timeout=30).json()["data"]
         except httpx2.TransportError:
@@ -245,12 +240,12 @@ class Scene:
         return name
 
     def wait_for(self, name: str) -> None:
-        """Until it answers. Raises TimeoutError."""
+        """Wait until the adapter answers. Raise TimeoutError."""
         until(lambda: self.answerer() == name, f"{name} answers")
 
     @contextmanager
     def run_callers(self, clients: int = 2) -> Iterator[Calls]:
-        """Clients that call meanwhile."""
+        """Run calling clients until the block ends."""
         calls, stop = Calls(), threading.Event()
         callers = [Caller(self.gateway.url, calls, stop) for _ in range(clients)]
         with run_threads(callers):
@@ -261,19 +256,19 @@ class Scene:
 
 
 def promotion(name: str) -> tuple[str, ...]:
-    """The command that has an adapter answer alone."""
+    """Return the command that makes an adapter answer alone."""
     return "adapters", "promote", name, "--override", "--reason", "a fault is tried"
 
 
 def point_view(view: Path, folder: Path) -> None:
-    """Have an engine see another folder of adapters."""
+    """Point an engine's view at another folder of adapters."""
     other = view.with_name(f"{view.name}.new")
     other.symlink_to(folder)
     other.replace(view)
 
 
 def copy_store_with_other_files(store: Path, folder: Path, name: str, other: Path) -> Path:
-    """A copy of the store in which an adapter's files are those of another version."""
+    """Copy the store, with an adapter's files replaced by those of another version."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(store, folder)
     shutil.rmtree(folder / name)
@@ -288,13 +283,11 @@ def scene(
     home: Path | None = None,
     **variables: str,
 ) -> Iterator[Scene]:
-    """Everything started, and ended whatever happens. `engines`: else one embedded engine.
-
-    `variables` are KINTSUGI_* settings, `home` another place than below `folder`.
-    """
+    """Start everything and stop it at the end; by default with one embedded engine and a home below
+    `folder`. `variables` are KINTSUGI_* settings."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack, warnings.catch_warnings():
-        # Of PEFT: about what transformers will do.
+        # PEFT warns about future changes of transformers.
         warnings.simplefilter("ignore")
         engines = embedded(folder, 1) if engines is None else engines
         for engine in engines:
@@ -314,7 +307,7 @@ def scene(
 
 
 def embedded(folder: Path, count: int) -> list[RealEngine]:
-    """Embedded engines over the reference policy, not started."""
+    """Return embedded engines over the reference policy, not started."""
     folder.mkdir(parents=True, exist_ok=True)
     return [RealEngine(folder / f"engine-{number}.log", name=BASE) for number in range(count)]
 
@@ -332,7 +325,7 @@ def _settings(home: Path, engines: Sequence[Engine], views: Sequence[Path]) -> d
 
 
 def _load_settings(variables: Mapping[str, str]) -> Settings:
-    """What a process with such variables has; those of this process are not asked."""
+    """Load settings without this process's environment."""
     url = variables.get("KINTSUGI_DATABASE_URL")
     return Settings(
         home=Path(variables["KINTSUGI_HOME"]),

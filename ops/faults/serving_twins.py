@@ -51,7 +51,6 @@ _OUTRUN = "it was promoted before the engine was killed"
 
 
 def _strike(stage: Scene, refusal: str, chance: random.Random) -> Iterator[str]:
-    """What is wrong after one refusal."""
     name = stage.push(stage.version())
     incumbent = stage.read_incumbent()
     with stage.run_callers() as calls:
@@ -75,7 +74,6 @@ def _strike(stage: Scene, refusal: str, chance: random.Random) -> Iterator[str]:
 def _provoke_refusal(
     stage: Scene, refusal: str, name: str, chance: random.Random
 ) -> tuple[int, str]:
-    """The exit code of the promotion, and what it said."""
     engine, view = stage.engines[1], stage.views[1]
     if refusal != "killed":
         other = stage.folder / "nothing"
@@ -87,7 +85,7 @@ def _provoke_refusal(
         ended = stage.command(*promotion(name))
         return ended.returncode, ended.stderr.strip()
     process = stage.launch_command(*promotion(name))
-    # From the first sign of it on the other replica to some time after the proof.
+    # Between the load on the other replica and some time after the proof.
     other_one = stage.engines[0]
     until(
         lambda: name in stage.read_engine_adapters(other_one) or process.poll() is not None,
@@ -103,7 +101,7 @@ def _undo_refusal(stage: Scene, refusal: str) -> None:
         stage.engines[1].start()
     else:
         point_view(stage.views[1], stage.store)
-    # What an engine that was started again has forgotten is brought back.
+    # The worker reloads what a restarted engine has forgotten.
     stage.run_json("work", "--once")
 
 

@@ -37,14 +37,12 @@ from ops.command_line import run_command
 
 START: Final = utc_now() - timedelta(days=2)
 LARGE: Final = 1_000_000
-"""Characters that need a blob."""
 BROKEN: Final = "broken"
-"""An environment whose file fails to import."""
 ROUNDS: Final = 3
 
 
 def at(second: int) -> datetime:
-    """A moment two days ago."""
+    """Return a time `second` seconds after START."""
     return START + timedelta(seconds=second)
 
 
@@ -54,10 +52,9 @@ class Talk:
     def __init__(self, app: App, session: str, person: str | None = None) -> None:
         self._app, self._session, self._person = app, session, person
         self.blobs: list[str] = []
-        """Digests of the bodies that were too large for a record."""
 
     def entry(self, data: EventData, second: int) -> Entry:
-        """An event of a second, sealed where the session is a person's."""
+        """Return an event, sealed if the session is a person's."""
         envelope = Envelope(
             new_id(), data.TYPE, data.VERSION, data.key(), at(second), person=self._person
         )
@@ -68,7 +65,7 @@ class Talk:
         return encoded.entry
 
     def call(self, name: str, second: int, words: str = "hello", **options: Any) -> list[Entry]:
-        """A call that was answered."""
+        """Return the events of an answered call."""
         content = CallStartContent(messages=(Message(role="user", content=words),))
         answer = CallEndContent(messages=(Message(role="assistant", content="yes"),))
         started = CallStarted(
@@ -82,28 +79,28 @@ class Talk:
         return [self.entry(started, second), self.entry(ended, second + 1)]
 
     def over(self, second: int) -> list[Entry]:
-        """Its end."""
+        """Return the end of the session."""
         return [self.entry(SessionEnded(session=self._session, because="asked"), second)]
 
 
 def good(app: App, name: str, second: int = 0, **options: Any) -> list[Entry]:
-    """A session of one call."""
+    """Return a session of one call."""
     talk = Talk(app, name)
     return [*talk.call("a", second, **options), *talk.over(second + 5)]
 
 
 def incomplete(app: App, name: str) -> list[Entry]:
-    """Return a session that goes on from a call that was not recorded."""
+    """Return a session that continues a call that was not recorded."""
     return good(app, name, parent="nowhere", parent_messages=2)
 
 
 def circular(app: App, name: str) -> list[Entry]:
-    """One that goes on from itself."""
+    """Return a session that continues itself."""
     return good(app, name, parent=f"{name}/a", parent_messages=1)
 
 
 def session_without_blob(app: App, name: str) -> list[Entry]:
-    """One whose words lay in a blob that is gone."""
+    """Return a session whose words were in a blob that is gone."""
     talk = Talk(app, name)
     entries = [*talk.call("a", 0, noise(LARGE, name)), *talk.over(5)]
     for digest in talk.blobs:
@@ -112,7 +109,7 @@ def session_without_blob(app: App, name: str) -> list[Entry]:
 
 
 def session_without_key(app: App, name: str) -> list[Entry]:
-    """One of a person whose key is gone, and who was not erased."""
+    """Return a session of a person whose key is gone without an erasure."""
     talk = Talk(app, name, person=name)
     entries = [*talk.call("a", 0), *talk.over(5)]
     key = app.keys.find_in_store(name)
@@ -122,7 +119,7 @@ def session_without_key(app: App, name: str) -> list[Entry]:
 
 
 def too_large(app: App, name: str) -> list[Entry]:
-    """One that offered tools whose names alone are beyond a record: names are no content."""
+    """Return a session whose tools' names exceed a record: names do not go into blobs."""
     tools = tuple(
         {"type": "function", "function": {"name": noise(60_000, f"{name} {number}")}}
         for number in range(20)
@@ -131,7 +128,7 @@ def too_large(app: App, name: str) -> list[Entry]:
 
 
 def session_with_bad_environment(app: App, name: str) -> list[Entry]:
-    """One that names a task of an environment whose file fails to import."""
+    """Return a session with a task of an environment whose file fails to import."""
     return good(app, name, task=f"{BROKEN}/read/1")
 
 
@@ -143,11 +140,11 @@ KINDS: Final[dict[Callable[[App, str], list[Entry]], str]] = {
     too_large: "TooLarge",
     session_with_bad_environment: "EnvironmentBroken",
 }
-"""How a session is poisoned -> class of the error that its dead letter names."""
+"""Poison -> class of the error that its dead letter names."""
 
 
 def noise(length: int, seed: str) -> str:
-    """Text that hardly compresses."""
+    """Return text that hardly compresses."""
     return "".join(Random(seed).choices(_ALPHABET, k=length))
 
 
@@ -155,7 +152,7 @@ _ALPHABET: Final = [chr(code) for code in range(0x4E00, 0x9FFF)]
 
 
 def restore(app: App, key: Key) -> None:
-    """Put a key back, as a backup of the key store does."""
+    """Put a key back, as a restored backup of the key store does."""
     with closing(sqlite3.connect(app.home / "keys.db")) as connection, connection:
         connection.execute(
             "INSERT INTO person_keys (keyid, person, secret) VALUES (?, ?, ?)",
@@ -164,7 +161,7 @@ def restore(app: App, key: Key) -> None:
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """`count` poisoned sessions."""
+    """Work on `count` poisoned sessions."""
     file, mark = folder / "broken.py", folder / "ran"
     file.write_text("raise RuntimeError('half of it is written')\n")
     theirs = folder / "theirs.py"
@@ -179,7 +176,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         app.append(
             [entry for place in range(3 * count) for entry in good(app, f"good {place}", place)]
         )
-        # A good session with a task that is a path: it runs nothing, and has no verdict.
+        # A good session whose task is a path must run no code, and has no verdict.
         app.append(good(app, "visitor", task=str(theirs)))
         worker = Worker(app, fleet)
         rounds = [worker.work() for _ in range(ROUNDS)]
@@ -212,7 +209,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 def _poison(app: App, count: int) -> tuple[list[Callable[[App, str], list[Entry]]], list[Key]]:
-    """Append poisoned sessions; return their kinds, and the keys that some of them lack."""
+    """Append poisoned sessions; return their kinds, and the keys that they lack."""
     kinds, keys = list(KINDS), list[Key]()
     poisoned = [kinds[place % len(kinds)] for place in range(count)]
     for place, kind in enumerate(poisoned):
@@ -224,7 +221,6 @@ def _poison(app: App, count: int) -> tuple[list[Callable[[App, str], list[Entry]
 
 
 def _events(count: int, poisoned: list[Any]) -> int:
-    """Return the number of events in the log: those of the sessions, and one that closes each."""
     return 4 * (len(poisoned) + 3 * count + 1)
 
 

@@ -13,7 +13,7 @@ from ops.faults.scene import Writer, build_figures, compare_logs, scene
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """`count` kills."""
+    """Kill the shipper `count` times."""
     chance = random.Random(3)
     with scene(folder) as stage:
         writer = Writer(stage.spool, per_second=500)
@@ -21,7 +21,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         for _ in range(count):
             child = stage.shipping()
             child.line()
-            # A shipper connects in about 0.2 s and then ships what came meanwhile.
+            # A shipper connects in about 0.2 s and then ships the backlog.
             time.sleep(chance.uniform(0.05, 1.0))
             child.kill()
         writer.finish()

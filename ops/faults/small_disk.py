@@ -1,4 +1,4 @@
-"""A real file system of a few megabytes, to be filled: a tmpfs of its own (needs root)."""
+"""A real file system of a few megabytes to fill: a tmpfs of its own (needs root)."""
 
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ BALLAST = "ballast"
 
 @contextmanager
 def small_disk(folder: Path, size: int, ballast: int = 0) -> Iterator[Path]:
-    """Mount `size` bytes at `folder`, `ballast` of them taken by a file to be deleted later."""
+    """Mount `size` bytes at `folder`, with a file of `ballast` bytes to delete later."""
     folder.mkdir(parents=True, exist_ok=True)
     _command("mount", "-t", "tmpfs", "-o", f"size={size}", "kintsugi-fault", str(folder))
     try:
@@ -23,7 +23,7 @@ def small_disk(folder: Path, size: int, ballast: int = 0) -> Iterator[Path]:
 
 @contextmanager
 def remount_read_only(folder: Path) -> Iterator[None]:
-    """The small disk at `folder`, read-only for a while."""
+    """Make the small disk at `folder` read-only until the block ends."""
     _command("mount", "-o", "remount,ro", str(folder))
     try:
         yield

@@ -1,2 +1,1 @@
-"""Requests that no real client would send, to a real gateway over a real engine; and texts that are
-bad for those who read them."""
+"""Hostile requests to a real gateway over a real engine, and hostile texts for parsers."""

@@ -18,7 +18,7 @@ from ops.fuzz.stage import stage
 
 
 def run(requests: int, examples: int, seed: int, folder: Path) -> dict[str, Any]:
-    """What came back and what is wrong. Raises InstallError, OSError, RuntimeError."""
+    """Return the answers and the errors. Raise InstallError, OSError or RuntimeError."""
     with stage(folder) as fuzzed:
         port = fuzzed.gateway.port
         replies = send_all(port, make_requests(seed, requests))

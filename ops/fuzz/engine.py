@@ -30,12 +30,10 @@ from ops.fuzz.sockets import send_all
 from ops.processes import read_end
 
 _BATCH: Final = 49
-"""Requests before each adapter."""
 _SECONDS: Final = 60.0
-"""A call takes a fraction of a second."""
 _SHOWN: Final = 20
 _LENGTH: Final = 192
-"""Tokens that fit: a conversation with a tool, and few more."""
+"""Context length in tokens: a conversation with a tool, and few more."""
 
 _CHAT: Final[Json] = BODIES[0][1] | {"model": "fuzzed", "max_tokens": 1, "top_k": 40}
 _TEXT: Final[Json] = {"prompt": [[1, 2], [3]], "max_tokens": 1, "logprobs": 1, "seed": 3, "n": 1}
@@ -57,10 +55,8 @@ NUMBERS: Final = (
     "repetition_penalty", "length_penalty", "prompt_logprobs", "truncate_prompt_tokens",
     "lora_int_id", "priority", "stop",
 )  # fmt: skip
-"""Fields that hold a number somewhere, or that hold none and get one."""
 LISTS: Final = ("prompt", "stop_token_ids", "logprob_token_ids", "stop")
 _EDGES: Final = (0, 1, 7, 8, 15, 16, 24, 31, 32, 52, 53, 62, 63, 64, 127, 128, 255, 1023, 1024)
-"""Exponents of two about which types of numbers end."""
 _ODD: Final = (
     "NaN", "Infinity", "-Infinity", "true", "false", "null", '"1"', '""', "[]", "{}", "[1]", "0.0",
     "-0", "-0.0", "1e-5", "1e-20", "1e-30", "1e-38", "1e-45", "1e-300", "5e-324", "1e-400", "1e38",
@@ -93,7 +89,7 @@ def _change_values(chosen: random.Random) -> bytes:
 
 
 def change_numbers(chosen: random.Random) -> bytes:
-    """A body in which a few numbers are others."""
+    """Return a request with a few numbers changed."""
     path, body = chosen.choice(_BODIES[:5])
     names = chosen.sample(NUMBERS, chosen.choice((1, 1, 1, 2)))
     texts = {name: _choose_number(chosen) for name in names}
@@ -107,7 +103,7 @@ def change_numbers(chosen: random.Random) -> bytes:
 
 
 def change_command(chosen: random.Random) -> bytes:
-    """A command for an adapter whose name or path is another."""
+    """Return a command for an adapter with its name or path changed."""
     path, body = chosen.choice(_BODIES[5:])
     texts = {chosen.choice(("lora_name", "lora_name", "x")): chosen.choice(_NAMES)}
     if "lora_path" in body and chosen.random() < 0.7:
@@ -119,8 +115,6 @@ def change_command(chosen: random.Random) -> bytes:
 
 
 def _choose_number(chosen: random.Random) -> str:
-    """Return a number at the end of some type, as it is written, something like a number, or one
-    that many fields take."""
     kind = chosen.random()
     if kind < 0.6:
         return chosen.choice(_ODD if kind < 0.3 else _USUAL)
@@ -129,7 +123,6 @@ def _choose_number(chosen: random.Random) -> str:
 
 
 def _write_body(body: Json, texts: dict[str, str]) -> bytes:
-    """Return a body with some values as they are written in `texts`."""
     members = {name: json.dumps(value) for name, value in body.items()} | texts
     inside = ", ".join(f"{json.dumps(name)}: {text}" for name, text in members.items())
     return f"{{{inside}}}".encode("utf-8", "surrogatepass")
@@ -137,13 +130,11 @@ def _write_body(body: Json, texts: dict[str, str]) -> bytes:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came back, and what is wrong with it."""
+    """Answers and errors."""
 
     requests: int = 0
     callers: int = 0
-    """Ordinary calls that were answered, whatever with."""
     adapters: Counter[str] = field(default_factory=Counter)
-    """How many were served, and how many refused."""
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
@@ -160,10 +151,10 @@ class Outcome:
 
 
 class Fuzzer:
-    """One engine that is sent inputs, batch by batch."""
+    """An engine that gets inputs batch by batch."""
 
     def __init__(self, engine: RealEngine, adapter: Path, folder: Path, seed: int) -> None:
-        """`adapter` is one of the engine's base, of which others are made in `folder`."""
+        """`adapter` fits the engine's base; others are made of it in `folder`."""
         self._engine = engine
         self._adapter = adapter
         self._folder = folder
@@ -175,7 +166,7 @@ class Fuzzer:
         self.outcome = Outcome()
 
     def try_batch(self, batch: tuple[bytes, ...]) -> None:
-        """Send requests and then an adapter; after each the next caller has to be answered."""
+        """Send requests and then an adapter; after each, check that the next caller is answered."""
         replies = send_all(self._engine.port, batch, self._check_next_caller)
         self.outcome.requests += len(batch)
         self.outcome.statuses += replies.statuses
@@ -189,7 +180,6 @@ class Fuzzer:
             self.outcome.wrong.append(f"{why}: after an adapter")
 
     def _check_next_caller(self) -> str | None:
-        """Return what is wrong with the answer to an ordinary call."""
         try:
             answer = self._ask("fuzzed")
             text = answer.json()["choices"][0]["text"] if answer.status_code == 200 else None
@@ -206,7 +196,6 @@ class Fuzzer:
             self.outcome.wrong.append(f"the engine serves {names}")
 
     def _try_adapter(self) -> None:
-        """Load an adapter that is damaged, or changed anywhere; ask it where it is served."""
         folder = self._folder / "changed"
         shutil.copytree(self._adapter, folder)
         name = self._chance.choice((None, *DAMAGES))
@@ -237,7 +226,7 @@ class Fuzzer:
         self.outcome.wrong.append(f"{who} got {answer.status_code}: {answer.text[:500]}")
 
     def check_end(self) -> None:
-        """Make sure that the engine runs, has said nothing of a fault of its own, and stops."""
+        """Check that the engine runs, has logged no traceback, and stops."""
         if not self._engine.runs():
             self.outcome.wrong.append(f"the engine ended: {read_end(self._engine.output)}")
             return
@@ -251,8 +240,8 @@ class Fuzzer:
 
 @contextmanager
 def stage(folder: Path, seed: int) -> Iterator[Fuzzer]:
-    """An engine over the reference policy, and an adapter of it."""
-    # torch takes seconds to import, and a wrong command line should not wait for it.
+    """Start an engine over the reference policy, and make an adapter of it."""
+    # torch takes seconds to import; a wrong command line should not wait for it.
     from daemon.engine.reference.weights import CHECKPOINT
     from ops.random_adapters import SPREAD, Maker, bare
 
@@ -267,7 +256,7 @@ def stage(folder: Path, seed: int) -> Iterator[Fuzzer]:
 
 
 def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
-    """What came back and what is wrong. Raises OSError, RuntimeError."""
+    """Return the answers and the errors. Raise OSError or RuntimeError."""
     with stage(folder, seed) as fuzzer:
         made = requests(seed, count)
         while batch := tuple(islice(made, _BATCH)):

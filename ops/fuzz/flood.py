@@ -1,10 +1,9 @@
-"""An engine that answers at once, with as much as it is told: a process of its own.
+"""An engine process that answers at once, with as much as the request names.
 
     python -m ops.fuzz.flood PORT
 
-Speaks the embedded engine's dialect without its proof: what it answers trains nothing. The first
-field of a request, `user`, names what it answers, one of ANSWERS; any other gets a short answer.
-The rest of a request is read and not looked at, so that it takes no time of its own.
+Its answers train nothing, as it has no proof. A request's first field `user` names one of ANSWERS;
+any other gets a short answer. The rest is not parsed, so that it takes no time.
 """
 
 import asyncio
@@ -15,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 BYTES: Final = 30 << 20
-"""Size of an answer of one text, and of all that is filled up to it."""
 
 _USER: Final = re.compile(rb'"user": ?"([a-z_]+)"')
 _MANY: Final = 90_000
@@ -83,11 +81,10 @@ ANSWERS: Final[Mapping[str, Callable[[], Answer]]] = {
     "stream_endless": _endless,
     "stream_lines": _lines,
 }
-"""Name -> an answer."""
 
 
 async def _serve(port: int) -> None:
-    # Made before anything is asked: other calls must not wait for it.
+    # Made before the first request: other calls must not wait for it.
     answers = {name: make() for name, make in ANSWERS.items()}
 
     async def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,7 +103,7 @@ async def _serve(port: int) -> None:
 async def _answer(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Mapping[str, Answer]
 ) -> bool:
-    """Answer a request; whether the connection can be used again."""
+    """Answer a request; return whether the connection is reusable."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     length = re.search(r"content-length: (\d+)", head)
     left, begin = int(length[1]) if length else 0, b""

@@ -1,4 +1,4 @@
-"""The functions that read text which a model, a customer, a tool, a client or a file brings."""
+"""The functions that parse text from a model, a customer, a tool, a client or a file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -49,7 +49,7 @@ Reader = Callable[[str], object]
 
 _ENVIRONMENTS: Final = (Airline, Retail, Shop, Telecom, ToolSandbox)
 _PATTERNS: Final = (r"(e-?mail|zip)[^.!]*\?", r"\s*(.*?)\s*</call>", r"(?<!not )(\w+)\s.*\bor \1")
-"""Patterns of tasks: two for RE2, and one that `re` searches in a part of the text."""
+"""Patterns of tasks: two for RE2, and one for `re`, which searches a part of the text."""
 
 
 def list_readers() -> dict[str, Reader]:
@@ -168,7 +168,7 @@ def _give_manner(name: str, text: str) -> object:
 
 
 def _write_conversation(environment: Environment, text: str) -> Iterator[Message]:
-    """Yield a conversation in which both sides and a tool say a text."""
+    """Yield a conversation in which both sides and a tool say `text`."""
     tool = next(iter(environment.toolset.tools()))
     yield _say(text, "user")
     yield Message(

@@ -1,10 +1,8 @@
-"""Requests that no real client would send, made from ones that clients send (seed -> bytes).
+"""Hostile requests, made deterministically from ordinary ones (seed -> bytes, pure).
 
-Three ways, because each gets past another line of defence: bytes changed anywhere, which the parser
-of HTTP mostly refuses; headers and paths changed in a request that stays HTTP; and values changed
-in a body whose length is right, which goes down to the engine and the log.
-
-Pure: the same seed makes the same requests.
+Three ways, each past another line of defence: bytes changed anywhere, which the HTTP parser mostly
+refuses; headers and paths changed in valid HTTP; values changed in a body of right length, which
+reaches the engine and the log.
 """
 
 import json
@@ -110,7 +108,6 @@ _VALUES: Final[tuple[str, ...]] = (
     '{"role":"assistant","tool_calls":[{}]}', '{"role":"tool"}', "[0,1,-1]", "[99999999999]",
     '{"type":"json_schema","json_schema":{}}', '"required"',
 )  # fmt: skip
-"""JSON, and what looks like it."""
 
 _TOKENS: Final = (
     b"\r\n", b"\n", b"\r\n\r\n", b"\x00", b"\xff\xfe", b"%00", b"%2e%2e%2f", b"/../", b"//", b"\\",
@@ -135,7 +132,6 @@ def requests(seed: int, count: int) -> Iterator[bytes]:
 
 
 def _bytes(chosen: random.Random) -> bytes:
-    """Anything may have changed, the length of the body included."""
     raw = bytearray(write_request(chosen, *_proper(chosen)))
     for _ in range(chosen.randint(1, 6)):
         at, size = chosen.randrange(len(raw) + 1), chosen.randint(0, 40)
@@ -156,7 +152,6 @@ def _bytes(chosen: random.Random) -> bytes:
 
 
 def _heads(chosen: random.Random) -> bytes:
-    """HTTP still, with a path and headers of any kind."""
     method, path, body = _proper(chosen)
     method = chosen.choice((method, "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE", "X"))
     cut = chosen.randrange(len(path) + 1)
@@ -170,9 +165,9 @@ def _heads(chosen: random.Random) -> bytes:
 
 
 def change_values(chosen: random.Random, bodies: Sequence[tuple[str, Json]] = BODIES) -> bytes:
-    """A body of right length in which values are others."""
+    """Return a request of right length with changed values in its body."""
     path, template = chosen.choice(bodies)
-    # Odd texts are mostly taken, other odd values mostly refused.
+    # Odd texts are mostly accepted, other odd values mostly refused.
     values = chosen.choice((_VALUES, [value for value in _VALUES if value.startswith('"')]))
     text = json.dumps(template)
     places = [str(number) for number in range(chosen.randint(1, 3))]
@@ -187,13 +182,12 @@ def change_values(chosen: random.Random, bodies: Sequence[tuple[str, Json]] = BO
     body = text.encode("utf-8", "surrogatepass")
     if chosen.random() < 0.05:
         body = chosen.choice((text.encode("utf-16"), b"\xef\xbb\xbf" + body, body[:-1]))
-    # The engine takes no command without this header.
+    # The engine refuses commands without this header.
     headers = [_HEADERS[0], *chosen.sample(_HEADERS[4:10], chosen.randint(0, 2))]
     return write_request(chosen, "POST", path, body, headers)
 
 
 def _mark(chosen: random.Random, document: Any, mark: str) -> None:
-    """Put the mark in the place of some value, at any depth, or beside the others."""
     while True:
         if isinstance(document, list):
             if not document or chosen.random() < 0.1:
@@ -216,7 +210,6 @@ def _text(chosen: random.Random) -> str:
 
 
 def _proper(chosen: random.Random) -> tuple[str, str, bytes]:
-    """Method, path and body of a request that is answered."""
     if chosen.random() < 0.15:
         return "GET", chosen.choice(GETS), b""
     path, body = chosen.choice(BODIES)
@@ -230,7 +223,7 @@ def write_request(
     body: bytes,
     headers: Sequence[tuple[str, str]] = (),
 ) -> bytes:
-    """Return a request as it is sent, now and then with its body in a chunk."""
+    """Return a request's bytes, a tenth of them with a chunked body."""
     fields = [("host", "localhost"), *headers]
     chunked = chosen.random() < 0.1
     fields.append(

@@ -1,8 +1,8 @@
-"""schemathesis against a gateway: what its own description allows, and what it does not.
+"""schemathesis against a gateway: requests that its own description allows, and others.
 
-In an environment of its own (ops/isolated.py). Checked is what a gateway can promise: no status of
-500 or more, and the content types, headers and shapes that it describes. What a request may hold is
-the engine's affair, so that an engine takes or refuses what the description does not say is right.
+Runs in its own environment (ops/isolated.py). Checks the gateway's promises: no status of 500 or
+more, and the described content types, headers and shapes. The engine decides what a request may
+hold, so a request beyond the description may be accepted or refused.
 """
 
 import subprocess
@@ -25,17 +25,14 @@ _SECONDS: Final = 6 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What schemathesis says."""
+    """The result of schemathesis."""
 
     passed: bool
     text: str
 
 
 def schemathesis(url: str, examples: int, seed: int, folder: Path) -> Report:
-    """Examples per operation and phase. `url` is the gateway's, without `/v1`.
-
-    Raises InstallError, OSError.
-    """
+    """Run `examples` per operation and phase; `url` has no `/v1`. Raise InstallError or OSError."""
     done = subprocess.run(
         [
             *(str(interpreter(REQUIREMENT)), "-m", "schemathesis.cli"),

@@ -1,7 +1,6 @@
-"""Requests that hold as much of one thing as a gateway takes (shape -> body).
+"""Requests with as much of one thing as a gateway accepts (shape -> body).
 
-Each comes in two sizes: by itself, and filled up with one text to the most bytes that a body may
-have.
+Each comes in two sizes: alone, and filled with one text up to the largest body.
 """
 
 import json
@@ -27,7 +26,7 @@ from producers.spans.otlp import MAX_SPANS
 BODY_BYTES: Final = 31 << 20
 
 _FIELDS: Final = 20
-"""Values and brackets that a body has beside what is counted, at most."""
+"""Most values and brackets of a body beside the counted ones."""
 _VALUES: Final = MAX_JSON.values - _FIELDS
 _KEYS: Final = MAX_JSON.keys - _FIELDS
 _CONTAINERS: Final = MAX_JSON.containers - _FIELDS
@@ -44,7 +43,7 @@ class Shape:
     path: str
     body: bytes
     answer: str = "short"
-    """What the engine answers (ops/fuzz/flood.py)."""
+    """Name of the engine's answer (ops/fuzz/flood.py)."""
 
 
 def make_shapes() -> Iterator[Shape]:
@@ -62,13 +61,12 @@ def make_shapes() -> Iterator[Shape]:
 
 
 def text_shape(size: int, answer: str = "short") -> Shape:
-    """Return a request of one text, of so many bytes in all."""
+    """Return a request of one text with `size` bytes in all."""
     path = "/v1/chat/completions"
     return _shape(f"text {answer} {size}", path, {"messages": [_user("Hi")]}, size, answer)
 
 
 def _requests() -> dict[str, tuple[str, Json]]:
-    """Name -> path and body."""
     chat, messages, prompt = "/v1/chat/completions", "/v1/messages", "/v1/completions"
     part, asks = {"type": "text", "text": "x"}, [_user("Hi")]
     bare = {"messages": asks}
@@ -103,7 +101,6 @@ def _requests() -> dict[str, tuple[str, Json]]:
 
 
 def _traces() -> dict[str, list[Json]]:
-    """Return name -> spans of a request."""
     message = {"role": "user", "parts": [{"type": "text", "content": "x"}]}
     return {
         "spans": [_span(n) for n in range(MAX_SPANS - 1)],
@@ -124,7 +121,6 @@ def _trace_shape(name: str, spans: list[Json], size: int) -> Shape:
 
 
 def _span(number: int, asked: list[Json] | None = None) -> Json:
-    """Return a span; of a call in a session of its own where messages are given."""
     texts = {}
     if asked is not None:
         said = [{"role": "assistant", "parts": [{"type": "text", "content": "y"}]}]
@@ -151,7 +147,6 @@ def _encode(document: Json) -> bytes:
 
 
 def _text(length: int) -> str:
-    """A text that no compressor makes small, with what looks like JSON in it."""
     return random.Random(0).randbytes(length // 2).hex() + ',[{"\\' * (length % 7)
 
 

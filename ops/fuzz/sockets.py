@@ -1,8 +1,8 @@
-"""Sends bytes to a gateway or an engine and judges what comes back (requests -> what is wrong).
+"""Send bytes to a gateway or an engine and judge the answers (requests -> errors).
 
-Wrong is a status of 500 or more, also in the middle of a stream, for the engine is well; an error
-without a reason in the shape of its API; bytes that are no HTTP; and an answer that never comes,
-for the gateway waits for no client longer than it is told to.
+Errors are a status of 500 or more, also in a stream, since the engine is well; an error without a
+reason in the shape of its API; bytes that are not HTTP; and no answer, since the gateway's waiting
+for clients is limited.
 """
 
 import json
@@ -20,24 +20,20 @@ import h11
 _WAIT_SECONDS: Final = 120
 _CLIENTS: Final = 8
 _FAILED: Final = re.compile(rb'"code": ?5\d\d\b')
-"""An error of the server in the middle of a stream."""
 _PLAIN: Final = re.compile(rb"^\w+ [^ ]*/(livez|readyz|metrics)")
 
 
 @dataclass(slots=True)
 class Replies:
-    """What came back."""
-
     statuses: Counter[int] = field(default_factory=Counter)
-    """0: the connection was closed without an answer."""
+    """Status 0: the connection was closed without an answer."""
     wrong: list[str] = field(default_factory=list)
 
 
 def send_all(
     port: int, requests: Iterable[bytes], check_after: Callable[[], str | None] = lambda: None
 ) -> Replies:
-    """Send each on a connection of its own, some at the same time. `check_after` runs after each,
-    and returns what is wrong then."""
+    """Send each request on its own connection; `check_after` may return an error after each."""
 
     def send_one(raw: bytes) -> tuple[bytes, int, list[str]]:
         status, why = send(port, raw)
@@ -52,9 +48,9 @@ def send_all(
 
 
 def send(port: int, raw: bytes) -> tuple[int, str | None]:
-    """The status of the first answer, and what is wrong with it."""
+    """Return the status of the first answer, and its error, if any."""
     with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_SECONDS) as connection:
-        # Who is refused before all was sent may still hear why.
+        # The reason of an early refusal may still be readable.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(raw)
         try:
@@ -67,7 +63,6 @@ def send(port: int, raw: bytes) -> tuple[int, str | None]:
 
 
 def _answer(connection: socket.socket, head: bool) -> tuple[int, bytes]:
-    """Status and body of the first answer; 0 where there is none."""
     reader = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 20)
     method = "HEAD" if head else "POST"
     reader.send(h11.Request(method=method, target="/", headers=[("host", "x")]))

@@ -43,7 +43,7 @@ Location = tuple[str | int, ...]
 """Keys and indices that lead to a value of a document."""
 
 SLOW_SECONDS: Final = 30.0
-"""Seconds of this processor that no spec takes: the slowest takes a tenth of them."""
+"""Bound on a spec's processor time; the slowest takes a tenth."""
 _HUGE: Final = "<1e999>"
 """Stands for a number that Python would write as Infinity."""
 
@@ -81,7 +81,6 @@ TRAINED: Final[tuple[Json, ...]] = (
         "lora": {"rank": 2, "alpha": 2, "targets": ["lm_head"]},
     },
 )  # fmt: skip
-"""Specs of jobs of one step."""
 
 _USER: Final[Json] = {"url": "http://127.0.0.1:9/v1", "model": "small", "candidates": 2}
 _ELSEWHERE: Final[Json] = {"source": {"kind": "endpoint", "url": "http://x/v1", "model": "m"}}
@@ -107,7 +106,6 @@ READ: Final[tuple[Json, ...]] = (
     PLAIN | {"sampler": _ELSEWHERE},
     PLAIN | {"sampler": {"source": {"kind": "vllm", "arguments": ["--seed=1"]}}},
 )
-"""Specs of every kind."""
 
 _EDGES: Final = sorted({edge for ranges in RANGES.values() for r in ranges.values() for edge in r})
 _NUMBERS: Final[tuple[Any, ...]] = (
@@ -123,7 +121,7 @@ _OTHERS: Final[tuple[Any, ...]] = (None, True, False, "1", [], {}, [[]], {"a": 1
 
 
 def build_specs(seed: int, bases: tuple[Json, ...]) -> Iterator[bytes]:
-    """Yield mutants of specs without end: the same for the same seed."""
+    """Yield mutants of specs without end, the same for the same seed."""
     chance = random.Random(f"specs {seed}")
     whole = [json.loads(JobSpec.model_validate(base).model_dump_json()) for base in bases]
     while True:
@@ -136,7 +134,6 @@ def build_specs(seed: int, bases: tuple[Json, ...]) -> Iterator[bytes]:
 
 
 def _mutate(document: Json, chance: random.Random) -> None:
-    """Change one value of a document, or what holds it."""
     *path, key = chance.choice(list(_list_paths(document)))
     holder: Any = document
     for step in path:
@@ -184,7 +181,6 @@ def _write(document: Json) -> bytes:
 
 
 def _damage(content: bytes, chance: random.Random) -> bytes:
-    """Cut a text, or put bytes into it."""
     place = chance.randrange(len(content))
     more = chance.choice(
         (b"", b"\xff", b"[" * 100_000, b'{"a":' * 5_000, b"9" * 5_000, b"\0", b",")
@@ -193,8 +189,7 @@ def _damage(content: bytes, chance: random.Random) -> bytes:
 
 
 def check_spec(content: bytes) -> str:
-    """Read a spec, and check all that is checked before a job begins; return `accepted`, or the
-    kind of the refusal. Raises what no spec may raise."""
+    """Run all checks before a job; return `accepted` or the kind of the refusal."""
     try:
         spec = parse_spec(content)
         check_supported(spec)
@@ -209,8 +204,7 @@ def check_spec(content: bytes) -> str:
 
 
 def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
-    """Check so many specs; return what became of them, what was wrong, and the most seconds of the
-    processor that one took."""
+    """Check `count` specs; return results, errors, and the most processor seconds of one."""
     results: Counter[str] = Counter()
     wrong: list[str] = []
     slowest = 0.0
@@ -218,7 +212,7 @@ def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
         began = time.process_time()
         try:
             results[check_spec(content)] += 1
-        # Whatever a spec raises is a finding, and the next one is tried.
+        # Any exception is a finding; continue with the next spec.
         except Exception as error:
             wrong.append(f"{type(error).__name__}: {error!s:.200}: {content[:2_000]!r}")
         seconds = time.process_time() - began
@@ -229,9 +223,7 @@ def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
 
 
 def run_jobs(seed: int, count: int, folder: Path) -> tuple[Counter[str], list[str]]:
-    """Run so many jobs; return how they ended, and what was wrong."""
-    # Loaded once: each job is a fork of this process.
-
+    """Run `count` jobs; return their outcomes and errors."""
     results: Counter[str] = Counter()
     wrong: list[str] = []
     accepted = (c for c in build_specs(seed, TRAINED) if _is_accepted(c))
@@ -258,7 +250,7 @@ def _is_accepted(content: bytes) -> bool:
 
 
 def run(specs: int, jobs: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Check specs and run jobs; return what became of them."""
+    """Check specs and run jobs; return the results."""
     results, wrong, slowest = check_specs(seed, specs)
     outcomes, failures = run_jobs(seed, jobs, folder)
     return {

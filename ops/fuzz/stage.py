@@ -1,4 +1,4 @@
-"""A gateway over the reference policy, and what has to hold of it after whatever it was sent.
+"""A gateway over the reference policy, and checks of it after hostile requests.
 
 with stage(folder) as fuzzed:
     send_all(fuzzed.gateway.port, requests(seed, count))
@@ -28,17 +28,17 @@ _SETTINGS: Final = {
     "KINTSUGI_REDACTION__RULES": '["email", "secret"]',
 }
 _LENGTH: Final = 128
-"""Tokens that fit: a client that asks for the maximum shall not wait long for them."""
+"""Context length in tokens; small, so that requests of the maximum end soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class FuzzTarget:
-    """A gateway that is sent requests that no real client would send."""
+    """A gateway that gets hostile requests."""
 
     gateway: Gateway
 
     def problems(self) -> list[str]:
-        """What is wrong with it, and with what it recorded, as sentences."""
+        """Stop the gateway and return errors of it and of its records."""
         complaints: list[str] = []
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
         answer = httpx2.post(f"{self.gateway.url}/chat/completions", json=body, timeout=120)
@@ -54,7 +54,6 @@ class FuzzTarget:
         return complaints + self._check_records()
 
     def _check_records(self) -> list[str]:
-        """Whether all of it can be read, made into rollouts, folded and rebuilt."""
         complaints = []
         for arguments in (
             ("log", "verify", "--json"),
@@ -77,7 +76,7 @@ class FuzzTarget:
 
 @contextmanager
 def stage(folder: Path) -> Iterator[FuzzTarget]:
-    """An engine and a gateway, until the end of the block."""
+    """Run an engine and a gateway until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
     engine = RealEngine(folder / "engine.log", "checkpoint", "--length", str(_LENGTH))
     gateway = Gateway(folder, [engine.url], _SETTINGS)

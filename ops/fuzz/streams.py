@@ -35,27 +35,24 @@ _MOST_REPORTED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How an engine writes a stream."""
+    """An engine's way of writing a stream."""
 
     name: str
     usage_in: str = "bare"
-    """Chunk with the usage: `bare` (no choices), `silent` (one that says nothing), `end`, or
-    `each`."""
+    """Chunk with the usage: `bare` (no choices), `silent` (an empty choice), `end`, or `each`."""
     usage_unasked: bool = False
-    """Whether usage is told to clients that did not ask for it."""
+    """Whether clients get usage without asking."""
     null_usage: bool = False
-    """Whether the other chunks of a stream with usage have the field with null."""
+    """Whether the other chunks of a stream with usage have a null in its field."""
     null_ids: bool = False
-    """Whether token ids that were not asked for are null; else they are absent."""
+    """Whether token ids that were not requested are null; else they are absent."""
     null_words: bool = False
-    """Whether a delta has all fields of a message, those without a value with null."""
+    """Whether a delta has all fields of a message, with nulls."""
     fingerprint: str | None = None
-    """Fingerprint on the last chunk of a choice, or beside usage where it was asked for."""
+    """Fingerprint on the last chunk of a choice, or beside requested usage."""
     comments: bool = False
-    """Whether comments come between the events."""
     line_end: bytes = b"\n"
     extra: Json = field(default_factory=dict)
-    """Fields beside usage."""
 
 
 STYLES: Final = (
@@ -73,11 +70,11 @@ STYLES: Final = (
 )
 
 Step = tuple[int, Json, int, str | None]
-"""Number of the choice, its delta, its tokens, and why it ends."""
+"""Number of the choice, its delta, its tokens and its finish reason."""
 
 
 def make_script(chosen: random.Random, choices: int) -> list[Step]:
-    """Return the steps of a random answer, those of its choices in random order."""
+    """Return the steps of a random answer, with its choices in random order."""
     steps = {number: [*_make_steps(chosen, number)] for number in range(choices)}
     order = [number for number in steps for _ in steps[number]]
     chosen.shuffle(order)
@@ -117,7 +114,7 @@ def _make_call(chosen: random.Random, index: int) -> Iterator[Json]:
 
 
 def answer(style: Style, script: Iterable[Step], body: Json) -> bytes:
-    """Return the stream with which an engine answers a request for chat or for completions."""
+    """Return an engine's stream for a request for chat or completions."""
     asked = (body.get("stream_options") or {}).get("include_usage") is True
     chunks = [*_write_chunks(style, script, body, asked or style.usage_unasked)]
     if style.null_usage and asked:
@@ -194,7 +191,7 @@ def answer_probe(style: Style, body: Json) -> bytes:
 
 
 def prove(style: Style) -> Probes:
-    """Return what the gateway's proof shows of an engine."""
+    """Return the result of the gateway's proof of an engine."""
 
     async def complete(body: Json) -> tuple[int, bytes]:
         return 200, answer_probe(style, body)
@@ -205,7 +202,7 @@ def prove(style: Style) -> Probes:
 
 
 def make_dialects() -> dict[str, Dialect]:
-    """Return the dialect of each style as a gateway knows it after the proof."""
+    """Return each style's dialect as a gateway knows it after the proof."""
     dialects = {}
     for style in STYLES:
         usage = prove(style).usage
@@ -248,7 +245,7 @@ def relay(request: ModelRequest, dialect: Dialect, style: Style, script: list[St
 
 
 class Reader:
-    """OpenAI's client, which reads streams that it is given."""
+    """OpenAI's client as a parser of streams."""
 
     def __init__(self) -> None:
         self._stream = b""
@@ -264,7 +261,7 @@ class Reader:
         return httpx2.Response(200, headers=headers, content=self._stream)
 
     def read(self, stream: bytes) -> list[Json]:
-        """Return the chunks of a stream, and the answer that they come to."""
+        """Return the chunks of a stream and the answer that they add up to."""
         self._stream = stream
         state, chunks = ChatCompletionStreamState(), []
         for chunk in self._client.chat.completions.create(
@@ -276,7 +273,7 @@ class Reader:
 
 
 def check(seed: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Return the number of streams of each style, and the first differences."""
+    """Return the number of streams per style, and the first differences."""
     dialects, reader, streams = make_dialects(), Reader(), Counter[str]()
     differences: list[str] = []
     for number in range(count):
@@ -292,7 +289,7 @@ def check(seed: int, count: int) -> tuple[Counter[str], list[str]]:
 
 
 def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Check streams; return the number of each dialect, and the first differences."""
+    """Check streams; return their number per style, and the first differences."""
     streams, differences = check(seed, count)
     return {"streams": dict(streams), "differences": differences, "passed": not differences}
 

@@ -20,16 +20,13 @@ from ops.command_line import build_parser
 from ops.fuzz.readers import Reader, list_readers
 
 SIZES: Final = (1_000, 2_000, 20_000)
-"""Characters of the texts."""
 _MOST_GROWTH: Final = 2.8
-"""Most growth of the time where a text is twice as long: 2 is linear, 4 the square."""
+"""Largest factor of the time for a doubled length: 2 is linear, 4 quadratic."""
 _FLOOR: Final = 0.01
-"""Seconds of the thread from which on two times are compared; other processes have no part in
-them."""
+"""Seconds of thread time below which times are not compared."""
 _SURE: Final = 4
-"""How often as many runs are made before a reader is called wrong."""
+"""Factor of the runs before a reader counts as wrong."""
 _SLOWEST: Final = 10
-"""Readers that are printed with their time."""
 
 PIECES: Final = (
     *(" ", "\n", "\t", " \n", "\u2003", "a", "ab ", "A", "1", "12", "a1", "1a ", "a1a1", "#", "_"),
@@ -61,9 +58,7 @@ PIECES: Final = (
     *("a@", "a@b.", "a@b.cc ", "+1", "4111 ", "GB82", "eyJ", "sk-", "-----BEGIN ", "bearer "),
     *("turn off ", "wifi ", "data: x\n\n", "f(a=1)", "f(f(", "1+", "[0]", "x.y."),
 )
-"""Pieces that bad texts repeat."""
 BEGINNINGS: Final = ("", "<tool_call>", '{"a": "', "I ")
-"""What stands before them."""
 
 
 def corpus() -> Iterator[tuple[str, str]]:
@@ -84,7 +79,7 @@ def run(
     sizes: Sequence[int] = SIZES,
     runs: int = 2,
 ) -> dict[str, Any]:
-    """Time readers and return the result of the driver."""
+    """Time readers and return the driver's result."""
     wrong: list[str] = []
     slowest: dict[str, float] = {}
     texts = list(texts)
@@ -111,13 +106,13 @@ def run(
 def _judge(
     read: Reader, beginning: str, piece: str, sizes: Sequence[int], runs: int
 ) -> tuple[float, str | None]:
-    """Return the seconds for the longest text that was read, and how they grow too fast."""
+    """Return the seconds for the longest text, and an error if the time grows too fast."""
     before, size_before = math.inf, sizes[0]
     for size in sizes:
         most = before * _MOST_GROWTH ** math.log2(size / size_before)
         seconds = _time(read, beginning, piece, size, runs)
         if seconds > max(most, _FLOOR):
-            # Whatever else the machine did may have slowed one of them: both again, more often.
+            # Other work may have slowed one of them: repeat both, more often.
             before = _time(read, beginning, piece, size_before, runs * _SURE)
             seconds = min(seconds, _time(read, beginning, piece, size, runs * _SURE))
             most = before * _MOST_GROWTH ** math.log2(size / size_before)
@@ -131,7 +126,7 @@ def _judge(
 
 
 def _time(read: Reader, beginning: str, piece: str, size: int, runs: int) -> float:
-    """Return the least seconds of several runs. No two texts are equal, for readers remember."""
+    """Return the least seconds of several runs, each with another text, for readers cache."""
     least = math.inf
     for number in range(runs):
         text = write_text(beginning, piece, size - number)

@@ -31,9 +31,7 @@ from ops.processes import Program, find_ports
 from ops.waits import repeat
 
 SECONDS: Final = 0.25
-"""Longest time in which others may be answered."""
 RATIO: Final = 1.5
-"""Most memory, as a multiple of that for one text of the same size."""
 
 _GAP_SECONDS: Final = 0.005
 _SETTLE_SECONDS: Final = 0.5
@@ -52,16 +50,15 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class Asker:
-    """Asks the same again and again; knows the longest time that an answer took."""
+    """Repeats a request and keeps the longest time of an answer."""
 
     request: tuple[str, str, bytes | None]
     port: int
     slowest: float = 0.0
-    """In seconds."""
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Ask until the end of the block."""
+        """Ask until the block ends."""
         connection = HTTPConnection("127.0.0.1", self.port)
         with closing(connection), repeat(lambda: self._ask(connection), _GAP_SECONDS):
             yield
@@ -75,27 +72,25 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one call did to a gateway."""
+    """Effects of one call on a gateway."""
 
     status: int
     seconds: float
     livez_seconds: float
     call_seconds: float
     idle_seconds: float
-    """Longest time that such a call took on the idle gateway meanwhile."""
     peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where gateways are started, and an idle one beside them."""
+    """Settings for gateways, and an idle gateway beside them."""
 
     folder: Path
     engine: str
     settings: dict[str, str]
     idle: Gateway
     clients: int
-    """Clients that send each shape at the same time."""
 
     def start(self, name: str) -> Gateway:
         """Start a gateway."""
@@ -108,7 +103,7 @@ class Stage:
 
 @contextmanager
 def stage(folder: Path, settings: dict[str, str], clients: int) -> Iterator[Stage]:
-    """An engine and an idle gateway, until the end of the block."""
+    """Run an engine and an idle gateway until the block ends."""
     (port,) = find_ports(1)
     engine = Program(folder / "engine.log", "ops.fuzz.flood", str(port))
     idle = Gateway(folder, [f"http://127.0.0.1:{port}/v1"], settings)
@@ -121,7 +116,7 @@ def stage(folder: Path, settings: dict[str, str], clients: int) -> Iterator[Stag
 
 
 def measure(shape: Shape, at: Stage) -> Measurement:
-    """Send a shape to a gateway that is started for it, from all clients at once."""
+    """Send a shape to a new gateway from all clients at once."""
     gateway = at.start(shape.name)
     try:
         livez = Asker(_LIVEZ, gateway.port)
@@ -143,7 +138,7 @@ def measure(shape: Shape, at: Stage) -> Measurement:
 
 
 def send(shape: Shape, port: int, number: int) -> int:
-    """Send a shape in a session of its own; return the status of the answer."""
+    """Send a shape in its own session; return the status of the answer."""
     headers = {
         "x-kintsugi-session": f"s{number}",
         "idempotency-key": f"k{number}",
@@ -160,7 +155,7 @@ def send(shape: Shape, port: int, number: int) -> int:
 
 
 def run(shapes: list[Shape], settings: dict[str, str], folder: Path, clients: int) -> Json:
-    """What each shape did, and what is wrong."""
+    """Return the effects of each shape, and the errors."""
     with stage(folder, settings, clients) as at:
 
         @cache

@@ -1,1 +1,1 @@
-"""The Helm chart, and the programs that check it."""
+"""The Helm chart and the programs that check it."""

@@ -1,9 +1,8 @@
-"""The programs that check the chart, built where they are not on PATH.
+"""`helm`, which renders the chart, and `kubectl-validate`, which checks it offline.
 
-    python -m ops.helm.programs        prints where they are; some minutes the first time
+    python -m ops.helm.programs        prints their paths; builds them the first time (minutes)
 
-`helm` renders, and `kubectl-validate` holds what comes out against the schemas of Kubernetes that
-it has with it: neither needs a cluster.
+Neither needs a cluster: `kubectl-validate` contains the schemas of Kubernetes.
 """
 
 from pathlib import Path
@@ -19,7 +18,7 @@ MODULES: Final = {
 
 
 def checker(name: str) -> Path:
-    """Where one of them is, built now if it is nowhere yet. Raises ProgramUnavailable."""
+    """Return a program's path; build it if it is missing. Raise ProgramUnavailable."""
     module = MODULES[name]
     return program(name, module.rpartition("/")[2], lambda folder: install(module, folder))
 

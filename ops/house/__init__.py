@@ -1,1 +1,1 @@
-"""Measures of the code itself: names, function length, modules per folder, import circles."""
+"""Measures of the code: names, function length, modules per folder, import circles."""

@@ -37,18 +37,16 @@ GOALS: Final = {
     "synthesis_files": 12,
     "entry_files": 11,
 }
-"""The most that each measure may be."""
 
 LISTS: Final = ("participles", "vague", "long", "circles", *METHODS, "entries")
-"""Measures whose occurrences can be listed."""
 
 DECLARATIONS: Final = frozenset({"producers/gateway/metrics/registry.py:__init__"})
-"""Functions that only declare tables or metrics; they may be as long as what they declare."""
+"""Functions that only declare tables or metrics; they may be as long as these declarations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What was counted; percentages are of all definitions, or of all locals."""
+    """The counts; percentages are of all definitions, or of all locals."""
 
     definitions: int
     participles_percent: float
@@ -56,25 +54,24 @@ class Measures:
     vague_locals_percent: float
     longest_function_lines: int
     imports_90th_percentile: int
-    """Modules of ours that are imported with a module."""
+    """Product modules that an import of one module loads."""
     circles: int
     readme_lines: int
     lines: int
     ops_lines: int
-    """Those of `ops`."""
     statements: int
-    """Docstrings and other texts that stand alone are left out."""
+    """Statements without docstrings and other strings that stand alone."""
     skills_files: int
-    """Files outside of all rooms that name the method; likewise the next two (rooms.py)."""
+    """Files outside all rooms that name the method; the next two likewise (rooms.py)."""
     lessons_files: int
     synthesis_files: int
     entry_files: int
-    """Files outside of all rooms that import a module of one."""
+    """Files outside all rooms that import a module of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """Something that a measure counted, and where it stands."""
+    """An occurrence of a measure, with its place."""
 
     measure: str
     place: str
@@ -83,13 +80,10 @@ class Occurrence:
 
 @dataclass(slots=True)
 class _Tally:
-    """The counts of the modules that were added."""
-
     names: int = 0
     locals: int = 0
     longest: int = 0
     lines: Counter[str] = field(default_factory=Counter)
-    """Package -> its lines."""
     statements: int = 0
     findings: list[Occurrence] = field(default_factory=list)
 
@@ -125,7 +119,7 @@ class _Tally:
 
 
 def measure(root: Path) -> tuple[Measures, list[Occurrence]]:
-    """Count everything below `root`. Raises SyntaxError for a module that is no Python."""
+    """Measure everything below `root`. Raise SyntaxError for a module that is not valid Python."""
     tally = _Tally()
     for path in _modules(root):
         tally.add(path, str(path.relative_to(root)))
@@ -167,7 +161,7 @@ def measure(root: Path) -> tuple[Measures, list[Occurrence]]:
 
 
 def check_goals(measures: Measures) -> dict[str, str]:
-    """The goals that do not hold: measure -> what it is and what it may be."""
+    """Return the missed goals: measure -> its value and its bound."""
     values = asdict(measures)
     return {
         name: f"{values[name]:g}, at most {limit:g}"
@@ -177,7 +171,7 @@ def check_goals(measures: Measures) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the measures; 1 where a goal is missed."""
+    """Print the measures; return 1 if a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m ops.house", description=__doc__)
     parser.add_argument("--root", type=Path, default=Path())
     parser.add_argument("--json", action="store_true")
@@ -202,8 +196,8 @@ def _modules(root: Path) -> Iterator[Path]:
 
 
 def _functions(tree: ast.Module, place: str) -> Iterator[tuple[str, int, int]]:
-    """Name, line and length of every function that does more than declare. The length runs from
-    the first statement to the last: a signature declares."""
+    """Yield name, line and length without signature of each function that does more than
+    declare."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

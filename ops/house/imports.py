@@ -1,8 +1,7 @@
-"""Circles between folders: which of them need each other, directly or by way of others.
+"""Find import circles between folders.
 
-An import inside a function counts as one at the top; one for type checkers alone counts too. A
-folder stands for itself and all below it; a module beside it for itself. The wiring, imports by the
-core of a method's room, makes no circle: rooms.py lists it.
+An import inside a function or for type checkers only counts. A folder stands for everything below
+it, a module beside it for itself. Imports of a method's room by the core do not count (rooms.py).
 """
 
 import ast
@@ -15,9 +14,8 @@ Graph = dict[str, set[str]]
 def import_circles(
     root: Path, packages: Sequence[str], is_wiring: Callable[[str, str], bool] = lambda *_: False
 ) -> list[list[str]]:
-    """Return the circles among the members of each folder, every circle sorted; [] without any.
-
-    `is_wiring` says of an importing module and its target whether the import is left out."""
+    """Return the circles among the members of each folder, each sorted. `is_wiring` takes the
+    importing module and its target; true leaves the import out."""
     graph = list_imports(root, packages)
     edges = {
         (name, target)
@@ -32,8 +30,7 @@ def import_circles(
 
 
 def list_imports(root: Path, packages: Sequence[str], *, at_start: bool = False) -> Graph:
-    """Return the modules of some packages, each with those of them that it imports; `at_start`:
-    only those that are imported as soon as the module is."""
+    """Return module -> imports within `packages`; `at_start` leaves out those in functions."""
     list_nodes = _list_start_nodes if at_start else ast.walk
     modules = {
         _module_name(root, path): path
@@ -52,7 +49,7 @@ def list_imports(root: Path, packages: Sequence[str], *, at_start: bool = False)
 
 
 def reach(graph: Graph, start: str) -> set[str]:
-    """Return the nodes that can be reached from one, itself left out unless it lies on a circle."""
+    """Return the nodes reachable from `start`; `start` itself only if it is on a circle."""
     reached: set[str] = set()
     pending = [start]
     while pending:
@@ -63,7 +60,7 @@ def reach(graph: Graph, start: str) -> set[str]:
 
 
 def python_files(root: Path, package: str) -> list[Path]:
-    """The modules of a package and of all below it, sorted."""
+    """Return all modules of a package, sorted."""
     return sorted(
         path for path in (root / package).rglob("*.py") if "__pycache__" not in path.parts
     )
@@ -79,7 +76,6 @@ def _parents(name: str) -> Iterator[str]:
 
 
 def _list_start_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements that run when a module is imported."""
     for node in ast.iter_child_nodes(tree):
         yield node
         if isinstance(node, ast.If | ast.Try) and "TYPE_CHECKING" not in ast.dump(node):
@@ -96,7 +92,6 @@ def _targets(node: ast.AST, modules: Mapping[str, Path]) -> Iterator[str]:
 
 
 def _graph_of(folder: str, edges: set[tuple[str, str]]) -> Graph:
-    """Return which member of a folder needs which other member."""
     graph: Graph = {}
     depth = folder.count(".") + 2
     for source, target in edges:
@@ -109,7 +104,6 @@ def _graph_of(folder: str, edges: set[tuple[str, str]]) -> Graph:
 
 
 def _circles(graph: Graph) -> list[list[str]]:
-    """Strongly connected components of more than one node."""
     reachable = {node: reach(graph, node) for node in graph}
     components = {
         tuple(sorted({node, *(other for other in reached if node in reachable[other])}))

@@ -1,8 +1,8 @@
-"""Words in names: participles, and locals that say nothing of what they hold.
+"""Find participles in names, and local names that could hold anything.
 
-A participle names a state and not the thing that is in it: `answered` may be a time, a flag, a
-message or a function. Terms of the field that only look like one (`training`, `embedding`) are
-listed, as are names that are promised: event types, and Python's own methods.
+A participle names a state, not the thing in it: `answered` may be a time, a flag, a message or a
+function. Listed terms of the field (`training`, `embedding`), event types and Python's special
+methods are exempt.
 """
 
 import ast
@@ -27,7 +27,6 @@ _ENGLISH: Final = (
     "exceed feed hundred king meaning morning need nothing proceed reading ring seed shed "
     "sibling siblings something speed spring string succeed thing things warning wing "
 )
-"""Nouns and verbs that only end like a participle."""
 
 _FIELD: Final = (
     "batching binding decoding embedded embedding embeddings encoding fencing framing "
@@ -37,17 +36,15 @@ _FIELD: Final = (
     "sharding shipping spelling staging streaming supervised tokenizing tracing training "
     "typed weighted "
 )
-"""Terms of the field and of the libraries that are used."""
 
 TERMS: Final = frozenset((_ENGLISH + _FIELD).split())
 
 VAGUE: Final = frozenset(["found", "given", "made", "one", "said", "told"])
-"""Locals that could hold anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name and where it stands."""
+    """A name and its place."""
 
     name: str
     kind: str
@@ -56,12 +53,12 @@ class Name:
 
 
 def split_words(name: str) -> list[str]:
-    """The words of a name, in lower case: `_asHTTPReply` gives as, http, reply."""
+    """Return the words of a name in lower case: `_asHTTPReply` gives as, http, reply."""
     return [word.lower() for part in name.split("_") for word in _WORD.findall(part)]
 
 
 def has_participle(name: str) -> bool:
-    """Whether a word of the name is a participle and no listed term."""
+    """Return whether a word of the name is a participle and not a listed term."""
     return any(_is_participle(word) for word in split_words(name))
 
 
@@ -72,7 +69,7 @@ def _is_participle(word: str) -> bool:
 
 
 def definitions(tree: ast.Module) -> Iterator[Name]:
-    """The functions and classes of a module, without event types and special methods."""
+    """Yield a module's functions and classes except event types and special methods."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and not _is_event(node):
             yield Name(node.name, "class", node.lineno)
@@ -83,7 +80,7 @@ def definitions(tree: ast.Module) -> Iterator[Name]:
 
 
 def local_names(tree: ast.Module) -> Iterator[Name]:
-    """Every name that an assignment, a loop, a comprehension or a parameter binds."""
+    """Yield every name that an assignment, a loop, a comprehension or a parameter binds."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield Name(node.id, "local", node.lineno)
@@ -92,5 +89,5 @@ def local_names(tree: ast.Module) -> Iterator[Name]:
 
 
 def _is_event(node: ast.ClassDef) -> bool:
-    """Event types are past tense (DESIGN), and their names are stored."""
+    """Return whether it is an event type, whose past tense is stored (DESIGN)."""
     return any(isinstance(base, ast.Name) and base.id == "EventData" for base in node.bases)

@@ -1,12 +1,7 @@
-"""Uses of Python's backtracking `re`, and which of them take linear time.
+"""Find uses of Python's backtracking `re`, and check which take linear time.
 
-    for use in list_uses(root, packages):      each call of re.compile, re.search and the like
-        use.place                              `envs.simulator:_NUMBER`: module and symbol
-        is_linear(use)                         whether its pattern proves it
-
-A pattern proves it where it has no open repeat, so that the work at each place of a text is
-bounded. It also does where its one open repeat is of a set of characters and ends the pattern, so
-that a match takes what was read. Of any other a person has to say why its time is bounded.
+A pattern is linear if it has no open repeat, or if its one open repeat is of a set of characters
+and ends the pattern. A person has to state why the time of any other pattern is bounded.
 """
 
 import ast
@@ -16,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The tree of a pattern is private in CPython, and a second parser of Python's syntax would differ.
+# CPython's pattern parser is private, but a second parser of the syntax would differ.
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final
@@ -26,29 +21,28 @@ from ops.house.imports import python_files
 SEARCHES: Final = frozenset(
     ["compile", "findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"]
 )
-"""Functions of `re` that take a pattern."""
 OTHERS: Final = frozenset(["difflib", "fnmatch", "rapidfuzz", "regex"])
-"""Modules whose work on a text may grow faster than its length: their imports are uses."""
+"""Modules whose time on a text may grow faster than its length; an import counts as a use."""
 
 _MOST_WAYS: Final = 100_000
-"""Ways in which a pattern without an open repeat may read a text from one place."""
+"""Most ways in which a pattern without an open repeat may match from one position."""
 _REPEATS: Final = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 _SETS: Final = (op.ANY, op.IN, op.LITERAL, op.NOT_LITERAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A call that takes a pattern, or an import of another module that searches."""
+    """A call that takes a pattern, or an import of one of OTHERS."""
 
     place: str
     line: int
     pattern: str | bytes | None
-    """None where it is no constant of the module."""
+    """None unless it is a constant of the module."""
     flags: int = 0
 
 
 def list_uses(root: Path, packages: Sequence[str]) -> Iterator[Use]:
-    """Yield every use in some packages below `root`. Raises SyntaxError."""
+    """Yield every use in `packages` below `root`. Raise SyntaxError."""
     for package in packages:
         for path in python_files(root, package):
             module = ".".join(path.relative_to(root).with_suffix("").parts)
@@ -56,15 +50,13 @@ def list_uses(root: Path, packages: Sequence[str]) -> Iterator[Use]:
 
 
 def is_linear(use: Use) -> bool:
-    """Whether a pattern proves that searching it takes linear time."""
+    """Return whether a search for the pattern provably takes linear time."""
     if use.pattern is None:
         return False
     return _has_bound(tree := parser.parse(use.pattern, use.flags)) or _ends_in_run(list(tree))
 
 
 class _Walk:
-    """Reads one module."""
-
     def __init__(self, module: str) -> None:
         self._module = module
         self._constants: dict[str, str | bytes] = {}
@@ -92,7 +84,7 @@ class _Walk:
             yield Use(place, node.lineno, pattern, _read_flags(node))
         elif isinstance(node, ast.Import):
             for alias in node.names:
-                # Under another name its calls would not be seen.
+                # Calls under another name would be missed.
                 if alias.name in OTHERS or (alias.name == "re" and alias.asname):
                     yield Use(f"{self._module}:{alias.name}", node.lineno, None)
         elif isinstance(node, ast.ImportFrom) and node.module in OTHERS | {"re"}:
@@ -100,7 +92,6 @@ class _Walk:
                 yield Use(f"{self._module}:{node.module}.{alias.name}", node.lineno, None)
 
     def _evaluate(self, node: ast.expr) -> str | bytes | None:
-        """Return the text that an expression is, as far as constants of the module make it."""
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, str | bytes) else None
         if isinstance(node, ast.Name):
@@ -115,7 +106,6 @@ class _Walk:
 
 
 def _list_bindings(node: ast.AST) -> list[tuple[str, ast.expr]]:
-    """Return the names that a statement gives a value to."""
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
         return [(node.target.id, node.value)]
     if isinstance(node, ast.Assign):
@@ -139,13 +129,10 @@ def _read_flags(call: ast.Call) -> int:
 
 
 def _has_bound(tree: Iterable[tuple[Any, Any]]) -> bool:
-    """Whether the work at one place of a text has a bound."""
     return _count_ways(tree) <= _MOST_WAYS
 
 
 def _count_ways(tree: Iterable[tuple[Any, Any]]) -> float:
-    """Return in how many ways a pattern may read a text from one place; infinite without a
-    bound."""
     return math.prod(_count_node(kind, value) for kind, value in tree)
 
 
@@ -166,7 +153,7 @@ def _count_node(kind: Any, value: Any) -> float:
 
 
 def _ends_in_run(nodes: Sequence[tuple[Any, Any]]) -> bool:
-    """Whether the only open repeat is of one set, and nothing that could fail follows it."""
+    """Return whether the only open repeat is of one set, and nothing that could fail follows it."""
     if not nodes:
         return True
     *before, (kind, value) = nodes

@@ -1,12 +1,8 @@
-"""How far the names of a method reach beyond the rooms of that method, and what a module imports.
+"""Find names of a method outside the rooms of that method, and what a module imports.
 
-    list_mentions(root)            method -> files outside of all rooms that name it
-    list_entries(root)             files outside of all rooms -> modules of rooms that they import
-    count_imports(root, packages)  module -> number of modules that are imported with it
-
-A file names a method where its code does; docstrings and comments do not count. A room is a folder
-whose name stands in ROOMS. `attribution` counts as the module `envs.attribution` alone: elsewhere
-the word says to which session a request belongs, and it names a stored field.
+A file names a method if its code does; docstrings and comments do not count. A room is a folder
+whose name is in ROOMS. `attribution` matches only the module `envs.attribution`: elsewhere the word
+is about the session of a request, and it names a stored field.
 """
 
 import ast
@@ -18,12 +14,10 @@ from typing import Final
 from ops.house.imports import list_imports, python_files, reach
 
 CORE: Final = ("daemon", "consumers", "producers", "events", "envs")
-"""The packages that are searched."""
 
 ROOMS: Final = frozenset(
     ["methods", "skills", "panels", "lessons", "reflection", "synthesis", "attribution", "users"]
 )
-"""Names of folders, each the room of a method."""
 
 METHODS: Final[Mapping[str, re.Pattern[str]]] = {
     "skills": re.compile(
@@ -39,19 +33,16 @@ METHODS: Final[Mapping[str, re.Pattern[str]]] = {
         re.IGNORECASE,
     ),
 }
-"""Method -> the words that name it."""
 
 HOMONYMS: Final[Mapping[str, str]] = {
     "envs/telecom/records.py": "'router'",
     "producers/gateway/server.py": "application.router",
 }
-"""File -> a piece of its code that only looks like a name of a method: a device of customers, and
-Starlette's table of routes. The rest of the file is searched."""
+"""Code that only looks like a method's name: a device of customers, and Starlette's routes."""
 
 
 def list_mentions(root: Path) -> dict[str, list[str]]:
-    """Return for each method the files outside of all rooms whose code names it, sorted. Raises
-    SyntaxError for a module that is no Python."""
+    """Return, per method, the files outside all rooms whose code names it. Raise SyntaxError."""
     codes = {place: _drop_homonym(place, _read_code(root / place)) for place in _list_outside(root)}
     return {
         method: [place for place, code in codes.items() if pattern.search(code)]
@@ -60,7 +51,7 @@ def list_mentions(root: Path) -> dict[str, list[str]]:
 
 
 def list_entries(root: Path) -> dict[str, list[str]]:
-    """Return the files outside of all rooms that import modules of rooms, with these modules."""
+    """Return the files outside all rooms that import modules of rooms, with these modules."""
     imports = list_imports(root, CORE)
     entries = {}
     for place in _list_outside(root):
@@ -72,12 +63,12 @@ def list_entries(root: Path) -> dict[str, list[str]]:
 
 
 def is_wiring(name: str, target: str) -> bool:
-    """Return whether an import leads from outside of all rooms into one."""
+    """Return whether an import leads from outside all rooms into one."""
     return _is_room(target.split(".")) and not _is_room(name.split("."))
 
 
 def count_imports(root: Path, packages: Sequence[str]) -> dict[str, int]:
-    """Return for each module of some packages how many others of them are imported with it."""
+    """Return, per module of `packages`, how many others of them are imported with it."""
     graph = list_imports(root, packages, at_start=True)
     return {module: len(reach(graph, module) - {module}) for module in graph}
 
@@ -96,12 +87,10 @@ def _drop_homonym(place: str, code: str) -> str:
 
 
 def _is_room(parts: Sequence[str]) -> bool:
-    """Return whether a module lies in a room; the last part is the module itself."""
     return not ROOMS.isdisjoint(parts[:-1])
 
 
 def _read_code(path: Path) -> str:
-    """Return the code of a module without comments and without texts that stand alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -111,7 +100,7 @@ def _read_code(path: Path) -> str:
 
 
 def is_text(node: ast.AST) -> bool:
-    """Return whether a statement is a text that stands alone, such as a docstring."""
+    """Return whether a statement is a string that stands alone, such as a docstring."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

@@ -66,7 +66,7 @@ class BrokerError(ServerError):
 
 
 class Broker(Server):
-    """One broker and its folder. Not for use from several threads."""
+    """A broker and its folder. Not thread-safe."""
 
     ERROR = BrokerError
     LOG = "broker.log"
@@ -92,20 +92,19 @@ class Broker(Server):
 
     @property
     def bootstrap(self) -> str:
-        """host:port for clients; the same for the life of the folder."""
+        """Return host:port for clients, constant for the life of the folder."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The running broker's process, also one that another process started; else None."""
+        """Return the broker's process id while it runs, also if another process started it."""
         if self._process is not None:
             return self._process.pid if self._process.poll() is None else None
         pid = _read(self._state).get("pid", 0)
         return pid if pid and _runs(pid, self._config) else None
 
     def start(self) -> Self:
-        """Start on the data that is there, made first if there are none; returns when an admin
-        client got an answer. Raises BrokerUnavailable, BrokerError."""
+        """Return when an admin client has an answer. Raise BrokerUnavailable or BrokerError."""
         if self.pid is None:
             super().start()
             state = {"pid": self.pid, "port": self.port, "controller": self._controller}
@@ -113,13 +112,13 @@ class Broker(Server):
         return self
 
     def build_command(self) -> list[str]:
-        """Write the configuration, and format the data where there are none."""
+        """Write the configuration, and format the data if there are none."""
         libs, virtual_machine = jars(), java()
         settings = {"data": self.data, "port": self.port, "controller": self._controller}
         more = dict(self._properties)
         if self.secured is not None:
             more |= self.secured.properties(self.bootstrap, f"127.0.0.1:{self._controller}")
-        # Of two lines with one name the last counts.
+        # The last line of a name counts.
         extra = "".join(f"{name}={value}\n" for name, value in more.items())
         self._config.write_text(_PROPERTIES.format(**settings) + extra)
         if not (self.data / "meta.properties").exists():
@@ -129,12 +128,12 @@ class Broker(Server):
         command += ["-XX:TieredStopAtLevel=1", f"-Dkafka.logs.dir={self.folder}"]
         command += ["-cp", f"{libs}/*", "kafka.Kafka", str(self._config)]
         setpriv = shutil.which("setpriv")
-        # Linux kills it with us, even after a SIGKILL that ran no clean-up here.
+        # Linux kills it with us, even after a SIGKILL without clean-up.
         follow = [setpriv, "--pdeathsig", "KILL"] if self._follow_parent and setpriv else []
         return [*follow, *command]
 
     def answers(self) -> bool:
-        """Whether an admin client gets an answer; asked only where something listens."""
+        """Return whether an admin client gets an answer, asked only if the port listens."""
         if not _listens(self.port):
             return False
         try:
@@ -149,17 +148,17 @@ class Broker(Server):
         return True
 
     def stop(self) -> None:
-        """Ask it to shut down cleanly and wait; SIGKILL when it does not in time."""
+        """Shut down cleanly, and send SIGKILL after a time limit."""
         self._signal(signal.SIGTERM, self.STOP_SECONDS)
         if self.pid is not None:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL: what it had not written to the page cache is gone."""
+        """Send SIGKILL; writes that had not reached the page cache are lost."""
         self._signal(signal.SIGKILL, self.STOP_SECONDS)
 
     def wipe(self) -> None:
-        """Stop it and lose its data: the next start is another, empty cluster at this address."""
+        """Stop it and delete its data; the next start makes an empty cluster at this address."""
         self.stop()
         shutil.rmtree(self.data, ignore_errors=True)
 
@@ -171,9 +170,9 @@ class Broker(Server):
         return wanted or first, second
 
     def _format(self, virtual_machine: str, libs: Path) -> None:
-        # A first byte of zero: one in 64 random ids starts with "-", which is read as an option.
+        # First byte zero: one in 64 random ids starts with "-", which is parsed as an option.
         identity = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        # The glob is Java's to expand, not a shell's.
+        # Java expands the glob.
         command = [virtual_machine, "-Xmx256m", "-cp", f"{libs}/*", "kafka.tools.StorageTool"]
         command += ["format", "--standalone", "-t", identity, "-c", str(self._config)]
         if self.secured is not None:
@@ -203,14 +202,14 @@ class Broker(Server):
 
 
 def _make_listeners(folder: Path) -> "SecureListeners":
-    # What makes certificates is wanted here alone.
+    # Import lazily: only secured brokers need certificates.
     from ops.kafka.security import SecureListeners
 
     return SecureListeners(folder, *find_ports(2))
 
 
 def _listens(port: int) -> bool:
-    """Whether anything accepts there; cheaper to ask in a loop than a client that bootstraps."""
+    """Return whether the port accepts; cheaper in a loop than a client that bootstraps."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -225,7 +224,7 @@ def _read(state: Path) -> dict[str, int]:
 
 
 def _runs(pid: int, config: Path) -> bool:
-    """Whether the process is our broker: a process id may have been given to another since."""
+    """Check that the process is our broker: the id may have been reused."""
     try:
         return str(config) in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:
@@ -233,7 +232,7 @@ def _runs(pid: int, config: Path) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line: 0 when it runs (or was stopped), 1 when it does not."""
+    """Return 0 if it runs (or was stopped), else 1."""
     parser = build_parser(__doc__)
     parser.add_argument("action", choices=("start", "stop", "status"))
     parser.add_argument("--folder", type=Path, default=cache() / "run")

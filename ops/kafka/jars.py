@@ -1,10 +1,9 @@
 """The jars of Apache Kafka, resolved once by Maven into a cache folder.
 
-The folder's name carries the hash of pom.xml, so another version is another folder. Maven writes
-into a temporary folder that is renamed when whole: an interrupted download leaves nothing behind,
-and several processes may start at once (one resolves, the others wait for its lock).
-
     python -m ops.kafka.jars        prints the folder
+
+The folder's name carries the hash of pom.xml. Maven writes into a temporary folder that is renamed
+when it is whole, so an interrupted download leaves nothing. One process at a time resolves.
 """
 
 import fcntl
@@ -24,11 +23,11 @@ RESOLVE_SECONDS: Final = 600
 
 
 class BrokerUnavailable(Exception):
-    """A program or the jars that a local broker needs are missing; the text names the remedy."""
+    """A program or the jars of a local broker are missing; the text names the remedy."""
 
 
 def require(program: str, remedy: str) -> str:
-    """The path of a program."""
+    """Return a program's path. Raise BrokerUnavailable with `remedy` if it is missing."""
     path = shutil.which(program)
     if path is None:
         raise BrokerUnavailable(f"{program} is not on PATH; {remedy}")
@@ -36,18 +35,18 @@ def require(program: str, remedy: str) -> str:
 
 
 def java() -> str:
-    """The path of Java."""
+    """Return the path of Java."""
     return require("java", "install Java 17 or newer (Debian: openjdk-17-jre-headless)")
 
 
 def cache() -> Path:
-    """Where jars are kept: KINTSUGI_KAFKA_CACHE, else .local/kafka beside the sources."""
+    """Return the cache folder: KINTSUGI_KAFKA_CACHE, else .local/kafka beside the sources."""
     configured = os.environ.get(CACHE_VARIABLE)
     return Path(configured) if configured else POM.parents[2] / ".local" / "kafka"
 
 
 def jars() -> Path:
-    """The folder of the jars, resolved now if it is not there yet."""
+    """Return the folder of the jars; resolve them if they are missing."""
     folder = cache() / f"libs-{sha256(POM.read_bytes()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder

@@ -1,12 +1,6 @@
-"""Listeners with TLS of a broker: one that asks for user and password, one for a certificate.
+"""Listeners of a broker with TLS: one with SASL user and password, one with client certificates.
 
-    secured = SecureListeners(folder, port, other)
-    secured.properties(plain, controller)     what server.properties has to say
-    secured.bootstrap, secured.client         by SASL: address and user, as settings of kintsugi
-    secured.mutual, secured.certified         by a certificate of the client
-
-Authority, certificates and password are made anew for each object, so it suits a broker that lives
-no longer than it.
+Each object makes a new authority, certificates and password, so its broker must not outlive it.
 """
 
 import secrets
@@ -28,7 +22,7 @@ MECHANISM: Final = "SCRAM-SHA-512"
 
 
 class SecureListeners:
-    """Two listeners of one broker."""
+    """The two listeners of one broker."""
 
     def __init__(self, folder: Path, port: int, other: int) -> None:
         self.bootstrap = f"localhost:{port}"
@@ -45,7 +39,7 @@ class SecureListeners:
         return str(self._folder / name)
 
     def _store(self, name: str, issued: trustme.LeafCert) -> None:
-        """Key and chain in one file, the key as PKCS #8, which is all that Kafka reads."""
+        """Write key and chain into one file; Kafka reads only PKCS #8 keys."""
         key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
         plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
@@ -53,12 +47,12 @@ class SecureListeners:
 
     @property
     def user(self) -> str:
-        """User and password in the form that the tool that formats a broker's folder takes."""
+        """Return user and password as the tool that formats a broker's folder takes them."""
         return f"{MECHANISM}=[name={USER},password={self._password}]"
 
     @property
     def client(self) -> KafkaSecurity:
-        """What a client needs that has a password."""
+        """Return the settings of a client with a password."""
         return KafkaSecurity.model_validate(
             {
                 "protocol": "SASL_SSL", "ca_file": self._at("ca.pem"), "mechanism": MECHANISM,
@@ -68,15 +62,14 @@ class SecureListeners:
 
     @property
     def certificate_client(self) -> KafkaSecurity:
-        """What a client needs that has a certificate."""
+        """Return the settings of a client with a certificate."""
         held = Path(self._at("client.pem"))
         return KafkaSecurity(
             protocol="SSL", ca_file=Path(self._at("ca.pem")), certificate_file=held, key_file=held
         )
 
     def properties(self, plain: str, controller: str) -> dict[str, str]:
-        """Return the properties of a broker with a listener without security too, by which it talks
-        to itself."""
+        """Return the broker's properties; its own traffic uses a plain listener."""
         listeners = f"PLAINTEXT://{plain},SECURED://{self.bootstrap},MUTUAL://{self.mutual}"
         return {
             "listeners": f"{listeners},CONTROLLER://{controller}",

@@ -1,1 +1,1 @@
-"""MLflow, which the tests send spans to."""
+"""MLflow, which tests send spans to."""

@@ -1,12 +1,11 @@
-"""A real PostgreSQL in a folder of its own, for tests and benches.
+"""A real PostgreSQL in its own folder, for tests and benches.
 
     with Postgres(Path("/tmp/p")) as server:
         url = server.create_database()      # postgresql+psycopg://..., a fresh one
 
-Uses the newest server that the Debian packages installed, a free port on 127.0.0.1 and a socket in
-its folder; other clusters of the machine are not touched. PostgreSQL refuses to run as root, so as
-root it runs as the user `postgres` that the package made. `kill` is SIGKILL of the whole server;
-`fsync=False` is for tests that kill nothing. Not covered: authentication, replication.
+Uses the newest server of the Debian packages on a free port of 127.0.0.1; other clusters are not
+touched. Root runs it as the user `postgres`, since PostgreSQL refuses root. `kill` sends SIGKILL to
+the whole server. Use `fsync=False` only without kills. Not covered: authentication, replication.
 """
 
 import os
@@ -38,7 +37,7 @@ class PostgresError(ServerError):
 
 
 def binaries() -> Path:
-    """The folder of the newest installed server."""
+    """Return the folder of the newest installed server."""
     versions = [path for path in INSTALLED.glob("*/bin/initdb") if path.parts[-3].isdigit()]
     if versions:
         return max(versions, key=lambda path: int(path.parts[-3])).parent
@@ -52,11 +51,11 @@ def binaries() -> Path:
 
 
 class Postgres(Server):
-    """One server and its folder. Not for use from several threads."""
+    """A server and its folder. Not thread-safe."""
 
     ERROR = PostgresError
     STOP_SIGNAL = signal.SIGINT
-    """Break connections off, write a checkpoint (PostgreSQL's `fast`)."""
+    """PostgreSQL's `fast` stop: closes connections and writes a checkpoint."""
 
     def __init__(self, folder: Path, *, port: int | None = None, fsync: bool = True) -> None:
         self.port = port or find_ports(1)[0]
@@ -65,14 +64,15 @@ class Postgres(Server):
         self._fsync = fsync
 
     def build_command(self) -> list[str]:
-        """Make its data where there are none. Raises PostgresUnavailable, PostgresError."""
+        """Return the command line, after initdb if needed. Raise PostgresUnavailable or
+        PostgresError."""
         installed = binaries()
         if not (self.data / "PG_VERSION").exists():
             self._initialise(installed)
         command = [str(installed / "postgres"), "-D", str(self.data), "-p", str(self.port)]
         settings = {
             "listen_addresses": "127.0.0.1",
-            # A socket's path may have 107 bytes only, a test's folder is longer: TCP alone.
+            # TCP only: a socket's path may have 107 bytes, and a test's folder is longer.
             "unix_socket_directories": "",
             "fsync": "on" if self._fsync else "off",
             "synchronous_commit": "on" if self._fsync else "off",
@@ -84,7 +84,7 @@ class Postgres(Server):
         return _as_user(command, follow_parent=True)
 
     def answers(self) -> bool:
-        """Whether it takes connections."""
+        """Return whether it accepts connections."""
         try:
             self._connect().close()
         except psycopg.OperationalError:
@@ -92,7 +92,7 @@ class Postgres(Server):
         return True
 
     def kill(self) -> None:
-        """SIGKILL to the server and its children; the next start recovers from its log."""
+        """Send SIGKILL to the server and its children; the next start recovers from its log."""
         if self._process is None:
             return
         pids = [self._process.pid, *list_children(self._process.pid)]
@@ -100,15 +100,14 @@ class Postgres(Server):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(self.STOP_SECONDS)
-        # A child may outlive its parent by a moment and would refuse the next start.
+        # A child may briefly outlive its parent and would block the next start.
         deadline = time.monotonic() + self.STOP_SECONDS
         while any(is_alive(pid) for pid in pids[1:]) and time.monotonic() < deadline:
             time.sleep(0.02)
         self._process = None
 
     def create_database(self, name: str | None = None, template: str = "template1") -> str:
-        """A new database, which is empty or a copy of another to which nobody is connected, and its
-        SQLAlchemy URL."""
+        """Create a database from `template`, which must be unused; return its SQLAlchemy URL."""
         name = name or f"kintsugi_{uuid4().hex[:12]}"
         for one in (name, template):
             if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", one):
@@ -118,7 +117,7 @@ class Postgres(Server):
         return self._url(name)
 
     def database(self, name: str) -> str:
-        """The SQLAlchemy URL of a database, which is made where it is not there."""
+        """Return the SQLAlchemy URL of a database; create it if it is missing."""
         with self._connect() as connection:
             known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
             there = known.fetchone() is not None
@@ -143,7 +142,7 @@ class Postgres(Server):
             owner = _owner()
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
         command = [str(installed / "initdb"), "-D", str(self.data), "-U", USER, "-A", "trust"]
-        # C: an ORDER BY means the same here as in SQLite, on any machine.
+        # C: ORDER BY sorts as in SQLite, on any machine.
         command += ["-E", "UTF8", "--locale=C", "--no-sync"]
         done = subprocess.run(
             _as_user(command),
@@ -171,7 +170,7 @@ def _owner() -> pwd.struct_passwd:
 
 
 def _as_user(command: list[str], follow_parent: bool = False) -> list[str]:
-    """The command under another user when we are root; Linux may end it together with us."""
+    """Return the command to run as another user if we are root; `follow_parent` ends it with us."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         if os.geteuid() == 0:

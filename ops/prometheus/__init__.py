@@ -1,1 +1,1 @@
-"""Prometheus beside kintsugi: its configuration, rules, and a real one for tests."""
+"""Prometheus's configuration and rules for kintsugi, and a real server for tests."""

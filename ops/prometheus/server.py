@@ -1,10 +1,9 @@
-"""A real Prometheus in a folder of its own, for tests.
+"""A real Prometheus in its own folder, for tests.
 
     with Prometheus(folder, config) as server:
         server.ask("up")        # [({"job": "kintsugi"}, 1.0), ...]
 
-Runs the Debian package's program on a free port of 127.0.0.1 and keeps nothing afterwards. Not
-covered: TLS, remote storage.
+Runs the Debian package's program on a free port of 127.0.0.1. Not covered: TLS, remote storage.
 """
 
 import shutil
@@ -22,11 +21,11 @@ class PrometheusUnavailable(Exception):
 
 
 class PrometheusError(Exception):
-    """It refused a query; the text says why."""
+    """Prometheus refused a query; the text says why."""
 
 
 def program(name: str) -> str:
-    """Where `prometheus` or `promtool` is. Raises PrometheusUnavailable."""
+    """Return the path of `prometheus` or `promtool`. Raise PrometheusUnavailable."""
     path = shutil.which(name)
     if path is None:
         raise PrometheusUnavailable(f"no {name} on PATH; install it (Debian: prometheus)")
@@ -34,7 +33,7 @@ def program(name: str) -> str:
 
 
 class Prometheus(Server):
-    """One server and its folder."""
+    """A server and its folder."""
 
     def __init__(self, folder: Path, config: Path) -> None:
         (self._port,) = find_ports(1)
@@ -42,7 +41,7 @@ class Prometheus(Server):
         self._config = config
 
     def build_command(self) -> Sequence[str]:
-        """Raises PrometheusUnavailable."""
+        """Return the command line. Raise PrometheusUnavailable."""
         return [
             program("prometheus"), f"--config.file={self._config}",
             f"--storage.tsdb.path={self.folder / 'data'}",
@@ -50,12 +49,12 @@ class Prometheus(Server):
         ]  # fmt: skip
 
     def ask(self, query: str) -> list[tuple[dict[str, str], float]]:
-        """Every sample of a query now. Raises PrometheusError for one that it refuses."""
+        """Return every sample of a query now. Raise PrometheusError if the query is refused."""
         data = self._get("/api/v1/query", query=query)
         return [(sample["metric"], float(sample["value"][1])) for sample in data["result"]]
 
     def rules(self) -> list[dict[str, Any]]:
-        """Every rule that was loaded, and how its last evaluation went."""
+        """Return every loaded rule with the result of its last evaluation."""
         return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]
 
     def _get(self, path: str, **parameters: str) -> Any:

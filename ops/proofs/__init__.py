@@ -1,1 +1,1 @@
-"""What the documents claim, and whether the tests that they name as proof ran and passed."""
+"""The claims of the documents, and whether the tests that they name as proof passed."""

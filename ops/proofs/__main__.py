@@ -1,8 +1,8 @@
-"""Run the tests that the documents name as proof, and no others.
+"""Run only the tests that the documents name as proof.
 
-    python -m ops.proofs [--long] [OPTION ...]
+    python -m ops.proofs [--long] [OPTION ...]      pytest takes the other options
 
-What follows is for pytest. Exit code as pytest's: 0 where every one of them ran and passed.
+The exit code is pytest's: 0 if every proof ran and passed.
 """
 
 import sys
@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def main(arguments: list[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     is_long = "--long" in arguments
     rest = [argument for argument in arguments if argument != "--long"]
     wanted = [

@@ -1,11 +1,11 @@
-"""The claims of the documents (tables with a column `proof` -> the tests that are to show them).
+"""Read the claims of the documents: tables with a column `proof` that names tests.
 
     | promise | means | proof |
     |---|---|---|
     | ... | ... | `tests/a.py::test_b`, `tests/c.py::test_d` (make long) |
 
-Behind a test stands when it runs, where that is not in every `make test`: one of CONDITIONS. A row
-without a test is a claim that nothing proves.
+A condition (CONDITIONS) follows a test that some `make test` leaves out. A row without a test is a
+claim without proof.
 """
 
 import re
@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 
 Condition = Literal["make long", "KINTSUGI_BENCHMARKS"]
 CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
-"""Marked `long`, so that `make test` leaves it out; marked `benchmarks`, so that it needs data."""
+"""Marked `long`: `make test` leaves it out. Marked `benchmarks`: needs recorded data."""
 
 DOCUMENTS: Final = ("README.md", "docs/guarantees.md")
 
@@ -34,7 +34,7 @@ class Proof:
     test: str
     """`tests/file.py::test_function`."""
     condition: Condition | None
-    """When it runs; None: in every `make test`."""
+    """When it runs; None for every `make test`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,23 @@ class Claim:
     promise: str
     document: str
     line: int
-    """The line of the document, from 1."""
     proofs: tuple[Proof, ...]
 
     @property
     def place(self) -> str:
-        """Where it stands, for people."""
+        """Return its place for people."""
         return f"{self.document}:{self.line}"
 
 
 def claims_of(root: Path) -> list[Claim]:
-    """Every claim of the documents below a folder, in their order."""
+    """Return every claim of the documents below `root`, in order."""
     return [
         claim for name in DOCUMENTS for claim in claims_in(name, (root / name).read_text("utf-8"))
     ]
 
 
 def claims_in(document: str, text: str) -> Iterator[Claim]:
-    """The claims of one document."""
+    """Yield the claims of one document."""
     column: int | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.startswith("|"):

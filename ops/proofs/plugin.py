@@ -1,13 +1,11 @@
-"""A part of pytest: a run fails where a test that a document names as proof did not run and pass.
+"""Pytest plugin: a run fails if a proof that a document names did not run and pass.
 
-    pytest --proofs test      every proof but those that only `make long` runs
-    pytest --proofs long      those
+    pytest --proofs test      every proof except those that only `make long` runs
+    pytest --proofs long      those only
 
-`make test` and `make long` ask so, and run the proofs among everything else, once. Deselected,
-skipped, expected to fail, missing: none of it proves anything. Where a proof needs recorded data
-that this machine has not (KINTSUGI_BENCHMARKS), that is said at the end and fails nothing.
-
-With pytest-xdist every process says how its tests are marked, and the first one judges.
+`make test` and `make long` use it. A deselected, skipped, missing or expectedly failing test proves
+nothing. A proof that needs recorded data that this machine lacks (KINTSUGI_BENCHMARKS) is reported
+and fails nothing. With pytest-xdist each process reports its marks, and the first one judges.
 """
 
 import os
@@ -23,12 +21,12 @@ _OPTION: Final = "--proofs"
 _RUNS: Final = ("test", "long")
 _DATA: Final = "KINTSUGI_BENCHMARKS"
 _MARKS: Final[Mapping[str, Condition]] = dict(zip(("long", "benchmarks"), CONDITIONS, strict=True))
-"""Mark of a test -> what a document must say of it."""
+"""Mark of a test -> condition that a document must state."""
 _OUTPUT: Final = "proofs"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option."""
+    """Add the option."""
     parser.addoption(
         _OPTION,
         choices=_RUNS,
@@ -38,29 +36,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch the run, where asked for."""
+    """Watch the run if the option is set."""
     run = config.getoption(_OPTION)
     if run is not None:
         config.pluginmanager.register(ProofWatch(claims_of(config.rootpath), run), "proof-watch")
 
 
 class ProofWatch:
-    """What became of the proofs in one run."""
+    """Watches the proofs of one run."""
 
     def __init__(self, claims: list[Claim], run: str) -> None:
-        """`run` is one of `test` and `long`."""
+        """`run` is `test` or `long`."""
         self._claims = claims
         self._run = run
         self._named = {proof.test for claim in claims for proof in claim.proofs}
         self._conditions: dict[str, list[str]] = {}
-        """Test -> the conditions under which all of its items run."""
+        """Test -> conditions under which all its items run."""
         self._passed: set[str] = set()
         self._failed: dict[str, str] = {}
         """Test -> why one of its items proves nothing."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Before anything is left out, see how the proofs are marked."""
+        """Record the marks of the proofs before anything is deselected."""
         marked: defaultdict[str, list[set[str]]] = defaultdict(list)
         for item in items:
             if (test := _test_of(item.nodeid)) in self._named:
@@ -70,8 +68,7 @@ class ProofWatch:
             self._conditions[test] = sorted(set.intersection(*each))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the outcome of each part of a test; with pytest-xdist the first process hears of it
-        too."""
+        """Record the outcome of each phase, also in the first process of pytest-xdist."""
         test = _test_of(report.nodeid)
         if test not in self._named:
             return
@@ -83,14 +80,14 @@ class ProofWatch:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """What another process said; one that crashed says nothing."""
+        """Take over the report of another process; a crashed one has none."""
         output = getattr(node, "workeroutput", None)
         if output is not None:
             self._conditions.update(output.get(_OUTPUT, {}))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Judge, in the first process."""
+        """Judge in the first process."""
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput[_OUTPUT] = self._conditions
         elif any(self.problems()) and session.exitstatus in (
@@ -100,7 +97,7 @@ class ProofWatch:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Every problem in a line."""
+        """Print a line for each problem."""
         problems = list(self.problems())
         if problems:
             terminalreporter.section("claims without a proof", red=True)
@@ -115,7 +112,7 @@ class ProofWatch:
         )
 
     def problems(self) -> Iterator[str]:
-        """What is claimed and was not shown, in words."""
+        """Yield a sentence for each claim that was not shown."""
         for claim in self._claims:
             if not claim.proofs:
                 yield f"{claim.place}: {claim.promise!r} names no test as its proof"
@@ -128,7 +125,6 @@ class ProofWatch:
                     yield f"{claim.place}: {proof.test} {why}"
 
     def _select_proofs(self, claim: Claim) -> Iterator[Proof]:
-        """The proofs of a claim that this run has to give."""
         for proof in claim.proofs:
             is_long = proof.condition == _MARKS["long"]
             lacks_data = proof.condition == _DATA and not os.environ.get(_DATA)
@@ -141,7 +137,6 @@ class ProofWatch:
         return len(lacking) if self._run == "test" else 0
 
     def _check_marks(self, proof: Proof) -> Iterator[str]:
-        """Where a document says of a test when it runs, and its marks say otherwise."""
         marked = self._conditions.get(proof.test)
         if marked is None:
             return
@@ -159,5 +154,5 @@ class ProofWatch:
 
 
 def _test_of(nodeid: str) -> str:
-    """`tests/a.py::test_b` of `tests/a.py::test_b[c]`."""
+    """Return `tests/a.py::test_b` for `tests/a.py::test_b[c]`."""
     return nodeid.partition("[")[0]

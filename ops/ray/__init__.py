@@ -1,1 +1,1 @@
-"""A real Ray of this machine, for tests: the other side of daemon/jobs/ray.py."""
+"""A real Ray on this machine, for tests of daemon/jobs/ray.py."""

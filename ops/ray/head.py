@@ -1,13 +1,10 @@
 """A Ray cluster of one machine, for tests.
 
-    with Head(folder, cpus=2) as head:
-        head.address                     http://127.0.0.1:PORT, of the Ray Jobs REST API
+    with Head(folder, cpus=2) as head: ...
+    python -m ops.ray.head               prints its Python; installs it the first time
 
-    python -m ops.ray.head               prints the Python that has it, installed now if need be
-
-Every port is its own, so that several may run side by side. Ray's log files are in `folder`, whose
-path has to be short: a socket's may have 107 bytes. All of it ends with `stop`: what Ray leaves in
-its process group, and jobs, which a watcher of each kills once its supervisor is gone.
+Each cluster has its own ports, so several may run side by side. `folder` holds Ray's logs and needs
+a short path: that of a socket may have 107 bytes. A watcher ends each job after its supervisor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,24 +17,24 @@ from ops.processes import Server, find_ports
 
 RAY: Final = "ray[default]==2.60.0"
 _STORE_BYTES: Final = 80_000_000
-"""The least that Ray takes for objects; a job has none."""
+"""Ray's minimum for its object store; jobs use none."""
 _PORTS: Final = (
     "port", "dashboard-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port",
     "runtime-env-agent-port", "metrics-export-port", "node-manager-port", "object-manager-port",
     "ray-client-server-port",
 )  # fmt: skip
-"""Named, or they are the same for every cluster of a machine, or Ray waits 15 seconds at most for
-its own processes to tell which they chose."""
+"""Ports to set: by default they equal those of other clusters, or Ray waits up to 15 seconds for
+its processes to report their choice."""
 
 
 class Head(Server):
-    """One cluster."""
+    """A cluster."""
 
     READY_SECONDS = 240
     VARIABLES: ClassVar[Mapping[str, str]] = {"RAY_enable_metrics_collection": "0"}
 
     def __init__(self, folder: Path, *, cpus: int = 2, gpus: int = 0) -> None:
-        """`gpus`: so many are handed out, whether there are any or not."""
+        """`gpus` is the number that Ray hands out, whether they exist or not."""
         self._resources = (f"--num-cpus={cpus}", f"--num-gpus={gpus}")
         self._ports = dict(zip(_PORTS, find_ports(len(_PORTS)), strict=True))
         url = f"http://127.0.0.1:{self._ports['dashboard-port']}"
@@ -45,11 +42,11 @@ class Head(Server):
 
     @property
     def address(self) -> str:
-        """URL of the Ray Jobs REST API."""
+        """Return the URL of the Ray Jobs REST API."""
         return self.url
 
     def build_command(self) -> Sequence[str]:
-        """Raises InstallError, OSError."""
+        """Return the command line. Raise InstallError or OSError."""
         return [
             str(interpreter(RAY)), "-m", "ray.scripts.scripts", "start", "--head", "--block",
             "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", "--disable-usage-stats",

@@ -1,1 +1,1 @@
-"""Published tables, run again by whoever has the model and the machines."""
+"""Published tables, to be run again with one's own model and machines."""

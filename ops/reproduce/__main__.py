@@ -44,7 +44,7 @@ DONE, FAILED, USAGE, PARTLY, UNAVAILABLE = 0, 1, 2, 3, 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (default: the process's own); returns its exit code."""
+    """Run a command line (default: the process's own) and return its exit code."""
     from daemon.serving.replica import ReplicaDown
 
     options = _parser().parse_args(arguments)
@@ -96,7 +96,6 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def _find_stage(stages: Sequence[Stage], name: str) -> Stage:
-    """Return the stage of this name. Raises WrongUsage."""
     for stage in stages:
         if stage.name == name:
             return stage
@@ -104,8 +103,7 @@ def _find_stage(stages: Sequence[Stage], name: str) -> Stage:
 
 
 def _run_stage(stage: Stage, plan: Served, folder: Folder) -> Document | None:
-    """Return what a stage left now; None where it was done before. Raises StageFailure, also for a
-    result that was damaged."""
+    """Return a stage's new result; None if it was done before. Raise StageFailure."""
     if folder.result(stage.name).exists() and not stage.repeated:
         folder.read(stage.name)
         print(f"{stage.name}: done before", file=sys.stderr)
@@ -119,7 +117,6 @@ def _run_stage(stage: Stage, plan: Served, folder: Folder) -> Document | None:
 
 
 def _read_plan(folder: Folder, table: Table[Any]) -> Served:
-    """Return the plan that a folder holds. Raises WrongUsage."""
     try:
         plan: Served = table.plan.model_validate_json(folder.settings.read_bytes())
     except ValidationError as error:
@@ -131,8 +128,7 @@ def _read_plan(folder: Folder, table: Table[Any]) -> Served:
 
 
 def _choose_plan(options: argparse.Namespace, folder: Folder, stored: Served | None) -> Served:
-    """Return the plan that a folder holds, at the addresses of the options; or theirs, where it
-    holds none. Raises WrongUsage."""
+    """Return the folder's plan at the options' addresses, or a new plan. Raise WrongUsage."""
     if options.checkpoint is None:
         check_unused(options)
         if stored is None:
@@ -153,15 +149,13 @@ def _choose_plan(options: argparse.Namespace, folder: Folder, stored: Served | N
 
 
 def _build_first(arguments: Sequence[str], stage: Stage) -> tuple[str, ...]:
-    """Return the command that runs a stage and has the folder hold these options."""
     own = [argument for argument in arguments if argument != "--plan"]
     only = [] if "--only" in own else ["--only", stage.name]
     return ("python", "-m", "ops.reproduce", *own, *only)
 
 
 def _claim(folder: Folder, plan: Served) -> None:
-    """Write what the folder is for."""
-    # Without settings of its own: what is configured elsewhere on this machine is not used.
+    # Nearly empty, so that no other configuration of this machine is used.
     benchmarks = (
         "" if plan.benchmarks is None else f"benchmarks = {json.dumps(str(plan.benchmarks))}\n"
     )

@@ -1,4 +1,4 @@
-"""The folder of a reproduction, and the commands that its stages run."""
+"""The folder of a reproduction, and the commands of its stages."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 
 class StageFailure(KintsugiError):
-    """A command of a stage failed; the text is what it said."""
+    """A command of a stage failed; the text is its output."""
 
 
 class EndpointAway(KintsugiError):
@@ -32,33 +32,33 @@ class EndpointAway(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where everything of a reproduction is."""
+    """The folder of a reproduction."""
 
     path: Path
 
     @property
     def settings(self) -> Path:
-        """What it is a reproduction of."""
+        """Return the file of the plan."""
         return self.path / "reproduction.json"
 
     @property
     def configuration(self) -> Path:
-        """The settings file of the commands, instead of any other on this machine."""
+        """Return the settings file of the commands; no other on this machine is used."""
         return self.path / "kintsugi.toml"
 
     @property
     def training(self) -> Path:
-        """The home that traffic is recorded in."""
+        """Return the home of recorded traffic."""
         return self.path / "training"
 
     @property
     def evaluation(self) -> Path:
-        """The home that evaluations are recorded in, which nothing is trained from."""
+        """Return the home of evaluations, which are never trained on."""
         return self.path / "evaluation"
 
     @property
     def jobs(self) -> Path:
-        """The folder of specs and jobs."""
+        """Return the folder of specs and jobs."""
         return self.path / "jobs"
 
     def job(self, policy: str) -> Path:
@@ -78,12 +78,11 @@ class Folder:
         return self.path / "stages" / f"{stage}.json"
 
     def write(self, stage: str, document: Document) -> None:
-        """Leave a stage's result, whole or not at all."""
+        """Write a stage's result atomically."""
         write_whole(self.result(stage), json.dumps(document, indent=1))
 
     def read(self, stage: str) -> Document:
-        """Return a stage's result. Raises StageFailure where it has not been run, and for a file
-        that was damaged."""
+        """Return a stage's result. Raise StageFailure for a missing or damaged one."""
         path = self.result(stage)
         try:
             document = json.loads(path.read_bytes())
@@ -97,12 +96,12 @@ class Folder:
 
 
 def write_model(target: Path, model: StrictModel) -> None:
-    """Write a JSON file, whole or not at all."""
+    """Write a model as a JSON file atomically."""
     write_whole(target, model.model_dump_json())
 
 
 def write_whole(target: Path, text: str) -> None:
-    """Write a file of one text, whole or not at all, also where the machine fails."""
+    """Write a text file atomically and durably (fsync)."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
     with partial.open("w", encoding="utf-8") as file:
@@ -113,14 +112,13 @@ def write_whole(target: Path, text: str) -> None:
 
 
 def build_agent_options(plan: Served) -> list[str]:
-    """Return the options of an evaluation that say where the agent's endpoint is; the evaluation
-    goes on that was begun where it was first."""
+    """Return an evaluation's options for the agent's endpoint, also after a move."""
     moved = ["--moved-from", plan.first.base_url] if plan.before else []
     return ["--base-url", plan.base_url, *moved]
 
 
 def build_user_options(plan: Served) -> list[str]:
-    """Return the options of an evaluation that name the user's model; none for scripts."""
+    """Return an evaluation's options for the user's model; [] for scripts."""
     if plan.user_model is None:
         return []
     own = [] if plan.user_base_url is None else ["--user-base-url", plan.user_base_url]
@@ -132,8 +130,7 @@ def build_eval_command(
     plan: Served, folder: Folder, model: str, selection: Sequence[str], trials: int,
     temperature: float, *more: str,
 ) -> list[str]:  # fmt: skip
-    """Return the command that evaluates a policy, under its name at the endpoint, on the tasks that
-    the options `selection` say; `more` are further options."""
+    """Return the command that evaluates the policy `model` on the tasks of `selection`."""
     return [
         "kintsugi", "eval", "--env", plan.env, *selection, "--trials", str(trials),
         *build_agent_options(plan), "--model", model, "--base", plan.model,
@@ -144,13 +141,12 @@ def build_eval_command(
 
 
 def run_command(folder: Folder, command: Sequence[str]) -> Document:
-    """Run a command of a stage; return the JSON object that its stdout ends with. Raises
-    EndpointAway, StageFailure."""
+    """Run a stage's command; return its JSON object. Raise EndpointAway or StageFailure."""
     module = {"kintsugi": ["daemon"], "python": []}[command[0]]
     arguments = [*module, *(part for part in command[1:] if part != "-m")]
     reading, writing = os.pipe()
     try:
-        # The command ends with this process, which holds the other end of its standard input.
+        # The command ends with this process, which holds the other end of its stdin.
         finished = subprocess.run(
             [sys.executable, "-m", "daemon.roles.parent_watch", *arguments],
             env=_environment(folder),
@@ -175,6 +171,5 @@ def run_command(folder: Folder, command: Sequence[str]) -> Document:
 
 
 def _environment(folder: Folder) -> Mapping[str, str]:
-    """This process's environment without settings of another home, database or broker."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("KINTSUGI_")}
     return {**own, "KINTSUGI_CONFIG": str(folder.configuration)}

@@ -1,7 +1,7 @@
-"""The endpoint: whether it serves the checkpoint, and adapters loaded into it.
+"""Check that the endpoint serves the checkpoint, and load adapters into it.
 
-Names prove nothing, so the checkpoint's answers to fixed probes are computed here and compared with
-the endpoint's (daemon/adapters/fingerprint.py), before anything is played.
+A name proves nothing: the checkpoint's answers to fixed probes are computed here and compared with
+the endpoint's (daemon/adapters/fingerprint.py) before anything is played.
 """
 
 from pathlib import Path
@@ -23,12 +23,12 @@ class WrongCheckpoint(KintsugiError):
 
 
 class UnusableDevice(KintsugiError):
-    """The device is not there, or has no room for the checkpoint."""
+    """The device is missing, or has no room for the checkpoint."""
 
 
 def check_endpoint(plan: Served) -> float:
-    """Check that the endpoint loads adapters and serves the checkpoint; return how far its answers
-    are from the checkpoint's, in nats. Raises WrongCheckpoint, UnusableDevice, ReplicaError."""
+    """Check that the endpoint loads adapters and serves the checkpoint; return the distance of
+    their answers in nats. Raise WrongCheckpoint, UnusableDevice or ReplicaError."""
     with Replica(plan.base_url) as replica:
         replica.examine()
         models = replica.list_models()
@@ -51,7 +51,7 @@ def check_endpoint(plan: Served) -> float:
         try:
             seen = replica.score(plan.model, probes)
         except NoAnswer as error:
-            # As to token ids beyond its vocabulary.
+            # For example token ids beyond its vocabulary.
             raise WrongCheckpoint(
                 f"{plan.base_url} refuses the probes of {plan.checkpoint}: {error}"
             ) from error
@@ -66,9 +66,8 @@ def check_endpoint(plan: Served) -> float:
 
 
 def load_adapter(plan: Served, name: str, folder: Path) -> float:
-    """Load an adapter under a name where it is not loaded yet, and prove that it answers; return
-    how far its answers are from what was computed in training, in nats. Raises ReplicaError,
-    NotProven, BadAdapter."""
+    """Load an adapter unless it is loaded, and prove it; return the distance of its answers from
+    those in training, in nats. Raise WrongCheckpoint, ReplicaError, NotProven or BadAdapter."""
     expected = verify(folder).fingerprint
     if expected is None:
         raise WrongCheckpoint(f"{folder} has no fingerprint; train it again")

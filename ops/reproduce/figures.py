@@ -1,7 +1,7 @@
-"""Differences between policies task by task, their ratio, and how figures are printed.
+"""Paired differences between policies, their ratio, and the format of figures.
 
-Intervals are over tasks. One run has one seed of training, so the spread between trainings is in
-none of them.
+Intervals are over tasks. A run has one training seed, so no interval includes the spread between
+trainings.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,9 @@ _SEED: Final = 0
 
 
 def measure_difference(own: Sequence[float], other: Sequence[float]) -> Interval:
-    """Return the mean of `own` less `other`, values between 0 and 1 of the same tasks, with its
-    interval (envs/statistics.py)."""
+    """Return the mean of `own` less `other`, paired values in 0 to 1 (envs/statistics.py)."""
     gains = [first - second for first, second in zip(own, other, strict=True)]
-    # The estimator is for values between 0 and 1.
+    # The estimator takes values between 0 and 1.
     scaled = statistics.mean([(gain + 1) / 2 for gain in gains])
     value, low, high = (2 * part - 1 for part in (scaled.value, scaled.low, scaled.high))
     return Interval(value, low, high)
@@ -29,8 +28,7 @@ def measure_difference(own: Sequence[float], other: Sequence[float]) -> Interval
 def compare_tasks(
     own: Mapping[str, Sequence[bool]], other: Mapping[str, Sequence[bool]]
 ) -> tuple[int, Interval] | None:
-    """Return the number of tasks that both have verdicts of, and the mean difference of their
-    rates; None for no task."""
+    """Return the number of common tasks and the mean difference; None without one."""
     common = sorted(set(own) & set(other))
     if not common:
         return None
@@ -39,8 +37,7 @@ def compare_tasks(
 
 
 def measure_ratio(own: Sequence[float], other: Sequence[float], base: Sequence[float]) -> Interval:
-    """Return how many times the gain of `other` over `base` the gain of `own` is, with its
-    percentile bootstrap over tasks. The gain of `other` must lie above 0."""
+    """Return the ratio of gains over `base` with a bootstrap over tasks; `other` must gain."""
     gains = np.subtract([own, other], base)
     chance = np.random.default_rng(_SEED)
     count = gains.shape[1]
@@ -64,6 +61,6 @@ def format_change(estimate: Interval) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows as a table of Markdown; the first row is its head."""
+    """Format rows as a Markdown table; the first row is its head."""
     head, *body = ("| " + " | ".join(row) + " |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])

@@ -1,4 +1,4 @@
-"""Settings of a reproduction's homes, and what their rollouts say."""
+"""Settings of a reproduction's homes, and the verdicts of their rollouts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ from ops.reproduce.settings import Served
 ALIAS: Final = "agent"
 
 AnySource = InProcessSource | EndpointSource | VllmSource
-"""Where a job's rollouts come from."""
 
 Verdicts = Mapping[str, Sequence[bool]]
 """Task -> whether each trial passed."""
@@ -30,8 +29,7 @@ def open_plan_environment(plan: Served) -> Environment:
 def build_settings(
     plan: Served, home: Path, training: Training, proposer: Proposer | None = None
 ) -> Settings:
-    """Return the settings of a home of the reproduction; whatever else is configured on this
-    machine is not used."""
+    """Return the settings of a home without any other configuration of this machine."""
     return Settings(
         home=home,
         database_url=None,
@@ -45,7 +43,7 @@ def build_settings(
 
 
 def build_source(plan: Served, other: AnySource) -> AnySource:
-    """Return where a job's rollouts come from: the plan's endpoint, or what its spec says."""
+    """Return the source of a job's rollouts: the plan's endpoint, or its spec's source."""
     if plan.source != "endpoint":
         return other
     return EndpointSource(
@@ -65,8 +63,7 @@ class Trial:
 
 
 def list_trials(app: App, policies: Mapping[str, str]) -> Iterator[Trial]:
-    """Yield the judged trials of policies, given by what they are called at the endpoint and in the
-    table."""
+    """Yield the judged trials of `policies`: name at the endpoint -> name in the table."""
     app.settle()
     with app.reading() as connection:
         lines = rollout_lines(connection)
@@ -80,8 +77,7 @@ def list_trials(app: App, policies: Mapping[str, str]) -> Iterator[Trial]:
 def read_verdicts(
     settings: Settings, policies: Mapping[str, str], environment: str, count: int
 ) -> dict[str, dict[str, list[bool]]]:
-    """Return each policy's verdicts on the tasks of an environment that it has `count` trials of;
-    policies as for `list_trials`."""
+    """Return each policy's verdicts on tasks with `count` trials; policies as in `list_trials`."""
     trials: dict[str, dict[str, dict[int, bool]]] = {policy: {} for policy in policies.values()}
     with App(settings) as app:
         for trial in list_trials(app, policies):
@@ -92,7 +88,7 @@ def read_verdicts(
 
 
 def keep_whole(trials: Mapping[str, Mapping[int, bool]], count: int) -> dict[str, list[bool]]:
-    """Return the verdicts, in the order of the trials, of the tasks that have so many."""
+    """Return the verdicts, in order of the trials, of the tasks with exactly `count` trials."""
     return {
         task: [own[trial] for trial in sorted(own)]
         for task, own in trials.items()

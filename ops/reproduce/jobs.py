@@ -1,4 +1,4 @@
-"""Jobs: their specs and the bodies of their tasks; specs whose endpoint moved before they ended."""
+"""Specs and task bodies of jobs, and new addresses for jobs that have not ended."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from ops.reproduce.settings import Served
 
 
 def build_training(plan: Served, **fields: Any) -> Training:
-    """Return the settings of jobs of a plan; the fields are further settings."""
+    """Return the settings of a plan's jobs; `fields` are further settings."""
     return Training(
         max_tokens=plan.max_tokens,
         source="vllm" if plan.source == "vllm" else "in_process",
@@ -49,7 +49,7 @@ def build_spec(plan: Served, training: Training, pool: TaskPool) -> JobSpec:
 def change_spec(
     plan: Served, spec: JobSpec, name: str, rollouts: int, **changes: object
 ) -> JobSpec:
-    """Return the spec under another name, with another budget and further changes."""
+    """Return the spec with another name, budget, and further changes."""
     sampler = spec.sampler.model_copy(update={"rollouts": rollouts})
     changes |= {"job": f"{name}-{plan.digest[:8]}", "sampler": sampler}
     return JobSpec.model_validate(spec.model_copy(update=changes).model_dump())
@@ -59,14 +59,13 @@ def reinforce(
     plan: Served, whole: JobSpec, name: str, rollouts: int, parent: Path, algorithm: str,
     **changes: object,
 ) -> JobSpec:  # fmt: skip
-    """Return the spec that goes on from the adapter `parent` by a preset and shows nothing; the
-    changes are those of its one pool."""
+    """Return a spec that continues `parent` with a preset; the changes are of its one pool."""
     (pool,) = whole.pools
     return change_spec(
         plan, whole, name, rollouts,
         pools=(pool.model_copy(update={"references": (), **changes}),),
         warm_start=None, parent=str(parent), algorithm=preset(algorithm),
-        # Whatever the first groups look like: the arms have the same rollouts.
+        # No early stop by the first groups: the arms have equal rollouts.
         probe=Probe(below=0.0),
     )  # fmt: skip
 
@@ -80,8 +79,7 @@ def write_job(folder: Folder, name: str, spec: JobSpec, bodies: Mapping[str, str
 
 
 def move_jobs(plan: Served, folder: Folder) -> None:
-    """Give the jobs that have not ended the plan's addresses: their specs, and the journals of
-    those that were begun. Raises BadSpec, BadJournal, OSError."""
+    """Move unfinished jobs to the plan's addresses. Raise BadSpec, BadJournal or OSError."""
     for path in sorted(folder.jobs.glob("*.json")):
         job = folder.job(path.stem)
         if (job / ADAPTER).exists() or (job / OUTCOME).exists():
@@ -89,13 +87,13 @@ def move_jobs(plan: Served, folder: Folder) -> None:
         spec = read_spec(path)
         changed = set_addresses(plan, spec)
         if changed != spec:
-            # The journal first: killed between both, this is done again.
+            # The journal first: after a kill between both, this step repeats.
             journal.rename(job / JOURNAL, digest(spec), digest(changed))
             write_model(path, changed)
 
 
 def set_addresses(plan: Served, spec: JobSpec) -> JobSpec:
-    """Return the spec with the plan's addresses, of its source and of users behind an endpoint."""
+    """Return the spec with the plan's addresses for its source and for users behind an endpoint."""
     source = spec.sampler.source
     if isinstance(source, EndpointSource):
         source = source.model_copy(update={"url": plan.base_url})

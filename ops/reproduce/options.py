@@ -1,7 +1,7 @@
-"""Options that every table has, and what they say.
+"""Options that every table has.
 
-Options of a run have no default in the parser, so that those that were given are known: without
-`--checkpoint` a folder's own hold, and others are refused (check_unused).
+Options of a run have no default in the parser, so that given ones are known: without `--checkpoint`
+the folder's own are used, and others are refused (check_unused).
 """
 
 import argparse
@@ -28,7 +28,7 @@ _OF_EVERY_COMMAND: Final = frozenset(
 
 
 class WrongUsage(KintsugiError):
-    """Options that do not fit together, or a folder of another run."""
+    """Options contradict each other, or the folder is of another run."""
 
 
 def add_common_options(
@@ -70,7 +70,7 @@ def add_common_options(
 
 
 def read_address(text: str) -> str:
-    """Return the address of an endpoint without a slash at its end. Raises ArgumentTypeError."""
+    """Return an endpoint's address without a slash at its end. Raise ArgumentTypeError."""
     try:
         parts = urlsplit(text)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -115,8 +115,7 @@ def _read_rate(text: str) -> float:
 
 
 def check_unused(options: argparse.Namespace) -> None:
-    """See that no option of a run is given where a folder's own hold, without `--checkpoint`.
-    Raises WrongUsage."""
+    """Raise WrongUsage for a run's option without `--checkpoint`, as it would change nothing."""
     unused = [
         f"--{name.replace('_', '-')}"
         for name, value in vars(options).items()
@@ -131,15 +130,14 @@ def check_unused(options: argparse.Namespace) -> None:
 
 
 def set_defaults(options: argparse.Namespace) -> None:
-    """Set the options of a run that were not given."""
+    """Set the options of a run that are missing."""
     for name, value in getattr(options, _DEFAULTS).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
 
 
 def count_tasks(plan: Served, **selection: Any) -> int:
-    """Return the number of tasks of a selection, given by its fields. Raises WrongUsage where the
-    real ones are missing."""
+    """Return the number of tasks of a selection. Raise WrongUsage if the real ones are missing."""
     from daemon.evaluation.run import Selection
 
     try:
@@ -151,7 +149,7 @@ def count_tasks(plan: Served, **selection: Any) -> int:
 def read_common_options(
     options: argparse.Namespace, defaults: EnvironmentDefaults
 ) -> dict[str, Any]:
-    """Return the fields of `Served`, with the environment's defaults. Raises WrongUsage."""
+    """Return the fields of `Served`, with the environment's defaults. Raise WrongUsage."""
     checkpoint = options.checkpoint.absolute()
     if not (checkpoint / "config.json").is_file():
         raise WrongUsage(f"{checkpoint} holds no checkpoint (no config.json); correct --checkpoint")

@@ -1,7 +1,7 @@
-"""What every table's result depends on, as plain data; a folder holds one such plan.
+"""Settings of every table that decide its result; a folder holds one such plan.
 
-Where endpoints are reached decides no result: a model is named, and its answers are checked
-(endpoint.py). So a plan that was begun goes on at other addresses, and says where it was before.
+Addresses of endpoints decide no result: a model is named, and its answers are checked
+(endpoint.py). So a plan may continue at other addresses, and keeps the earlier ones.
 """
 
 from collections.abc import Mapping
@@ -15,46 +15,43 @@ Source = Literal["endpoint", "in_process", "vllm"]
 
 
 class EnvironmentDefaults(StrictModel):
-    """The tasks on which an environment is evaluated, and the limits of its conversations."""
+    """Evaluated tasks of an environment, and limits of its conversations."""
 
     split: str
     tasks: int | None = None
-    """Tasks where there is no end of them; None: all of the split."""
+    """Of generated tasks; None for all of the split."""
     traffic: Mapping[str, float] = {}
-    """Kind of generated task -> its share; empty: all kinds in equal shares."""
+    """Kind of generated task -> its share; empty for equal shares."""
     max_tokens: int
-    """Most tokens of one answer."""
     tokens: int
-    """Tokens that an agent writes in one episode: an assumption, for estimates alone."""
+    """Assumed tokens of an agent's episode, for estimates only."""
 
 
 class Addresses(StrictModel):
-    """Where endpoints are reached, each up to `/v1`."""
+    """Addresses of the endpoints, each up to `/v1`."""
 
     base_url: str
     user_base_url: str | None
     proposer_base_url: str | None = None
-    """None as well in tables without a proposer."""
+    """None also in tables without a proposer."""
 
     @property
     def user(self) -> str:
-        """Where the user's model is reached."""
+        """Return the address of the user's model."""
         return self.user_base_url or self.base_url
 
 
 _ADDRESSES: Final = tuple(Addresses.model_fields)
 _HISTORY: Final = ("format", "before")
-"""Fields that say how a plan was stored and where its endpoints were, not what is run."""
+"""Fields about the plan's storage and earlier addresses, which decide no result."""
 
 
 class Served(StrictModel):
-    """A model behind an endpoint, and the environment that it is evaluated in. Paths are
-    absolute."""
+    """A model behind an endpoint, and its environment. Paths are absolute."""
 
     format: Literal[2] = 2
-    """Of the file that holds the plan."""
     before: tuple[Addresses, ...] = ()
-    """Where the endpoints were before, oldest first; empty: where they are now."""
+    """Earlier addresses, oldest first."""
     base_url: str
     model: str
     """Name of the base at the endpoint."""
@@ -66,42 +63,40 @@ class Served(StrictModel):
     user_model: str | None
     user_base_url: str | None
     source: Source
-    """Where a job's rollouts come from."""
     device: str
     dtype: Literal["float32", "bfloat16"]
     seed: int
     concurrency: int
-    """Episodes at once."""
 
     @property
     def threads(self) -> int | None:
-        """Threads of a job; None: those that torch takes."""
+        """Return the threads of a job; None for torch's default."""
         return 1 if self.device == "cpu" else None
 
     @property
     def addresses(self) -> Addresses:
-        """Where the endpoints are now."""
+        """Return the current addresses."""
         fields = {name: getattr(self, name) for name in _ADDRESSES if hasattr(self, name)}
         return Addresses(**fields)
 
     @property
     def first(self) -> Addresses:
-        """Where the endpoints were when the plan was begun: its evaluations go by it."""
+        """Return the first addresses, by which evaluations are identified."""
         return self.before[0] if self.before else self.addresses
 
     @property
     def digest(self) -> str:
-        """sha256 of all of it but the addresses; adapters are named after it."""
+        """Return the sha256 of everything but the addresses; adapters are named after it."""
         excluded = {*_HISTORY, *_ADDRESSES}
         return sha256(exact_json(self.model_dump(mode="json", exclude=excluded)))
 
     def find_difference(self, other: Self) -> list[str]:
-        """Return the fields in which another plan is of another run."""
+        """Return the fields that differ between two runs."""
         own, others = self._dump(), other._dump()
         return [name for name in own if name not in _ADDRESSES and own[name] != others[name]]
 
     def move(self, addresses: Addresses) -> Self:
-        """Return the plan with its endpoints at these addresses."""
+        """Return the plan with other addresses."""
         if addresses == self.addresses:
             return self
         fields = {name: getattr(addresses, name) for name in _ADDRESSES if hasattr(self, name)}

@@ -1,8 +1,8 @@
-"""Stages of a table: what each does, its command, its cost, its result.
+"""Stages of a table with their commands, costs and results.
 
-A stage leaves `stages/NAME.json` in the folder, whole or absent, and is not run again; those that
-only look (`check`), build (`report`) or are forgotten by an endpoint that starts again (`load`) are
-run every time. Within a stage, evaluations go on from their log and jobs from their journal.
+A stage writes `stages/NAME.json` in the folder atomically and is not run again. Exceptions run
+every time: `check`, `report`, and `load`, as a restarted endpoint forgets adapters. Within a stage,
+evaluations continue from their log and jobs from their journal.
 """
 
 import argparse
@@ -23,23 +23,20 @@ class Stage:
 
     name: str
     action: str
-    """What it does, in words."""
     command: tuple[str, ...]
-    """What does it, to be run by hand as well."""
+    """Its command, which also works by hand."""
     run: Callable[[], Document]
     episodes: int = 0
-    """Episodes that a policy plays in it."""
     tokens: int | None = None
-    """Tokens that it writes in one of them, an assumption; None: the environment's."""
+    """Assumed tokens per episode; None for the environment's."""
     trains: bool = False
-    """Whether these are trained on, which takes about as long again."""
+    """Whether the episodes are trained on, which takes about as long again."""
     repeated: bool = False
-    """Whether it is run every time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[P]):
-    """A published table: how its plan comes from options, and its stages from the plan."""
+    """A published table: its plan from options, and its stages from the plan."""
 
     name: str
     plan: type[P]
@@ -47,16 +44,16 @@ class Table(Generic[P]):
     build_plan: Callable[[argparse.Namespace], P]
     """Raises WrongUsage."""
     count_evaluated: Callable[[P], int]
-    """Returns the number of evaluated tasks. Raises WrongUsage where the real ones are missing."""
+    """Returns the number of evaluated tasks. Raises WrongUsage if the real ones are missing."""
     build_stages: Callable[[P, Folder, int], list[Stage]]
-    """Takes that number."""
+    """Takes the number of evaluated tasks."""
 
 
 def describe(
     plan: Served, folder: Folder, stages: Sequence[Stage], tasks: int, tokens: int, rate: float
 ) -> str:
-    """Return every stage's command and estimated cost, of which `tokens` per episode and the `rate`
-    of tokens per second are assumptions."""
+    """Return every stage's command and estimated cost; `tokens` per episode and `rate` in tokens
+    per second are assumptions."""
     assumed = (
         f"# {tasks} evaluated tasks of {plan.env}; an episode is taken to write {tokens:,} tokens "
         f"and the endpoint {rate:,.0f} tokens per second; training on a rollout is taken to take "
@@ -77,14 +74,14 @@ def describe(
 
 
 def check(plan: Served) -> Document:
-    """Compare checkpoint and endpoint. Raises WrongCheckpoint, ReplicaError."""
+    """Compare checkpoint and endpoint. Raise WrongCheckpoint or ReplicaError."""
     from ops.reproduce.endpoint import check_endpoint
 
     return {"nats": check_endpoint(plan)}
 
 
 def train(folder: Folder, policy: str, command: Sequence[str]) -> Document:
-    """Run a job. Raises StageFailure, also for a competence gap, which leaves no adapter."""
+    """Run a job. Raise StageFailure, also for a competence gap, which leaves no adapter."""
     outcome = run_command(folder, command)
     if outcome["outcome"] != "trained":
         raise StageFailure(f"the {policy} job left no adapter: {outcome['reason']}")
@@ -92,15 +89,14 @@ def train(folder: Folder, policy: str, command: Sequence[str]) -> Document:
 
 
 def load(plan: Served, folder: Folder, names: Iterable[tuple[str, str]]) -> Document:
-    """Load the adapter of each policy under its name. Raises ReplicaError, NotProven,
-    BadAdapter."""
+    """Load and prove each policy's adapter. Raise ReplicaError, NotProven or BadAdapter."""
     from ops.reproduce.endpoint import load_adapter
 
     return {policy: load_adapter(plan, name, folder.adapter(policy)) for policy, name in names}
 
 
 def build_own_command(table: str, folder: Folder, stage: str) -> tuple[str, ...]:
-    """Return the command that runs a stage alone."""
+    """Return the command that runs only this stage."""
     options = ("--out", str(folder.path), "--only", stage)
     return ("python", "-m", "ops.reproduce", table, *options)
 
@@ -119,8 +115,7 @@ def build_check(table: str, plan: Served, folder: Folder) -> Stage:
 def build_training(
     folder: Folder, policy: str, action: str, rollouts: int, tokens: int | None = None
 ) -> Stage:
-    """Return the stage that trains a policy; `tokens` are those of a rollout, where they are not
-    the environment's."""
+    """Return the stage that trains a policy; `tokens` per rollout default to the environment's."""
     command = (
         "python", "-m", "daemon.solver", str(folder.spec(policy)), "--out", str(folder.job(policy)),
     )  # fmt: skip

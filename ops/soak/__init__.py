@@ -1,1 +1,1 @@
-"""Hours of mixed load, kills and restarts on everything at once, and what grows meanwhile."""
+"""Hours of mixed load, kills and restarts on the whole stack, and its growth meanwhile."""

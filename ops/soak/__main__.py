@@ -25,7 +25,7 @@ from ops.soak.run import soak
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = build_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """The figures for a person."""
+    """Print the figures for a person."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("", "lives", "first third", "last third", "an hour, by age", "by data", "verdict"):
         table.add_column(name, justify="left" if name in ("", "verdict") else "right")

@@ -1,20 +1,16 @@
-"""Whether a figure of processes that are killed and started again grows (readings -> verdict).
+"""Decide whether a figure of processes that are killed and restarted grows (readings -> verdict).
 
-    growth(lives, Rule(bound=24.0, warm_up=120.0))     Growth: "flat", "grows" or "unknown"
+A figure is flat if neither of two ways shows a rate of growth above the bound.
 
-Flat means: no rate of growth above the bound can be shown, in any of two ways.
+- By age: warm-ups are left out, and readings become medians of a minute. The rate is the median of
+  all slopes within one life, over all lives (Theil and Sen), so a restart is no slope. The figure
+  grows if the 99 % interval lies above the bound, for whole lives and for their later halves: a
+  cache that fills slows down, a leak does not. If only whole lives certainly grow, it is unknown.
+- By data: a later life finds more data. Medians just after the warm-up are compared by the lives'
+  beginnings; the figure grows if that interval lies above the bound.
 
-- By age. Of each life the readings of its warm-up are left out, the others put together to medians
-  of a minute. The rate is the median of all slopes between two minutes of one life, of all lives
-  together (Theil and Sen), so a restart is no slope. It grows when the 99 % interval lies above the
-  bound, for the lives whole and for their later halves alone: a cache that fills slows down, a leak
-  does not. Where the lives whole grow and their later halves may or may not, nothing is decided.
-- By what is there. A life that begins later finds more data. The medians of all lives just after
-  their warm-up are compared by when they began; it grows when that interval lies above the bound.
-
-Medians of neighbouring minutes are not independent, so the intervals are narrower than they should
-be: the bound has to be well above what a busy process does anyway. Fewer than LEAST minutes of warm
-readings decide nothing, and neither does what only moves up and down.
+Medians of neighbouring minutes depend on each other, so the intervals are too narrow: the bound has
+to be well above the noise of a busy process. Fewer than LEAST warm minutes decide nothing.
 """
 
 from collections import Counter
@@ -28,15 +24,13 @@ from typing import Final, Literal
 Verdict = Literal["flat", "grows", "unknown"]
 
 LEAST: Final = 8
-"""Minutes of warm readings without which nothing is said of growth by age."""
 LEAST_LIVES: Final = 4
-"""Lives that began at different times, without which nothing is said of growth by data."""
 
 _QUANTILE: Final = NormalDist().inv_cdf(0.995)
 _MINUTE: Final = 60.0
 _HOUR: Final = 3600.0
 _YOUNG: Final = 120.0
-"""Seconds after the warm-up in which lives of equal age are compared."""
+"""Seconds after the warm-up in which lives are compared."""
 
 
 @dataclass(slots=True)
@@ -44,22 +38,21 @@ class Life:
     """Readings of one process, or of something that is never killed."""
 
     readings: list[tuple[float, float, float]] = field(default_factory=list)
-    """When, in seconds of the run; its age then, in seconds; and the figure."""
+    """(seconds of the run, age in seconds, figure)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is called growth."""
+    """Bound of growth."""
 
     bound: float
     """Per hour, in the figure's unit."""
     warm_up: float = 120.0
-    """Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A rate per hour, and its interval."""
+    """A rate per hour with its interval."""
 
     value: float
     low: float
@@ -68,30 +61,27 @@ class Slope:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The verdict on one figure, and what it rests on."""
+    """The verdict on one figure, and its grounds."""
 
     verdict: Verdict
     lives: int
     minutes: int
-    """Minutes of warm readings."""
     first: float | None
-    """Median of the warm readings in the first third of the run."""
     last: float | None
     most: float | None
     by_age: Slope | None
     later: Slope | None
-    """The same of the later halves of the lives."""
     by_data: Slope | None
     bound: float
 
     @property
     def grows(self) -> bool:
-        """Whether it does."""
+        """Return whether the figure grows."""
         return self.verdict == "grows"
 
 
 def growth(lives: Sequence[Life], rule: Rule, seconds: float) -> Growth:
-    """The verdict on the readings of a run of so many seconds."""
+    """Return the verdict on the readings of a run of `seconds`."""
     warm = [[reading for reading in life.readings if reading[1] >= rule.warm_up] for life in lives]
     warm = [readings for readings in warm if readings]
     minutes = [_minutes(readings) for readings in warm]
@@ -128,7 +118,6 @@ def _later_half(readings: list[tuple[float, float, float]]) -> list[tuple[float,
 
 
 def _minutes(readings: list[tuple[float, float, float]]) -> list[tuple[float, float]]:
-    """Time and median of each minute of a life."""
     by_minute: dict[int, list[tuple[float, float]]] = {}
     for at, age, value in readings:
         by_minute.setdefault(int(age // _MINUTE), []).append((at, value))
@@ -141,7 +130,6 @@ def _minutes(readings: list[tuple[float, float, float]]) -> list[tuple[float, fl
 def _young(
     warm: list[list[tuple[float, float, float]]], rule: Rule
 ) -> Iterator[tuple[float, float]]:
-    """Yield, for each life, when it began and its median value when its warm-up was over."""
     for readings in warm:
         at, age, _ = readings[0]
         values = [value for _, old, value in readings if old < rule.warm_up + _YOUNG]
@@ -150,11 +138,12 @@ def _young(
 
 
 def _slope(lives: list[list[tuple[float, float]]], least: int) -> Slope | None:
-    """The median slope between two points of one life, and its interval; None for too little.
+    """Return the median slope between two points of one life with its interval; None for too few
+    points.
 
-    The interval is Sen's (1968) with the variances of Kendall's statistic of the lives added up:
-    what happens in one tells nothing of another. scipy.stats.theilslopes knows one series only,
-    and no ties of times and values at once.
+    The interval is Sen's (1968) with the lives' variances of Kendall's statistic added up, as lives
+    are independent. scipy.stats.theilslopes takes only one series, and no ties of times and values
+    at once.
     """
     slopes = sorted(
         (value - before) / (at - when) * _HOUR
@@ -171,7 +160,7 @@ def _slope(lives: list[list[tuple[float, float]]], least: int) -> Slope | None:
 
 
 def _variance(values: list[float]) -> float:
-    """Return the variance of Kendall's statistic where nothing grows."""
+    """Return the variance of Kendall's statistic without growth."""
     tied = Counter(values).values()
     return sum(
         sign * count * (count - 1) * (2 * count + 5) / 18

@@ -1,12 +1,9 @@
-"""One soak: everything started, used, killed and watched; then brought to rest and audited.
-
-    found = soak(minutes, folder, seed=0, kind="sqlite")
+"""One soak: start everything, use it, kill, watch, let it come to rest, and audit.
 
 The stack is that of whole loops under faults (ops/faults/loop_scene.py) under `kintsugi up`. After
-the last trouble the customers leave, and everything has to come to rest: nothing left to ship or to
-fold, and no cycle open. What the roles tell of themselves then must be what log and tables say.
-Then all are told to stop, and the log is audited against what every client was told, and folded
-again.
+the last trouble the customers leave, and everything has to come to rest: nothing to ship or to
+fold, and no open cycle. The roles' metrics must then equal log and tables. After a stop the log is
+audited against the clients' records, and folded again.
 """
 
 import sys
@@ -37,23 +34,19 @@ from producers.gateway.privacy.keys import hash_key, mint_key
 
 TEMPLATE: Final = Path(__file__).parent / "soak.toml"
 EVERY_SECONDS: Final = 10.0
-"""Between two samples."""
 PER_MINUTE: Final = 45.0
-"""Customers."""
 START_SECONDS: Final = 300.0
 REST_SECONDS: Final = 1200.0
-"""After which what has not come to rest never will."""
 STILL_SECONDS: Final = 45.0
-"""Seconds for which nothing may happen at rest: longer than a cool-down, and than a session
-idles."""
+"""Time without events that counts as rest: longer than a cool-down, and than a session idles."""
 DECISIVE_MINUTES: Final = 60.0
-"""A run of so many minutes has to come to a verdict on every figure."""
+"""Length of a run that must reach a verdict on every figure."""
 
 _LOOK_SECONDS: Final = 0.5
 
 
 def soak(minutes: float, folder: Path, seed: int = 0, kind: LogKind = "sqlite") -> dict[str, Any]:
-    """The figures of a run; `wrong` is empty and `grows` as well where all is as it should be."""
+    """Return the figures of a run; `wrong` and `grows` must be empty."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         servers = stack.enter_context(servers_of(kind, folder))
@@ -70,8 +63,6 @@ def soak(minutes: float, folder: Path, seed: int = 0, kind: LogKind = "sqlite") 
 
 
 class _Run:
-    """One run on a stage that was started."""
-
     def __init__(
         self, stage: Scene, servers: Servers | None, traffic: Traffic, folder: Path
     ) -> None:
@@ -116,7 +107,7 @@ class _Run:
         self._until(began + seconds)
 
     def _until(self, when: float) -> None:
-        """Wait until `when`; restart what has ended: nothing else restarts `kintsugi up` itself."""
+        """Wait until `when`, and restart ended programs: nothing else restarts `kintsugi up`."""
         while (left := when - time.monotonic()) > 0:
             self._stage.processes.revive()
             time.sleep(min(_LOOK_SECONDS, left))
@@ -135,7 +126,6 @@ class _Run:
         self._away_seconds += trouble.away
 
     def _rest(self) -> dict[str, Any]:
-        """Until nothing happens any more, and what is left then."""
         began = still = time.monotonic()
         while (now := time.monotonic()) - still < STILL_SECONDS:
             self._stage.processes.revive()
@@ -154,7 +144,6 @@ class _Run:
         }
 
     def _count_backlog(self) -> dict[str, int] | None:
-        """Return what is not done yet; None while it cannot be read."""
         app = self._stage.app
         try:
             with app.reading() as connection:
@@ -166,7 +155,6 @@ class _Run:
         return {"lag": behind, "unshipped": unshipped, "open cycles": int(cycle is not None)}
 
     def _compare_metrics(self) -> Iterator[str]:
-        """Where /metrics do not say what log and tables do."""
         app, settings = self._stage.app, self._stage.settings
         schedule = read_metrics(f"http://127.0.0.1:{port_of(settings, 'schedule')}/metrics")
         gateway = read_metrics(f"http://127.0.0.1:{settings.gateway.port}/metrics")
@@ -185,7 +173,6 @@ class _Run:
                 yield f"/metrics says {name} {said_by.get(name)}, and it is {value}"
 
     def _stop_and_audit(self) -> Iterator[str]:
-        """Everything stopped in order, and what the log says against what clients heard."""
         print_progress("everything is told to stop, and audited")
         yield from stop_all(self._stage)
         result = audit(self._stage.place.home, self._traffic.ledger)
@@ -216,5 +203,5 @@ class _Run:
 
 
 def print_progress(what: str) -> None:
-    """Progress."""
+    """Print progress on stderr."""
     print(what, file=sys.stderr, flush=True)

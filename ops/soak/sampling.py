@@ -1,13 +1,9 @@
-"""Sample what a stack in use takes, every few seconds (stage -> samples).
+"""Sample the resources of a stack every few seconds (stage -> samples).
 
-    with Sampler(stage, seconds=10.0, file) as sampler: ...
-    sampler.samples
-
-Of each role's process, from /proc: memory of its own (anonymous pages, in memory or swapped out;
-pages of files are the system's cache), file handles, threads and age. Of the whole: what lies on
-disk, by folder; what the roles themselves tell of lag and calls, from /metrics; connections to the
-database. A figure that could not be read is absent from its sample, for example while its role is
-away. Each sample is a line of the file, so a run that is cut off has left what it saw.
+Per role from /proc: its own memory (anonymous pages, resident or swapped; file pages are the
+system's cache), file handles, threads and age. For the whole: disk use by folder, lag and calls
+from /metrics, and connections to the database. A figure that cannot be read is absent. Each sample
+is written to the file at once, so an interrupted run keeps them.
 """
 
 import json
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
 MIB: Final = 1 << 20
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PATIENCE_SECONDS: Final = 4.0
-"""Collectors of the roles give up after two."""
+"""Timeout; the roles' collectors give up after two seconds."""
 _FOLDERS: Final = ("jobs", "trials", "adapters", "blobs")
 
 
@@ -43,11 +39,10 @@ class Process:
 
     pid: int
     age: float
-    """Seconds."""
     memory: float
     """MiB of its own."""
     resident: float
-    """MiB in memory, pages of files included."""
+    """Resident MiB, with file pages."""
     handles: int
     threads: int
 
@@ -63,7 +58,7 @@ class Sample:
 
 
 def process(pid: int) -> Process | None:
-    """A process now; None once it has ended."""
+    """Read a process; None if it has ended."""
     place = Path("/proc") / str(pid)
     try:
         rows = (place / "status").read_text().splitlines()
@@ -90,8 +85,7 @@ def process(pid: int) -> Process | None:
 
 
 def read_metrics(url: str) -> dict[str, float]:
-    """What a role tells at /metrics, each metric added up over its labels; nothing while it is
-    away."""
+    """Return a role's metrics, each summed over its labels; {} if it does not answer."""
     try:
         answer = httpx2.get(url, timeout=_PATIENCE_SECONDS, trust_env=False)
     except httpx2.HTTPError:
@@ -106,10 +100,10 @@ def read_metrics(url: str) -> dict[str, float]:
 
 
 class Sampler(Worker):
-    """Looks at a stage until it is told to stop."""
+    """Samples a stage until it is stopped."""
 
     def __init__(self, stage: "Scene", seconds: float, file: Path, broker: Path | None) -> None:
-        """`broker`: where Kafka keeps its log."""
+        """`broker` is the folder of Kafka's log."""
         super().__init__("sampler")
         self.samples: list[Sample] = []
         self._stage = stage
@@ -135,7 +129,8 @@ class Sampler(Worker):
                 file.flush()
 
     def _until_next(self) -> float:
-        """Never two at once for one that came late."""
+        """Return the time to the next multiple, so that a late sample is followed by no second
+        one."""
         spent = time.monotonic() - self._began
         return self._seconds - spent % self._seconds
 
@@ -202,7 +197,6 @@ class Sampler(Worker):
 
 
 def _size(file: Path) -> float:
-    """MiB; 0 for what is not there."""
     try:
         return file.stat().st_size / MIB
     except FileNotFoundError:
@@ -210,5 +204,4 @@ def _size(file: Path) -> float:
 
 
 def _measure_folder(folder: Path) -> float:
-    """MiB of all files below."""
     return sum(_size(Path(root) / name) for root, _, names in os.walk(folder) for name in names)

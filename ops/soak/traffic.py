@@ -1,11 +1,7 @@
-"""Who talks to the gateway during a soak beside the customers who play the shop's tasks.
-
-    traffic = Traffic(url, key, seed); traffic.start(); ...; traffic.leave()
-    traffic.ledger     what each was told, for ops/faults/gateway_audit.py
+"""Clients of the gateway during a soak, beside the customers with the shop's tasks.
 
 Talkers use OpenAI's client: streams and whole answers, tools, several choices, retries under an
-idempotency key, feedback. A stray hangs up in the middle of a stream, or asks for what it should
-not: no JSON, no messages, an unknown model, another's key, feedback on nothing.
+idempotency key, feedback. A stray hangs up in the middle of a stream or sends bad requests.
 """
 
 import json
@@ -22,14 +18,11 @@ from ops.waits import Worker
 
 TALKERS: Final = 2
 _PER_SECOND: Final = 0.5
-"""Calls of one talker."""
 _STRAY_SECONDS: Final = 2.0
-"""Between two of a stray's requests, on average."""
 _AWAY: Final = frozenset({502, 503, 504})
-"""What is said while an engine is away, whatever was asked."""
+"""Statuses of any call while an engine is away."""
 _TIMEOUT_SECONDS: Final = 60.0
 _HUNG_UP: Final = 0.5
-"""Share of a stray's requests."""
 
 BAD: Final[dict[str, tuple[int, str, bytes]]] = {
     "no JSON": (400, "chat/completions", b"{"),
@@ -42,16 +35,15 @@ BAD: Final[dict[str, tuple[int, str, bytes]]] = {
     "wrong key": (401, "chat/completions", b"{}"),
     "feedback on nothing": (404, "feedback", json.dumps({"call": "no", "score": 1.0}).encode()),
 }
-"""What is asked wrongly -> the status it deserves, where, and the body."""
+"""Bad request -> its status, path and body."""
 
 
 class Stray(Worker):
-    """A client that hangs up, and asks for what it should not."""
+    """A client that hangs up and sends bad requests."""
 
     def __init__(self, url: str, key: str, ledger: Ledger, seed: int) -> None:
         super().__init__("stray")
         self.statuses: Counter[str] = Counter()
-        """What was asked wrongly and the status it got."""
         self.wrong: list[str] = []
         self._ledger = ledger
         self._key = key
@@ -61,7 +53,7 @@ class Stray(Worker):
         self._client = httpx2.Client(base_url=url, trust_env=False, timeout=_TIMEOUT_SECONDS)
 
     def work(self) -> None:
-        """Stray until the stop."""
+        """Send requests until the stop."""
         try:
             while not self.stop_asked.wait(self._random.expovariate(1 / _STRAY_SECONDS)):
                 try:
@@ -78,7 +70,6 @@ class Stray(Worker):
             self._ask_wrongly(self._random.choice(list(BAD)))
 
     def _hang_up(self) -> None:
-        """Read a few pieces of a stream, and go."""
         self._asked += 1
         content = f"Question {self._name}.{self._asked}"
         seen = CallAttempt([{"role": "user", "content": content}], content, stream=True)
@@ -112,7 +103,7 @@ class Stray(Worker):
 
 
 class Traffic:
-    """All of them."""
+    """All clients beside the customers."""
 
     def __init__(self, url: str, key: str, seed: int) -> None:
         self.ledger = Ledger()
@@ -127,18 +118,18 @@ class Traffic:
         self.stray = Stray(url, key, self.ledger, seed)
 
     def start(self) -> None:
-        """They come."""
+        """Start the clients."""
         for client in (*self._talkers, self.stray):
             client.start()
 
     def leave(self) -> None:
-        """They go. Raises what stopped one before."""
+        """Stop the clients. Raise the error that ended one earlier."""
         self._stop.set()
         for client in (self.stray, *self._talkers):
             client.finish()
 
     def wrong(self) -> list[str]:
-        """What should not have been answered so."""
+        """Return the wrong answers."""
         problems = [
             f"{seen.mark} was answered with {seen.status}: {seen.error}"
             for seen in self.ledger.seen

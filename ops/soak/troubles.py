@@ -1,11 +1,8 @@
-"""What goes wrong during a soak, and when (minutes, seed -> troubles).
+"""The plan of a soak's faults (seconds, seed -> troubles).
 
-    troubles(7200.0, targets, seed=0, servers=True)     in the order in which they come
-
-Kills of roles come until CALM of the time is over, every target once before one comes twice. Then
-no role is killed any more, so that each role has one life that is long enough to show a slow leak.
-The servers under them are killed or stopped all the time: it is the roles that outlive them that
-leak.
+Roles are killed until CALM of the time is over, every target once before one repeats. Afterwards
+each role has one life that is long enough to show a slow leak. The servers are killed or stopped
+until LAST: the roles that outlive them may leak.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,17 +14,16 @@ from typing import Final, Literal
 Kind = Literal["kill", "broker killed", "broker stopped", "database killed", "database stopped"]
 
 KILL_EVERY: Final = 180.0
-"""Seconds between two kills, give or take a third; in a short run less, so that there are some."""
+"""Seconds between two kills, plus or minus a third; less in a short run."""
 SERVER_EVERY: Final = 300.0
 CALM: Final = 0.55
 """Part of the run after which no role is killed."""
 LAST: Final = 0.92
 """Part of the run after which nothing happens any more."""
 AWAY: Final = (3.0, 30.0)
-"""Seconds that a server is away."""
 
 _AT_LEAST: Final = 3
-"""Least number of troubles of each kind, about, in a short run."""
+"""Approximate least number of troubles of each kind in a short run."""
 _SERVERS: Final[tuple[Kind, ...]] = (
     "broker killed", "database stopped", "broker stopped", "database killed",
 )  # fmt: skip
@@ -35,21 +31,19 @@ _SERVERS: Final[tuple[Kind, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One of them."""
+    """A fault."""
 
     at: float
     """Seconds after the beginning."""
     kind: Kind
     target: str = ""
-    """Role that is killed."""
     away: float = 0.0
-    """Seconds until a server is started again."""
 
 
 def troubles(
     seconds: float, targets: Sequence[str], seed: int, *, servers: bool
 ) -> tuple[Trouble, ...]:
-    """All of a run. `servers`: there are a broker and a database to restart."""
+    """Return the plan of a run; `servers` tells whether broker and database exist."""
     chance = Random(seed)
     plan = list(_kills(seconds * CALM, targets, chance))
     if servers:

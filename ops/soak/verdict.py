@@ -1,12 +1,7 @@
-"""What a soak's samples come to (samples -> figures, and what grows).
+"""The verdict of a soak (samples -> figures, and growth).
 
-    found = judge_samples(samples, seconds)
-    found.grows       sentences; none where everything is flat
-    found.document()  everything, for JSON
-
-Processes are judged by BOUNDS over their lives; what has no life of its own (a write-ahead log, the
-lag of the folds, connections) over the run. What grows with the data on purpose is told and not
-judged: the log, the database, the folders of jobs, trials and adapters, and Kafka's.
+Processes are judged by BOUNDS over their lives, other figures (a write-ahead log, the lag of the
+folds, connections) over the run. Figures that grow with the data by design are reported only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +17,10 @@ BOUNDS: Final[Mapping[str, Rule]] = {
     "handles": Rule(bound=6.0),
     "threads": Rule(bound=6.0),
 }
-"""Bounds for a role's process, per hour: MiB for memory, numbers for the others."""
+"""Bounds of a role's process per hour: MiB of memory, or numbers."""
 
 FILLING: Final[Mapping[tuple[str, str], Rule]] = {("gateway", "memory"): Rule(bound=40.0)}
-"""Bounds for one role's process whose bounded memory fills for longer than the process lives
-here."""
+"""Bounds of a process whose bounded memory fills for longer than it lives here."""
 
 FLAT: Final[Mapping[str, Rule]] = {
     "database WAL": Rule(bound=16.0),
@@ -34,21 +28,20 @@ FLAT: Final[Mapping[str, Rule]] = {
     "in flight": Rule(bound=6.0),
     "engine adapters": Rule(bound=6.0),
 }
-"""Bounds for the whole stack, per hour."""
 
 MOST: Final[Mapping[str, float]] = {"log WAL": 2 * WAL_BYTES / MIB}
-"""What fills up by its design, and how far: the log's own bound is kept by each writer to within
-what the others write meanwhile."""
+"""Bounds of figures that fill by design; each writer keeps the log's own bound up to the others'
+writes meanwhile."""
 
 LAGS: Final = ("fold lag", "spool lag")
 LAG_SHARE: Final = 0.01
-"""A lag may grow by this share of what is appended in the same time."""
+"""Largest growth of a lag as a share of the appended events."""
 
 GROWING: Final = (
     "log events", "log disk", "database disk", "Kafka disk", "jobs disk", "trials disk",
     "adapters disk", "blobs disk", "acknowledged",
 )  # fmt: skip
-"""What grows with the data on purpose: MiB, and numbers."""
+"""Figures that grow with the data by design: MiB, or numbers."""
 
 _HOUR: Final = 3600.0
 
@@ -58,16 +51,17 @@ class SoakVerdict:
     """The verdict on a run."""
 
     roles: Mapping[str, Mapping[str, Growth]]
-    """Role -> what was read of its processes -> verdict."""
+    """Role -> figure -> verdict."""
     whole: Mapping[str, Growth]
     filled: Mapping[str, float]
-    """What fills up by its design -> the most that was seen."""
+    """Figure that fills by design -> its maximum."""
     growing: Mapping[str, Mapping[str, float]]
-    """What grows on purpose: at the end, and per 1,000 events in the first and the last third."""
+    """Figure that grows by design -> its end, and growth per 1,000 events in the first and last
+    third."""
 
     @property
     def grows(self) -> list[str]:
-        """What grows though it should not, as sentences."""
+        """Return a sentence for each unexpected growth."""
         over = [
             f"{name} was {most:.3g}, more than {MOST[name]:.3g}"
             for name, most in self.filled.items()
@@ -84,11 +78,11 @@ class SoakVerdict:
 
     @property
     def unknown(self) -> list[str]:
-        """What too little was read of."""
+        """Return the figures with too few readings."""
         return [name for name, figure in self._walk_figures() if figure.verdict == "unknown"]
 
     def document(self) -> dict[str, Any]:
-        """All figures."""
+        """Return all figures."""
         return {
             "roles": {
                 role: {what: asdict(figure) for what, figure in figures.items()}
@@ -106,7 +100,7 @@ class SoakVerdict:
 
 
 def judge_samples(samples: Sequence[Sample], seconds: float) -> SoakVerdict:
-    """The verdict on a run of so many seconds."""
+    """Return the verdict on a run of `seconds`."""
     names = list(dict.fromkeys(name for sample in samples for name in sample.roles))
     rules = {**FLAT, **dict.fromkeys(LAGS, _lag_rule(samples))}
     return SoakVerdict(
@@ -143,7 +137,6 @@ def _role(samples: Sequence[Sample], role: str, seconds: float) -> dict[str, Gro
 
 
 def _figure(samples: Sequence[Sample], name: str) -> Life:
-    """Something that lives as long as the run."""
     return Life(
         [
             (sample.at, sample.at, sample.figures[name])
@@ -162,7 +155,6 @@ def _lag_rule(samples: Sequence[Sample]) -> Rule:
 
 
 def _measure_figure(samples: Sequence[Sample], name: str, seconds: float) -> dict[str, float]:
-    """How much there is, and what a thousand events cost early and late."""
     third = seconds / 3
     return {
         "begin": round(_figure(samples, name).readings[0][2], 2),

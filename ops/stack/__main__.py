@@ -44,9 +44,9 @@ _LOOK_SECONDS: Final = 0.5
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     options = _parser().parse_args()
-    # However it is stopped, what it started is stopped with it.
+    # A SIGTERM stops everything it started, as an interrupt does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     size = replace(SIZES["least" if options.small else "whole"], seed=options.seed)
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def run(place: Place, console: Console, *, keep: bool) -> int:
-    """Start everything, follow the first cycle to its end, tell what came of it, and stop."""
+    """Start everything, follow the first cycle to its end, report it, and stop."""
     at = Addresses.of(place)
     console.print(f"starting Kafka ({at.kafka}), PostgreSQL, vLLM ({at.engine})", markup=False)
     with Services(place), _open_place(place) as app:
@@ -85,7 +85,6 @@ def run(place: Place, console: Console, *, keep: bool) -> int:
 
 @contextmanager
 def _open_place(place: Place) -> Iterator[App]:
-    """The place as this process sees it; jobs end when it does."""
     settings: Settings = place.settings()
     try:
         with App(settings) as app:
@@ -96,7 +95,7 @@ def _open_place(place: Place) -> Iterator[App]:
 
 
 def tell(app: App, console: Console, answered: RouteProof) -> None:
-    """What happened, and who answers."""
+    """Print the results of the cycle and who answers."""
     seen = look(app)
     if seen.adapter is not None:
         with app.reading() as connection:
@@ -119,7 +118,6 @@ def tell(app: App, console: Console, answered: RouteProof) -> None:
 
 
 def _keep(app: App, place: Place, console: Console, children: Children) -> None:
-    """Keep the stack running until it is interrupted."""
     for line in (
         f"\nIt runs until you stop it (Ctrl-C). Customers' key: {place.home}/customers.key",
         f"  http://127.0.0.1:{app.settings.gateway.port}/v1 answers, model {ALIAS}",

@@ -1,4 +1,4 @@
-"""Exit code 0 when a URL answers with success: what a container's health is asked by.
+"""Health check of containers: exit code 0 if a URL answers with success.
 
 python -m ops.stack.answers http://127.0.0.1:8080/readyz
 """
@@ -11,10 +11,10 @@ _SECONDS: Final = 5.0
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     (url,) = sys.argv[1:]
     try:
-        # Not by a proxy, which variables may name.
+        # Ignore a proxy from environment variables.
         build_opener(ProxyHandler({})).open(url, timeout=_SECONDS).close()
     except OSError as error:
         print(f"{url}: {error}", file=sys.stderr)

@@ -1,9 +1,7 @@
-"""Who answers the customers of a place: what the gateway says, and what the engine is seen to be.
+"""Prove who answers the customers of a place: the gateway's word, checked at the engine.
 
-    proof(app, place)       RouteProof: by name, how many calls; of each adapter, how near it is
-
-A name proves nothing, so the engine is asked the probes of each adapter that the route names: its
-answers must be those that were computed from the adapter's files (daemon/adapters/fingerprint.py).
+The engine is asked the probes of each adapter that the route names. Its answers must equal those
+computed from the adapter's files (daemon/adapters/fingerprint.py).
 """
 
 from collections import Counter
@@ -24,7 +22,7 @@ from ops.processes import answers
 from ops.waits import until
 
 CALLS: Final = 16
-"""Each in a session of its own, so that a share shows."""
+"""Number of calls, each in its own session, so that a share shows."""
 
 
 class NoGatewayAnswer(KintsugiError):
@@ -33,19 +31,17 @@ class NoGatewayAnswer(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class RouteProof:
-    """Who answers, seen from both sides of the gateway."""
+    """Results from both sides of the gateway."""
 
     calls: Mapping[str, int]
-    """Calls per policy that `x-kintsugi-adapter` names; the base by its own name."""
+    """Policy by `x-kintsugi-adapter` -> calls; the base has its own name."""
     recorded: int
-    """Number of these calls that the gateway promised to have written down."""
     proofs: Mapping[str, Proof]
-    """Proof of every adapter that the route names, on the engine."""
 
 
 def proof(app: App, place: Place) -> RouteProof:
-    """Ask. Raises NoGatewayAnswer, NotProven, ReplicaError, NoFingerprint, BadAdapter."""
-    # Where the cycle was over before, it has only just been started.
+    """Raise NoGatewayAnswer, NotProven, ReplicaError, NoFingerprint or BadAdapter."""
+    # If the cycle had ended before, the gateway has only just been started.
     url = f"http://127.0.0.1:{app.settings.gateway.port}/readyz"
     try:
         until(lambda: answers(url), f"{url} is ready; see gateway.log")

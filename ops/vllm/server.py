@@ -1,12 +1,9 @@
-"""A vLLM server of this machine, out of the test environment (environment.py).
+"""A vLLM server on this machine in its own environment (environment.py); logs to FOLDER/vllm.log.
 
-    with Vllm(checkpoint, "small", folder) as server:
-        server.url                       http://127.0.0.1:PORT/v1
-
-daemon/engine/vllm.py starts and ends it. Its log is FOLDER/vllm.log. As a program it is vLLM and
-nothing else, for a container or a service manager that has one process to look after:
-
+    with Vllm(checkpoint, "small", folder) as server: ...
     python -m ops.vllm.server CHECKPOINT [--name NAME] [--host HOST] [--port PORT] [FLAG...]
+
+The command becomes vLLM, for a container or a service manager.
 """
 
 import argparse
@@ -25,19 +22,18 @@ FLAGS: Final = (
     "--max-cpu-loras=8",
     "--max-lora-rank=16",
     "--dtype=float32",
-    # The CPU build ends when a request that brings its seed has its prompt read in two parts.
+    # The CPU build ends if the prompt of a request with a seed is read in two parts.
     "--no-enable-chunked-prefill",
 )
 
 SETTINGS: Final = {"VLLM_CPU_KVCACHE_SPACE": "1"}
-"""Space for the KV cache in GiB: the default is more than a small machine has."""
+"""Space of the KV cache in GiB; the default exceeds a small machine's memory."""
 
 MENDED: Final = {"PYTHONPATH": str(Path(__file__).parent / "mend")}
-"""Environment variable by which it finds the plugin."""
 
 
 class Vllm(vllm.Vllm):
-    """One server over one checkpoint."""
+    """A server over one checkpoint."""
 
     def __init__(
         self,
@@ -49,8 +45,7 @@ class Vllm(vllm.Vllm):
         flags: Sequence[str] = (),
         mended: bool = False,
     ) -> None:
-        """Serves `checkpoint` as `name`; `flags` come after those of `FLAGS`. `mended`: its base is
-        itself also while adapters answer (mend/)."""
+        """Serve `checkpoint` as `name`; `mended` keeps the base right beside adapters (mend/)."""
         super().__init__(
             place() / "bin" / "python",
             checkpoint,
@@ -62,16 +57,13 @@ class Vllm(vllm.Vllm):
         )
 
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
-        """Install it if it is not there yet, and return when it answers.
-
-        Raises InstallError, VllmFailure, OSError.
-        """
+        """Install, start and await it. Raise InstallError, VllmFailure or OSError."""
         environment()
         return super().start(waiting)
 
 
 def main() -> int:
-    """Become vLLM, in the place of this process; returns only where it is not installed."""
+    """Replace this process by vLLM; return only if it is not installed."""
     server = parse_server(sys.argv[1:])
     try:
         environment()
@@ -82,7 +74,7 @@ def main() -> int:
 
 
 def parse_server(arguments: Sequence[str]) -> Vllm:
-    """The server of a command line."""
+    """Return the server of a command line."""
     parser = argparse.ArgumentParser(prog="python -m ops.vllm.server")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--name", help="what clients call it (default: the name of its folder)")
@@ -90,7 +82,7 @@ def parse_server(arguments: Sequence[str]) -> Vllm:
     parser.add_argument("--port", type=int, default=8000)
     options, flags = parser.parse_known_args(arguments)
     name = options.name or options.checkpoint.resolve().name
-    # vLLM takes the last of two.
+    # vLLM uses the last of two equal flags.
     flags = [f"--host={options.host}", *flags]
     return Vllm(options.checkpoint, name, Path(), port=options.port, flags=flags, mended=True)
 

@@ -1,1 +1,1 @@
-"""What the gateway costs a call, beside a public gateway and beside none."""
+"""Cost of the gateway per call, compared with a public gateway and with none."""

@@ -53,11 +53,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of load."""
+    """A kind of load."""
 
     stream: bool
     clients: int | None
-    """None: calls at RATE."""
+    """None calls at RATE."""
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One way under one load in one round."""
+    """The figures of one side under one load in one round."""
 
     calls: int
     rate: float
@@ -82,17 +82,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """All that takes part."""
+    """The processes and files of the bench."""
 
     sides: Sequence[Side]
     home: Home
     syncs: Syncs
     bare: int
-    """A file to append to."""
+    """Descriptor of a file to append to."""
     seconds: float
 
     def round(self, number: int) -> tuple[list[float], dict[Cell, dict[str, Run]]]:
-        """Seconds of bare appends, and every load on every way."""
+        """Run one round: return the seconds of bare appends, and each load's run on each side."""
         bare: list[float] = []
         runs: dict[Cell, dict[str, Run]] = {}
         for cell in _cells():
@@ -138,7 +138,7 @@ async def _run_load(side: Side, cell: Cell, seconds: float, seed: int) -> list[S
 
 
 def percentiles(samples: Sequence[Sample]) -> dict[str, float]:
-    """p50 and p99 to the first and to the last byte, in milliseconds."""
+    """Return p50 and p99 to the first and to the last byte in milliseconds."""
     figures: dict[str, float] = {}
     for name, values in (
         ("first", sorted(sample.first for sample in samples)),
@@ -150,10 +150,8 @@ def percentiles(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def read_call_values(home: Home, number: int) -> list[bytes]:
-    """Events that answers waited for, as they are stored: the newest of the longest partition.
-
-    Raises RuntimeError where one has no tokens: a gateway that captures none has less to do.
-    """
+    """Return the stored events that answers waited for, the newest of the longest partition. Raise
+    RuntimeError if one has no tokens: a gateway that captures none has less to do."""
     ends = home.log.end(ROLLOUTS.name)
     partition = max(range(len(ends)), key=ends.__getitem__)
     begin = max(0, ends[partition] - 4 * number)
@@ -169,7 +167,7 @@ def read_call_values(home: Home, number: int) -> list[bytes]:
 
 
 def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
-    """One load, from all rounds."""
+    """Return the figures of one load over all rounds."""
 
     def ratio(side: str, other: str) -> float:
         return round(statistics.median(run[side].rate / run[other].rate for run in rounds), 2)
@@ -206,7 +204,7 @@ def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
 
 @contextmanager
 def open_bare(folder: Path) -> Iterator[int]:
-    """Open an empty file to append to; its descriptor."""
+    """Yield the descriptor of an empty file to append to."""
     path = folder / "bare"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
@@ -217,8 +215,8 @@ def open_bare(folder: Path) -> Iterator[int]:
 
 
 def time_appends(descriptor: int, values: Sequence[bytes]) -> list[float]:
-    """Return the seconds of each append and fdatasync. They are paced like calls, for a disk that
-    rests between two syncs answers differently from a busy one."""
+    """Return the seconds per append and fdatasync, paced like calls: idle disks answer
+    differently."""
     seconds: list[float] = []
     for value in values:
         time.sleep(_BARE_GAP_SECONDS)
@@ -231,7 +229,7 @@ def time_appends(descriptor: int, values: Sequence[bytes]) -> list[float]:
 
 @contextmanager
 def open_bench(folder: Path, seconds: float) -> Iterator[Bench]:
-    """Everything started and warm."""
+    """Start and warm up all sides."""
     with ExitStack() as stack:
         home, syncs = Home(folder), Syncs(folder)
         direct = stack.enter_context(engine(folder))
@@ -248,7 +246,7 @@ def open_bench(folder: Path, seconds: float) -> Iterator[Bench]:
 
 
 def measure(folder: Path, rounds: int, seconds: float) -> Json:
-    """The whole benchmark as one document."""
+    """Return the figures of the whole benchmark."""
     bare: list[float] = []
     results: list[dict[Cell, dict[str, Run]]] = []
     with tempfile.TemporaryDirectory(dir=folder) as name, open_bench(Path(name), seconds) as bench:

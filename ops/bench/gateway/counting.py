@@ -24,11 +24,10 @@ from producers.gateway.metrics.registry import Metrics
 
 _KILOBYTES: Final = (1, 8, 64, 512)
 _ASKED: Final = 20
-"""Answers to Prometheus that `asked_ms` is the cheapest of."""
 
 
 def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:
-    """What a call that comes off has counted, piece by piece."""
+    """Return each piece of what a successful call counts."""
 
     def in_flight() -> None:
         with metrics.in_flight():
@@ -53,7 +52,7 @@ def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:
 
 
 def make_body(kilobytes: int) -> bytes:
-    """An agent's call of this size: half of it what people say, half what tools return as JSON."""
+    """Return an agent's call of this size: half human text, half JSON results of tools."""
     record = json.dumps({"items": [{"id": number, "price": "1.50"} for number in range(8)]})
     pair = [
         {"role": "user", "content": "Where is my order? I have waited for 3 days. " * 6},
@@ -65,7 +64,7 @@ def make_body(kilobytes: int) -> bytes:
 
 
 def time_scan(kilobytes: int, rounds: int) -> tuple[float, float]:
-    """Seconds for which a body is looked through for control tokens, and parsed."""
+    """Return the seconds to search a body for control tokens, and those to parse it."""
     body = make_body(kilobytes)
     strings = ControlStrings(list_control_strings(FAMILIES))
     request = parse_request("chat", body)
@@ -76,7 +75,7 @@ def time_scan(kilobytes: int, rounds: int) -> tuple[float, float]:
 
 
 def cheapest(what: Callable[[], object], times: int, rounds: int) -> float:
-    """Seconds of processor time for one of it."""
+    """Return the processor seconds of one call of `what`."""
     return min(_processor_seconds(what, times) for _ in range(rounds)) / times
 
 
@@ -88,7 +87,7 @@ def _processor_seconds(what: Callable[[], object], times: int) -> float:
 
 
 def measure(folder: Path, calls: int, rounds: int) -> dict[str, Any]:
-    """The benchmark as one document."""
+    """Return the figures of the benchmark."""
     metrics = Metrics()
     parts = steps(metrics)
     scans = {size: time_scan(size, rounds) for size in _KILOBYTES}

@@ -1,8 +1,8 @@
-"""Clients that cost little: finished requests in, times out (requests -> samples).
+"""Clients that cost little: prepared requests in, times out.
 
-A request is bytes that were put together before the clock ran, and of an answer only as much is
-read as shows that it is whole. Conversations of TURNS calls: each sends back what was answered, as
-agents do. Anything but a whole answer that was recorded where it should be ends the bench.
+Requests are built before the clock starts, and an answer is read only as far as shows that it is
+whole. Conversations have TURNS calls; each sends back the earlier answers, as agents do. An answer
+that is incomplete, or not recorded where it should be, ends the bench.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from typing import Any, Final
 from ops.bench.gateway.upstream import ANSWER, MODEL
 
 TURNS: Final = 8
-"""Calls of one session."""
 
 _SYSTEM: Final = "You are the support agent of a shop. Follow its policy to the letter. " * 28
 _USER: Final = "My order 4711 came broken and I would like to know what became of my refund. " * 3
@@ -40,19 +39,18 @@ _TOOLS: Final = [
 ]
 
 KEY: Final = f"sk-{secrets.token_hex(32)}"
-"""The client's, of this run."""
 
 _sessions = count()
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call, in seconds since it was due."""
+    """Times of one call, in seconds after it was due."""
 
     first: float
-    """Until the first byte of the body."""
+    """First byte of the body."""
     last: float
-    """Until the whole of it."""
+    """End of the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class Target:
 
     port: int
     recorded: bool
-    """Whether it must say that it recorded the call."""
+    """Whether it must report that it recorded the call."""
 
 
 @cache
@@ -81,7 +79,7 @@ def _body(turn: int, stream: bool) -> bytes:
 
 
 def requests(stream: bool | None) -> Iterator[bytes]:
-    """What one client sends: one session after the other; None takes turns with streaming."""
+    """Yield one client's requests; None alternates whole answers and streams."""
     while True:
         session = next(_sessions)
         streamed = session % 2 == 0 if stream is None else stream
@@ -96,7 +94,7 @@ def requests(stream: bool | None) -> Iterator[bytes]:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, one call at a time."""
+    """A connection with one call at a time."""
 
     def __init__(self, recorded: bool) -> None:
         self._recorded = recorded
@@ -125,7 +123,7 @@ class Connection(asyncio.Protocol):
         done: "Callable[[Connection, Sample], None]",
         failed: Callable[[str], None],
     ) -> None:
-        """Send it; then `done`, or `failed` with the reason."""
+        """Send `request`, and call `done`, or `failed` with the reason."""
         self._due, self._done, self._failed = due, done, failed
         self._head, self._first, self._received = None, None, b""
         if self._transport is None:
@@ -134,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._failed = None
         if self._transport is not None:
             self._transport.close()
@@ -195,7 +193,7 @@ class Load:
         self._stopped = False
 
     async def run_clients(self, clients: int, until: Callable[[int], bool]) -> list[Sample]:
-        """`clients` that ask again as soon as they are answered, until `until` calls were."""
+        """Run `clients` that call again at each answer, until `until(number of calls)` holds."""
         sources: dict[Connection, Iterator[bytes]] = {}
 
         def again(connection: Connection, sample: Sample) -> None:
@@ -214,7 +212,7 @@ class Load:
         return await self._await_samples(list(sources))
 
     async def run_at_rate(self, rate: float, seconds: float, seed: int) -> list[Sample]:
-        """Calls that come at random moments, `rate` per second, whether or not others are done."""
+        """Make calls at random moments, `rate` per second, whether or not others are done."""
         idle = await self._connect(max(8, int(rate)))
         everyone = list(idle)
         source = requests(self._stream)
@@ -233,7 +231,7 @@ class Load:
                 idle += (late := await self._connect(1))
                 everyone += late
             self._busy += 1
-            # Late is late: the wait counts from the moment at which the call was due.
+            # The wait counts from the moment at which the call was due.
             idle.pop().ask(next(source), due, take_sample, self._fail)
         self._release()
         return await self._await_samples(everyone)

@@ -1,7 +1,7 @@
-"""The processes that are compared: the engine itself, our gateway, a public one (command -> side).
+"""The processes that are compared: the engine alone, our gateway and a public one.
 
-Each gateway is one process with one worker that knows one client's key and keeps no log of
-requests. Ours writes to a home in the given folder with fsync, as by default.
+Each gateway is one process with one worker, knows one client key and keeps no log of requests. Ours
+writes to a home in `folder` with fsync, as by default.
 """
 
 import json
@@ -58,19 +58,19 @@ _RUN_PUBLIC: Final = "from litellm.proxy.proxy_cli import run_server; run_server
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One process that answers."""
+    """A process that answers."""
 
     name: str
     target: Target
     process: "subprocess.Popen[str]"
 
     def cpu_seconds(self) -> float:
-        """Processor time that it took so far."""
+        """Return the processor time that it has used."""
         return read_cpu_seconds(self.process.pid)
 
 
 class Syncs:
-    """Counts what a process asks of the disk."""
+    """Counts the fsyncs of a process."""
 
     def __init__(self, folder: Path) -> None:
         self._library = folder / "syncs.so"
@@ -82,17 +82,17 @@ class Syncs:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables of the process whose syncs are counted."""
+        """Return the environment variables of the process to count."""
         return {"LD_PRELOAD": str(self._library), "SYNCS_FILE": str(self._file)}
 
     @property
     def count(self) -> int:
-        """Calls of fsync and fdatasync so far."""
+        """Return the number of fsync and fdatasync calls so far."""
         return int.from_bytes(self._mapped[:8], sys.byteorder)
 
 
 class Home:
-    """What our gateway wrote."""
+    """The home that our gateway writes to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "home"
@@ -100,25 +100,25 @@ class Home:
 
     @property
     def log(self) -> SqliteLog:
-        """Its log, to read only."""
+        """Return its log, open for reading only."""
         if self._log is None:
             self._log = SqliteLog(self.folder / "log.db", read_only=True)
         return self._log
 
     @property
     def events(self) -> int:
-        """How many it holds."""
+        """Return the number of events in the log."""
         return sum(self.log.end(ROLLOUTS.name))
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self._log is not None:
             self._log.close()
 
 
 @contextmanager
 def engine(folder: Path) -> Iterator[Side]:
-    """The engine."""
+    """Start the engine."""
     command = [sys.executable, "-m", "ops.bench.gateway.upstream"]
     with _run_process("direct", command, {}, folder) as process:
         assert process.stdout is not None, "opened as a pipe"
@@ -128,7 +128,7 @@ def engine(folder: Path) -> Iterator[Side]:
 
 @contextmanager
 def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Side]:
-    """Our gateway, which has proven the engine and records."""
+    """Start our gateway, which has proven the engine and records."""
     port = find_ports(1)[0]
     command = [
         sys.executable, "-m", "daemon", "gateway", "--port", str(port), "--upstream",
@@ -147,7 +147,7 @@ def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Sid
 
 @contextmanager
 def public(folder: Path, upstream: Side) -> Iterator[Side]:
-    """LiteLLM's proxy: no database, nothing logged. Raises InstallError."""
+    """Start LiteLLM's proxy without database and logs. Raise InstallError."""
     python = isolated.interpreter(_PUBLIC_EXTRA)
     port = find_ports(1)[0]
     config, quiet = folder / "litellm.yaml", folder / "quiet.json"

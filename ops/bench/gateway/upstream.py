@@ -1,11 +1,10 @@
-"""The engine of this bench: answers in vLLM's words on time, and costs next to nothing.
+"""The engine of this bench: answers in vLLM's format on time at almost no cost.
 
-    python -m ops.bench.gateway.upstream
+    python -m ops.bench.gateway.upstream        prints its port
 
-Every answer has the same words. Its first token comes FIRST_SECONDS after the request, each other
-NEXT_SECONDS after the one before; the headers of a stream come at once, as vLLM sends them. Token
-ids and log-probabilities are there where they are asked for, and null elsewhere. It passes the
-gateway's probes, so its calls are captured like those of a real engine. Prints its port.
+The first token comes FIRST_SECONDS after the request, each other NEXT_SECONDS later; headers of a
+stream come at once. Token ids and log probabilities come on request. It passes the gateway's
+probes.
 """
 
 import asyncio
@@ -27,7 +26,6 @@ WORDS: Final = (
 ANSWER: Final = "".join(WORDS)
 
 _BYTES_PER_TOKEN: Final = 4
-"""Bytes per token of a prompt, about."""
 
 _HEAD: Final = "HTTP/1.1 200 OK\r\ncontent-type: {}\r\n{}\r\n\r\n"
 _STREAM_HEAD: Final = _HEAD.format(
@@ -61,7 +59,7 @@ def _prompt_ids(ids: bool, prompt_bytes: int) -> list[int] | None:
 
 @cache
 def whole(ids: bool, logprobs: bool, prompt_bytes: int) -> bytes:
-    """A whole answer of the chat endpoint."""
+    """Return a whole answer of the chat endpoint."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": ANSWER, "refusal": None, "tool_calls": []},
@@ -80,7 +78,7 @@ def whole(ids: bool, logprobs: bool, prompt_bytes: int) -> bytes:
 
 @cache
 def chunks(ids: bool, logprobs: bool, prompt_bytes: int) -> tuple[bytes, ...]:
-    """The writes of a streamed one, one per token."""
+    """Return the writes of a streamed answer, one per token."""
     opening = {"prompt_token_ids": _prompt_ids(ids, prompt_bytes)} if ids else {}
     first = _chunk({"role": "assistant", "content": ""}, None, None, None, opening)
     tokens = [
@@ -110,7 +108,7 @@ def _chunk(
 
 
 def models() -> bytes:
-    """The list of models."""
+    """Return the list of models."""
     card = {"id": MODEL, "object": "model", "owned_by": "vllm", "root": MODEL, "parent": None}
     return _response({"object": "list", "data": [card]})
 
@@ -129,7 +127,7 @@ def _frame(data: bytes) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One client, which sends one request after the other, each with a content-length."""
+    """A client connection; each request has a content-length."""
 
     def __init__(self) -> None:
         self._received = b""

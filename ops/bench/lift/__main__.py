@@ -34,22 +34,21 @@ from ops.bench.lift.traffic import Traffic, decline, drop, look_repeatedly, wave
 from ops.command_line import build_parser
 
 _ALARMS: Final = 0.02
-"""Probability of the two kinds of alarm together where nothing is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A kind of traffic, and what must hold for it."""
+    """A kind of traffic, and bounds on its outcomes."""
 
     name: str
     traffic: Traffic
     found: float | None = None
-    """How often the loop's gain must be shown at the end."""
+    """Least probability that the loop's gain is shown at the end."""
     alarm: float | None = None
-    """How often the alarm must have been raised; None where nothing is off."""
+    """Least probability of an alarm; None without a fault."""
 
     def document(self, runs: int) -> dict[str, Any]:
-        """Return the row measured."""
+        """Measure the row in `runs` runs."""
         results = [look_repeatedly(self.traffic, seed) for seed in range(runs)]
         rates = {
             "miscovered": mean(run.miscovered for run in results),
@@ -99,7 +98,6 @@ def _rows() -> Iterator[Row]:
 
 
 ROWS: Final = tuple(_rows())
-"""What holds: errors of at most 5 % over all looks, and what is shown beside them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,4 @@
-"""Simulated sessions with a holdout, and what the product's interval says of them at any moment.
-
-look_repeatedly(traffic, seed)    how the intervals of a run compare with the truth
-"""
+"""Simulated sessions with a holdout, and the product's interval over them at any moment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,17 +21,17 @@ _LATE_MINUTES: Final = 300.0
 
 
 def constant(places: Columns) -> Columns:
-    """Return the drift of traffic that stays as it is."""
+    """Return the drift of constant traffic."""
     return np.zeros_like(places)
 
 
 def decline(places: Columns) -> Columns:
-    """Return the drift of traffic that gets harder all the time."""
+    """Return the drift of traffic that gets steadily harder."""
     return -0.4 * places
 
 
 def drop(places: Columns) -> Columns:
-    """Return the drift of traffic that gets harder at once."""
+    """Return the drift of traffic that gets harder in one step."""
     return np.where(places < 0.3, 0.0, -0.35)
 
 
@@ -45,28 +42,28 @@ def wave(places: Columns) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What sessions are like."""
+    """Properties of simulated sessions."""
 
     success: float = 0.8
     """Success probability of the holdout, before drift."""
     lift: float = 0.0
     share: float = 0.02
     drift: Callable[[Columns], Columns] = constant
-    """Part of the traffic that is past (0 to 1) -> what is added to the success probability."""
+    """Elapsed part of the traffic (0 to 1) -> change of the success probability."""
     minutes_pass: float = 10.0
     minutes_fail: float = 10.0
     judged: tuple[float, float] = (1.0, 1.0)
-    """Shares of the holdout's and of the loop's sessions that are judged."""
+    """Shares of the holdout's and the loop's sessions that are judged."""
     late: float = 0.0
     """Share of the verdicts that come hours after the end."""
     drawn: float | None = None
-    """Share with which sessions are held out in truth; None for `share`."""
+    """Actual share of the holdout; None for `share`."""
     sessions: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The sessions of a run as columns, in the order in which they begin; times in minutes."""
+    """The sessions of a run as columns in order of their beginning; times in minutes."""
 
     held_out: Columns
     probability: Columns
@@ -74,7 +71,7 @@ class Sessions:
     began: Columns
     ended: Columns
     judged: Columns
-    """When the verdict comes; infinite for never."""
+    """Time of the verdict; infinite for never."""
 
 
 def simulate(traffic: Traffic, seed: int) -> Sessions:
@@ -99,7 +96,7 @@ def simulate(traffic: Traffic, seed: int) -> Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The interval at a moment, and the truth."""
+    """The interval and the truth at one moment."""
 
     low: float
     high: float
@@ -109,8 +106,7 @@ class Look:
 
 
 def look_at(sessions: Sessions, number: int, share: float) -> Look:
-    """Return the interval when `number` sessions have begun, as `measure_lift` gives it (a test
-    compares them)."""
+    """Return the interval after `number` sessions as `measure_lift` computes it (tested)."""
     now = sessions.began[number - 1]
     known = sessions.judged[:number] <= now
     held_out, success = sessions.held_out[:number], sessions.success[:number]
@@ -146,7 +142,7 @@ def look_at(sessions: Sessions, number: int, share: float) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run's intervals came to."""
+    """Summary of a run's intervals."""
 
     miscovered: bool
     false_claim: bool
@@ -155,7 +151,7 @@ class Run:
 
 
 def look_repeatedly(traffic: Traffic, seed: int) -> Run:
-    """Return how the intervals of a run compare with the truth."""
+    """Compare the intervals of a run with the truth."""
     sessions = simulate(traffic, seed)
     ratio = traffic.sessions / _FIRST_LOOK
     numbers = sorted({round(_FIRST_LOOK * ratio ** (look / (LOOKS - 1))) for look in range(LOOKS)})

@@ -9,7 +9,7 @@ USER = "user"
 
 
 def name_stage(arm: str, domain: str) -> str:
-    """Return what files and stages of an arm in a domain are called."""
+    """Return the name of an arm's files and stages in a domain."""
     return f"{arm}-{domain}"
 
 

@@ -1,13 +1,13 @@
-"""From the data engine's tasks to jobs: the user's, the supervised one and both reinforced ones.
+"""From the data engine's tasks to jobs: the user's, the supervised and both reinforced ones.
 
     write-tasks    accepted tasks, in a file of bodies
-    user           is shown how the oracle and the exact user play some of them
-    sft            is shown how the oracle plays some of them
-    rl_base_user   goes on from sft on the others; the base at the endpoint plays the user
+    user           learns from some of the oracle's dialogues with the exact user
+    sft            learns from some of the oracle's trajectories
+    rl_base_user   continues sft on the other tasks; the base at the endpoint plays the user
     rl_tuned_user  the same; the user's adapter plays it, in the same engine
 
-No task is trained on that asks for the calls of an evaluated one. The tuned user plays whatever its
-gate says, which the report states: the table is about what it brings.
+No training task has the calls of an evaluated one. The tuned user plays even if it fails its gate,
+as the report then states: the table is about its effect.
 """
 
 from collections import Counter
@@ -43,7 +43,6 @@ _LINE_TOKENS: Final = 256
 """Least limit of a user's line: where plans want it, it is longer than a small agent's answer."""
 _POOL: Final = "written"
 _LEAST: Final = 4
-"""Accepted tasks without which there is nothing to show and to practise."""
 
 
 class NoTasks(KintsugiError):
@@ -51,7 +50,7 @@ class NoTasks(KintsugiError):
 
 
 def write_tasks(plan: Reproduction, folder: Folder, domain: str) -> Document:
-    """Run the data engine, and leave the accepted tasks in a file. Raises NoTasks."""
+    """Run the data engine and write the accepted tasks to a file. Raise NoTasks."""
     environment = open_plan_environment(plan.select_domain(domain))
     bodies: dict[str, str] = {}
     evaluated = list(Selection(plan.split, plan.counts.tasks).tasks(environment, plan.seed))
@@ -114,8 +113,7 @@ def _make_parts(plan: Reproduction, folder: Folder, environment: Environment) ->
 
 
 def write_jobs(plan: Reproduction, folder: Folder, domain: str) -> Document:
-    """Write the specs of the user's and the agent's supervised job, and the bodies of the tasks of
-    all jobs of a domain; the reinforced ones follow (write_gate)."""
+    """Write the supervised jobs of user and agent; the reinforced jobs follow (write_gate)."""
     accepted = folder.read(f"write-tasks-{domain}")["accepted"]
     specs = plan_supervised(plan, domain, accepted)
     for name, spec in specs.items():
@@ -149,7 +147,7 @@ def write_gate(plan: Reproduction, folder: Folder, domain: str) -> Document:
 
 
 def build_adapter_user(plan: Reproduction, folder: Folder, domain: str) -> AdapterUser:
-    """Return the user's adapter. Raises BadAdapter."""
+    """Return the user's adapter. Raise BadAdapter."""
     place = folder.adapter(name_stage(USER, domain))
     return AdapterUser(
         adapter=plan.name_policy(USER, domain),
@@ -160,8 +158,7 @@ def build_adapter_user(plan: Reproduction, folder: Folder, domain: str) -> Adapt
 
 
 def draw_tasks(environment: Environment, plan: Reproduction, count: int) -> tuple[str, ...]:
-    """Return the ids of generated tasks of all kinds, for a user's gate, which gives them the
-    manners that written tasks have."""
+    """Return ids of generated tasks of all kinds for a user's gate."""
     chance = Random(f"areal gate {environment.name} {plan.seed}")
     first = chance.randrange(FIRST_SEED, LAST_SEED - count)
     shares = dict.fromkeys(environment.capabilities, 1.0)
@@ -170,7 +167,7 @@ def draw_tasks(environment: Environment, plan: Reproduction, count: int) -> tupl
 
 
 def plan_supervised(plan: Reproduction, domain: str, accepted: list[str]) -> dict[str, JobSpec]:
-    """Return the specs of the supervised jobs, of user and agent."""
+    """Return the specs of the supervised jobs of user and agent."""
     counts, whole = plan.counts, _build_whole(plan, domain, accepted)
     spoken = accepted[: counts.dialogues]
     held_out = max(1, len(spoken) // 8)
@@ -190,7 +187,7 @@ def plan_supervised(plan: Reproduction, domain: str, accepted: list[str]) -> dic
 def plan_reinforced(
     plan: Reproduction, folder: Folder, domain: str, accepted: list[str], user: AdapterUser
 ) -> dict[str, JobSpec]:
-    """Return the specs of the reinforced jobs, which differ in who plays the user."""
+    """Return the specs of the reinforced jobs, which differ in the user's player."""
     whole = _build_whole(plan, domain, accepted)
     base = EndpointUser(
         url=plan.addresses.user,
@@ -213,7 +210,6 @@ def _write_job(folder: Folder, domain: str, name: str, spec: JobSpec) -> None:
 
 
 def _build_whole(plan: Reproduction, domain: str, accepted: list[str]) -> JobSpec:
-    """Return a job that is shown some of the tasks and practises the others."""
     counts = plan.counts
     shown = min(counts.shown, len(accepted) // 2)
     training = build_training(

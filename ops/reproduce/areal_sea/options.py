@@ -1,4 +1,4 @@
-"""From options to the plan of the table."""
+"""The table's options and its plan."""
 
 import argparse
 from typing import Final
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build_plan(options: argparse.Namespace) -> Reproduction:
-    """Return the reproduction that the options ask for. Raises WrongUsage."""
+    """Return the plan of the options. Raise WrongUsage."""
     defaults = ENVIRONMENTS[options.env]
     common = read_common_options(options, defaults)
     if options.source == "in_process":

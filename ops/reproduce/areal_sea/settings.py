@@ -1,4 +1,4 @@
-"""What the table of AReaL-SEA depends on beside the model and its endpoint."""
+"""Settings of AReaL-SEA's table beside the model and its endpoint."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
@@ -10,7 +10,7 @@ from events.messages import StrictModel
 from ops.reproduce.settings import EnvironmentDefaults, Served
 
 TEMPERATURE: Final = 0.6
-"""Of evaluations: what the released program samples with."""
+"""Temperature of evaluations, as in the released program."""
 TRAINING_TEMPERATURE: Final = 1.0
 PRESET: Final = "areal_paper"
 
@@ -24,41 +24,36 @@ ARMS: Final[Mapping[Arm, str]] = {
 TRAINED: Final[tuple[Arm, ...]] = ("sft", "rl_base_user", "rl_tuned_user")
 REINFORCED: Final[tuple[Arm, ...]] = ("rl_base_user", "rl_tuned_user")
 TAU2: Final = "tau2"
-"""The three domains together."""
 
 PUBLISHED: Final[Mapping[tuple[str, Arm], float]] = {
     ("telecom", "sft"): 0.854,
     ("telecom", "rl_base_user"): 0.756,
     ("telecom", "rl_tuned_user"): 0.956,
 }
-"""pass^1 that the paper states for its 30B model (arXiv 2601.22607), by domain and arm."""
+"""pass^1 in the paper with its 30B model (arXiv 2601.22607), by domain and arm."""
 ABLATIONS: Final = (
     "The paper of its data, airline, pass^1 after supervised training (0.560 whole): 4 prompts in "
     "place of 64 cost 13.5 points, no evolution of prompts 12, no validation 6. Of its batches: "
     "8x32 0.640, 16x16 0.660, 8x64 0.705, 8x64 without the filter 0.650."
 )
-"""The figures that the paper states for its parts. docs/learning.md and docs/synthesis.md have
-those of the reference policy."""
+"""The paper's ablations. docs/learning.md and docs/synthesis.md have those of the reference
+policy."""
 
 
 class Counts(StrictModel):
-    """How much there is to do in each domain."""
+    """Amounts per domain."""
 
     tasks: Annotated[int, Field(ge=1)] | None
-    """Tasks that policies are evaluated on; None: all of the split."""
+    """Evaluated tasks; None for all of the split."""
     trials: Annotated[int, Field(ge=1)]
-    """Attempts at each."""
     written: Annotated[int, Field(ge=4)]
-    """Tasks that are wanted of the data engine."""
     plans: Annotated[int, Field(ge=1)]
     shown: Annotated[int, Field(ge=1)]
-    """Most of the accepted ones that supervised training shows; the others are practised on."""
+    """Most tasks for supervised training; the others are for practice."""
     dialogues: Annotated[int, Field(ge=2)]
-    """Most accepted dialogues that the user learns from."""
     gate: Annotated[int, Field(ge=1)]
-    """Dialogues of the user's gate."""
     rollouts: Annotated[int, Field(ge=1)]
-    """Budget of either reinforced arm."""
+    """Per reinforced arm."""
     groups: Annotated[int, Field(ge=1)]
     """Tasks per update."""
     size: Annotated[int, Field(ge=2)]
@@ -69,12 +64,12 @@ WHOLE: Final = Counts(
     tasks=None, trials=4, written=1024, plans=64, shown=512, dialogues=512, gate=600,
     rollouts=20_480, groups=8, size=64,
 )  # fmt: skip
-"""The paper's batch of 8x64; it does not say how many tasks and updates it has."""
+"""The paper's batch of 8x64; it does not state the numbers of tasks and updates."""
 SMALL: Final = Counts(
     tasks=12, trials=2, written=24, plans=8, shown=12, dialogues=16, gate=12, rollouts=64,
     groups=4, size=4,
 )  # fmt: skip
-"""Shows that every stage runs, and nothing else."""
+"""Only shows that every stage runs."""
 
 
 _TAU2: Final = EnvironmentDefaults(split="test", max_tokens=4096, tokens=6000)
@@ -88,20 +83,20 @@ ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
 
 
 class Reproduction(Served):
-    """One run of the table; `env` is an environment, or `tau2`."""
+    """One run of the table; `env` is an environment or `tau2`."""
 
     counts: Counts
     proposer_model: str | None
-    """Writes plans and tasks; None: rules and templates."""
+    """Model that writes plans and tasks; None for rules and templates."""
     proposer_base_url: str | None
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The environments, each with policies of its own."""
+        """Return the environments, each with its own policies."""
         return ("retail", "airline", "telecom") if self.env == TAU2 else (self.env,)
 
     def select_domain(self, domain: str) -> "Reproduction":
-        """Return the plan of one domain alone."""
+        """Return the plan of one domain only."""
         return self.model_copy(update={"env": domain})
 
     def name_policy(self, arm: str, domain: str) -> str:

@@ -14,17 +14,17 @@ from ops.reproduce.stages import Stage, build_check, build_own_command, build_tr
 
 NAME: Final = "areal-sea"
 _UNTAUGHT: Final = re.compile(r"none of \d+ rollouts taught anything.*")
-"""What a job says where no group of its rollouts taught anything (daemon/solver/job.py)."""
+"""Reason of a job without any informative group (daemon/solver/job.py)."""
 
 
 def count_domain(plan: Reproduction, domain: str) -> int:
-    """Return the number of evaluated tasks of a domain. Raises WrongUsage."""
+    """Return the number of evaluated tasks of a domain. Raise WrongUsage."""
     own = plan.select_domain(domain)
     return count_tasks(own, split=plan.split, first=plan.counts.tasks)
 
 
 def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:
-    """Return all stages; `tasks` is the number of evaluated ones, of all domains."""
+    """Return all stages; `tasks` is the number of evaluated ones of all domains."""
     own = partial(build_own_command, NAME, folder)
     return [
         build_check(NAME, plan, folder),
@@ -91,21 +91,18 @@ def _evaluate(plan: Reproduction, folder: Folder, arm: Arm, domain: str, tasks: 
 
 
 def _play(folder: Folder, arm: Arm, domain: str, command: list[str]) -> Document:
-    """Evaluate a policy; of one without an adapter, say why it has none."""
     lacking = _find_lacking(folder, arm, domain)
     return {"lacking": lacking} if lacking else run_command(folder, command)
 
 
 def _find_lacking(folder: Folder, arm: Arm, domain: str) -> str:
-    """Return why a reinforced policy has no adapter; empty where it has one, or needs none."""
     if arm not in REINFORCED:
         return ""
     return str(folder.read(f"train-{name_stage(arm, domain)}").get("lacking", ""))
 
 
 def _try_job(folder: Folder, name: str) -> Document:
-    """Run a reinforced job. One that taught nothing is a result: where all users err, no rollout
-    has a verdict. Raises StageFailure for anything else."""
+    """Run a reinforced job; one without verdicts is a result. Raise StageFailure."""
     command = build_training(folder, name, "", 0).command
     try:
         return train(folder, name, command)

@@ -1,8 +1,8 @@
 """The table: pass^1 of every arm and domain beside the paper's, differences, and the user's gate.
 
-Figures and intervals of a policy are those of `kintsugi eval`. Differences are taken task by task,
-over the tasks that both have all verdicts of; their intervals are over tasks (envs/statistics.py).
-One run has one seed of training, so the spread between trainings is in none of these intervals.
+A policy's figures and intervals are those of `kintsugi eval`. Differences are paired over the tasks
+with all verdicts of both, with intervals over tasks (envs/statistics.py). A run has one training
+seed, so no interval includes the spread between trainings.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _COMPARED: Final = (
 
 
 def build_table(plan: Reproduction, folder: Folder) -> Document:
-    """Return the figures, and the table as Markdown under `text`. Raises StageFailure."""
+    """Return the figures, and the table as Markdown under `text`. Raise StageFailure."""
     evaluations: dict[tuple[str, Arm], Document] = {
         (domain, arm): folder.read(f"evaluate-{name_stage(arm, domain)}")
         for domain in plan.domains
@@ -72,7 +72,6 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
 
 
 def _read_gate(folder: Folder, domain: str) -> UserResult:
-    """Return the result of a user's gate. Raises StageFailure."""
     path = find_gate(folder, domain)
     trial = UserPlan.model_validate_json(path.read_bytes())
     result = read_result(path.with_suffix(""), trial)
@@ -82,7 +81,7 @@ def _read_gate(folder: Folder, domain: str) -> UserResult:
 
 
 def tabulate_arms(evaluations: Mapping[tuple[str, Arm], Document]) -> str:
-    """Return the table of arms; evaluations by domain and arm."""
+    """Return the table of arms; `evaluations` is by domain and arm."""
     rows = [["domain", "arm", "pass^1", "the paper, 30B"]]
     for (domain, arm), found in evaluations.items():
         first = found["pass_hat"].get("1")
@@ -125,7 +124,7 @@ def _read_domain(plan: Reproduction, folder: Folder, domain: str) -> Mapping[str
 
 
 def compare(verdicts: Mapping[str, Verdicts]) -> dict[str, tuple[int, Interval]]:
-    """Return difference -> number of tasks and its mean; without those that share no task."""
+    """Return difference -> (number of tasks, mean), without pairs that share no task."""
     return {
         f"{own} less {other}": compared
         for own, other in _COMPARED

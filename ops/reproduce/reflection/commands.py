@@ -16,7 +16,7 @@ def find_lessons(folder: Folder) -> Path:
 
 
 def build_lessons(plan: Reproduction, folder: Folder) -> list[str]:
-    """Return the command that makes lessons of sources that no test has."""
+    """Return the command that makes lessons from sources that are in no test."""
     return [
         "kintsugi", "lessons", "make", "--env", plan.env, "--count", str(plan.counts.lessons),
         "--seed", str(plan.seed), "--alias", ALIAS, "--base", plan.model, "--split", "train",
@@ -41,14 +41,14 @@ def build_items(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
     return [
         "kintsugi", "bench", "reflection", str(plan.file), *items,
         "--samples", str(plan.counts.samples), *_name(plan, policy),
-        # An adapter's name does not say how its base writes calls.
+        # An adapter's name does not tell its base's format of calls.
         "--dialect", detect_dialect(plan.model), *extra, *_run(plan, folder),
     ]  # fmt: skip
 
 
 def build_bfcl(plan: Reproduction, folder: Folder, policy: str) -> list[str]:
     """Return the command that plays BFCL's multi-turn categories."""
-    # A whole table is played with BFCL's own limit of an answer, whatever the lessons' is.
+    # A whole table uses BFCL's own limit of an answer, not the lessons'.
     few = (
         []
         if plan.counts.cases is None

@@ -1,11 +1,10 @@
 """From lessons to jobs: supervised training on some, reinforcement learning on the others.
 
-    sft       shows how the oracle repairs, with a reflection, and then finishes the task
-    PRESET    goes on from that adapter, rewarded for the repair that the first message makes
+    sft       shows the oracle's reflection, its repair and the rest of the task
+    PRESET    continues from that adapter, rewarded for the repair in the first message
 
-A checkpoint whose tokenizer does not give a reflection back as it was written cannot learn to write
-one: it is shown the same repairs without reflections, and the report says so. No lesson is trained
-on whose source asks for the calls of an evaluated task.
+If the tokenizer does not decode a reflection unchanged, sft shows repairs without reflections, and
+the report states it. No lesson's source has the calls of an evaluated task.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,21 +43,18 @@ class Lessons:
     """The lessons of the jobs."""
 
     shown: tuple[TaskDefinition, ...]
-    """As the supervised training shows them."""
     practised: tuple[TaskDefinition, ...]
     excluded: int
-    """Lessons whose sources ask for the calls of an evaluated task."""
     spelled: bool
-    """Whether reflections are shown."""
 
 
 def select_evaluated(plan: Reproduction) -> Selection:
-    """Return the tasks that policies are evaluated on."""
+    """Return the selection of evaluated tasks."""
     return Selection(plan.split, plan.counts.tasks)
 
 
 def write_jobs(plan: Reproduction, folder: Folder) -> Document:
-    """Write the spec of each job, and the bodies of its tasks. Raises NoLessons."""
+    """Write the spec of each job, and the bodies of its tasks. Raise NoLessons."""
     lessons = select_lessons(plan, folder)
     tasks = {task.id: task for task in (*lessons.shown, *lessons.practised)}
     bodies = {name: task.model_dump_json(exclude={"id"}) for name, task in tasks.items()}
@@ -73,8 +69,7 @@ def write_jobs(plan: Reproduction, folder: Folder) -> Document:
 
 
 def select_lessons(plan: Reproduction, folder: Folder) -> Lessons:
-    """Return the lessons of the file, operators in turn, without those of evaluated tasks. Raises
-    NoLessons."""
+    """Return the file's lessons without those of evaluated tasks. Raise NoLessons."""
     environment = open_plan_environment(plan)
     evaluated = {task.signature for task in select_evaluated(plan).tasks(environment, plan.seed)}
     lines = find_lessons(folder).read_bytes().splitlines()
@@ -103,7 +98,7 @@ def alternate(lessons: Sequence[TaskDefinition]) -> Iterator[TaskDefinition]:
 
 
 def is_spelled(chat: Chat, reflection: str) -> bool:
-    """Whether a tokenizer gives a reflection back as it was written."""
+    """Return whether the tokenizer decodes a reflection unchanged."""
     text = chat.text(chat.encode(write_aside(reflection)))
     return split_aside(text)[0] == reflection
 
@@ -124,7 +119,6 @@ def plan_jobs(plan: Reproduction, folder: Folder, lessons: Lessons) -> dict[str,
 
 
 def _build_whole(plan: Reproduction, lessons: Lessons) -> JobSpec:
-    """Return a job that is shown some lessons and practises the others."""
     counts = plan.counts
     training = build_training(
         plan,

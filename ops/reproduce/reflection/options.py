@@ -1,4 +1,4 @@
-"""From options to the plan of the table."""
+"""The table's options and its plan."""
 
 import argparse
 from pathlib import Path
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build_plan(options: argparse.Namespace) -> Reproduction:
-    """Return the reproduction that the options ask for. Raises WrongUsage."""
+    """Return the plan of the options. Raise WrongUsage."""
     defaults = ENVIRONMENTS[options.env]
     common = read_common_options(options, defaults)
     counts = SMALL if options.small else WHOLE.model_copy(update={"tasks": defaults.tasks})
@@ -64,8 +64,6 @@ def _read_presets(text: str) -> tuple[str, ...]:
 
 
 def _has_bfcl(benchmarks: Path | None) -> bool:
-    """Whether the folder has cases of BFCL. Raises WrongUsage where it has and its classes are not
-    installed."""
     if benchmarks is None or not find_splits(benchmarks):
         return False
     try:

@@ -22,7 +22,6 @@ NAME: Final = "reflection"
 
 _CASES: Final = 800
 _ITEMS: Final = 1000
-"""In all of BFCL's multi-turn categories, and of Tool-Reflection-Bench, for estimates."""
 
 
 def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:

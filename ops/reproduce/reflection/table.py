@@ -1,10 +1,9 @@
-"""The table: repairs, episodes with and without a mistake, Tool-Reflection-Bench and BFCL, of every
-policy, and differences between policies.
+"""The table of every policy: repairs, episodes, Tool-Reflection-Bench, BFCL, and differences.
 
-Figures and intervals of a policy are those of the commands that measured it. Differences are taken
-task by task, over the tasks that both policies have all verdicts of; their intervals are over tasks
-(envs/statistics.py), so a few tasks without a difference do not show that there is none. One run
-has one seed of training, so the spread between trainings is in none of these intervals.
+A policy's figures and intervals are those of the commands that measured it. Differences are paired
+over the tasks with all verdicts of both, with intervals over tasks (envs/statistics.py), so a few
+tasks without a difference do not show that there is none. A run has one training seed, so no
+interval includes the spread between trainings.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +47,7 @@ Trials = dict[str, dict[str, dict[str, dict[int, bool]]]]
 
 
 def build_table(plan: Reproduction, folder: Folder) -> Document:
-    """Return the figures, and the tables as Markdown under `text`. Raises StageFailure."""
+    """Return the figures, and the tables as Markdown under `text`. Raise StageFailure."""
     evaluations = {name: folder.read(f"evaluate-{name}") for name in plan.policies}
     jobs = folder.read("write-specs")
     notes = list(_list_notes(plan, folder, jobs))
@@ -91,7 +90,6 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
 
 
 def _list_notes(plan: Reproduction, folder: Folder, jobs: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a reader must know beside the figures."""
     made = folder.read("lessons")
     counts = ", ".join(f"{operator} {count:,}" for operator, count in made["made"].items())
     yield (
@@ -182,7 +180,7 @@ def _format_first(pass_hat: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def read_trials(plan: Reproduction, folder: Folder) -> Trials:
-    """Return the verdicts of all policies, by what they are about, from the evaluations' log."""
+    """Return the verdicts of all policies by figure, from the evaluations' log."""
     environment = open_plan_environment(plan)
     rates = dict.fromkeys(PERTURBATIONS, RATE)
     tasks = select_evaluated(plan).tasks(environment, plan.seed)
@@ -218,7 +216,7 @@ def read_trials(plan: Reproduction, folder: Folder) -> Trials:
 
 
 def compare(plan: Reproduction, trials: Trials) -> dict[str, dict[str, tuple[int, Interval]]]:
-    """Return policy less another -> figure -> number of tasks, and the mean difference."""
+    """Return difference of policies -> figure -> (number of tasks, mean difference)."""
     pairs = [(arm, "base") for arm in plan.arms]
     pairs += [(name, SUPERVISED) for name in plan.presets]
     return {
@@ -238,7 +236,6 @@ def _compare(
     own: str,
     other: str,
 ) -> tuple[int, Interval] | None:
-    """Return None where no task has all verdicts of both."""
     count = 1 if figure == BFCL else plan.counts.trials
     first, second = (keep_whole(trials.get(name, {}), count) for name in (own, other))
     return compare_tasks(first, second)

@@ -28,7 +28,6 @@ def build_evaluation(plan: Reproduction, folder: Folder, policy: Policy) -> list
 
 
 def select_evaluated(plan: Reproduction) -> dict[str, Any]:
-    """Return the fields of the selection of tasks that policies are evaluated on: those of the
-    split, or generated ones."""
+    """Return the fields of the selection of evaluated tasks, of the split or generated."""
     first = {"first": plan.counts.tasks}
     return first | ({"mix": plan.traffic} if plan.traffic else {"split": plan.split})

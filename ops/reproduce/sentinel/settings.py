@@ -1,4 +1,4 @@
-"""What the table of SENTINEL depends on beside the model and its endpoint."""
+"""Settings of SENTINEL's table beside the model and its endpoint."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final
@@ -12,20 +12,18 @@ from events.messages import StrictModel
 from ops.reproduce.settings import EnvironmentDefaults, Served
 
 TEMPERATURE: Final = 1.0
-"""At which every rollout is sampled, those of evaluations included."""
 
 
 class Counts(StrictModel):
-    """How much there is to do."""
+    """Amounts of work."""
 
     tasks: Annotated[int, Field(ge=1)] | None
-    """Tasks that policies are evaluated on; None: all of the split."""
+    """Evaluated tasks; None for all of the split."""
     trials: Annotated[int, Field(ge=1)]
-    """Attempts at each: the table reaches pass^trials."""
+    """Trials per task; the table reaches pass^trials."""
     recorded: Annotated[int, Field(ge=1)]
-    """Rollouts of the base on traffic, which are diagnosed; they count in the targeted budget."""
+    """Rollouts of the base on traffic to diagnose; they count in the targeted budget."""
     written: Annotated[int, Field(ge=1)]
-    """Most tasks that are written for failures."""
     rollouts: Annotated[int, Field(ge=1)]
     """Budget of either policy, all of its rollouts together."""
     groups: Annotated[int, Field(ge=1)] = 8
@@ -36,14 +34,13 @@ class Counts(StrictModel):
 
 WHOLE: Final = Counts(tasks=None, trials=4, recorded=256, written=96, rollouts=3072)
 SMALL: Final = Counts(tasks=12, trials=2, recorded=96, written=8, rollouts=160, groups=4, size=4)
-"""Shows that every stage runs, and nothing else."""
 
 
 _WEAK_SHARE: Final = 0.34
 _TRAFFIC: Final = dict.fromkeys(PLAIN, (1 - _WEAK_SHARE) / len(PLAIN)) | dict.fromkeys(
     WEAK, _WEAK_SHARE / len(WEAK)
 )
-"""Kinds that the reference policy is weak at have a third of the traffic."""
+"""The reference policy's weak kinds have a third of the traffic."""
 
 ENVIRONMENTS: Final[Mapping[str, EnvironmentDefaults]] = {
     "retail": EnvironmentDefaults(split="test", max_tokens=4096, tokens=6000),

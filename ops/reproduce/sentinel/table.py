@@ -1,7 +1,7 @@
-"""The table: pass^k of base, general and targeted, and how the gains compare.
+"""The table: pass^k of base, general and targeted, and the ratio of the gains.
 
-Each policy's pass^k and interval are those of `kintsugi eval`. Differences are taken task by task,
-over the tasks that every policy has all verdicts of (figures.py).
+Each policy's pass^k and interval are those of `kintsugi eval`. Differences are paired over the
+tasks with all verdicts of every policy (figures.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _COMPARED: Final[tuple[tuple[Policy, Policy], ...]] = (
 
 
 def build_table(plan: Reproduction, folder: Folder) -> Document:
-    """Return the figures, and the table as Markdown under `text`. Raises StageFailure."""
+    """Return the figures, and the table as Markdown under `text`. Raise StageFailure."""
     evaluations = {policy: folder.read(f"evaluate-{policy}") for policy in POLICIES}
     powers = range(1, plan.counts.trials + 1)
     names = {name_policy(plan, policy): policy for policy in POLICIES}
@@ -70,7 +70,7 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
 
 
 def _count_judged(evaluation: Mapping[str, Any]) -> int:
-    """Return the number of tasks that pass^k is of: those that need no judge."""
+    """Return the number of tasks in pass^k: those that need no judge."""
     return sum(int(kind["tasks"]) for kind in evaluation["per_capability"].values())
 
 
@@ -82,8 +82,6 @@ def _rate(verdicts: Verdicts, tasks: Sequence[str], k: int) -> list[float]:
 def _describe_ratio(
     own: Sequence[float], other: Sequence[float], base: Sequence[float], gain: Interval
 ) -> str:
-    """Describe how many times the other gain the own is; there is no ratio where the interval of
-    the other gain does not lie above 0."""
     if gain.low <= 0:
         return "none: the general gain may be 0"
     times = measure_ratio(own, other, base)

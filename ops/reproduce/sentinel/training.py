@@ -1,8 +1,7 @@
-"""From recorded rollouts to two jobs of one budget: general on traffic, targeted on tasks that are
-written for diagnosed failures.
+"""From recorded rollouts to two jobs of one budget: general on traffic, targeted on failures.
 
-Traffic is generated (envs/); real tasks are evaluated on and never read here but for one purpose:
-no task that asks for the same calls as an evaluated one is trained on.
+Traffic is generated (envs/). Real tasks are only evaluated on, and read here to exclude training
+tasks with the same calls.
 """
 
 import asyncio
@@ -44,7 +43,6 @@ from producers.simulation import Provenance
 _FIRST_RECORDED: Final = 1_000_000
 """Task seed of the first recorded rollout; evaluations of generated tasks begin at 0."""
 _FIRST_GENERAL: Final = 2_000_000
-"""Task seed of the first task of the general job."""
 _RETRIES: Final = 5
 
 
@@ -53,24 +51,23 @@ class NoJob(KintsugiError):
 
 
 class TrafficSpec(Spec):
-    """Rollouts that stand for the agent's own traffic, which is what a round diagnoses."""
+    """Rollouts that stand for the agent's own traffic, which a round diagnoses."""
 
     @property
     def provenance(self) -> Provenance:
-        """That of live traffic."""
+        """Return the provenance of live traffic."""
         return Provenance(alias=self.alias, base=self.base, policy=self.agent.model, purpose="live")
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The two jobs, and what was left out of their tasks."""
+    """The two jobs, and the numbers of excluded tasks."""
 
     general: JobSpec
     targeted: JobSpec
     excluded: int
-    """Tasks that ask for the calls of an evaluated one."""
+    """Tasks with the calls of an evaluated one."""
     rejected: int
-    """Written tasks that failed a check."""
 
 
 def build_own_settings(plan: Reproduction, home: Path) -> Settings:
@@ -101,8 +98,7 @@ def draw_traffic(
 
 
 def record_traffic(plan: Reproduction, home: Path) -> int:
-    """Have the base serve the recorded tasks, each once; return how many were played. Killed, it
-    goes on where the log ends. Raises EndpointUnavailable, EndpointRefusal."""
+    """Play the recorded tasks with the base, after a kill from the log's end; return the count."""
     environment = open_plan_environment(plan)
     spec = TrafficSpec(
         environment=plan.env,
@@ -146,8 +142,7 @@ async def _play(app: App, environment: Environment, spec: Spec, run: Run, most: 
 
 
 def plan_jobs(plan: Reproduction, home: Path) -> Jobs:
-    """Write the tasks of the diagnosed failures as a first cycle does, and return both jobs.
-    Raises NoJob."""
+    """Write tasks for diagnosed failures as a first cycle does, and both jobs. Raise NoJob."""
     environment = open_plan_environment(plan)
     with App(build_own_settings(plan, home)) as app:
         row = _describe_cycle(app, plan)
@@ -173,7 +168,6 @@ def plan_jobs(plan: Reproduction, home: Path) -> Jobs:
 
 
 def _describe_cycle(app: App, plan: Reproduction) -> CycleRow:
-    """Return the first cycle of the agent, diagnosed. Raises NoJob."""
     with app.reading() as connection:
         closed = last_round(connection)
     if closed is None:
@@ -189,7 +183,7 @@ def _describe_cycle(app: App, plan: Reproduction) -> CycleRow:
 
 
 def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[str]:
-    """Return the signatures of all tasks of the evaluated split."""
+    """Return the signatures of all evaluated tasks."""
     tasks = Selection(**select_evaluated(plan)).tasks(environment, plan.seed)
     return frozenset(task.signature for task in tasks if task.signature is not None)
 
@@ -197,8 +191,8 @@ def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[s
 def exclude_evaluated(
     environment: Environment, pools: Sequence[TaskPool], evaluated: frozenset[str]
 ) -> tuple[tuple[TaskPool, ...], int]:
-    """Return the pools without tasks that ask for the calls of an evaluated one, and how many those
-    were; a pool of nothing else is left out. Raises NoJob where none is left."""
+    """Return the pools without tasks that have the calls of an evaluated one, and the number
+    excluded; empty pools are dropped. Raise NoJob if only replay pools are left."""
     kept = [tuple(_keep(environment, pool.tasks, evaluated)) for pool in pools]
     excluded = sum(len(pool.tasks) for pool in pools) - sum(map(len, kept))
     left = tuple(
@@ -220,7 +214,6 @@ def _keep(
 def _fit(
     plan: Reproduction, spec: JobSpec, name: str, rollouts: int, pools: tuple[TaskPool, ...]
 ) -> JobSpec:
-    """Return the planner's spec for these pools, with the budget and source of the reproduction."""
     source = build_source(plan, spec.sampler.source)
     sampler = spec.sampler.model_copy(update={"source": source})
     whole = spec.model_copy(update={"sampler": sampler})
