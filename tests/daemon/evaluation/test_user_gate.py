@@ -74,29 +74,25 @@ def test_a_user_passes_where_every_upper_bound_keeps_to_its_limit(
 
 def result(task: str, **changes: Any) -> DialogueResult:
     fields: dict[str, Any] = {
-        "task": task, "with_oracle": True, "termination": "user_stop", "fault": None,
+        "task": task, "termination": "user_stop", "fault": None,
         "written": 3, "success": True, "messages": (),
     }  # fmt: skip
     return DialogueResult.model_validate(fields | changes)
 
 
-def test_only_dialogues_with_the_oracle_decide_and_each_fault_counts_once() -> None:
+def test_each_fault_of_a_dialogue_counts_once() -> None:
     found = summarize(
         [
             result("a", fault="secret", fault_reason="s"),
             result("b", fault="early_end", fault_reason="e", success=False),
             result("c", fault="tool", fault_reason="t"),
             result("d", schema_errors=("it is empty", "it is empty"), written=5),
-            result("e", with_oracle=False, fault="instruction", written=0, success=None),
-            result("f", with_oracle=False, written=0),
         ]
     )
     counts = (found.violations.count, found.early_ends.count, found.schema_errors.count)
     assert counts == (2, 1, 2)
     assert (found.violations.of, found.schema_errors.of, found.solved) == (4, 14, 3)
     assert found.examples == ("a: s", "b: e", "c: t", "d: schema error: it is empty")
-    assert found.with_policy is not None
-    assert (found.with_policy.faults, found.with_policy.solved) == ({"instruction": 1}, 1)
     assert not found.passed
 
 
@@ -173,7 +169,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> UserPlan:
     )
     return UserPlan(
         name="t", environment="shop", checkpoint=str(CHECKPOINT), alias="agent", base="reference",
-        user=user, tasks=TASKS, seed=5, agent_dialogues=1, max_tokens=32, threads=1,
+        user=user, tasks=TASKS, seed=5, threads=1,
     )  # fmt: skip
 
 
@@ -193,8 +189,6 @@ def test_a_trial_is_played_once_and_says_what_an_untrained_user_does(
     assert found.violations.count + found.early_ends.count == 3, "it was never shown a customer"
     assert found.schema_errors.count > 0
     assert found.examples
-    assert found.with_policy is not None
-    assert found.with_policy.dialogues == 1
     event = found.to_event(plan)
     assert isinstance(event, UserEvaluated)
     assert (event.adapter, event.environment, event.passed) == ("player", "shop", False)
@@ -215,7 +209,7 @@ def test_a_trial_is_played_once_and_says_what_an_untrained_user_does(
 def test_a_gate_gives_its_tasks_manners_in_turn_and_names_them(
     plan: UserPlan, tmp_path: Path
 ) -> None:
-    varied = plan.model_copy(update={"manners": ("polite", "as_is"), "agent_dialogues": 0})
+    varied = plan.model_copy(update={"manners": ("polite", "as_is")})
     play(varied, tmp_path)
     result = read_result(tmp_path, varied)
     assert result is not None

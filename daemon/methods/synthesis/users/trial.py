@@ -5,8 +5,7 @@
 The agent is the environment's oracle, on tasks that no training of a user has seen. Counted are
 violations (the user breaks its instruction, tells a secret, misuses a tool, never ends, or makes
 the oracle fail unlike the exact user), early ends, and schema errors (malformed lines and calls).
-The user may also talk to the serving policy, without a part in the decision. Output, exit codes and
-files are those of plan_program.py.
+Output, exit codes and files are those of plan_program.py.
 
 A chunk depends on nothing before it, so a killed plan that is run again leaves the same dialogues
 on one machine with one number of threads; chunks on disk are not played again. Source: AReaL-SEA,
@@ -80,14 +79,6 @@ class UserPlan(StrictModel):
     manners: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
     """Manners of speaking (manners.py) of the tasks in turn; empty: their own words."""
     seed: int
-    agent: Adapter | None = None
-    """Policy of the second slice; None for the base."""
-    agent_dialogues: int = Field(default=0, ge=0)
-    """Number of first tasks that this policy plays too; 0: no second slice."""
-    temperature: float = 1.0
-    """Temperature of the agent's turns in the second slice."""
-    max_tokens: int = 512
-    """Most tokens of a turn of the agent."""
     episodes: int = 64
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int | None = None
@@ -104,16 +95,14 @@ class DialogueResult(StrictModel):
     task: str
     manner: str | None = None
     """Manner of the task; None for its own words."""
-    with_oracle: bool
-    """Whether the oracle was the agent, which decides; else the serving policy."""
     termination: str
     fault: FaultRule | None
     """The user's fault, or None."""
     fault_reason: str = ""
     written: int
-    """Lines and calls that the user wrote, dropped ones included; 0 with a policy."""
+    """Lines and calls that the user wrote, dropped ones included."""
     schema_errors: tuple[str, ...] = ()
-    """Problems of the malformed ones; empty with a policy."""
+    """Problems of the malformed ones."""
     success: bool | None
     """The verdict on the agent, or None."""
     messages: tuple[Message, ...]
@@ -147,16 +136,6 @@ class UserJudgement:
     reason: str
 
 
-class PolicySlice(StrictModel):
-    """The results with the serving policy."""
-
-    dialogues: int
-    faults: dict[str, int]
-    """Rule -> dialogues whose user broke it first."""
-    solved: int
-    """Dialogues without a fault that the agent passed."""
-
-
 class UserResult(StrictModel):
     """The result of a plan."""
 
@@ -170,7 +149,6 @@ class UserResult(StrictModel):
     """Faults, the first ones of each kind."""
     solved: int
     """Dialogues that the oracle passed."""
-    with_policy: PolicySlice | None = None
 
     def to_event(self, plan: UserPlan) -> UserEvaluated:
         """Return the event of the plan's adapter."""
@@ -225,20 +203,17 @@ def read_result(folder: Path, plan: UserPlan) -> UserResult | None:
 
 
 def summarize(dialogues: Sequence[DialogueResult]) -> UserResult:
-    """Return the result of dialogues. Raise ValueError without one with the oracle."""
-    decisive = [item for item in dialogues if item.with_oracle]
-    judgement = judge_user(_count(decisive))
-    others = [item for item in dialogues if not item.with_oracle]
+    """Return the result of dialogues. Raise ValueError without one."""
+    judgement = judge_user(_count(dialogues))
     return UserResult(
-        dialogues=len(decisive),
+        dialogues=len(dialogues),
         violations=judgement.violations,
         early_ends=judgement.early_ends,
         schema_errors=judgement.schema_errors,
         passed=judgement.passed,
         reason=judgement.reason,
-        examples=tuple(_list_examples(decisive))[:_EXAMPLES],
-        solved=sum(item.success is True for item in decisive),
-        with_policy=_summarize_slice(others) if others else None,
+        examples=tuple(_list_examples(dialogues))[:_EXAMPLES],
+        solved=sum(item.success is True for item in dialogues),
     )
 
 
@@ -266,15 +241,6 @@ def _list_examples(dialogues: Sequence[DialogueResult]) -> Iterator[str]:
                 yield clip_reason(texts[place])
 
 
-def _summarize_slice(dialogues: Sequence[DialogueResult]) -> PolicySlice:
-    faults: dict[str, int] = {}
-    for item in dialogues:
-        if item.fault is not None:
-            faults[item.fault] = faults.get(item.fault, 0) + 1
-    solved = sum(item.fault is None and item.success is True for item in dialogues)
-    return PolicySlice(dialogues=len(dialogues), faults=faults, solved=solved)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
     return run_program(
@@ -285,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def play(plan: UserPlan, out: Path) -> None:
     """Play missing chunks. Raise BadPlan, WrongSetting, BadAdapter, OSError, environment errors."""
 
-    def prepare() -> "Callable[[_Chunk], Iterable[DialogueResult]]":
+    def prepare() -> "Callable[[tuple[str, ...]], list[DialogueResult]]":
         environment = open_plan_environment(plan.environment, plan.benchmarks, out)
         return partial(_Players(plan).play, environment)
 
@@ -296,23 +262,12 @@ def _open_journal(folder: Path, plan: UserPlan) -> ChunkJournal[DialogueResult]:
     return ChunkJournal(folder, plan.digest, _CHUNK)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    tasks: tuple[str, ...]
-    with_oracle: bool
-
-
-def _list_chunks(plan: UserPlan) -> list[_Chunk]:
-    slices = ((plan.tasks, True), (plan.tasks[: plan.agent_dialogues], False))
-    return [
-        _Chunk(tasks[start : start + CHUNK], with_oracle)
-        for tasks, with_oracle in slices
-        for start in range(0, len(tasks), CHUNK)
-    ]
+def _list_chunks(plan: UserPlan) -> list[tuple[str, ...]]:
+    return [plan.tasks[start : start + CHUNK] for start in range(0, len(plan.tasks), CHUNK)]
 
 
 class _Players:
-    """The policies of a plan, each adapter proven and loaded once."""
+    """The user of a plan, whose adapter is proven and loaded once."""
 
     def __init__(self, plan: UserPlan) -> None:
         """Load the policies. Raise WrongSetting, IncompatibleModel, BadAdapter, OSError."""
@@ -322,21 +277,15 @@ class _Players:
         self._plan, self._chat = plan, load_chat(checkpoint)
         self._places = {task: place for place, task in enumerate(plan.tasks)}
         self._user: Policy = base.with_adapter(prove_adapter(checkpoint, own), own.name)
-        self._agent: Policy = base
-        if plan.agent is not None and plan.agent_dialogues:
-            folder = prove_adapter(checkpoint, plan.agent)
-            self._agent = base.with_adapter(folder, plan.agent.name)
 
-    def play(self, environment: "Environment", chunk: _Chunk) -> list[DialogueResult]:
-        """Play a chunk; return its dialogues in order."""
-        play_slice = self._play_with_oracle if chunk.with_oracle else self._play_with_policy
-        tasks = {task: self._define(environment, task) for task in chunk.tasks}
+    def play(self, environment: "Environment", chunk: tuple[str, ...]) -> list[DialogueResult]:
+        """Play the tasks of a chunk; return their dialogues in order."""
+        tasks = {task: self._define(environment, task) for task in chunk}
         results: dict[str, DialogueResult] = {}
         heartbeat = Heartbeat()
-        for result in play_slice(environment, tasks.values()):
+        for result in self._play_dialogues(environment, tasks.values()):
             results[result.task] = result
-            phase = "oracle" if chunk.with_oracle else self._agent.name
-            heartbeat.say_when_due(phase=phase, rollouts=len(results))
+            heartbeat.say_when_due(phase="oracle", rollouts=len(results))
         # A task in another manner has an id by content, which an operator could not look up.
         return [
             results[task.id]
@@ -350,7 +299,7 @@ class _Players:
     def _define(self, environment: "Environment", task: str) -> TaskDefinition:
         return vary_manner(environment.task(task), self._places[task], self._plan.manners)
 
-    def _play_with_oracle(
+    def _play_dialogues(
         self, environment: "Environment", tasks: Iterable[TaskDefinition]
     ) -> Iterator[DialogueResult]:
         from daemon.engine.generation import Engine
@@ -364,46 +313,6 @@ class _Players:
         asked = [(task, episode_seed(plan.seed, task.id, 0)) for task in tasks]
         for dialogue in player.play(environment, asked):
             yield describe_dialogue(dialogue)
-
-    def _play_with_policy(
-        self, environment: "Environment", tasks: Iterable[TaskDefinition]
-    ) -> Iterator[DialogueResult]:
-        from daemon.engine.generation import Engine
-        from daemon.solver.sampling.local import Attempt, InProcess
-        from envs.evaluation import episode_seed
-
-        plan = self._plan
-        player = InProcess(
-            Engine(self._agent, 2 * plan.episodes),
-            self._chat,
-            temperature=plan.temperature,
-            max_tokens=plan.max_tokens,
-            users={plan.user: self._user},
-            episodes=plan.episodes,
-        )
-        attempts = [
-            Attempt(
-                task=task,
-                group=task.id,
-                seed=episode_seed(plan.seed, task.id, 1),
-                rollout=task.id,
-                user=plan.user,
-            )
-            for task in tasks
-        ]
-        for rollout in player.play(environment, attempts, self._agent):
-            episode = rollout.episode
-            fault, reason = _find_fault(environment, episode.task, episode.messages)
-            yield DialogueResult(
-                task=episode.task.id,
-                with_oracle=False,
-                termination=str(episode.termination),
-                fault=fault,
-                fault_reason=reason,
-                written=0,
-                success=rollout.trajectory.success,
-                messages=tuple(episode.messages),
-            )
 
 
 def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
@@ -425,7 +334,6 @@ def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
         fault, reason = "instruction", _describe_failure(episode)
     return DialogueResult(
         task=task.id,
-        with_oracle=True,
         termination=str(episode.termination),
         fault=fault,
         fault_reason=reason,
