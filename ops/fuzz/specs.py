@@ -24,7 +24,7 @@ from daemon.config.job_ranges import RANGES
 from daemon.config.presets import PRESETS
 from daemon.jobs.attempts import last_lines
 from daemon.jobs.runner import result_of
-from daemon.solver.kinds import check_supported
+from daemon.solver.kinds import KINDS, check_supported
 from daemon.solver.spec import (
     BadSpec,
     NothingPlayable,
@@ -224,6 +224,9 @@ def check_specs(seed: int, count: int) -> tuple[Counter[str], list[str], float]:
 
 def run_jobs(seed: int, count: int, folder: Path) -> tuple[Counter[str], list[str]]:
     """Run `count` jobs; return their outcomes and errors."""
+    # Imported once: each job is a fork of this process.
+    for kind in KINDS.values():
+        kind.load_run()
     results: Counter[str] = Counter()
     wrong: list[str] = []
     accepted = (c for c in build_specs(seed, TRAINED) if _is_accepted(c))
