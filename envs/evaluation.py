@@ -56,7 +56,6 @@ class Setup:
     """Seed of the run: all episodes' seeds follow from it."""
     limits: Limits | None = None
     """None: the environment's."""
-    shaping: Shaping = DEFAULT
     user_may_err: bool = False
     """Whether another user than the environment's plays; its faults leave an attempt unjudged."""
 
@@ -266,10 +265,9 @@ def _make_attempt(
     environment, task, messages = setup.environment, episode.task, tuple(episode.messages)
     tokens = agent.usage.completion_tokens
     conduct = conduct_of(messages, environment.catalog, episode.malformed, tokens)
-    shaping = choose_shaping(task, setup.shaping)
     assessment = None
     if termination not in UNJUDGED:
-        assessment = assess(environment, task, messages, termination, conduct, shaping)
+        assessment = assess(environment, task, messages, termination, conduct)
     return Attempt(
         task=task,
         trial=trial,
@@ -280,7 +278,7 @@ def _make_attempt(
         grade=None if assessment is None else assessment.grade,
         check=None if assessment is None else assessment.check,
         reward=None if assessment is None else assessment.reward,
-        penalties=penalties(conduct, shaping),
+        penalties=penalties(conduct, choose_shaping(task)),
         usage=agent.usage,
         user_usage=user.usage,
         remarks=tuple(user.remarks),
@@ -295,11 +293,10 @@ def assess(
     messages: Sequence[Message],
     termination: str | None,
     conduct: Conduct,
-    shaping: Shaping = DEFAULT,
 ) -> Assessment:
     """Grade a transcript (without system prompt) and shape its reward by the agent's conduct."""
     verdict = grade(environment, task, messages, termination)
-    worth = verdict.reward
+    worth, shaping = verdict.reward, choose_shaping(task)
     return Assessment(
         grade=verdict,
         check=check_loaded(environment, task, messages, termination),
@@ -342,14 +339,13 @@ def assess_recorded(
     flag is missing. `tokens` are the model's; where None, no length penalty applies."""
     flagged, malformed = flag_errors(environment, task, messages)
     conduct = conduct_of(flagged, environment.catalog, malformed, tokens)
-    shaping = choose_shaping(task, DEFAULT)
-    return assess(environment, task, flagged, Termination.USER_STOP, conduct, shaping)
+    return assess(environment, task, flagged, Termination.USER_STOP, conduct)
 
 
-def choose_shaping(task: TaskDefinition, shaping: Shaping) -> Shaping:
+def choose_shaping(task: TaskDefinition) -> Shaping:
     """Return the shaping of a task's rollouts: none for a graded reward, because a penalty could
     put a success below a failure that came close."""
-    return shaping if task.criteria.milestones is None else UNSHAPED
+    return DEFAULT if task.criteria.milestones is None else UNSHAPED
 
 
 def penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:

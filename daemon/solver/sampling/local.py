@@ -32,7 +32,7 @@ from envs.environment import Environment
 from envs.episode import Episode, Party, Termination
 from envs.evaluation import UNJUDGED, blame_user, environment_code
 from envs.grading import Grade, grade
-from envs.reward import DEFAULT, Shaping, conduct_of, shape
+from envs.reward import conduct_of, shape
 from envs.simulator import LineWriter
 from envs.task import TaskDefinition
 from envs.users import User
@@ -83,7 +83,7 @@ class Rollout:
             episode.messages, episode.environment.catalog, episode.malformed, tokens
         )
         worth = None if self.verdict is None else self.verdict.reward
-        shaping = evaluation.choose_shaping(episode.task, DEFAULT)
+        shaping = evaluation.choose_shaping(episode.task)
         return evaluation.Attempt(
             task=episode.task,
             trial=trial,
@@ -130,7 +130,6 @@ class InProcess:
         *,
         temperature: float = 1.0,
         max_tokens: int = 512,
-        shaping: Shaping = DEFAULT,
         form: RepairForm = "paper",
         users: Users | None = None,
         episodes: int | None = None,
@@ -141,7 +140,6 @@ class InProcess:
         self.chat = chat
         self.temperature = temperature
         self.max_tokens = max_tokens
-        self.shaping = shaping
         self.form = form
         self.users: Users = {} if users is None else users
         self.episodes = engine.slots if episodes is None else episodes
@@ -323,5 +321,5 @@ class InProcess:
         tokens = sum(len(turn.completion_ids) for turn in turns)
         catalog = episode.environment.catalog
         conduct = conduct_of(episode.messages, catalog, episode.malformed, tokens)
-        shaping = evaluation.choose_shaping(episode.task, self.shaping)
+        shaping = evaluation.choose_shaping(episode.task)
         return shape(verdict.reward, conduct, shaping).total

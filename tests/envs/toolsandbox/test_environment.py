@@ -91,12 +91,12 @@ def test_the_user_tells_the_rest_when_asked() -> None:
 
 def test_a_graded_reward_is_the_score_and_no_penalty_reorders_it() -> None:
     task = PHONE.generate("switch_on", 0)
-    shaping = choose_shaping(task, DEFAULT)
+    shaping = choose_shaping(task)
     careless = Conduct(malformed=5, repeated=9, tokens=100_000)
     assert shape(1.0, careless, shaping).total == 1.0
     assert shape(0.99, Conduct(), shaping).total == 0.99
     assert choose_shaping(task.model_copy(update={"criteria": task.criteria.model_copy(
-        update={"milestones": None})}), DEFAULT) is DEFAULT  # fmt: skip
+        update={"milestones": None})})) is DEFAULT  # fmt: skip
 
 
 def _failure(task: TaskDefinition, agent: Agent) -> RolloutEnded:
