@@ -179,11 +179,6 @@ def _override(priority: float, override: Override | None, highest: float) -> flo
     return priority
 
 
-def rank_patterns(states: Mapping[str, PatternState]) -> list[str]:
-    """Return pattern ids by (−P, −streak, id)."""
-    return sorted(states, key=lambda pid: (-states[pid].priority, -states[pid].streak, pid))
-
-
 def quotas(priorities: Mapping[str, float], q_max: int) -> dict[str, int]:
     """Return how many of `q_max` new tasks each pattern gets; patterns without priority get none.
 

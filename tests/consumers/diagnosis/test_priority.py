@@ -15,7 +15,6 @@ from consumers.diagnosis.priority import (
     Status,
     apply_overrides,
     quotas,
-    rank_patterns,
     update,
 )
 
@@ -98,15 +97,6 @@ def test_bounds(history: list[RoundEvidence], closed: RoundEvidence) -> None:
     assert 0 < state.pass_rate < 1
     assert 0 <= state.priority <= 3 * 1.5
     assert (state.streak == 0) != (state.absent == 0)
-
-
-@given(st.dictionaries(st.text(max_size=3), states, max_size=8))
-def test_order_does_not_depend_on_the_order_given(patterns: dict[str, PatternState]) -> None:
-    found = rank_patterns(patterns)
-    shuffled = dict(reversed(patterns.items()))
-    assert rank_patterns(shuffled) == found
-    keys = [(-patterns[p].priority, -patterns[p].streak, p) for p in found]
-    assert keys == sorted(keys)
 
 
 priorities = st.dictionaries(
