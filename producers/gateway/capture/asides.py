@@ -1,10 +1,7 @@
-"""Takes asides out of a client's answer (envs/asides.py defines them).
+"""Takes asides (envs/asides.py) out of a client's answer.
 
-    ChatAsides        /v1/chat/completions and /v1/completions
-    MessagesAsides    /v1/messages
-
-Guarantee: a document without an aside is returned as the same object, so its bytes pass as they
-came. Not covered: token ids and log-probabilities that the client asked for spell the whole answer.
+Guarantee: a document without an aside is returned as the same object, so its bytes pass unchanged.
+Not covered: token ids and log-probabilities that the client asked for spell the whole answer.
 """
 
 from collections import defaultdict
@@ -57,8 +54,8 @@ class ChatAsides:
 
 
 class MessagesAsides:
-    """Takes the asides out of Anthropic's answers. A text block of asides alone is left out, and
-    later indices count without it: a client may not send a blank text back."""
+    """Takes asides out of Anthropic's answers. A text block of asides alone is left out and not
+    counted in later indices, because a client may not send a blank text back."""
 
     def __init__(self) -> None:
         self._splitters: dict[Any, AsideSplitter] = {}
@@ -68,7 +65,6 @@ class MessagesAsides:
         self._hidden: set[Any] = set()
         """Indexes of blocks of which something is hidden."""
         self._left_out = 0
-        """Blocks that were left out so far."""
 
     def take_from_whole(self, document: Json) -> Json:
         """Return a whole response without asides, and without blocks of asides alone."""
@@ -139,7 +135,6 @@ class MessagesAsides:
         return self._held.pop(number) if visible.strip() else ()
 
     def _renumber(self, documents: Sequence[Json]) -> Sequence[Json]:
-        """Count blocks without those that were left out."""
         if not self._left_out:
             return documents
         return tuple(
@@ -152,11 +147,11 @@ class MessagesAsides:
 
 class _Replace(Protocol):
     def __call__(self, number: int, text: str, is_last: bool, /) -> str:
-        """Return what is visible of a choice's text."""
+        """Return the visible part of a choice's text."""
 
 
 def make_asides(endpoint: str) -> Asides:
-    """Return what takes the asides out of the answer to a request of an endpoint."""
+    """Return the remover of asides for an endpoint."""
     return MessagesAsides() if endpoint == "messages" else ChatAsides()
 
 
@@ -193,7 +188,6 @@ def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
 
 
 def _is_silent(chunk: Json) -> bool:
-    """Whether nothing is left of a chunk for its client."""
     return chunk.get("usage") is None and all(map(_says_nothing, chunk["choices"]))
 
 

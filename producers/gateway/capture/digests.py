@@ -31,11 +31,11 @@ class Conversation:
     loose: tuple[Digest, ...] = (b"",)
     """The digests of `beginnings`, with answers taken without the white space around them."""
     last: "AnswerPrefix | None" = None
-    """The last answer, where it is known."""
+    """The last answer, where known."""
 
     @staticmethod
     def of(messages: Sequence[Any], tools: Sequence[Any] = ()) -> "Conversation":
-        """The digests of raw messages."""
+        """Return the digests of raw messages."""
         return Conversation((b"",), _digest(exact_json(list(tools)))).extend(messages)
 
     def __len__(self) -> int:
@@ -84,11 +84,10 @@ class AnswerDigests:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPrefix:
-    """What an answer begins with."""
+    """The beginning of an answer."""
 
     text: str
     calls: bool
-    """Whether it calls tools."""
 
     @staticmethod
     def of(message: Mapping[str, Any]) -> "AnswerPrefix":
@@ -111,7 +110,7 @@ def _digest(text: str, before: Digest = b"") -> Digest:
 
 
 def _texts(message: Any) -> tuple[str, str]:
-    """Return a message as compared, and without an answer's outer white space; one object where
+    """Return a message as compared, and without an answer's outer white space; one object if
     equal."""
     exact = _text(message)
     if not _is_answer(message):
@@ -126,7 +125,7 @@ def _is_answer(message: Any) -> bool:
 
 
 def _bare(content: Any) -> Any:
-    """Return an answer's text (whole or parts) stripped and with one kind of line end; else
+    """Return an answer's text (whole or parts) stripped, with one kind of line end; else
     `content`."""
     if isinstance(content, list):
         read = read_content(content)
@@ -144,8 +143,8 @@ def _visible(content: str) -> str:
 
 
 def _text(message: Any) -> str:
-    """Return a message as compared: an answer by its words and calls, since clients rewrite it; any
-    other exactly, but for null fields."""
+    """Return a message as compared: an answer by its words and calls, since clients rewrite it;
+    another message exactly, without null fields."""
     try:
         if not isinstance(message, dict):
             return exact_json(message)

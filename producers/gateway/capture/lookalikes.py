@@ -1,5 +1,5 @@
 """Finds alike conversations: sessions with one beginning, answers heard in part, and forgotten
-beginnings (a Bloom filter). Bounded memory."""
+beginnings. Bounded memory."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +14,8 @@ MAX_ALIKE: Final = 16
 
 _FORGOTTEN_BITS: Final = 1 << 22
 _FORGOTTEN_MOST: Final = _FORGOTTEN_BITS // 16
-"""Beginnings per generation of the filter, which has two: at 4 bits each, one in 200 is a false
-positive (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
+"""Beginnings per generation of the filter. Two generations at 4 bits each give one false positive
+in 200 (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
 
 
 @dataclass(slots=True)
@@ -50,8 +50,8 @@ class Cut:
 
 
 class BloomFilter:
-    """A Bloom filter of 1 MB of the newest beginnings forgotten before a call continued them. It
-    has false positives and no false negatives."""
+    """A 1 MB Bloom filter of the newest beginnings that were forgotten before a call continued
+    them."""
 
     def __init__(self) -> None:
         self._new, self._old = bytearray(_FORGOTTEN_BITS // 8), bytearray(_FORGOTTEN_BITS // 8)
