@@ -1,5 +1,4 @@
-"""Error responses in the client's protocol, by the path: OpenAI's, Anthropic's, or OTLP's (an
-exception -> a response)."""
+"""Error responses in the client's protocol, by the path: OpenAI's, Anthropic's, or OTLP's."""
 
 import logging
 import re
@@ -42,19 +41,18 @@ def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
 
 
 def unavailable(message: str, cause: Exception, retry_after: int) -> Refused:
-    """Return the refusal of a request that can be sent again later. The cause may name hosts and
-    paths of this deployment: it goes to the log of the process only."""
+    """Return a refusal to be sent again later. The cause may name hosts and paths; only the log
+    gets it."""
     _logger.warning("%s: %s", message, cause, extra={"action": "unavailable"})
     return Refused(503, message, retry_after=retry_after)
 
 
 def as_json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A document as an answer."""
+    """Return a document as a response."""
     return Response(encode_json(document), status, headers, media_type="application/json")
 
 
 def _refusal(error: Exception) -> Refused:
-    """Return what a client is told of an error."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, HTTPException):

@@ -1,5 +1,5 @@
-"""Metrics that are read when Prometheus asks: engines and the own log. Asking never fails where the
-log cannot be read: `kintsugi_spool_readable` is 0 then."""
+"""Metrics of engines and the log, read at collection time. If the log cannot be read,
+`kintsugi_spool_readable` is 0 and the collection succeeds."""
 
 import logging
 import shutil

@@ -1,11 +1,9 @@
 """Keys of the gateway's clients, stored as hashes only.
 
 A key is 256 random bits that `kintsugi key` shows once, so its plain SHA-256 can be stored. A token
-is a key, or a key, `~` and a session's name, for agents that can set an API key alone. Without
+is a key, or a key, `~` and a session's name, for agents that can set only an API key. Without
 configured keys `none~SESSION` names a session; other text there may be a real key, and no part of a
-key is ever kept.
-
-Pure. Every stored hash is compared in constant time, and always all of them.
+key is ever kept. Every stored hash is compared in constant time, and always all of them. Pure.
 """
 
 import hmac
@@ -16,8 +14,8 @@ from hashlib import sha256
 from typing import Final, Literal
 
 Scope = Literal["call", "feedback", "trusted", "status"]
-"""Scope of a key. `call`: ask the model; `feedback`: post feedback; `status`: see the status page;
-`trusted`: its tasks and outcomes are believed."""
+"""`call`: ask the model; `feedback`: post feedback; `status`: see the status page; `trusted`: its
+tasks and outcomes are believed."""
 
 _MARK: Final = "~"
 
@@ -40,10 +38,10 @@ class Client:
     """The client that sends a request."""
 
     name: str | None
-    """Name of the client's key; None where no keys are configured."""
+    """Name of its key; None where no keys are configured."""
     scopes: frozenset[Scope]
     session: str | None = None
-    """The session that the client's token names; None where it names none."""
+    """Session that the client's token names."""
 
 
 class ClientKeys:
@@ -72,12 +70,12 @@ class ClientKeys:
 
 
 def mint_key() -> str:
-    """A new key."""
+    """Return a new key."""
     return f"kg-{secrets.token_urlsafe(32)}"
 
 
 def hash_key(key: str) -> str:
-    """What is stored of a key."""
+    """Return the stored form of a key."""
     return sha256(key.encode()).hexdigest()
 
 
