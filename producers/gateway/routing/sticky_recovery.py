@@ -1,11 +1,8 @@
-"""Restores the policies of the newest sessions (events of the spool -> StickySessions).
+"""Restores the policies and chosen members of the newest sessions from the spool's events.
 
-After a restart, a session stays with the policy that its route drew and with its chosen member.
-Calls that named an adapter, or that a fallback answered, change nothing. Where the chooser said
-nothing for a call that came to nothing, the next call asks it anew.
-
-Not covered: clocks. Calls that seem to lie ahead count as made now; behind a clock set forward,
-sessions end early and are drawn anew.
+Calls that named an adapter, or that a fallback answered, change nothing. If the chooser said
+nothing for a call that failed, the next call asks it anew. Not covered: clocks. Calls that seem to
+lie ahead count as made now; behind a clock set forward, sessions end early and are drawn anew.
 """
 
 from datetime import datetime
@@ -28,8 +25,8 @@ class StickyRecovery:
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call is the first with a choice of a member, on which the chooser
-        said nothing -> that call and its policy."""
+        """Session whose newest call is the first with a choice, on which the chooser said nothing
+        -> (call, policy)."""
 
     def take(self, event: Event) -> None:
         """Apply an event of the stream `rollouts`."""
