@@ -56,7 +56,6 @@ from producers.gateway.routing.upstreams import EngineModel, Upstream, UpstreamF
 CaptureMode = Literal["best_effort", "required"]
 
 _PART_BYTES: Final = 1 << 20
-"""Bytes of a body that are sent at once."""
 _NOT_RECORDED: Final = b": x-kintsugi-recorded: no\n\n"
 _BODILESS: Final = (204, 304)
 _ENGINE_HEADERS: Final = ("content-type", "retry-after", "x-request-id")
@@ -100,7 +99,6 @@ class GatewayContext:
     timeout_seconds: float
     redaction: Redaction
     shows_asides: bool = False
-    """Whether clients get what an agent says to itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,6 @@ class Call(Response):
         self._served: EngineModel | None = None
         """The policy as events and headers name it; None before the first attempt."""
         self._member: MemberChoice | None = None
-        """The member of that policy that is asked; None where it has none."""
         self._engine_start = 0.0
         """Seconds from the request's arrival to the start of the last engine request."""
         self._engine_seconds: float | None = None
@@ -445,7 +442,6 @@ class Call(Response):
         await self._send_last(send, rest)
 
     async def _read_large_event(self, event: bytes) -> tuple[bool, bytes]:
-        """Do the work of `_read_event` without blocking the loop."""
         size = measure_work(event)
         payload = await run_in_thread_if_large(size, _read_payload, event)
         if await run_in_thread_if_large(size, self._engine_request.answer.is_last, payload):
@@ -502,7 +498,6 @@ class Call(Response):
     def _write_event(
         self, event: bytes, document: dict[str, Any], restored: dict[str, Any]
     ) -> bytes:
-        """Return an event for the client: as the engine sent it where nothing was changed."""
         if restored is document:
             return event
         held = self._held_events.pop(id(restored), None)
@@ -690,7 +685,6 @@ def _is_large(body: bytes) -> bool:
 
 
 def _parse_object(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] | None:
-    """Return the object that a text holds; None for anything else."""
     try:
         document = parse(body)
     except (ValueError, RecursionError):

@@ -1,10 +1,8 @@
-"""The two events of one call: CallStarted and CallEnded.
-
-CallStarted is appended while the engine works, and CallEnded before the client has the whole
-answer. Guarantee: a CallStarted gets one CallEnded behind it, also if the waiting task is
-cancelled. Text that a redaction rule matched is not written. Where the disk refuses, `end` returns
-False. A bug while an end is built is raised, and the call is recorded as failed.
-"""
+"""The two events of one call: CallStarted and CallEnded. CallStarted is appended while the engine
+works, and CallEnded before the client has the whole answer. Guarantee: a CallStarted gets one
+CallEnded behind it, also if the waiting task is cancelled. Text that a redaction rule matched is
+not written. Where the disk refuses, `end` returns False. A bug while an end is built is raised, and
+the call is recorded as failed."""
 
 import asyncio
 import logging
@@ -61,11 +59,9 @@ class ServedBy:
     upstream: str
     """URL of the engine that is asked first."""
     shares: Mapping[str, float] | None = None
-    """Policy -> its share, where the policy was drawn among several; else None."""
+    """Policy -> its share, where several were drawn from; else None."""
     holdout: HoldoutDraw | None = None
-    """Whether the session was held out, where that was drawn for this call; else None."""
     member: MemberChoice | None = None
-    """The member of the panel that answers; None where the policy is no panel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +75,6 @@ class ClientAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _LogContent:
-    """The part of a request that the log can hold."""
-
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     parent: Parent | None = None
@@ -103,9 +97,7 @@ class Record:
         """`began`: arrival of the request by `time.monotonic`; default: now."""
         self.call = new_id()
         self.status: int | None = None
-        """HTTP status that the client gets; None before the answer."""
         self.upstream: str | None = None
-        """URL of the engine that answers; None before one does."""
         self._recorder = recorder
         self._sessions = sessions
         self._metrics = metrics
@@ -163,12 +155,9 @@ class Record:
         error: str | None = None,
         client_answer: ClientAnswer | None = None,
     ) -> bool:
-        """Record the call's end; return whether the whole call is in the log.
-
-        `unproven` is the reason why the engine's calls cannot be trained on. Only the first end
-        counts; a call that did not begin has none. Raises errors of reading the answer, after
-        recording the call as failed.
-        """
+        """Record the call's end; return whether the whole call is in the log. `unproven`: why the
+        engine's calls cannot be trained on. Only the first end counts; a call that did not begin
+        has none. Raises errors of reading the answer, after recording the call as failed."""
         if self._start is None:
             return False
         if self._end is None:

@@ -1,8 +1,6 @@
-"""The routes beside calls: POST /v1/feedback, /v1/sessions/{session}/end and /v1/traces.
-
-Each answers when the data is in the log, with 503 if the log refuses. A repetition under the same
-idempotency key is appended once.
-"""
+"""The routes beside calls: POST /v1/feedback, /v1/sessions/{session}/end and /v1/traces. Each
+answers when the data is in the log, with 503 if the log refuses. A repetition under the same
+idempotency key is appended once."""
 
 import asyncio
 import time

@@ -1,10 +1,8 @@
-"""Runs long work beside the loop that answers.
-
-A thread alone does not free the loop: one call of a parser or an encoder keeps the interpreter
-until it returns, and an answer may wait for such a call ten times. So the size of one call is
-bounded (http/request_limits.py), large pieces run one after the other, and the loop gets the
-interpreter for a moment after each. Callers cut their work into several pieces.
-"""
+"""Runs long work beside the loop that answers. A thread alone does not free the loop: one call of a
+parser or an encoder keeps the interpreter until it returns, and an answer may wait for such a call
+ten times. So the size of one call is bounded (http/request_limits.py), large pieces run one after
+the other, and the loop gets the interpreter for a moment after each. Callers cut their work into
+several pieces."""
 
 import asyncio
 import time

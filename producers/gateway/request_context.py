@@ -1,9 +1,7 @@
-"""Parses a request for an answer of a model once, into a RequestContext.
-
-Attribution, routing, recording, shadows and retries take the RequestContext and never the HTTP
-request. Client names are redacted before other code sees them. Refused is raised in the order: key,
-path, caller, session name, body, idempotency key.
-"""
+"""Parses a request for an answer of a model once, into a RequestContext. Attribution, routing,
+recording, shadows and retries take the RequestContext and never the HTTP request. Client names are
+redacted before other code sees them. Refused is raised in the order: key, path, caller, session
+name, body, idempotency key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,7 +56,6 @@ class RequestContext:
 
     request: ModelRequest
     redacted: RedactedRequest
-    """The redacted request, for the log."""
     conversation: Conversation
     caller: Caller
     session: SessionName | None = None
@@ -216,7 +213,6 @@ def _read_session_name(
 def _read_retry_key(
     request: Request, caller: Caller, redacted: RedactedRequest, redaction: Redaction
 ) -> IdempotentRequest | None:
-    """Return the idempotency key for this client and person; None without one."""
     key = redaction.redact_name(read_header(request, "idempotency-key"))
     if key is None:
         return None

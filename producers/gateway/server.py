@@ -84,9 +84,8 @@ class Options:
     shows_asides: bool = False
     """Whether clients get what an agent says to itself."""
     control_tokens: ControlTokens = "count"
-    """What happens to a call with a message that spells a control token."""
+    """Treatment of a call with a message that spells a control token."""
     control_strings: Sequence[str] = ()
-    """The strings of control tokens that are looked for."""
     ships: bool = False
     """Whether the spool is copied to Kafka: what waits for it is counted."""
     shows: Mapping[str, str] = field(default_factory=dict)
@@ -106,7 +105,7 @@ class Gateway:
         routing: Routing | None = None,
         pages: Sequence[Route] = (),
     ) -> None:
-        """`routing` holds the follower's routes, by default none. `pages` check their callers
+        """`routing`: the follower's routes, by default none. `pages` check their callers
         themselves."""
         self._options = options
         redaction = redaction or Redaction()
@@ -339,11 +338,9 @@ def with_aliases(
     listed: bytes, aliases: Mapping[str, str | None], hidden: Collection[str] = ()
 ) -> bytes:
     """Return an engine's list of models with `aliases` and without the adapters in `hidden`.
-
     `aliases`: alias -> base, or None without a route. An alias has the card of its base, with `id`
     the alias, `root` and `parent` the base. Names that the list has and aliases without a base are
-    not added. A value that is no list of models is returned unchanged.
-    """
+    not added. A value that is no list of models is returned unchanged."""
     try:
         document = json.loads(listed)
         cards = [card for card in document["data"] if card["id"].partition("~")[0] not in hidden]

@@ -30,7 +30,7 @@ MAX_HELD_BYTES: Final = 128 << 20
 """About how much of one answer is held: half a million tokens."""
 
 _TOKEN_BYTES: Final = 200
-"""What is held of a token: its id, its log-probability and what it spells."""
+"""Bytes held of a token: its id, its log-probability and its text."""
 _ID_BYTES: Final = 40
 _CHOICE_BYTES: Final = 1000
 
@@ -42,9 +42,7 @@ _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creati
 """Fields of Anthropic's usage whose sum is the number of prompt tokens."""
 
 _PROMPT_IDS: Final = frozenset(("prompt_token_ids",))
-"""Fields of ids of an answer, or of a piece of one."""
 _CHOICE_IDS: Final = frozenset(("token_ids", "prompt_token_ids"))
-"""Fields of ids of a choice."""
 
 _ENVELOPE: Final = frozenset(
     ("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier")
@@ -58,7 +56,7 @@ class _Choice:
     token_ids: list[Any] = field(default_factory=list)
     logprobs: list[Any] = field(default_factory=list)
     spelled: list[Any] = field(default_factory=list)
-    """What each token says, as bytes or text."""
+    """Text of each token, as bytes or text."""
     has_ids: bool = False
     has_logprobs: bool = False
     finish: str | None = None
@@ -95,14 +93,12 @@ class AnswerRecord:
     """What is recorded of an answer."""
 
     messages: tuple[Message, ...]
-    """One per choice."""
     merged: Message | None
     """The first choice as merged by clients that join calls by index alone; None if the same."""
     arrays: Mapping[str, "array.array[Any]"]
     """Empty when untrainable."""
     untrainable_because: str | None
     finish_reason: str | None
-    """Finish reason of the first choice."""
     prompt_tokens: int | None
     completion_tokens: int | None
     invalid_tool_calls: int
@@ -249,7 +245,6 @@ class Capture:
         return _Choice(MessageReader(lambda why, _: self._doubt(why), self._keep, _MOST_CALLS))
 
     def _keep(self, size: int) -> bool:
-        """Return whether a piece of `size` bytes of what the model said can be held."""
         kept = self._holds(size)
         self._pieces += kept
         return kept
@@ -325,7 +320,7 @@ class Capture:
         self._odd = self._odd or why
 
     def _read_scores(self, scores: Json) -> tuple[list[Any], list[Any]]:
-        """Return the log-probability of each token and what it spells; None where there is none."""
+        """Return each token's log-probability and text; None where there is none."""
         if not self._chat:
             return self._list_scores(scores, "token_logprobs"), self._list_scores(scores, "tokens")
         entries = self._list_scores(scores, "content")
@@ -372,7 +367,8 @@ class Capture:
         return {name: value for name, value in holder.items() if name not in names}
 
     def _is_ours(self, sent: Json, restored: Json) -> bool:
-        """Whether the engine sent a chunk only to say what the client did not ask for."""
+        """Return whether the engine sent a chunk only for fields that the client did not ask
+        for."""
         usage, choices = self._added.usage, sent.get("choices")
         if usage is not None and usage.is_own_chunk(sent):
             return True
@@ -386,7 +382,7 @@ class Capture:
         return all(name == "usage" and self._counts_always for name in told)
 
     def _is_for_tokens(self, sent: Any, restored: Any) -> bool:
-        """Whether a choice is in a chunk only for the tokens that the client did not ask for."""
+        """Return whether a choice is in a chunk only for tokens that the client did not ask for."""
         if not isinstance(sent, dict) or not self._says_nothing(restored):
             return False
         return any(
@@ -443,7 +439,6 @@ class Capture:
         return told if told is not None else counted or None
 
     def _merge_calls(self, choice: _Choice, message: Message) -> Message | None:
-        """Return the message with its calls as clients merge them; None where it is the same."""
         calls = choice.words.build_calls_by_index()
         return None if calls is None else message.model_copy(update={"tool_calls": calls})
 

@@ -1,8 +1,6 @@
-"""Takes asides (envs/asides.py) out of a client's answer.
-
-Guarantee: a document without an aside is returned as the same object, so its bytes pass unchanged.
-Not covered: token ids and log-probabilities that the client asked for spell the whole answer.
-"""
+"""Takes asides (envs/asides.py) out of a client's answer. Guarantee: a document without an aside is
+returned as the same object, so its bytes pass unchanged. Not covered: token ids and
+log-probabilities that the client asked for spell the whole answer."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -59,11 +57,9 @@ class MessagesAsides:
 
     def __init__(self) -> None:
         self._splitters: dict[Any, AsideSplitter] = {}
-        """Index of a block of text -> its splitter."""
         self._held: dict[Any, list[Json]] = {}
         """Index of a block of text -> its events so far, while nothing of it is seen."""
         self._hidden: set[Any] = set()
-        """Indexes of blocks of which something is hidden."""
         self._left_out = 0
 
     def take_from_whole(self, document: Json) -> Json:
@@ -203,7 +199,6 @@ def _says_nothing(choice: Any) -> bool:
 
 
 def _take_from_block(block: Any) -> Any:
-    """Return a block without asides; None where nothing is left."""
     text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
     if not isinstance(text, str) or (visible := split_aside(text)[1]) == text:
         return block

@@ -31,7 +31,6 @@ class Conversation:
     loose: tuple[Digest, ...] = (b"",)
     """The digests of `beginnings`, with answers taken without the white space around them."""
     last: "AnswerPrefix | None" = None
-    """The last answer, where known."""
 
     @staticmethod
     def of(messages: Sequence[Any], tools: Sequence[Any] = ()) -> "Conversation":

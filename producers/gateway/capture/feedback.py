@@ -28,7 +28,6 @@ _MAX_JSON: Final = JsonSize(values=1_000, containers=100, keys=100)
 """The most that a body holds; 7 fields and 100 tags are taken."""
 
 _PORTION: Final = 200
-"""Records that are read at once while a call is looked for."""
 
 
 class FeedbackBody(BaseModel):
@@ -104,7 +103,6 @@ def session_of(spool: SqliteLog, call: str) -> str | None:
 
 
 def _read_mint_ms(call: str) -> int | None:
-    """Return the time in an id of ours, in Unix milliseconds."""
     try:
         number = UUID(call)
     except ValueError:
@@ -136,7 +134,6 @@ def _search(spool: SqliteLog, partition: int, offset: int, until: int, call: str
 
 
 def _match_call_start(record: Record, call: str) -> str | None:
-    """Return a record's session if it starts `call`."""
     if not any(name == "ce_type" and raw == b"CallStarted" for name, raw in record.headers):
         return None
     try:

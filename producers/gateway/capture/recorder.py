@@ -1,9 +1,6 @@
-"""Appends the gateway's events durably to its log.
-
-Guarantee: `append` returns when the event is safe in the spool (waiting events share an fsync),
-else raises; it never blocks its loop. A person's data and receipts are sealed before they are
-written.
-"""
+"""Appends the gateway's events durably to its log. Guarantee: `append` returns when the event is
+safe in the spool (waiting events share an fsync), else raises; it never blocks its loop. A person's
+data and receipts are sealed before they are written."""
 
 import asyncio
 from collections.abc import Sequence

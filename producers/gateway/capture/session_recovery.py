@@ -39,7 +39,7 @@ MAX_SECONDS: Final = 20.0
 _PORTION: Final = 250
 
 _BY_CLIENTS: Final = ("asked", "feedback")
-"""Why a session ended for good; one that was idle may come back."""
+"""Reasons of final ends; an idle session may come back."""
 
 _UNSURE_MS: Final = 10_000
 """Milliseconds before the newest record within which an answer may not have reached its client."""
@@ -151,7 +151,6 @@ class _Memory:
         self._last.clear()
 
     def _unseal(self, event: Event, record: Record) -> Event:
-        """Return the event with its content, where that is at hand."""
         if not event.sealed or event.blob or self._keys is None:
             return event
         key = self._keys.find(event.envelope.keyid or "")

@@ -87,9 +87,7 @@ class _Connection(asyncio.Protocol):
         self._whole = False
         self._keeps = False
         self.heard = False
-        """Whether any byte of the answer has arrived."""
         self.status = 0
-        """0 until the head has arrived."""
         self.headers: dict[str, str] = {}
 
     def send(self, request: bytes) -> None:

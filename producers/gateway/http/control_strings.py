@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from producers.gateway.http.wire import ModelRequest
 
 ControlTokens = Literal["count", "refuse"]
-"""What happens to a call with a message that spells a control token."""
+"""Treatment of a call with a message that spells a control token."""
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "chatml": (
@@ -157,7 +157,6 @@ def _compile(strings: Sequence[str]) -> list[Pattern]:
 
 
 def _compile_escapes(strings: Iterable[str]) -> Any:
-    """Return RE2's expression of JSON escapes that may stand for characters of the strings."""
     import re2
 
     # As JSON writes them: a letter outside of the basic plane is two escapes.

@@ -14,7 +14,6 @@ from producers.gateway.http.wire import Refused, encode_json
 from producers.spans import otlp
 
 _GONE: Final = 499
-"""Status of the response to a client that has disconnected."""
 
 _OTLP_ANSWERS: Final[Mapping[str, otlp.Kind]] = {otlp.PROTOBUF: otlp.PROTOBUF}
 """Asked in any other form, a refusal is JSON."""

@@ -122,7 +122,6 @@ STRICT_TOOLS: Final = "tools.strict"
 MEDIA: Final = "media"
 """Label of parts of messages that are no text: their placeholders are all that token ids tell."""
 UNKNOWN: Final = "unknown_field"
-"""Label of fields without a class."""
 
 LABELS: Final = (*_RULES, STRICT_TOOLS, MEDIA, UNKNOWN)
 """Labels of everything that makes a call untrainable."""
@@ -130,7 +129,6 @@ LABELS: Final = (*_RULES, STRICT_TOOLS, MEDIA, UNKNOWN)
 _TEXT_PARTS: Final = frozenset(
     {"input_text", "output_text", "reasoning", "refusal", "text", "thinking"}
 )
-"""Types of parts of messages that are text."""
 
 _LONGEST_VALUE: Final = 2000
 """Characters of a parameter's JSON that are recorded; a longer one is recorded as its hash."""

@@ -13,7 +13,6 @@ MAX_EVENT_LINES: Final = 10_000
 """Lines of one event. Engines write one or two."""
 
 DONE: Final = b"[DONE]"
-"""The data of the event that ends a stream of OpenAI's."""
 
 _END: Final = re.compile(rb"\n\r?\n|\r\r")
 """A line's end and an empty line, which may end otherwise than the line before."""

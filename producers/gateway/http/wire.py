@@ -1,9 +1,7 @@
-"""The protocols of clients: OpenAI's with two added fields, and Anthropic's. Pure.
-
-A request is read just far enough to record it; unknown fields go to the engine unchanged.
+"""The protocols of clients: OpenAI's with two added fields, and Anthropic's. Pure. A request is
+read just far enough to record it; unknown fields go to the engine unchanged.
 `ModelRequest.encode_for_engine` asks for token ids and log-probabilities if the client did not set
-these fields and adding them cannot make an engine accept a request that it would refuse.
-"""
+these fields and adding them cannot make an engine accept a request that it would refuse."""
 
 import json
 import math
@@ -142,8 +140,7 @@ class ModelRequest:
 
     @property
     def raw_messages(self) -> list[Any]:
-        """Return the messages as sent, Anthropic's in OpenAI's form; none where they are no
-        list."""
+        """Return the messages as sent, Anthropic's in OpenAI's form; none if they are no list."""
         if self.endpoint == "messages":
             return anthropic.conversation(self.document)
         messages = self.document.get("messages")
@@ -334,8 +331,7 @@ _NAME: Final = re.compile(r"[\x21-\x7e]{1,256}")
 
 
 def identifier(value: str | None, what: str) -> str | None:
-    """Return a name that a client gave, or None. Raises Refused for a name that no table can
-    hold."""
+    """Return a client's name, or None. Raises Refused for a name that no table can hold."""
     if value is None or value == "":
         return None
     if _NAME.fullmatch(value) is None:

@@ -83,8 +83,6 @@ class Inside(_Numbers):
 
 
 class _Series:
-    """The values of a histogram for one set of labels."""
-
     __slots__ = ("counts", "total")
 
     def __init__(self, buckets: int) -> None:

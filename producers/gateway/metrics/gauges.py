@@ -1,5 +1,4 @@
-"""Metrics of engines and the log, read at collection time. If the log cannot be read,
-`kintsugi_spool_readable` is 0 and the collection succeeds."""
+"""Metrics of engines and the log. An unreadable log sets `kintsugi_spool_readable` to 0."""
 
 import logging
 import shutil

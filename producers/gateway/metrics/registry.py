@@ -1,10 +1,7 @@
-"""The gateway's metrics at GET /metrics.
-
-A registry per gateway, so that two in one process do not count for each other. The event loop's
-thread alone counts every call's numbers (counters.py); the library counts the rest, in any thread.
-Guarantee: the code, the configured engines and the aliases fix the number of series. No label holds
-a client's choice: no session, call, user, model or key.
-"""
+"""The gateway's metrics at GET /metrics. A registry per gateway, so that two in one process do not
+count for each other. The event loop's thread alone counts every call's numbers (counters.py); the
+library counts the rest, in any thread. Guarantee: the code, the configured engines and the aliases
+fix the number of series. No label holds a client's choice: no session, call, user, model or key."""
 
 import time
 from collections.abc import Iterable
@@ -226,8 +223,8 @@ class Metrics:
         self._fallbacks.inc()
 
     def count_choice(self, outcome: str, seconds: float | None) -> None:
-        """Count a choice: `member`, or the doubt for which the base answers. `seconds`: the
-        chooser's time; None if it was not asked."""
+        """Count a choice: `member`, or a doubt. `seconds`: the chooser's time; None if it was not
+        asked."""
         self._router_choices.add(outcome)
         if seconds is not None:
             self._router_seconds.add(seconds)

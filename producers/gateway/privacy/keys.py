@@ -1,10 +1,8 @@
-"""Keys of the gateway's clients, stored as hashes only.
-
-A key is 256 random bits that `kintsugi key` shows once, so its plain SHA-256 can be stored. A token
-is a key, or a key, `~` and a session's name, for agents that can set only an API key. Without
-configured keys `none~SESSION` names a session; other text there may be a real key, and no part of a
-key is ever kept. Every stored hash is compared in constant time, and always all of them. Pure.
-"""
+"""Keys of the gateway's clients, stored as hashes only. A key is 256 random bits that `kintsugi
+key` shows once, so its plain SHA-256 can be stored. A token is a key, or a key, `~` and a session's
+name, for agents that can set only an API key. Without configured keys `none~SESSION` names a
+session; other text there may be a real key, and no part of a key is ever kept. Every stored hash is
+compared in constant time, and always all of them. Pure."""
 
 import hmac
 import secrets
@@ -41,7 +39,6 @@ class Client:
     """Name of its key; None where no keys are configured."""
     scopes: frozenset[Scope]
     session: str | None = None
-    """Session that the client's token names."""
 
 
 class ClientKeys:

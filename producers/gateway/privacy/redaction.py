@@ -65,8 +65,7 @@ class Redaction:
         return size * _RULES_WEIGHT if self._rules else 0
 
     def redact_request(self, request: ModelRequest) -> RedactedRequest:
-        """Return a request as it may be written. A replaced model's name leaves tokens
-        trainable."""
+        """Return a request as it may be written. Replacing a model's name costs no tokens."""
         if not self._rules:
             return RedactedRequest(request, None)
         redactor = _Redactor(self._rules)

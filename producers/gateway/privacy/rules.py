@@ -1,9 +1,7 @@
-"""Redaction rules: a name, and a search in a text. Pure.
-
-Rules are built in or the operator's patterns in RE2's syntax, whose time is linear, so a bad rule
-cannot hang the gateway; back-references and look-around are refused at the start. Built-in rules
-find the usual spellings; cards and IBANs only with a right checksum and digits that stand alone.
-"""
+"""Redaction rules: a name, and a search in a text. Pure. Rules are built in or the operator's
+patterns in RE2's syntax, whose time is linear, so a bad rule cannot hang the gateway;
+back-references and look-around are refused at the start. Built-in rules find the usual spellings;
+cards and IBANs only with a right checksum and digits that stand alone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +78,6 @@ def _pattern(name: str, pattern: str) -> Callable[[str], Iterator[Span]]:
 
 
 _SEPARATORS: Final = " \u00a0-"
-"""Characters that may separate groups of digits."""
 
 _DIGITS: Final = r"[0-9](?:[ \x{00A0}-]?[0-9]){12,}"
 _ACCOUNT: Final = r"(?i)\b[A-Z]{2}[0-9]{2}(?:[ \x{00A0}-]?[A-Z0-9]){11,}"

@@ -186,7 +186,6 @@ def _read_masks(status: int, raw: bytes) -> bool | None:
 
 
 async def _complete(complete: Complete, fields: Json) -> Json | str:
-    """Return the answer to a tiny completion; a sentence where it is refused."""
     body: Json = {"prompt": list(_PROMPTS), "max_tokens": 1, "seed": 1, "return_token_ids": True}
     status, raw = await complete(body | fields)
     document = parse_json(raw)
@@ -245,11 +244,9 @@ def _alike(left: Json, right: Json) -> bool:
 
 def check_logprobs(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
     """Return why log-probabilities are not proven to be those of the draw; None if they are.
-
     `certain` are answers with top_k=1, `plain` without parameters. With top_k=1 the likeliest token
     has all the probability, so a log-probability other than 0 was taken before the sampling
-    parameters, unless other tokens are as likely.
-    """
+    parameters, unless other tokens are as likely."""
     shown = False
     for choice, other in zip(certain, plain, strict=True):
         (drawn, *_) = (choice.get("logprobs") or {}).get("token_logprobs") or [None]

@@ -51,8 +51,7 @@ class GatewayRoute:
     shadow: str | None = None
     """An adapter that also answers, without the client seeing its answer."""
     taken_back: bool = False
-    """Whether the last change was a rollback; then no session stays with an adapter without
-    share."""
+    """Whether the last change was a rollback; then no session stays with a shareless adapter."""
     holdout: float = 0.0
     """Share of all sessions that the base answers whatever is promoted."""
 
@@ -193,14 +192,12 @@ def _choose_by_route(
 
 
 def _shares_by_policy(route: GatewayRoute) -> Mapping[str, float] | None:
-    """Return policy -> share of a route with several policies; None where there is no choice."""
     if len(route.parts) == 1:
         return None
     return {part.adapter or route.base: part.share for part in route.parts}
 
 
 def _may_stay(routes: GatewayRoutes, alias: str, route: GatewayRoute, policy: Policy) -> bool:
-    """Whether a session may stay with the policy that answered it before."""
     if route.has(policy):
         return True
     if route.taken_back:

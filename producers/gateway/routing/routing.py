@@ -30,7 +30,7 @@ from producers.gateway.routing.sticky_sessions import StickyMember, StickySessio
 from producers.gateway.routing.upstreams import Upstream, find_missing
 
 Missing = Literal["base", "refuse"]
-"""For a call whose adapter no engine has: another policy of the route, else the base; or
+"""Policy for a call whose adapter no engine has: another of the route, else the base; or
 refusal."""
 
 ChooseMember = Callable[[str, Adapter], Awaitable[MemberChoice]]
@@ -215,12 +215,10 @@ class RouteLease:
     async def attempts(
         self, upstreams: Sequence[Upstream], choose_member: ChooseMember | None = None
     ) -> AsyncGenerator[Attempt]:
-        """Yield the engines to ask, best first; take the next one when one failed.
-
-        `upstreams` are in the session's order. Without `choose_member` the base answers for a
-        member, with the doubt recorded. Raises Refused if no engine may be asked, or none has all
-        parts of a policy that the client named.
-        """
+        """Yield the engines to ask, best first; take the next one when one failed. `upstreams` are
+        in the session's order. Without `choose_member` the base answers for a member, with the
+        doubt recorded. Raises Refused if no engine may be asked, or none has all parts of a policy
+        that the client named."""
         if self.choice.routed == "named" and choose_member is not None:
             self._check_loaded(upstreams)
         if not self.choice.order:
@@ -266,8 +264,8 @@ class RouteLease:
             )
 
     def _check_loaded(self, upstreams: Sequence[Upstream]) -> None:
-        """Raise Refused, as for a model that does not exist, if healthy engines lack parts of
-        it."""
+        """Raise Refused, as for a model that does not exist, if no engine has parts of it and one
+        is well."""
         missing = find_missing(upstreams, self.adapters)
         if missing and any(upstream.well for upstream in upstreams):
             raise Refused(
@@ -282,8 +280,8 @@ class RouteLease:
     async def _list_answerers(
         self, policy: Policy, choose_member: ChooseMember | None
     ) -> Sequence[tuple[str | None, MemberChoice | None]]:
-        """Return a policy's adapters, best first, each with the choice to record: itself; or the
-        chosen member, then the base."""
+        """Return a policy's (adapter, choice) pairs, best first: itself; or the chosen member, then
+        the base."""
         known = None if policy is None else self._routes.adapters.get(policy)
         if policy is None or known is None or not known.parts:
             return [(policy, None)]

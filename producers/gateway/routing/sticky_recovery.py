@@ -1,9 +1,7 @@
-"""Restores the policies and chosen members of the newest sessions from the spool's events.
-
-Calls that named an adapter, or that a fallback answered, change nothing. If the chooser said
-nothing for a call that failed, the next call asks it anew. Not covered: clocks. Calls that seem to
-lie ahead count as made now; behind a clock set forward, sessions end early and are drawn anew.
-"""
+"""Restores the policies and chosen members of the newest sessions from the spool's events. Calls
+that named an adapter, or that a fallback answered, change nothing. If the chooser said nothing for
+a call that failed, the next call asks it anew. Not covered: clocks. Calls that seem to lie ahead
+count as made now; behind a clock set forward, sessions end early and are drawn anew."""
 
 from datetime import datetime
 from typing import Final
@@ -25,8 +23,8 @@ class StickyRecovery:
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call is the first with a choice, on which the chooser said nothing
-        -> (call, policy)."""
+        """Session whose newest call is the first with a choice and found the chooser silent ->
+        (call, policy)."""
 
     def take(self, event: Event) -> None:
         """Apply an event of the stream `rollouts`."""

@@ -21,7 +21,7 @@ MAX_SESSIONS: Final = 65_536
 """Sessions remembered; about 30 MB."""
 
 SILENT: Final[frozenset[ChoiceDoubt | None]] = frozenset(("timeout", "failed"))
-"""Doubts of a chooser that has said nothing."""
+"""Doubts of a silent chooser."""
 
 _NONE: Final[Mapping[str, Policy]] = {}
 
@@ -35,7 +35,6 @@ class StickyMember:
     adapter: str | None
     """None for the base."""
     doubt: ChoiceDoubt | None = None
-    """Why no member was chosen."""
     asked: int = 1
     at_turn: bool = False
     """Whether a call of the session that ended with a user's message was begun with it."""

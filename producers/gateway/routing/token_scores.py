@@ -1,10 +1,5 @@
-"""Asks an engine for the log-probabilities of named tokens after a chat prompt, as vLLM does.
-
-    body = build_score_request("small", messages, (32, 33), select_prompt_fields(document))
-    scores = read_token_scores(document)                          token id -> nats
-
-Pure. Not covered: engines without `logprob_token_ids` (vLLM before 0.32) give no scores.
-"""
+"""Asks an engine for the log-probabilities of named tokens after a chat prompt, as vLLM does. Pure.
+Not covered: engines without `logprob_token_ids` (vLLM before 0.32) give no scores."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -95,7 +95,7 @@ class Upstream:
         self.served: Mapping[str, EngineModel] = {}
         self.dialect: Dialect | None = None
         self._usage: StreamUsage | None = None
-        """How its streams tell usage; None before they were looked at, and where they cannot be."""
+        """How its streams tell usage; None before they were read, or if unreadable."""
         self.unproven: str | None = _NOT_YET
         """Why its calls cannot be trained on; None when they can."""
         self.first_tokens = FirstTokenTimes()
@@ -145,8 +145,7 @@ class Upstream:
             raise kind(f"{self.url}: {error}") from error
 
     async def complete(self, client: HttpClient, body: Json) -> tuple[int, bytes]:
-        """Ask its base for completions (a chat if the body has messages); return status and body.
-        Raises UpstreamFailure, TimeoutError."""
+        """Ask its base; return status and body. Raises UpstreamFailure, TimeoutError."""
         path = PATHS["chat" if "messages" in body else "completions"]
         sent = encode_json(self.build_model_field() | body)
         async with self.request(client, "POST", path, sent, SECONDS) as response:
@@ -170,8 +169,7 @@ class Upstream:
         self._take(_cards(answer))
 
     async def learn(self, client: HttpClient) -> None:
-        """Ask for its models if they were never listed, as after a late start; an alias needs
-        them."""
+        """Ask for its models if never listed, as after a late start; an alias needs them."""
         if self.served:
             return
         async with self._looking:
@@ -181,9 +179,8 @@ class Upstream:
                     await self.look(client)
 
     async def look_for(self, adapter: str, position: int, client: HttpClient) -> None:
-        """Ask for its models if it lacks `adapter`, which may have been loaded since the last
-        check. The engine is asked once per `position` of the routes, however many calls wait; after
-        a failure the known models stay."""
+        """Ask for its models if it lacks `adapter`, which may be newly loaded: once per `position`
+        of the routes, however many calls wait. After a failure the known models stay."""
         if adapter in self.served or not self.well:
             return
         async with self._looking:

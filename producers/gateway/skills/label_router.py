@@ -144,7 +144,6 @@ def render_transcript(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _read_text(content: Any) -> str:
-    """Return the text of a message, or of its text parts."""
     if isinstance(content, str):
         return content.strip()
     if not isinstance(content, list):

@@ -57,12 +57,11 @@ class RouterBound:
     """How long calls wait for a router, in seconds."""
 
     least: float = ROUTER_MS / 1000
-    """Waited on any engine."""
     most: float = ROUTER_MOST_MS / 1000
-    """Up to which a slow engine is waited for; without effect below `least`."""
+    """Limit for a slow engine; without effect below `least`."""
 
     def find_seconds(self, upstream: Upstream) -> float:
-        """Return the seconds to wait: `MEDIANS` times the engine's median first token, within
+        """Return the seconds to wait: `MEDIANS` median first tokens of the engine, within
         limits."""
         usual = MEDIANS * (upstream.first_tokens.median or 0.0)
         return max(self.least, min(usual, self.most))
@@ -72,7 +71,6 @@ class RouterBound:
 class _Asked:
     kept: StickyMember
     ms: int | None
-    """None where it was not asked."""
 
 
 class MemberChooser:
@@ -90,7 +88,6 @@ class MemberChooser:
         self._bound = bound
         self._reroutes = reroutes
         self._pending: dict[tuple[str, str], asyncio.Task[_Asked]] = {}
-        """Session and panel -> the choice that is being made."""
         self._late: set[asyncio.Task[RouterAnswer]] = set()
         """Routers that no call waits for any more; their time is measured."""
         self._well = True
