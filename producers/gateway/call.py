@@ -81,13 +81,13 @@ class Chooser(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Cut off what is being asked."""
+        """Cancel all requests."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """What all calls of a gateway share."""
+    """The objects that all calls of a gateway share."""
 
     recorder: Recorder
     sessions: Sessions
@@ -165,8 +165,7 @@ class Call(Response):
         self._engine_headers: list[tuple[str, str]] = []
         self._sent = bytearray()
         self._held_events: dict[int, tuple[dict[str, Any], bytes]] = {}
-        """Identity of an event that is held for the client -> (event, which it keeps alive; its
-        bytes)."""
+        """Identity of a held event -> (event, which it keeps alive; its bytes)."""
         """Bytes of the stream so far, kept where the call has an idempotency key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -346,8 +345,7 @@ class Call(Response):
         )
 
     def _identify_model(self, engine_request: EngineRequest) -> EngineModel:
-        """Return the attempt's policy and base as stored. An unknown name is client text and is
-        redacted."""
+        """Return the attempt's policy and base as stored, with an unknown name redacted."""
         model = self._identify_model_of_call(engine_request)
         attempt = engine_request.attempt
         if attempt.member is None or attempt.policy is None:
@@ -452,8 +450,7 @@ class Call(Response):
         return False, await run_in_thread_if_large(size, self._take_event, event, payload, document)
 
     def _read_event(self, event: bytes) -> tuple[bool, bytes]:
-        """Return whether an event ends the stream, and the client's bytes for it. Raises
-        EventTooLong."""
+        """Return whether an event ends the stream, and the client's bytes. Raises EventTooLong."""
         payload = sse.data(event)
         if self._engine_request.answer.is_last(payload):
             return True, event
@@ -588,8 +585,8 @@ class Call(Response):
     async def _record_end(
         self, outcome: Outcome, error: str | None = None, body: bytes | None = None
     ) -> bool:
-        """Record the call's end; return whether the whole call is in the log. `body`: a whole
-        answer."""
+        """Record the call's end with a whole answer `body`; return whether the call is in the
+        log."""
         engine_request, client_answer = self._engine_request, None
         if body is not None:
             client_answer = ClientAnswer(

@@ -18,7 +18,7 @@ CONTAINER_BYTES: Final = 256
 """Bytes of text that are as much work as an object or a list."""
 _NO_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
 SMALL_BYTES: Final = LARGE_BYTES // (CONTAINER_BYTES + 1)
-"""Bytes below which nothing is large, whatever it holds."""
+"""Bytes below which nothing is large."""
 _LONG_SECONDS: Final = 0.02
 _REST_SECONDS: Final = 0.02
 """Rest in seconds after work longer than `_LONG_SECONDS`; a short call passes all steps in it."""

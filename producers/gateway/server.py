@@ -82,12 +82,12 @@ class Options:
     reroutes: bool = False
     """Whether a router in doubt is asked once more, when the user speaks again."""
     shows_asides: bool = False
-    """Whether clients get what an agent says to itself."""
+    """Whether clients get an agent's asides."""
     control_tokens: ControlTokens = "count"
     """Treatment of a call with a message that spells a control token."""
     control_strings: Sequence[str] = ()
     ships: bool = False
-    """Whether the spool is copied to Kafka: what waits for it is counted."""
+    """Whether the spool is copied to Kafka; its waiting events are then counted."""
     shows: Mapping[str, str] = field(default_factory=dict)
     """Headers of GET /livez, by which a supervisor recognizes its gateway."""
 

@@ -62,7 +62,7 @@ class Shadows:
         task.add_done_callback(self._finish)
 
     async def stop(self) -> None:
-        """Cut off what runs; each is recorded so."""
+        """Cancel running shadows; each is recorded so."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

@@ -185,7 +185,7 @@ class Traces:
                     result.counts["recorded"] += 1
 
     async def _append(self, call: _SpanCall, caller: Caller) -> None:
-        """Raises Unusable, TooLarge; Refused where the log does not take it."""
+        """Append a call. Raises Unusable, TooLarge; Refused if the log does not take it."""
         messages, tools, conversation = await run_in_thread_if_large(call.size, _read_content, call)
         try:
             keyid = await self._gateway.recorder.keyid(call.about)
@@ -303,7 +303,7 @@ def _weigh(value: Any) -> int:
 
 
 def _read_chats(spans: Sequence[ClientSpan], result: TraceResult) -> list[tuple[ClientSpan, Chat]]:
-    """Return the spans of calls with what they tell; the others are counted."""
+    """Return the spans of calls with their chats; count the others."""
     chats = []
     for span in spans:
         try:

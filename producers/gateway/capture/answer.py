@@ -36,7 +36,7 @@ _CHOICE_BYTES: Final = 1000
 
 _MOST_CALLS: Final = 1_000
 _STRAY_CHOICES: Final = 16
-"""Choices held although they were not requested: enough to show what the engine did."""
+"""Unrequested choices held: enough to show the engine's fault."""
 
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """Fields of Anthropic's usage whose sum is the number of prompt tokens."""
@@ -70,7 +70,7 @@ class _Choice:
         return *self.words.collect_texts(), tokens
 
     def untrainable(self) -> str | None:
-        """Why this choice has no exact tokens; None when it has."""
+        """The reason why this choice has no exact tokens; None if it has them."""
         if not self.has_ids:
             return "the engine gave no token ids"
         if not self.has_logprobs:
@@ -90,7 +90,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """What is recorded of an answer."""
+    """The record of an answer."""
 
     messages: tuple[Message, ...]
     merged: Message | None
@@ -109,7 +109,7 @@ class AnswerRecord:
 NOTHING: Final = AnswerRecord(
     (), None, {}, "nothing was captured", None, None, None, 0, finished=False
 )
-"""What is recorded of an answer that could not be captured."""
+"""The record of an answer that could not be captured."""
 
 
 class Capture:
@@ -177,8 +177,8 @@ class Capture:
         return self._pieces > 0
 
     def is_last(self, payload: bytes | None) -> bool:
-        """Return whether an event with this payload ends a whole stream; clients ignore later
-        ones."""
+        """Return whether an event with this payload ends a whole stream; later events are
+        ignored."""
         return payload is not None and payload.startswith(sse.DONE)
 
     def collect_texts(self) -> tuple[str, ...]:
@@ -290,8 +290,7 @@ class Capture:
         return objects
 
     def _number(self, index: Any, place: int) -> int:
-        """Return the number under which a choice is kept; an impossible index gets one of its
-        own."""
+        """Return the number of a choice; an impossible index gets a number of its own."""
         if type(index) is int and 0 <= index < self._expected:
             return index
         self._doubt(f"a choice has an index that is none of {self._expected} from 0")
@@ -367,8 +366,7 @@ class Capture:
         return {name: value for name, value in holder.items() if name not in names}
 
     def _is_ours(self, sent: Json, restored: Json) -> bool:
-        """Return whether the engine sent a chunk only for fields that the client did not ask
-        for."""
+        """Return whether the engine sent a chunk only for fields that the gateway requested."""
         usage, choices = self._added.usage, sent.get("choices")
         if usage is not None and usage.is_own_chunk(sent):
             return True
@@ -465,8 +463,7 @@ class MessagesCapture(Capture):
     def __init__(self, asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> None:
         super().__init__(asked, added, dialect)
         self._inputs: dict[int, list[str] | None] = {}
-        """Block -> its first input, which deltas replace; None if the block is no call of the
-        client."""
+        """Block -> its first input, which deltas replace; None if it is no call of the client."""
 
     def whole(self, document: Json) -> Json:
         """Return a whole response, unchanged."""

@@ -11,7 +11,7 @@ from producers.gateway.http.wire import Json
 
 
 class Asides(Protocol):
-    """What takes the asides out of one answer."""
+    """Takes the asides out of one answer."""
 
     def take_from_whole(self, document: Json) -> Json:
         """Return a whole response without asides."""

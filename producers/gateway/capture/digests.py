@@ -95,7 +95,7 @@ class AnswerPrefix:
         return AnswerPrefix(known[:CUT_LETTERS], bool(message.get("tool_calls")))
 
     def may_be_cut_from(self, whole: "AnswerPrefix") -> bool:
-        """Whether a client that heard some of an answer may have this."""
+        """Return whether a client that heard part of an answer may have this one."""
         return whole.text.startswith(self.text) and (whole.calls or not self.calls)
 
 
@@ -109,8 +109,7 @@ def _digest(text: str, before: Digest = b"") -> Digest:
 
 
 def _texts(message: Any) -> tuple[str, str]:
-    """Return a message as compared, and without an answer's outer white space; one object if
-    equal."""
+    """Return a message as compared, and without an answer's outer white space."""
     exact = _text(message)
     if not _is_answer(message):
         return exact, exact
@@ -124,8 +123,7 @@ def _is_answer(message: Any) -> bool:
 
 
 def _bare(content: Any) -> Any:
-    """Return an answer's text (whole or parts) stripped, with one kind of line end; else
-    `content`."""
+    """Return an answer's text or parts stripped, with one kind of line end; else `content`."""
     if isinstance(content, list):
         read = read_content(content)
         content = content if read.unread else read.text

@@ -1,5 +1,6 @@
 """Feedback on a call or a session after it has ended: POST /v1/feedback -> event. Late feedback
-finds its call in the spool by the time in its id. The idempotency key makes the event's id."""
+finds its call in the spool by the time in its id. A repeated idempotency key makes the same event
+id."""
 
 from typing import Annotated, Any, Final
 from uuid import UUID

@@ -21,7 +21,7 @@ from producers.gateway.large_work import run_in_thread_if_large
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the envelopes of one call have in common."""
+    """The common fields of one call's envelopes."""
 
     person: str | None = None
     traceparent: str | None = None

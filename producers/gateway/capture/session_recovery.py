@@ -120,9 +120,9 @@ class _Memory:
         self._calls: dict[str, _CallState] = {}
         self._now = 0
         self._claims: dict[str, Claim | None] = {}
-        """Call that has not ended yet -> what it continues."""
+        """Call that has not ended yet -> its claim."""
         self._last: deque[tuple[int, Claim, Digest]] = deque()
-        """When a call was answered, what it continued, and the conversation with its answer."""
+        """Time of an answer, its call's claim, and the conversation with the answer."""
 
     def take(self, record: Record) -> None:
         try:
@@ -141,8 +141,7 @@ class _Memory:
             self.sessions.end_session(event.data.session)
 
     def finish(self) -> None:
-        """Settle calls that a kill may have cut off, and last answers that may not have been
-        heard."""
+        """Settle calls that a kill may have cut off, and last answers that may be unheard."""
         for claim in self._claims.values():
             self.sessions.settle(claim, completed=False)
         self._claims.clear()

@@ -45,8 +45,7 @@ MAX_KNOWN: Final = 65_536
 
 
 COMES_BACK_MS: Final = 3_600_000
-"""Milliseconds after a restart in which older messages may be continued: twice a session's idle
-time."""
+"""Milliseconds after a restart in which older messages may return: twice a session's idle time."""
 
 
 Scope = tuple[str | None, str | None]
@@ -94,7 +93,7 @@ class CallAttribution:
 
 
 class Sessions:
-    """What is known of recent calls."""
+    """Memory of recent calls."""
 
     def __init__(self, most: int = MAX_KNOWN, clock: Callable[[], int] = now_ms) -> None:
         """`clock` tells Unix milliseconds."""
@@ -124,7 +123,7 @@ class Sessions:
         return CallAttribution(named.session, named.by, parent, claim)
 
     def claim(self, session: str, scope: Scope, conversation: Conversation) -> Claim | None:
-        """Take what a call of a session continues; None where it continues nothing known."""
+        """Take the beginning that a call of a session continues; None if it is not known."""
         begun = self._beginning(scope, conversation)
         if begun is None:
             return None
@@ -229,7 +228,7 @@ class Sessions:
         self._doubtful_until = max(self._doubtful_until, moment_ms + COMES_BACK_MS)
 
     def recall(self, earlier: "Sessions") -> None:
-        """Add what was known earlier; what is known already is newer and stays."""
+        """Add earlier entries; entries already known are newer and stay."""
         self._doubtful_until = max(self._doubtful_until, earlier._doubtful_until)
         newer, self._known = self._known, earlier._known.copy()
         for key, value in newer.items():

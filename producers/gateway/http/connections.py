@@ -80,7 +80,7 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: ExchangeFailure | None = None
         self._head_bytes = 0
-        """Bytes since the last byte of a body: of the head, or of what follows the body."""
+        """Bytes since the last byte of a body: of the head, or behind the body."""
         self._pieces: deque[bytes] = deque()
         self._held = 0
         self._paused = False

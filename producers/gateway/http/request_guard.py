@@ -140,7 +140,7 @@ def _foreign(fields: dict[bytes, str], remedy: str) -> Refused | None:
 
 
 def is_here(url: str) -> bool:
-    """Whether a URL names this machine in a way that no DNS can bend."""
+    """Return whether a URL names this machine in a way that DNS cannot change."""
     try:
         name = urlsplit(url).hostname
     except ValueError:

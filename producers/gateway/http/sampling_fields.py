@@ -158,7 +158,7 @@ def read_sampling(document: Mapping[str, Any], endpoint: str) -> Json:
 
 
 def find_rules(document: Mapping[str, Any], endpoint: str, messages: Iterable[Any]) -> list[Rule]:
-    """Return what makes an answer untrainable, each once; `messages` are in OpenAI's form."""
+    """Return the rules of a request, each once; `messages` are in OpenAI's form."""
     fields = [Rule(name, name) for name in _list_known(document) if _is_rule(name, document[name])]
     strict = [Rule(STRICT_TOOLS, STRICT_TOOLS)] if _list_strict_tools(document) else []
     media = [Rule(MEDIA, kind) for kind in _list_media(messages)]
@@ -180,8 +180,7 @@ def explain_rules(rules: Sequence[Rule]) -> str | None:
 
 
 def find_departures(sampling: Mapping[str, Any]) -> list[str]:
-    """Return the recorded parameters that depart from softmax at temperature 1; absent ones do
-    not."""
+    """Return the recorded parameters that depart from softmax at temperature 1."""
     return [
         name
         for name, value in sampling.items()
@@ -222,8 +221,7 @@ def _is_neutral(name: str, value: Any) -> bool:
 
 
 def _list_strict_tools(document: Mapping[str, Any]) -> list[str]:
-    """Return the tools whose calls must fit their schema; engines read only JSON's false as
-    false."""
+    """Return the tools whose calls must fit their schema; only JSON's false turns `strict` off."""
     tools = document.get("tools")
     strict = []
     for tool in tools if isinstance(tools, list) else ():
@@ -266,7 +264,7 @@ def _join(names: Iterable[str]) -> str:
 
 
 def _shorten_name(name: str) -> str:
-    """Return the beginning of a client's name, with U+FFFD for what cannot be printed."""
+    """Return the beginning of a client's name, with U+FFFD for unprintable characters."""
     marks = (mark if mark.isprintable() else "\ufffd" for mark in name[:_LONGEST_NAME])
     return "".join(marks) or "(empty)"
 

@@ -16,7 +16,7 @@ _WORD_FIELDS: Final = frozenset(("index", "delta", "text"))
 
 
 def find_kind(chunk: Json) -> ChunkKind:
-    """Return the kind of a chunk, whatever tokens it has."""
+    """Return the kind of a chunk; its tokens do not matter."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or not choices:
         return "bare"

@@ -169,7 +169,8 @@ class ModelRequest:
         return find_rules(self.document, self.endpoint, self.raw_messages)
 
     def choose_extras(self, dialect: Dialect | None) -> ExtraFields:
-        """Return what to ask this dialect for; nothing for an unknown one, or over /v1/messages."""
+        """Return the fields to ask this dialect for; none for an unknown one, or over
+        /v1/messages."""
         # Without what it needs, a request is refused, and engines quote it then: as it was sent.
         needed = "messages" if self.endpoint == "chat" else "prompt"
         if dialect is None or self.endpoint == "messages" or needed not in self.document:
@@ -227,7 +228,8 @@ class ModelRequest:
         return sse.event(encode_json(error.body(self.endpoint)), name)
 
     def messages(self) -> tuple[Message, ...] | None:
-        """The messages in the log's form; None for what it cannot hold, which is served as well."""
+        """Return the messages in the log's form; None if it cannot hold them; they are served all
+        the same."""
         return storable_messages(self.raw_messages)
 
 

@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Final, Literal
 
 Scope = Literal["call", "feedback", "trusted", "status"]
-"""`call`: ask the model; `feedback`: post feedback; `status`: see the status page; `trusted`: its
-tasks and outcomes are believed."""
+"""`call`: ask the model; `feedback`: post it; `status`: see its page; `trusted`: believe its tasks
+and outcomes."""
 
 _MARK: Final = "~"
 
@@ -23,7 +23,7 @@ _NOBODYS: Final = ("", "none", "EMPTY")
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """A client's key and what it permits."""
+    """A client's key and its scopes."""
 
     name: str
     sha256: str

@@ -61,7 +61,8 @@ class Redaction:
         return bool(self._rules)
 
     def weigh(self, size: int) -> int:
-        """Bytes of text whose other work takes about as long as to read `size` by the rules."""
+        """Return the bytes of text whose other work takes as long as reading `size` by the
+        rules."""
         return size * _RULES_WEIGHT if self._rules else 0
 
     def redact_request(self, request: ModelRequest) -> RedactedRequest:

@@ -29,7 +29,7 @@ class BadRule(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What finds one kind of text."""
+    """A finder of one kind of text."""
 
     name: str
     find: Callable[[str], Iterator[Span]]

@@ -82,7 +82,7 @@ class Probes:
     """Whether the tools of every chat are a grammar; None where that was not shown."""
 
     def unproven(self) -> str | None:
-        """Why answers of this engine cannot be trained on; None when they can."""
+        """The reason why answers of this engine cannot be trained on; None if they can."""
         return (
             self.check_token_ids()
             or self.check_logprobs()
@@ -198,7 +198,7 @@ async def _complete(complete: Complete, fields: Json) -> Json | str:
 
 async def _stream(complete: Complete, certain: Sequence[Json]) -> tuple[list[Json], list[Json]]:
     """Return the chunks of a completion that a stop string ends: plain, and with usage and token
-    ids. `certain` has the likeliest first tokens, one of which is the stop string."""
+    ids. `certain` has the likeliest first tokens, including the stop string."""
     first = [(prompt, choice.get("text")) for prompt, choice in zip(_PROMPTS, certain, strict=True)]
     prompt, stop = next((pair for pair in first if pair[1]), (_PROMPTS[0], None))
     body: Json = {"prompt": [prompt], "max_tokens": 4, "seed": 1, "top_k": 1, "temperature": 1.0}

@@ -53,7 +53,7 @@ class GatewayRoute:
     taken_back: bool = False
     """Whether the last change was a rollback; then no session stays with a shareless adapter."""
     holdout: float = 0.0
-    """Share of all sessions that the base answers whatever is promoted."""
+    """Share of all sessions that the base answers despite promotions."""
 
     def has(self, policy: Policy) -> bool:
         """Return whether the policy has a share."""

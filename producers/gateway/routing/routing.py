@@ -30,8 +30,7 @@ from producers.gateway.routing.sticky_sessions import StickyMember, StickySessio
 from producers.gateway.routing.upstreams import Upstream, find_missing
 
 Missing = Literal["base", "refuse"]
-"""Policy for a call whose adapter no engine has: another of the route, else the base; or
-refusal."""
+"""For a call whose adapter no engine has: the route's other policies and the base, or refusal."""
 
 ChooseMember = Callable[[str, Adapter], Awaitable[MemberChoice]]
 """Chooses the member of a named policy for a call; its adapter may be one that no engine has."""
@@ -58,7 +57,7 @@ class Attempt:
 
     upstream: Upstream
     name: str | None
-    """What the engine calls it; None: the request's model as it came."""
+    """The engine's name for it; None: the request's model unchanged."""
     policy: Policy = None
     adapter: str | None = None
     """The adapter that the engine is asked for: the policy, or a member of it. None: the base."""
@@ -264,8 +263,7 @@ class RouteLease:
             )
 
     def _check_loaded(self, upstreams: Sequence[Upstream]) -> None:
-        """Raise Refused, as for a model that does not exist, if no engine has parts of it and one
-        is well."""
+        """Raise Refused, as for an unknown model, if healthy engines lack a part of the policy."""
         missing = find_missing(upstreams, self.adapters)
         if missing and any(upstream.well for upstream in upstreams):
             raise Refused(
@@ -280,8 +278,8 @@ class RouteLease:
     async def _list_answerers(
         self, policy: Policy, choose_member: ChooseMember | None
     ) -> Sequence[tuple[str | None, MemberChoice | None]]:
-        """Return a policy's (adapter, choice) pairs, best first: itself; or the chosen member, then
-        the base."""
+        """Return a policy's adapters and choices, best first: itself; or the chosen member, then
+        base."""
         known = None if policy is None else self._routes.adapters.get(policy)
         if policy is None or known is None or not known.parts:
             return [(policy, None)]

@@ -23,8 +23,8 @@ class StickyRecovery:
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call is the first with a choice and found the chooser silent ->
-        (call, policy)."""
+        """Session whose newest call is its first choice and met a silent chooser -> (call,
+        policy)."""
 
     def take(self, event: Event) -> None:
         """Apply an event of the stream `rollouts`."""

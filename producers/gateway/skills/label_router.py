@@ -41,7 +41,7 @@ _EMPTY: Final = "N/A"
 
 @dataclass(frozen=True, slots=True)
 class RouterAnswer:
-    """What a router chose."""
+    """The choice of a router."""
 
     skill: str | None
     """None: the base answers."""
@@ -93,7 +93,7 @@ def read_scores(
 
 
 def decide(router: PanelRouter, scores: Sequence[Sequence[float]]) -> RouterAnswer:
-    """Return what a router chose; `scores` holds those of the options, in nats, for each order."""
+    """Return a router's choice; `scores`: in each order, the options' scores in nats."""
     choices: list[str | None] = []
     for order, row in enumerate(scores):
         bias = router.calibration[order] if router.calibration else (0.0,) * len(row)

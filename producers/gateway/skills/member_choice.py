@@ -61,8 +61,7 @@ class RouterBound:
     """Limit for a slow engine; without effect below `least`."""
 
     def find_seconds(self, upstream: Upstream) -> float:
-        """Return the seconds to wait: `MEDIANS` median first tokens of the engine, within
-        limits."""
+        """Return `MEDIANS` times the engine's median first-token seconds, within the limits."""
         usual = MEDIANS * (upstream.first_tokens.median or 0.0)
         return max(self.least, min(usual, self.most))
 
@@ -151,7 +150,7 @@ class MemberChooser:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _asks_again(self, kept: StickyMember) -> bool:
-        """Whether the router is asked once more when the user speaks again."""
+        """Return whether the router is asked once more when the user speaks again."""
         once = kept.asked < 2 and kept.at_turn
         return self._reroutes and once and kept.doubt is not None
 
