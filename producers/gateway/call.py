@@ -585,8 +585,7 @@ class Call(Response):
     async def _record_end(
         self, outcome: Outcome, error: str | None = None, body: bytes | None = None
     ) -> bool:
-        """Record the call's end with a whole answer `body`; return whether the call is in the
-        log."""
+        """Record the call's end with a whole `body`; return whether the call is in the log."""
         engine_request, client_answer = self._engine_request, None
         if body is not None:
             client_answer = ClientAnswer(

@@ -156,8 +156,8 @@ class Record:
         client_answer: ClientAnswer | None = None,
     ) -> bool:
         """Record the call's end; return whether the whole call is in the log. `unproven`: why the
-        engine's calls cannot be trained on. Only the first end counts; a call that did not begin
-        has none. Raises errors of reading the answer, after recording the call as failed."""
+        engine's calls cannot be trained on. Only the first end counts, and only after a begin.
+        Raises errors of reading the answer, after recording the call as failed."""
         if self._start is None:
             return False
         if self._end is None:

@@ -105,8 +105,7 @@ class Gateway:
         routing: Routing | None = None,
         pages: Sequence[Route] = (),
     ) -> None:
-        """`routing`: the follower's routes, by default none. `pages` check their callers
-        themselves."""
+        """`routing` defaults to no routes of a follower. `pages` check their callers themselves."""
         self._options = options
         redaction = redaction or Redaction()
         self._reader = RequestReader(

@@ -177,8 +177,7 @@ class Capture:
         return self._pieces > 0
 
     def is_last(self, payload: bytes | None) -> bool:
-        """Return whether an event with this payload ends a whole stream; later events are
-        ignored."""
+        """Return whether an event with this payload ends a whole stream."""
         return payload is not None and payload.startswith(sse.DONE)
 
     def collect_texts(self) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
-"""Feedback on a call or a session after it has ended: POST /v1/feedback -> event. Late feedback
-finds its call in the spool by the time in its id. A repeated idempotency key makes the same event
-id."""
+"""Feedback on a call or a session after its end: POST /v1/feedback -> event. Late feedback finds
+its call in the spool by the time in its id. One idempotency key makes one event id."""
 
 from typing import Annotated, Any, Final
 from uuid import UUID

@@ -95,8 +95,7 @@ class Retries:
 
     @asynccontextmanager
     async def turn(self, keyed: IdempotentRequest) -> AsyncIterator[None]:
-        """Wait until no other call with this key is being answered. Raises Refused if that call is
-        another request or takes too long."""
+        """Wait for the key's turn. Raises Refused for another request under it, or a long wait."""
         turn = self._turns.setdefault(keyed.key, _Turn(keyed.request))
         if turn.request != keyed.request:
             raise _another_request()

@@ -57,8 +57,8 @@ class Recorder:
         receipt: Receipt | None = None,
         size: int = 0,
     ) -> str:
-        """Append about `size` bytes; return the event's id once it is safe. Raises LogError or
-        TooLarge if it was not appended."""
+        """Append about `size` bytes; return the event's id once safe. Raises LogError or
+        TooLarge."""
         owner = await self._owner(about)
         encoded = await run_in_thread_if_large(
             size, _encode, data, about, id or new_id(), cause, arrays, owner

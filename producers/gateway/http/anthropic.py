@@ -1,5 +1,4 @@
-"""Anthropic's Messages API: a request in the one form of the log, for recording and recognition
-only.
+"""Anthropic's Messages API: a request in the log's form, for recording and recognition only.
 
     system              a message of the role `system`, the first one
     text, thinking      the content, the reasoning
@@ -8,7 +7,7 @@ only.
     anything else       a part of the content, unchanged
 
 `cache_control` is left out: clients move it with every call, which would make each call a new
-conversation. A value of another shape stays as it is; the log then records that it cannot hold it.
+conversation. Values of another shape stay as they are; the log then records that it lacks them.
 Pure.
 """
 

@@ -40,8 +40,7 @@ def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
 
 
 def unavailable(message: str, cause: Exception, retry_after: int) -> Refused:
-    """Return a 503 refusal. The cause may name hosts and paths, so only the process's log gets
-    it."""
+    """Return a 503 refusal. The cause may name hosts and paths: only the process's log gets it."""
     _logger.warning("%s: %s", message, cause, extra={"action": "unavailable"})
     return Refused(503, message, retry_after=retry_after)
 

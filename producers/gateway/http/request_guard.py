@@ -93,7 +93,7 @@ def find_refusal(
     codings: Collection[str] = _PLAIN,
     remedy: str = _REMEDY,
 ) -> Refused | None:
-    """Return the refusal of these headers, or None. `remedy`: advice for another address."""
+    """Return the refusal of these headers, or None. `remedy`: advice for a foreign address."""
     fields = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
     if b"content-length" in fields and b"transfer-encoding" in fields:
         return Refused(400, "the request has Content-Length and Transfer-Encoding; send one")

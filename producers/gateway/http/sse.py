@@ -1,5 +1,5 @@
 """Server-sent events: bytes in, whole events out. Guarantee: every byte comes out once and in
-order. Pure."""
+order, however the network cuts the stream. Pure."""
 
 import re
 from typing import Final

@@ -169,8 +169,7 @@ class ModelRequest:
         return find_rules(self.document, self.endpoint, self.raw_messages)
 
     def choose_extras(self, dialect: Dialect | None) -> ExtraFields:
-        """Return the fields to ask this dialect for; none for an unknown one, or over
-        /v1/messages."""
+        """Return the fields to ask this dialect for; none if unknown, or over /v1/messages."""
         # Without what it needs, a request is refused, and engines quote it then: as it was sent.
         needed = "messages" if self.endpoint == "chat" else "prompt"
         if dialect is None or self.endpoint == "messages" or needed not in self.document:
@@ -228,8 +227,7 @@ class ModelRequest:
         return sse.event(encode_json(error.body(self.endpoint)), name)
 
     def messages(self) -> tuple[Message, ...] | None:
-        """Return the messages in the log's form; None if it cannot hold them; they are served all
-        the same."""
+        """Return the messages in the log's form; None if it cannot hold them (still served)."""
         return storable_messages(self.raw_messages)
 
 
@@ -266,7 +264,7 @@ def check_size(body: bytes, most: JsonSize = MAX_JSON) -> None:
 
 
 def set_model(document: Json, model: str | None) -> Json:
-    """Return an answer, or a piece of one, with `model` as its model; None changes nothing."""
+    """Return an answer or a piece with `model` where it names a model; None changes nothing."""
     if model is None:
         return document
     if isinstance(message := document.get("message"), dict) and "model" in message:

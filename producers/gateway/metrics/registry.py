@@ -223,8 +223,7 @@ class Metrics:
         self._fallbacks.inc()
 
     def count_choice(self, outcome: str, seconds: float | None) -> None:
-        """Count a choice: `member`, or a doubt. `seconds`: the chooser's time; None if not
-        asked."""
+        """Count a choice: `member`, or a doubt. `seconds`: the chooser's time, if it was asked."""
         self._router_choices.add(outcome)
         if seconds is not None:
             self._router_seconds.add(seconds)

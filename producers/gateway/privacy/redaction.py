@@ -61,12 +61,11 @@ class Redaction:
         return bool(self._rules)
 
     def weigh(self, size: int) -> int:
-        """Return the bytes of text whose other work takes as long as reading `size` by the
-        rules."""
+        """Return the bytes of text that take as much other work as `size` takes the rules."""
         return size * _RULES_WEIGHT if self._rules else 0
 
     def redact_request(self, request: ModelRequest) -> RedactedRequest:
-        """Return a request as it may be written. Replacing a model's name costs no tokens."""
+        """Return a request as it may be written; a replaced model name leaves tokens trainable."""
         if not self._rules:
             return RedactedRequest(request, None)
         redactor = _Redactor(self._rules)

@@ -14,8 +14,7 @@ Span = tuple[int, int]
 """Character positions of a match: the first, and the one after the last."""
 
 BuiltIn = Literal["email", "card", "iban", "secret", "phone"]
-"""Mail address, payment card, bank account, secret (API key, token, private key), international
-phone."""
+"""Mail address, payment card, bank account, API key, token or private key, international phone."""
 
 _MOST_DIGITS: Final = 19
 _FEWEST_DIGITS: Final = 13

@@ -278,8 +278,7 @@ class RouteLease:
     async def _list_answerers(
         self, policy: Policy, choose_member: ChooseMember | None
     ) -> Sequence[tuple[str | None, MemberChoice | None]]:
-        """Return a policy's adapters and choices, best first: itself; or the chosen member, then
-        base."""
+        """Return a policy's adapters and choices: itself; or the chosen member, then the base."""
         known = None if policy is None else self._routes.adapters.get(policy)
         if policy is None or known is None or not known.parts:
             return [(policy, None)]

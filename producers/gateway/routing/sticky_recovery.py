@@ -23,7 +23,7 @@ class StickyRecovery:
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call is its first choice and met a silent chooser -> (call,
+        """Session whose newest call made its first choice with a silent chooser -> (call,
         policy)."""
 
     def take(self, event: Event) -> None:

@@ -145,8 +145,7 @@ class Upstream:
             raise kind(f"{self.url}: {error}") from error
 
     async def complete(self, client: HttpClient, body: Json) -> tuple[int, bytes]:
-        """Send `body` to its base model; return status and body. Raises UpstreamFailure,
-        TimeoutError."""
+        """POST `body` to its base; return status and body. Raises UpstreamFailure, TimeoutError."""
         path = PATHS["chat" if "messages" in body else "completions"]
         sent = encode_json(self.build_model_field() | body)
         async with self.request(client, "POST", path, sent, SECONDS) as response:
@@ -242,8 +241,7 @@ class Upstreams:
         return any(upstream.well for upstream in self.all)
 
     def for_session(self, session: str) -> list[Upstream]:
-        """Return the engines in the session's order, healthy ones first; health may be seconds
-        old."""
+        """Return the engines in the session's order, healthy first; health may be seconds old."""
         return sorted(
             self.all, key=lambda upstream: (not upstream.well, _weight(upstream.url, session))
         )
