@@ -108,7 +108,7 @@ def decide(router: PanelRouter, scores: Sequence[Sequence[float]]) -> RouterAnsw
 
 
 def read_answer(router: PanelRouter, logprobs: Sequence[Mapping[int, float]]) -> RouterAnswer:
-    """Return a router's choice from token -> nats per order. Raises KeyError for a missing label."""
+    """Return a router's choice from token -> nats per order. Raises KeyError for missing labels."""
     return decide(router, [read_scores(router, order, row) for order, row in enumerate(logprobs)])
 
 
