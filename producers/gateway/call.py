@@ -1,13 +1,10 @@
-"""Answers one call (RequestContext -> one EngineRequest per attempt -> the client's response).
+"""Answers one call: RequestContext -> one EngineRequest per attempt -> the client's response.
 
-    attempt    asks the engines that the route names, one after the other, until one can be reached
-    relay      sends the answer to the client as it comes, without the fields that the gateway added
-    end        appends CallEnded before the last byte, or before the event that ends a stream
-
-Guarantee: every call that was begun gets its CallEnded, whatever happens (an answer, an error, a
-timeout, a client that hangs up, an engine that dies); only a killed gateway leaves a CallStarted
-alone. A client that hangs up cancels the engine's work. Where the disk refuses, `best_effort`
-answers with a header that says so, and `required` refuses the call.
+Guarantee: every call that began gets its CallEnded, after an answer, an error, a timeout, a
+client's disconnect or an engine's death; only a killed gateway leaves a CallStarted alone.
+CallEnded is appended before the last byte, or before the event that ends a stream. A client's
+disconnect cancels the engine's work. Where the disk refuses, `best_effort` answers with a header
+that says so, and `required` refuses the call.
 """
 
 import asyncio
@@ -59,12 +56,9 @@ from producers.gateway.routing.upstreams import EngineModel, Upstream, UpstreamF
 CaptureMode = Literal["best_effort", "required"]
 
 _PART_BYTES: Final = 1 << 20
-"""Bytes of a body that are sent at once."""
 _NOT_RECORDED: Final = b": x-kintsugi-recorded: no\n\n"
 _BODILESS: Final = (204, 304)
-"""Statuses of answers that end with their head."""
 _ENGINE_HEADERS: Final = ("content-type", "retry-after", "x-request-id")
-"""Headers of an engine that the client gets."""
 
 
 class Chooser(Protocol):
@@ -87,13 +81,13 @@ class Chooser(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Cut off what is being asked."""
+        """Cancel all requests."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """What all calls of a gateway share."""
+    """The objects that all calls of a gateway share."""
 
     recorder: Recorder
     sessions: Sessions
@@ -105,7 +99,6 @@ class GatewayContext:
     timeout_seconds: float
     redaction: Redaction
     shows_asides: bool = False
-    """Whether clients get what an agent says to itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +111,7 @@ class EngineRequest:
     extras: ExtraFields
     answer: Capture
     asides: Asides | None
-    """What takes asides out of the client's answer; None where the client gets them."""
+    """Takes asides out of the client's answer; None where the client gets them."""
     model_name: str | None
     """Model name for the answer; None keeps the name that the engine reports."""
 
@@ -159,25 +152,20 @@ class Call(Response):
         self._served: EngineModel | None = None
         """The policy as events and headers name it; None before the first attempt."""
         self._member: MemberChoice | None = None
-        """The member of that policy that is asked; None where it has none."""
         self._engine_start = 0.0
         """Seconds from the request's arrival to the start of the last engine request."""
         self._engine_seconds: float | None = None
-        """Seconds from that request's start to its last byte; None until the engine has sent
-        all."""
+        """Seconds from that request's start to its last byte; None before the last byte."""
         self._headers_sent = False
         self._complete = False
         self._delivered = False
-        """Whether the last byte went to the client."""
         self._continued = False
         """Whether a whole answer was recorded and delivered: the conversation went on."""
         self._silent = True
-        """Whether nothing has been sent to the client yet."""
         self._engine_headers: list[tuple[str, str]] = []
         self._sent = bytearray()
         self._held_events: dict[int, tuple[dict[str, Any], bytes]] = {}
-        """Identity of an event that is held for the client -> the event, kept alive by it, and its
-        bytes."""
+        """Identity of a held event -> (event, which it keeps alive; its bytes)."""
         """Bytes of the stream so far, kept where the call has an idempotency key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -202,7 +190,6 @@ class Call(Response):
                 await asyncio.shield(self._close(work, stopped))
 
     def _observe_first_byte(self) -> None:
-        """Observe how long the client waited for its first byte, once."""
         if self._silent:
             self._silent = False
             self._gateway.metrics.time_first_byte(self._request.endpoint, self._record.seconds)
@@ -247,7 +234,6 @@ class Call(Response):
             await self._send_error(send, refusal, "failed")
 
     async def _exchange(self, send: Send) -> None:
-        """Ask one engine after the other until one can be reached."""
         await self._look_for_adapter()
         loss: UpstreamFailure | None = None
         async with aclosing(self._lease.attempts(self._upstreams, self._choose_member)) as attempts:
@@ -266,8 +252,7 @@ class Call(Response):
         raise loss
 
     async def _look_for_adapter(self) -> None:
-        """Have new engines list their models, and all look for the route's adapters: a route may be
-        newer than the last look."""
+        """Ask new engines for their models, and all for the route's adapters, which may be new."""
         await asyncio.gather(
             *(upstream.learn(self._gateway.client) for upstream in self._upstreams)
         )
@@ -290,8 +275,8 @@ class Call(Response):
         )
 
     async def _try_engine(self, send: Send) -> bool:
-        """Relay the engine's answer; False where it lost the adapter, or got an alias before it
-        told what it serves. Raises UpstreamFailure."""
+        """Relay the engine's answer; return False if it lost the adapter, or if it got an alias
+        before it listed its models. Raises UpstreamFailure."""
         request = self._engine_request
         body = await run_in_thread_if_large(
             self._request.size, request.request.encode_for_engine, request.extras
@@ -360,8 +345,7 @@ class Call(Response):
         )
 
     def _identify_model(self, engine_request: EngineRequest) -> EngineModel:
-        """Return the attempt's policy and base as stored: an unknown name is a client's text and is
-        redacted, and an alias names no model."""
+        """Return the attempt's policy and base as stored, with an unknown name redacted."""
         model = self._identify_model_of_call(engine_request)
         attempt = engine_request.attempt
         if attempt.member is None or attempt.policy is None:
@@ -369,7 +353,6 @@ class Call(Response):
         return EngineModel(attempt.policy, model.base)
 
     def _identify_model_of_call(self, engine_request: EngineRequest) -> EngineModel:
-        """Return the engine's model for an attempt."""
         upstream, name = engine_request.upstream, engine_request.request.model
         if name is None or name in upstream.served:
             return upstream.model(name)
@@ -457,7 +440,6 @@ class Call(Response):
         await self._send_last(send, rest)
 
     async def _read_large_event(self, event: bytes) -> tuple[bool, bytes]:
-        """Return the same as `_read_event`, without holding up others."""
         size = measure_work(event)
         payload = await run_in_thread_if_large(size, _read_payload, event)
         if await run_in_thread_if_large(size, self._engine_request.answer.is_last, payload):
@@ -468,8 +450,7 @@ class Call(Response):
         return False, await run_in_thread_if_large(size, self._take_event, event, payload, document)
 
     def _read_event(self, event: bytes) -> tuple[bool, bytes]:
-        """Return whether an event ends the stream, and the client's events for it; b"" for none.
-        Raises EventTooLong for one that holds too much."""
+        """Return whether an event ends the stream, and the client's bytes. Raises EventTooLong."""
         payload = sse.data(event)
         if self._engine_request.answer.is_last(payload):
             return True, event
@@ -478,7 +459,6 @@ class Call(Response):
     def _take_event(
         self, event: bytes, payload: bytes | None, document: dict[str, Any] | None
     ) -> bytes:
-        """Return the events that the client gets for one of the engine; b"" for none."""
         answer = self._engine_request.answer
         began = answer.has_begun
         if payload and document is None:
@@ -515,7 +495,6 @@ class Call(Response):
     def _write_event(
         self, event: bytes, document: dict[str, Any], restored: dict[str, Any]
     ) -> bytes:
-        """Return an event for the client: as the engine sent it where nothing was changed."""
         if restored is document:
             return event
         held = self._held_events.pop(id(restored), None)
@@ -525,7 +504,6 @@ class Call(Response):
         return _rewrite(event, partial(encode, large=_is_large(event)), restored)
 
     def _keep_for_retry(self, event: bytes) -> None:
-        """Keep what the client gets for a repetition by its idempotency key."""
         if self._context.retry is not None and len(self._sent) <= MAX_BODY_BYTES:
             # One byte too many says that it is not whole.
             self._sent += event[: MAX_BODY_BYTES + 1 - len(self._sent)]
@@ -548,8 +526,8 @@ class Call(Response):
     async def _send_error(
         self, send: Send, refusal: Refused, outcome: Outcome, reason: str | None = None
     ) -> None:
-        """Send an error of the gateway: as the response, or as the last event of a stream. `reason`
-        is recorded instead of the client's text, which must name no address."""
+        """Send an error as the response, or as the last event of a stream. `reason` is recorded
+        instead of the client's text, which must name no address."""
         if self._complete:
             return
         began = self._headers_sent
@@ -607,7 +585,7 @@ class Call(Response):
     async def _record_end(
         self, outcome: Outcome, error: str | None = None, body: bytes | None = None
     ) -> bool:
-        """Record how it ended; whether the whole call is in the log. `body` is a whole answer."""
+        """Record the call's end with a whole `body`; return whether the call is in the log."""
         engine_request, client_answer = self._engine_request, None
         if body is not None:
             client_answer = ClientAnswer(
@@ -703,7 +681,6 @@ def _is_large(body: bytes) -> bool:
 
 
 def _parse_object(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] | None:
-    """Return the object that a text holds; None for anything else."""
     try:
         document = parse(body)
     except (ValueError, RecursionError):
@@ -714,8 +691,7 @@ def _parse_object(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] 
 def _rewrite(
     sent: bytes, write: Callable[[dict[str, Any]], bytes], restored: dict[str, Any]
 ) -> bytes:
-    """Return the engine's answer without added fields; as it came where JSON cannot be written
-    back."""
+    """Return the answer without added fields; unchanged if JSON cannot be written back."""
     try:
         written = write(restored)
     except RecursionError:

@@ -1,13 +1,8 @@
-"""The two events of one call (request, route, answer -> CallStarted, CallEnded).
-
-    begin     appends CallStarted while the engine works
-    end       appends CallEnded before the client has the whole answer
-    settle    tells sessions and metrics about the end, after the answer was sent
-
-Guarantee: a CallStarted gets one CallEnded behind it, also where the waiting task is cancelled.
-Nothing is written that a redaction rule matched. Where the disk refuses, `end` returns False. A bug
-while an end is built is raised, and the call is recorded as failed.
-"""
+"""The two events of one call: CallStarted and CallEnded. CallStarted is appended while the engine
+works, and CallEnded before the client has the whole answer. Guarantee: a CallStarted gets one
+CallEnded behind it, also if the waiting task is cancelled. Text that a redaction rule matched is
+not written. Where the disk refuses, `end` returns False. A bug while an end is built is raised, and
+the call is recorded as failed."""
 
 import asyncio
 import logging
@@ -64,11 +59,9 @@ class ServedBy:
     upstream: str
     """URL of the engine that is asked first."""
     shares: Mapping[str, float] | None = None
-    """Policy -> its share, where the policy was drawn among several; else None."""
+    """Policy -> its share, where several were drawn from; else None."""
     holdout: HoldoutDraw | None = None
-    """Whether the session was held out, where that was drawn for this call; else None."""
     member: MemberChoice | None = None
-    """The member of the panel that answers; None where the policy is no panel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +70,11 @@ class ClientAnswer:
 
     headers: Mapping[str, str]
     body: bytes
-    """The answer's body; empty where the call cannot be sent again."""
+    """Empty where the call cannot be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LogContent:
-    """The part of a request that the log can hold."""
-
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     parent: Parent | None = None
@@ -105,11 +96,8 @@ class Record:
     ) -> None:
         """`began`: arrival of the request by `time.monotonic`; default: now."""
         self.call = new_id()
-        """Id of the call."""
         self.status: int | None = None
-        """HTTP status that the client gets; None before the answer."""
         self.upstream: str | None = None
-        """URL of the engine that answers; None until one does."""
         self._recorder = recorder
         self._sessions = sessions
         self._metrics = metrics
@@ -124,11 +112,11 @@ class Record:
         self._rules: Sequence[Rule] = ()
         """Rules of the request under which its answer is untrainable; set at the call's end."""
         self._keyid: str | None = None
-        """The id of the key that seals the events of the call; None where nothing is sealed."""
+        """Id of the key that seals the call's events; None where nothing is sealed."""
         self._report: Callable[[], Outcome] | None = None
 
     def make_next(self) -> "Record":
-        """The record of one more call of the same request."""
+        """Return the record of one more call of the same request."""
         return Record(
             self._recorder,
             self._sessions,
@@ -167,10 +155,9 @@ class Record:
         error: str | None = None,
         client_answer: ClientAnswer | None = None,
     ) -> bool:
-        """Record the call's end; return whether the whole call is in the log. `unproven` is why the
-        engine's calls cannot be trained on. Only the first end counts: a deadline may pass
-        meanwhile. A call that was not begun has no end. Raises errors of reading the answer, and
-        records the call as failed then."""
+        """Record the call's end; return whether the whole call is in the log. `unproven`: why the
+        engine's calls cannot be trained on. Only the first end counts, and only after a begin.
+        Raises errors of reading the answer, after recording the call as failed."""
         if self._start is None:
             return False
         if self._end is None:
@@ -186,7 +173,7 @@ class Record:
         return True
 
     def settle(self) -> Outcome | None:
-        """Report the end to sessions and metrics; the outcome, the first time, then None."""
+        """Report the end to sessions and metrics. Return the outcome the first time, then None."""
         after, self._report = self._report, None
         return None if after is None else after()
 
@@ -366,7 +353,6 @@ class Record:
     async def _build_receipt(
         self, whole: ClientAnswer | None, redacted: str | None
     ) -> Receipt | None:
-        """Return the receipt that answers a repeated call."""
         retry = self._context.retry
         if retry is None or whole is None:
             return None
@@ -410,8 +396,7 @@ class Record:
         receipt: Receipt | None = None,
         size: int = 0,
     ) -> str | None:
-        """Append about `size` bytes; return the event's id once it is in the log, None where it is
-        not."""
+        """Append about `size` bytes; return the event's id, or None if it is not in the log."""
         try:
             with self._metrics.time_append(data.STREAM, data.TYPE):
                 return await self._recorder.append(

@@ -1,10 +1,6 @@
-"""The routes of a gateway beside calls: outcomes, ends of sessions, spans of other calls.
-
-    POST /v1/feedback    POST /v1/sessions/{session}/end    POST /v1/traces
-
-Each is answered when it is in the log, with 503 where the log refuses; a repetition under the same
-idempotency key is appended once.
-"""
+"""The routes beside calls: POST /v1/feedback, /v1/sessions/{session}/end and /v1/traces. Each
+answers when the data is in the log, with 503 if the log refuses. A repetition under the same
+idempotency key is appended once."""
 
 import asyncio
 import time
@@ -65,7 +61,7 @@ class IngestRoutes:
         self._reading = asyncio.Semaphore(_TRACES_AT_ONCE)
 
     async def feedback(self, request: Request) -> Response:
-        """An outcome of a call or a session."""
+        """Record an outcome of a call or a session."""
         client = self._reader.authenticate(request, "feedback")
         wait = self._rate.wait(client.name, time.monotonic())
         if wait > 0:
@@ -128,7 +124,7 @@ class IngestRoutes:
         return as_json({"session": session, "ended": True})
 
     async def traces(self, request: Request) -> Response:
-        """Spans, as OTLP has them."""
+        """Record OTLP spans."""
         client, kind = self._reader.authenticate(request, "call"), _read_otlp_kind(request)
         caller = read_caller(request, client, parse_path_names(request), self._redaction)
         most = self._max_body_bytes

@@ -1,5 +1,4 @@
-"""The gateway's description at GET /openapi.json (routes -> OpenAPI 3.1): of a request to a model,
-only what is read here. A test compares the paths with the routes."""
+"""The OpenAPI 3.1 description at GET /openapi.json, with the request fields read here."""
 
 from typing import Any, Final
 

@@ -1,12 +1,7 @@
-"""Parses a request for an answer of a model, once (HTTP request -> RequestContext).
-
-    authenticate      the client whose key the request has
-    read_context      caller, session name, body, redacted body and idempotency key, in one value
-
-Attribution, routing, recording, shadows and retries take the RequestContext and never the HTTP
-request. Client names are redacted before other code sees them. Refused is raised in the order: key,
-path, caller, session name, body, idempotency key.
-"""
+"""Parses a request for an answer of a model once, into a RequestContext. Attribution, routing,
+recording, shadows and retries take the RequestContext and never the HTTP request. Client names are
+redacted before other code sees them. Refused is raised in the order: key, path, caller, session
+name, body, idempotency key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,18 +55,12 @@ class RequestContext:
     """A request for an answer of a model, parsed and redacted."""
 
     request: ModelRequest
-    """The request as the client sent it, which the engine gets."""
     redacted: RedactedRequest
-    """The redacted request, as it may be recorded."""
     conversation: Conversation
-    """The digests of its messages."""
     caller: Caller
     session: SessionName | None = None
-    """The session that the client names; None where it names none."""
     control_text: ControlText | None = None
-    """Its messages that spell control tokens; None where none does."""
     retry: IdempotentRequest | None = None
-    """Its idempotency key; None for a request without one."""
 
 
 class RequestReader:
@@ -85,14 +74,13 @@ class RequestReader:
         control_strings: ControlStrings,
     ) -> None:
         self.stopping = False
-        """Whether calls are refused because the gateway stops."""
         self._keyring = keyring
         self._redaction = redaction
         self._max_body_bytes = max_body_bytes
         self._control_strings = control_strings
 
     def authenticate(self, request: Request, scope: KeyScope) -> Client:
-        """Return the client of the request's key. Raises Refused where the key lacks the scope, and
+        """Return the client of the request's key. Raises Refused if the key lacks the scope, and
         for calls while the gateway stops."""
         if self.stopping and scope == "call":
             raise Refused(
@@ -112,7 +100,7 @@ class RequestReader:
         return client
 
     async def read_context(self, request: Request, endpoint: Endpoint) -> RequestContext:
-        """All that a call needs of its request. Raises Refused."""
+        """Parse a call's request. Raises Refused."""
         redaction = self._redaction
         client = self.authenticate(request, "call")
         path_names = parse_path_names(request)
@@ -144,7 +132,7 @@ def _digest(request: ModelRequest) -> Conversation:
 
 
 def parse_path_names(request: Request) -> Mapping[str, str]:
-    """The names in a path: `/r/session/s1/user/u1/v1/...`. Raises Refused."""
+    """Return the names in a path: `/r/session/s1/user/u1/v1/...`. Raises Refused."""
     path = request.path_params.get("given")
     if path is None:
         return {}
@@ -187,19 +175,19 @@ def _redact_task(task: str | None, redaction: Redaction) -> str | None:
 
 
 def read_header(request: Request, name: str) -> str | None:
-    """The name in a header; None without that header. Raises Refused."""
+    """Return the name in a header; None without that header. Raises Refused."""
     return identifier(request.headers.get(name), name)
 
 
 def read_traceparent(request: Request, redaction: Redaction) -> str | None:
-    """The trace that a call is part of; None for a header that a proxy malformed."""
+    """Return the call's trace; None for a header that a proxy malformed."""
     value = request.headers.get("traceparent", "")
     proper = len(value) == 55 and value.isascii() and value.isprintable()
     return value if proper and redaction.redact_text(value) == value else None
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body. Raises Refused where it is larger than `max_bytes`."""
+    """Return the whole body. Raises Refused if it is larger than `max_bytes`."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -225,7 +213,6 @@ def _read_session_name(
 def _read_retry_key(
     request: Request, caller: Caller, redacted: RedactedRequest, redaction: Redaction
 ) -> IdempotentRequest | None:
-    """Return the idempotency key for this client and person; None without one."""
     key = redaction.redact_name(read_header(request, "idempotency-key"))
     if key is None:
         return None

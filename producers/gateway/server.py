@@ -1,15 +1,13 @@
-"""The HTTP routes of a gateway: calls, models, feedback, ends of sessions, traces, probes.
+"""The HTTP routes of a gateway.
 
     POST /v1/chat/completions   POST /v1/feedback                    GET /livez
     POST /v1/completions        POST /v1/sessions/{session}/end      GET /readyz
     POST /v1/messages           POST /v1/messages/count_tokens       GET /metrics
-    GET  /v1/models                                                  GET /openapi.json
+    GET  /v1/models             POST /v1/traces                      GET /openapi.json
 
 Each path of /v1 also stands below `/r/session/NAME`, `/r/task/ID` and `/r/user/NAME`, in any
-combination, for agents that can set a base URL alone. ingest_routes.py serves the second column.
-
-No other path reaches an engine. A request refused here never reached a model and is no event; every
-call that did is (call.py).
+combination, for agents that can set only a base URL. No other path reaches an engine. A request
+refused here reached no model and is no event; every call that did is (call.py).
 """
 
 import asyncio
@@ -68,17 +66,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a gateway behaves."""
+    """Settings of a gateway."""
 
     alias: str = "agent"
     capture: CaptureMode = "best_effort"
     timeout_seconds: float = 600.0
-    """Longest duration of a whole call, in seconds."""
+    """Seconds that a whole call may take."""
     max_body_bytes: int = 32 << 20
     feedback_per_minute: int = 600
-    """Requests with feedback per minute and key."""
     max_shadows: int = MAX_SHADOWS
-    """Shadows that answer at the same time."""
     router_ms: int = ROUTER_MS
     """Milliseconds that a call waits for the router of a panel at least."""
     router_most_ms: int = ROUTER_MOST_MS
@@ -86,13 +82,12 @@ class Options:
     reroutes: bool = False
     """Whether a router in doubt is asked once more, when the user speaks again."""
     shows_asides: bool = False
-    """Whether clients get what an agent says to itself."""
+    """Whether clients get an agent's asides."""
     control_tokens: ControlTokens = "count"
-    """What happens to a call with a message that spells a control token."""
+    """Treatment of a call with a message that spells a control token."""
     control_strings: Sequence[str] = ()
-    """The strings of control tokens that are looked for."""
     ships: bool = False
-    """Whether the spool is copied to Kafka: what waits for it is counted."""
+    """Whether the spool is copied to Kafka; its waiting events are then counted."""
     shows: Mapping[str, str] = field(default_factory=dict)
     """Headers of GET /livez, by which a supervisor recognizes its gateway."""
 
@@ -110,8 +105,7 @@ class Gateway:
         routing: Routing | None = None,
         pages: Sequence[Route] = (),
     ) -> None:
-        """`routing` holds the routes that a follower applies, by default none. `pages` are further
-        routes, which check their callers themselves."""
+        """`routing` defaults to no routes of a follower. `pages` check their callers themselves."""
         self._options = options
         redaction = redaction or Redaction()
         self._reader = RequestReader(
@@ -215,7 +209,6 @@ class Gateway:
             await recall
 
     async def _recall(self, stop_recall: threading.Event) -> None:
-        """Restore sessions and sticky sessions from the spool."""
         spool, routing = self.context.recorder.spool, self.context.routing
         answered = StickyRecovery(routing.make_sticky_sessions(), routing.clock(), utc_now())
         recall = partial(
@@ -294,7 +287,7 @@ class Gateway:
     async def _ask_engine(
         self, upstream: Upstream, method: str, path: str, payload: bytes | None
     ) -> tuple[bytes, int]:
-        """An engine's answer to a request that is no call of the model, and its status."""
+        """Return an engine's answer and status for a request that is no call of the model."""
         try:
             async with upstream.request(self.context.client, method, path, payload, 10) as response:
                 return await response.aread(), response.status_code
@@ -321,8 +314,7 @@ class Gateway:
 
 
 class _EncodedPaths:
-    """ASGI middleware that routes by the path as sent: decoding an encoded slash would split a
-    name."""
+    """Routes by the path as sent (ASGI): decoding an encoded slash would split a name."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -344,10 +336,10 @@ def _json_response(body: bytes, status: int) -> Response:
 def with_aliases(
     listed: bytes, aliases: Mapping[str, str | None], hidden: Collection[str] = ()
 ) -> bytes:
-    """Return an engine's list of models with `aliases` (alias -> base, or None without a route) and
-    without the adapters in `hidden`. An alias has the card of its base, with `id` the alias, `root`
-    and `parent` the base. Names that the list has and aliases without a base are not added. What is
-    no list of models is returned as it is."""
+    """Return an engine's list of models with `aliases` and without the adapters in `hidden`.
+    `aliases`: alias -> base, or None without a route. An alias has the card of its base, with `id`
+    the alias, `root` and `parent` the base. Names that the list has and aliases without a base are
+    not added. A value that is no list of models is returned unchanged."""
     try:
         document = json.loads(listed)
         cards = [card for card in document["data"] if card["id"].partition("~")[0] not in hidden]

@@ -1,12 +1,12 @@
 """Shadow answers: a second adapter answers a call as well, and no client sees it.
 
-Once the client has its answer, the request goes to the adapter that the route names as its shadow.
-The answer is recorded as a call of the session `SESSION#shadow` with the purpose `probe`, which no
-statistics of live traffic count.
+Once the client has its answer, the request goes to the route's shadow adapter. The answer is
+recorded as a call of the session `SESSION#shadow` with the purpose `probe`, which no statistics of
+live traffic count. Its member is chosen as for any call.
 
 Guarantee: the followed call is over before, so it is neither delayed nor failed. At most `most` run
 at once; beyond that, or without an engine that has the adapter, a shadow is left out and counted.
-Its member is chosen as for any call. Not covered: it takes its turn in the engine.
+Not covered: it takes its turn in the engine.
 """
 
 import asyncio
@@ -28,7 +28,6 @@ from producers.gateway.routing.upstreams import Upstreams, find_missing
 MAX_SHADOWS: Final = 8
 
 _KNOWN: Final = 8_192
-"""Entries of the shadows' own memory of conversations."""
 
 _logger = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ class Shadows:
         task.add_done_callback(self._finish)
 
     async def stop(self) -> None:
-        """Cut off what runs; each is recorded so."""
+        """Cancel running shadows; each is recorded so."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

@@ -1,13 +1,13 @@
-"""Records calls that went past the gateway, from their spans (POST /v1/traces -> two events each).
+"""Records calls that went past the gateway, from their spans: POST /v1/traces -> two events each.
 
 For agents whose base URL cannot be changed. The events are those of a call without tokens, and are
 never trained on. Their ids follow from the span's, so a repeated span changes nothing; within a day
-it is not even written. Spans that are no call of a model are accepted and not recorded; a span
+it is not even written. Spans of other work than model calls are accepted and not recorded; a span
 without its conversation is rejected, and the sender told so. Times are those of arrival, because a
 session's end counts from the last news of it.
 
-Guarantee: what was answered with 200 is in the log, but for what the answer rejects. Not covered:
-spans of a session out of order, which are stored whole.
+Guarantee: spans answered with 200 are in the log, except those that the answer rejects. Not
+covered: spans of a session out of order, which are stored whole.
 """
 
 import asyncio
@@ -69,11 +69,10 @@ _LONGEST_ERROR: Final = 1000
 
 @dataclass(slots=True)
 class TraceResult:
-    """What became of the spans of a request."""
+    """The outcome of a request's spans."""
 
     counts: Counter[Result] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    """Reason -> number of spans rejected for it."""
 
     def reject(self, why: str) -> None:
         """Count one span that is not recorded."""
@@ -112,8 +111,8 @@ class Traces:
         self._retries = retries
 
     async def take(self, spans: Sequence[ClientSpan], caller: Caller) -> TraceResult:
-        """Record the calls of spans. Raises Refused where the log refuses; spans recorded until
-        then are skipped when they are sent again."""
+        """Record the calls of spans. Raises Refused if the log refuses; spans recorded before are
+        skipped when sent again."""
         result = TraceResult()
         parsed: dict[str, list[_SpanCall]] = {}
         for batch, size in _split(sorted(spans, key=lambda span: span.began)):
@@ -150,7 +149,6 @@ class Traces:
         return calls
 
     def _parse_call(self, span: ClientSpan, chat: Chat, caller: Caller) -> _SpanCall:
-        """Raises Unusable, Refused."""
         if not span.has_valid_ids:
             raise Unusable("its trace id or its span id is empty or of a wrong length")
         redaction = self._gateway.redaction
@@ -187,7 +185,7 @@ class Traces:
                     result.counts["recorded"] += 1
 
     async def _append(self, call: _SpanCall, caller: Caller) -> None:
-        """Raises Unusable, TooLarge; Refused where the log does not take it."""
+        """Append a call. Raises Unusable, TooLarge; Refused if the log does not take it."""
         messages, tools, conversation = await run_in_thread_if_large(call.size, _read_content, call)
         try:
             keyid = await self._gateway.recorder.keyid(call.about)
@@ -256,7 +254,6 @@ class Traces:
     def _build_end(
         self, call: _SpanCall, conversation: Conversation
     ) -> tuple[CallEnded, list[AnswerDigests]]:
-        """Return the call's end, and the digests of the answer as it came."""
         redaction, answer = self._gateway.redaction, make_capture(call.request, ExtraFields(), None)
         answer.whole(call.chat.answer)
         answer_record, spoken = answer.build_record(), answer.collect_texts()
@@ -306,7 +303,7 @@ def _weigh(value: Any) -> int:
 
 
 def _read_chats(spans: Sequence[ClientSpan], result: TraceResult) -> list[tuple[ClientSpan, Chat]]:
-    """Return the spans of calls with what they tell; the others are counted."""
+    """Return the spans of calls with their chats; count the others."""
     chats = []
     for span in spans:
         try:
@@ -326,8 +323,7 @@ def _read_chats(spans: Sequence[ClientSpan], result: TraceResult) -> list[tuple[
 def _read_content(
     call: _SpanCall,
 ) -> tuple[tuple[Message, ...], tuple[dict[str, Any], ...], Conversation]:
-    """Return messages and tools as stored, and the messages' digests as they came. Raises
-    Unusable."""
+    """Return messages, tools, and the messages' digests as they came. Raises Unusable."""
     messages = call.redacted.request.messages()
     tools = storable_tools(call.redacted.request.tools)
     if messages is None or tools is None:

@@ -1,14 +1,11 @@
-"""One call's answer, for the client and for the log (response -> record).
+"""One call's answer, for the client and for the log.
 
-The engine was asked for token ids and log-probabilities (producers/gateway/http/wire.py). `whole`
-and `chunk` return what it would have sent unasked: without those fields, and None for a chunk that
-would not have been sent. What was taken out is kept with the merged messages. `MessagesCapture`
-reads Anthropic's protocol, in which nothing can be asked for.
-
-Guarantee: exact tokens or none. Ids and log-probabilities are the engine's own; where one is
-missing, numbers differ, or an engine says the impossible (an index not asked for, a probability
-above 1), there are no arrays and the reason is recorded. Of an endless answer a part is kept, and
-all is passed on. Pure.
+The engine was asked for token ids and log-probabilities (http/wire.py). `whole` and `chunk` return
+the answer without those fields; `chunk` returns None for a chunk that the engine would not have
+sent unasked. Guarantee: exact tokens or none. Ids and log-probabilities are the engine's own. If
+one is missing, counts differ, or an engine reports the impossible (an index not asked for, a
+probability above 1), the record has no arrays and a reason. An endless answer is kept in part and
+passed on in full. Pure.
 """
 
 import array
@@ -33,23 +30,19 @@ MAX_HELD_BYTES: Final = 128 << 20
 """About how much of one answer is held: half a million tokens."""
 
 _TOKEN_BYTES: Final = 200
-"""What is held of a token: its id, its log-probability and what it spells."""
+"""Bytes held of a token: its id, its log-probability and its text."""
 _ID_BYTES: Final = 40
 _CHOICE_BYTES: Final = 1000
-"""What is held of a choice."""
 
 _MOST_CALLS: Final = 1_000
-"""Tool calls held of one choice."""
 _STRAY_CHOICES: Final = 16
-"""Choices held although they were not requested: enough to show what the engine did."""
+"""Unrequested choices held: enough to show the engine's fault."""
 
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """Fields of Anthropic's usage whose sum is the number of prompt tokens."""
 
 _PROMPT_IDS: Final = frozenset(("prompt_token_ids",))
-"""Fields of ids of an answer, or of a piece of one."""
 _CHOICE_IDS: Final = frozenset(("token_ids", "prompt_token_ids"))
-"""Fields of ids of a choice."""
 
 _ENVELOPE: Final = frozenset(
     ("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier")
@@ -63,22 +56,21 @@ class _Choice:
     token_ids: list[Any] = field(default_factory=list)
     logprobs: list[Any] = field(default_factory=list)
     spelled: list[Any] = field(default_factory=list)
-    """What each token says, as bytes or text."""
+    """Text of each token, as bytes or text."""
     has_ids: bool = False
     has_logprobs: bool = False
     finish: str | None = None
 
     def drop_tokens(self) -> None:
-        """Forget what cannot be trained on any more."""
         self.token_ids, self.logprobs, self.spelled = [], [], []
 
     def collect_texts(self) -> tuple[str, ...]:
-        """Everything that is known of what was said, as it was said."""
+        """Return all text of the choice, as it came."""
         tokens = b"".join(map(_raw, self.spelled)).decode(errors="replace")
         return *self.words.collect_texts(), tokens
 
     def untrainable(self) -> str | None:
-        """Why this choice has no exact tokens; None when it has."""
+        """The reason why this choice has no exact tokens; None if it has them."""
         if not self.has_ids:
             return "the engine gave no token ids"
         if not self.has_logprobs:
@@ -98,18 +90,15 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """What is recorded of an answer."""
+    """The record of an answer."""
 
     messages: tuple[Message, ...]
-    """One per choice."""
     merged: Message | None
-    """The first choice as clients have it that join calls by index alone; None where it is the
-    same."""
+    """The first choice as merged by clients that join calls by index alone; None if the same."""
     arrays: Mapping[str, "array.array[Any]"]
     """Empty when untrainable."""
     untrainable_because: str | None
     finish_reason: str | None
-    """Finish reason of the first choice."""
     prompt_tokens: int | None
     completion_tokens: int | None
     invalid_tool_calls: int
@@ -120,14 +109,14 @@ class AnswerRecord:
 NOTHING: Final = AnswerRecord(
     (), None, {}, "nothing was captured", None, None, None, 0, finished=False
 )
-"""What is recorded of an answer that could not be captured."""
+"""The record of an answer that could not be captured."""
 
 
 class Capture:
     """The answer to one call while it comes."""
 
     LAST: ClassVar[str] = "[DONE]"
-    """What ends a whole stream."""
+    """Payload that ends a whole stream."""
 
     def __init__(
         self,
@@ -144,7 +133,6 @@ class Capture:
         n = asked.document.get("n")
         self._n = n if type(n) is int and n > 0 else 1
         self._expected = self._n * max(1, len(asked.prompts))
-        """Choices that were asked for."""
         self._most = most
         self._held = 0
         self._full = False
@@ -154,23 +142,22 @@ class Capture:
         self._odd: str | None = None
         """The first reason found to distrust the engine's answer; None while there is none."""
         self._whole = False
-        """Whether the answer came whole, not streamed."""
         self._counts_always = False
         """Whether chunks with words tell usage too; then it is no reason to send a chunk."""
         self._choices: dict[int, _Choice] = {}
         self._prompts: dict[int, list[Any]] = {}
         self._usage: Json = {}
         self.error: str | None = None
-        """What the engine said went wrong, in the middle of a stream."""
+        """The engine's error message in the middle of a stream."""
 
     def whole(self, document: Json) -> Json:
-        """A whole response, as it would have been without our fields."""
+        """Return a whole response as it would have been without our fields."""
         self._whole = True
         self._take(document, "message" if self._chat else None)
         return self._strip(document)
 
     def chunk(self, document: Json) -> Json | None:
-        """A chunk of a stream; None where the engine would not have sent it."""
+        """Return a chunk of a stream; None where the engine would not have sent it."""
         if (error := document.get("error")) is not None:
             message = error.get("message") if isinstance(error, dict) else error
             self.error = str(readable(str(message)))
@@ -186,21 +173,19 @@ class Capture:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything that the model said has come: a token, a word, or a part of a call."""
+        """Whether any token, word or part of a call has come."""
         return self._pieces > 0
 
     def is_last(self, payload: bytes | None) -> bool:
-        """Return whether an event with this payload ends a whole stream; clients ignore what
-        follows."""
+        """Return whether an event with this payload ends a whole stream."""
         return payload is not None and payload.startswith(sse.DONE)
 
     def collect_texts(self) -> tuple[str, ...]:
-        """Return all texts said so far: words, raw arguments of calls, and what the tokens
-        spell."""
+        """Return all texts so far: words, raw arguments of calls, and the text of the tokens."""
         return tuple(text for choice in self._choices.values() for text in choice.collect_texts())
 
     def build_record(self) -> AnswerRecord:
-        """What the answer came to so far."""
+        """Return the record of the answer so far."""
         choices = [self._choices[number] for number in sorted(self._choices)]
         why = self._untrainable(choices)
         messages = tuple(choice.words.build_message() for choice in choices)
@@ -217,7 +202,7 @@ class Capture:
         )
 
     def _take(self, document: Json, words: str | None) -> None:
-        """A response or a piece of one; its choices say their words in the field `words`."""
+        """Take a response or a piece of one; its choices have their words in the field `words`."""
         self._take_prompt(0, document.get("prompt_token_ids"))
         if isinstance(usage := document.get("usage"), dict):
             self._usage = usage
@@ -251,7 +236,6 @@ class Capture:
             state.finish = str(readable(finish))[:128]
 
     def _choice(self, number: int) -> _Choice | None:
-        """Return the choice of this number; None where it is not held."""
         if number not in self._choices and self._may_hold(number) and self._holds(_CHOICE_BYTES):
             self._choices[number] = self._begin_choice()
         return self._choices.get(number)
@@ -260,7 +244,6 @@ class Capture:
         return _Choice(MessageReader(lambda why, _: self._doubt(why), self._keep, _MOST_CALLS))
 
     def _keep(self, size: int) -> bool:
-        """Return whether a piece of `size` bytes of what the model said can be held."""
         kept = self._holds(size)
         self._pieces += kept
         return kept
@@ -306,8 +289,7 @@ class Capture:
         return objects
 
     def _number(self, index: Any, place: int) -> int:
-        """Return the number under which a choice is kept. An impossible index is replaced by one
-        that keeps the choice apart from the others, as far as that can be told."""
+        """Return the number of a choice; an impossible index gets a number of its own."""
         if type(index) is int and 0 <= index < self._expected:
             return index
         self._doubt(f"a choice has an index that is none of {self._expected} from 0")
@@ -318,8 +300,7 @@ class Capture:
         return 0 if self._chat else number // self._n
 
     def _holds(self, size: int) -> bool:
-        """Count `size` more bytes; return whether they can be held, and drop all tokens where
-        not."""
+        """Count `size` more bytes; return whether they can be held, and drop all tokens if not."""
         if self._full:
             return False
         self._held += size
@@ -337,7 +318,7 @@ class Capture:
         self._odd = self._odd or why
 
     def _read_scores(self, scores: Json) -> tuple[list[Any], list[Any]]:
-        """Return the log-probability of each token and what it spells; None where there is none."""
+        """Return each token's log-probability and text; None where there is none."""
         if not self._chat:
             return self._list_scores(scores, "token_logprobs"), self._list_scores(scores, "tokens")
         entries = self._list_scores(scores, "content")
@@ -354,7 +335,6 @@ class Capture:
         return []
 
     def _strip(self, document: Json) -> Json:
-        """Return the document without the fields that the gateway requested."""
         if not (self._added.token_ids or self._added.logprobs or self._added.usage):
             return document
         restored = self._without_ids(document, _PROMPT_IDS)
@@ -376,7 +356,6 @@ class Capture:
         return restored
 
     def _without_ids(self, holder: Json, names: frozenset[str]) -> Json:
-        """Return an object without fields of ids; the same object where nothing changes."""
         if not self._added.token_ids or names.isdisjoint(holder):
             return holder
         if self._dialect is not None and self._dialect.null_fields:
@@ -386,7 +365,7 @@ class Capture:
         return {name: value for name, value in holder.items() if name not in names}
 
     def _is_ours(self, sent: Json, restored: Json) -> bool:
-        """Whether the engine sent a chunk only to say what the client did not ask for."""
+        """Return whether the engine sent a chunk only for fields that the gateway requested."""
         usage, choices = self._added.usage, sent.get("choices")
         if usage is not None and usage.is_own_chunk(sent):
             return True
@@ -400,7 +379,7 @@ class Capture:
         return all(name == "usage" and self._counts_always for name in told)
 
     def _is_for_tokens(self, sent: Any, restored: Any) -> bool:
-        """Whether a choice is in a chunk only for the tokens that the client did not ask for."""
+        """Return whether a choice is in a chunk only for tokens that the client did not ask for."""
         if not isinstance(sent, dict) or not self._says_nothing(restored):
             return False
         return any(
@@ -432,8 +411,7 @@ class Capture:
         )
 
     def _check_count(self, name: str, ids: int) -> str | None:
-        """Return why the ids are not those that the engine counted; None where they are, or none
-        counts."""
+        """Return how the ids differ from the engine's count; None if they agree or it has none."""
         told = read_count(self._usage, name)
         if told is None or told == ids:
             return None
@@ -458,7 +436,6 @@ class Capture:
         return told if told is not None else counted or None
 
     def _merge_calls(self, choice: _Choice, message: Message) -> Message | None:
-        """Return the message with its calls as clients merge them; None where it is the same."""
         calls = choice.words.build_calls_by_index()
         return None if calls is None else message.model_copy(update={"tool_calls": calls})
 
@@ -485,18 +462,17 @@ class MessagesCapture(Capture):
     def __init__(self, asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> None:
         super().__init__(asked, added, dialect)
         self._inputs: dict[int, list[str] | None] = {}
-        """Block -> its first input, which deltas replace; None where the block is no call of the
-        client."""
+        """Block -> its first input, which deltas replace; None if it is no call of the client."""
 
     def whole(self, document: Json) -> Json:
-        """A whole response, as it came."""
+        """Return a whole response, unchanged."""
         self._take_message(document)
         for number, block in enumerate(list_objects(document.get("content"))):
             self._begin_block(number, block)
         return document
 
     def chunk(self, document: Json) -> Json | None:
-        """An event of a stream, as it came."""
+        """Return an event of a stream, unchanged."""
         number = document.get("index")
         place = number if type(number) is int else 0
         match document.get("type"):
@@ -517,7 +493,7 @@ class MessagesCapture(Capture):
         return document
 
     def is_last(self, payload: bytes | None) -> bool:
-        """Whether an event that says this ends a whole stream."""
+        """Return whether an event with this payload ends a whole stream."""
         if payload is None or self.LAST.encode() not in payload:
             return False
         try:
@@ -579,7 +555,7 @@ class MessagesCapture(Capture):
 
 
 def make_capture(asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> Capture:
-    """What takes the answer to a request."""
+    """Return the capture for the answer to a request."""
     return (MessagesCapture if asked.endpoint == "messages" else Capture)(asked, added, dialect)
 
 

@@ -1,11 +1,6 @@
-"""Takes asides out of a client's answer (envs/asides.py defines them).
-
-    ChatAsides        /v1/chat/completions and /v1/completions
-    MessagesAsides    /v1/messages
-
-Guarantee: a document without an aside is returned as the same object, so its bytes pass as they
-came. Not covered: token ids and log-probabilities that the client asked for spell the whole answer.
-"""
+"""Takes asides (envs/asides.py) out of a client's answer. Guarantee: a document without an aside is
+returned as the same object, so its bytes pass unchanged. Not covered: token ids and
+log-probabilities that the client asked for spell the whole answer."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +11,7 @@ from producers.gateway.http.wire import Json
 
 
 class Asides(Protocol):
-    """What takes the asides out of one answer."""
+    """Takes the asides out of one answer."""
 
     def take_from_whole(self, document: Json) -> Json:
         """Return a whole response without asides."""
@@ -57,18 +52,15 @@ class ChatAsides:
 
 
 class MessagesAsides:
-    """Takes the asides out of Anthropic's answers. A text block of asides alone is left out, and
-    later indices count without it: a client may not send a blank text back."""
+    """Takes asides out of Anthropic's answers. A text block of asides alone is left out and not
+    counted in later indices, because a client may not send a blank text back."""
 
     def __init__(self) -> None:
         self._splitters: dict[Any, AsideSplitter] = {}
-        """Index of a block of text -> its splitter."""
         self._held: dict[Any, list[Json]] = {}
         """Index of a block of text -> its events so far, while nothing of it is seen."""
         self._hidden: set[Any] = set()
-        """Indexes of blocks of which something is hidden."""
         self._left_out = 0
-        """Blocks that were left out so far."""
 
     def take_from_whole(self, document: Json) -> Json:
         """Return a whole response without asides, and without blocks of asides alone."""
@@ -139,7 +131,6 @@ class MessagesAsides:
         return self._held.pop(number) if visible.strip() else ()
 
     def _renumber(self, documents: Sequence[Json]) -> Sequence[Json]:
-        """Count blocks without those that were left out."""
         if not self._left_out:
             return documents
         return tuple(
@@ -152,11 +143,11 @@ class MessagesAsides:
 
 class _Replace(Protocol):
     def __call__(self, number: int, text: str, is_last: bool, /) -> str:
-        """Return what is visible of a choice's text."""
+        """Return the visible part of a choice's text."""
 
 
 def make_asides(endpoint: str) -> Asides:
-    """Return what takes the asides out of the answer to a request of an endpoint."""
+    """Return the remover of asides for an endpoint."""
     return MessagesAsides() if endpoint == "messages" else ChatAsides()
 
 
@@ -193,7 +184,6 @@ def _replace_text(place: int, choice: Any, replace: _Replace) -> Any:
 
 
 def _is_silent(chunk: Json) -> bool:
-    """Whether nothing is left of a chunk for its client."""
     return chunk.get("usage") is None and all(map(_says_nothing, chunk["choices"]))
 
 
@@ -209,7 +199,6 @@ def _says_nothing(choice: Any) -> bool:
 
 
 def _take_from_block(block: Any) -> Any:
-    """Return a block without asides; None where nothing is left."""
     text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
     if not isinstance(text, str) or (visible := split_aside(text)[1]) == text:
         return block

@@ -31,11 +31,10 @@ class Conversation:
     loose: tuple[Digest, ...] = (b"",)
     """The digests of `beginnings`, with answers taken without the white space around them."""
     last: "AnswerPrefix | None" = None
-    """The last answer, where it is known."""
 
     @staticmethod
     def of(messages: Sequence[Any], tools: Sequence[Any] = ()) -> "Conversation":
-        """The digests of raw messages."""
+        """Return the digests of raw messages."""
         return Conversation((b"",), _digest(exact_json(list(tools)))).extend(messages)
 
     def __len__(self) -> int:
@@ -84,11 +83,10 @@ class AnswerDigests:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPrefix:
-    """What an answer begins with."""
+    """The beginning of an answer."""
 
     text: str
     calls: bool
-    """Whether it calls tools."""
 
     @staticmethod
     def of(message: Mapping[str, Any]) -> "AnswerPrefix":
@@ -97,7 +95,7 @@ class AnswerPrefix:
         return AnswerPrefix(known[:CUT_LETTERS], bool(message.get("tool_calls")))
 
     def may_be_cut_from(self, whole: "AnswerPrefix") -> bool:
-        """Whether a client that heard some of an answer may have this."""
+        """Return whether a client that heard part of an answer may have this one."""
         return whole.text.startswith(self.text) and (whole.calls or not self.calls)
 
 
@@ -111,8 +109,7 @@ def _digest(text: str, before: Digest = b"") -> Digest:
 
 
 def _texts(message: Any) -> tuple[str, str]:
-    """Return a message as compared, and without an answer's outer white space; one object where
-    equal."""
+    """Return a message as compared, and without an answer's outer white space."""
     exact = _text(message)
     if not _is_answer(message):
         return exact, exact
@@ -126,8 +123,7 @@ def _is_answer(message: Any) -> bool:
 
 
 def _bare(content: Any) -> Any:
-    """Return an answer's text (whole or parts) stripped and with one kind of line end; else
-    `content`."""
+    """Return an answer's text or parts stripped, with one kind of line end; else `content`."""
     if isinstance(content, list):
         read = read_content(content)
         content = content if read.unread else read.text
@@ -144,8 +140,8 @@ def _visible(content: str) -> str:
 
 
 def _text(message: Any) -> str:
-    """Return a message as compared: an answer by its words and calls, since clients rewrite it; any
-    other exactly, but for null fields."""
+    """Return a message as compared: an answer by its words and calls, since clients rewrite it;
+    another message exactly, without null fields."""
     try:
         if not isinstance(message, dict):
             return exact_json(message)

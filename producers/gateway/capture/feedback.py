@@ -1,6 +1,5 @@
-"""Feedback on a call or a session after it has ended (POST /v1/feedback -> event). Late feedback
-finds its call in the spool by the time in its id. Under one idempotency key it is one row, because
-the key makes the event's id."""
+"""Feedback on a call or a session after its end: POST /v1/feedback -> event. Late feedback finds
+its call in the spool by the time in its id. One idempotency key makes one event id."""
 
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -29,7 +28,6 @@ _MAX_JSON: Final = JsonSize(values=1_000, containers=100, keys=100)
 """The most that a body holds; 7 fields and 100 tags are taken."""
 
 _PORTION: Final = 200
-"""Records that are read at once while a call is looked for."""
 
 
 class FeedbackBody(BaseModel):
@@ -54,7 +52,7 @@ class FeedbackBody(BaseModel):
         return self
 
     def event(self, session: str, verified: bool, redaction: Redaction) -> FeedbackReceived:
-        """The event's data."""
+        """Return the event's data."""
         comment = None if self.comment is None else redaction.redact_text(readable(self.comment))
         return FeedbackReceived(
             session=session,
@@ -73,7 +71,7 @@ class FeedbackBody(BaseModel):
 
 
 def parse_feedback(body: bytes) -> FeedbackBody:
-    """A request's body. Raises Refused that names the first thing wrong with it."""
+    """Parse a request's body. Raises Refused that names the first fault."""
     check_size(body, _MAX_JSON)
     try:
         feedback = FeedbackBody.model_validate_json(body)
@@ -90,8 +88,8 @@ def parse_feedback(body: bytes) -> FeedbackBody:
 
 
 def session_of(spool: SqliteLog, call: str) -> str | None:
-    """Return the session of a call in the spool; None where it is not there, or its id has no time.
-    Blocks; reads a few records of each partition. Raises LogError."""
+    """Return a call's session; None if the spool lacks it or its id has no time. Blocks; reads a
+    few records of each partition. Raises LogError."""
     moment = _read_mint_ms(call)
     if moment is None:
         return None
@@ -105,7 +103,6 @@ def session_of(spool: SqliteLog, call: str) -> str | None:
 
 
 def _read_mint_ms(call: str) -> int | None:
-    """Return the time in an id of ours, in Unix milliseconds."""
     try:
         number = UUID(call)
     except ValueError:
@@ -137,7 +134,6 @@ def _search(spool: SqliteLog, partition: int, offset: int, until: int, call: str
 
 
 def _match_call_start(record: Record, call: str) -> str | None:
-    """Return a record's session if it starts `call`."""
     if not any(name == "ce_type" and raw == b"CallStarted" for name, raw in record.headers):
         return None
     try:
@@ -155,8 +151,7 @@ class Rate:
         self._buckets: dict[str | None, tuple[float, float]] = {}
 
     def wait(self, client: str | None, now: float) -> float:
-        """Return seconds until this client may send feedback; 0 counts it as sent. `now`: in
-        seconds."""
+        """Return seconds until this client may send; 0 counts it as sent. `now`: in seconds."""
         left, then = self._buckets.get(client, (float(self._per_minute), now))
         left = min(float(self._per_minute), left + (now - then) * self._per_minute / 60)
         allowed = left >= 1

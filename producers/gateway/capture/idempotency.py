@@ -1,15 +1,12 @@
-"""Answers a repeated call from the log (idempotency key -> the earlier answer).
+"""Answers a repeated call from the log: idempotency key -> the earlier answer.
 
-    receipt     the answer, written in the transaction of the call's CallEnded
-    turn        lets one call of a key be answered at a time; the others wait
-    reply       the answer of a receipt, byte by byte as it was first sent
+Completed calls have a receipt, written in the transaction of CallEnded; any other call goes to the
+engine again. A key counts per client key and user, for one request; another request under it is
+refused. An answer that may not be written (a redaction rule matched) or is too large has none, and
+a repetition is told so.
 
-Completed calls have a receipt; any other call goes to the engine again. A key counts per client key
-and user, for one request; another request under it is refused. An answer that may not be written (a
-redaction rule matched) or is too large has none, and a repetition is told so.
-
-Guarantee: with one gateway per home, a recorded answer is given again for a day without the engine,
-also where the gateway was killed before it answered. Not covered: gateways with other homes.
+Guarantee: with one gateway per home, a recorded answer is sent again for a day without the engine,
+byte by byte, also if the gateway was killed before it answered. Not covered: other homes.
 """
 
 import asyncio
@@ -51,7 +48,7 @@ class IdempotentRequest:
 
     @staticmethod
     def of(key: str, redacted: RedactedRequest) -> "IdempotentRequest":
-        """A request under a key. Raises Refused for one that cannot be compared."""
+        """Build the request under a key. Raises Refused for a request that cannot be compared."""
         try:
             written = encode_in_pieces(redacted.request.document, exact_json, sort_keys=True)
         except RecursionError as error:
@@ -65,7 +62,7 @@ class IdempotentRequest:
 def receipt(
     keyed: IdempotentRequest, headers: Mapping[str, str], body: bytes, because: str | None = None
 ) -> Receipt:
-    """What is remembered of an answer; without its body where it may not be kept `because`."""
+    """Build the receipt of an answer; without its body where it may not be kept `because`."""
     if because is None and len(body) > MAX_BODY_BYTES:
         because = _TOO_LARGE
     value = _pack(keyed, headers, b"" if because else body, because)
@@ -98,8 +95,7 @@ class Retries:
 
     @asynccontextmanager
     async def turn(self, keyed: IdempotentRequest) -> AsyncIterator[None]:
-        """Wait until no other call with this key is being answered. Raises Refused where that call
-        is another request, or takes too long."""
+        """Wait for the key's turn. Raises Refused for another request under it, or a long wait."""
         turn = self._turns.setdefault(keyed.key, _Turn(keyed.request))
         if turn.request != keyed.request:
             raise _another_request()
@@ -127,13 +123,12 @@ class Retries:
             ) from error
 
     async def reply(self, keyed: IdempotentRequest) -> Response | None:
-        """Return a call's earlier answer; None without one. Raises Refused where it cannot be
-        given."""
+        """Return a call's earlier answer; None without one. Raises Refused if it cannot be sent."""
         value = await self._find_receipt(keyed)
         return None if value is None else _reply(keyed, zstandard.decompress(value))
 
     async def has_receipt(self, keyed: IdempotentRequest) -> bool:
-        """Whether there is a receipt at all. Raises Refused where the log cannot say."""
+        """Return whether there is a receipt. Raises Refused where the log cannot say."""
         return await self._find_receipt(keyed) is not None
 
     async def _find_receipt(self, keyed: IdempotentRequest) -> bytes | None:

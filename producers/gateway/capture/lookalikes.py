@@ -1,5 +1,5 @@
 """Finds alike conversations: sessions with one beginning, answers heard in part, and forgotten
-beginnings (a Bloom filter). Bounded memory."""
+beginnings. Bounded memory."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +14,8 @@ MAX_ALIKE: Final = 16
 
 _FORGOTTEN_BITS: Final = 1 << 22
 _FORGOTTEN_MOST: Final = _FORGOTTEN_BITS // 16
-"""Beginnings per generation of the filter, which has two: at 4 bits each, one in 200 is a false
-positive (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
+"""Beginnings per generation of the filter. Two generations at 4 bits each give one false positive
+in 200 (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
 
 
 @dataclass(slots=True)
@@ -35,14 +35,14 @@ class Cut:
             self.crowded = True
 
     def recall(self, earlier: "Cut") -> None:
-        """Add what was known before."""
+        """Add earlier answers."""
         newer, self.heard = self.heard, list(earlier.heard)
         self.crowded = self.crowded or earlier.crowded
         for session, heard in newer:
             self.add(session, heard)
 
     def doubts(self, session: str, answer: AnswerPrefix | None) -> bool:
-        """Whether an answer of a session may be what another's client has."""
+        """Return whether another session's client may have this answer of a session."""
         others = [heard for name, heard in self.heard if name != session]
         if self.crowded or (others and answer is None):
             return True
@@ -50,8 +50,7 @@ class Cut:
 
 
 class BloomFilter:
-    """A Bloom filter of 1 MB of the newest beginnings forgotten before a call continued them. It
-    has false positives and no false negatives."""
+    """A 1 MB Bloom filter of the newest beginnings forgotten before a call continued them."""
 
     def __init__(self) -> None:
         self._new, self._old = bytearray(_FORGOTTEN_BITS // 8), bytearray(_FORGOTTEN_BITS // 8)
@@ -71,7 +70,7 @@ class BloomFilter:
         )
 
     def recall(self, earlier: "BloomFilter") -> None:
-        """Add what was forgotten before."""
+        """Add earlier forgotten beginnings."""
         self._count += earlier._count
         self._new = _either(self._new, earlier._new)
         self._old = _either(self._old, earlier._old)
@@ -133,7 +132,7 @@ class Alike:
         return free[0] if len(free) == 1 and not self.asking[free[0]] else None
 
     def recall(self, earlier: "Alike") -> None:
-        """Add what was known before."""
+        """Add earlier sessions."""
         counts = Counter(earlier.sessions) + Counter(self.sessions)
         names = (*earlier.sessions, *self.sessions)
         self.crowded = self.crowded or earlier.crowded or len(set(names)) > MAX_ALIKE

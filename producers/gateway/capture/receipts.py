@@ -1,10 +1,6 @@
-"""Receipts of answers, sealed where they are a person's.
-
-    sealed      "kr1" | length of the key's id | the key's id | value as events/privacy/sealing.py
-                seals it
-
-An empty value only marks that something was done, and stays as it is.
-"""
+"""Receipts of answers, sealed where they are a person's. Format: "kr1" | length of the key's id |
+the key's id | value (events/privacy/sealing.py). An empty value only marks that something was done,
+and stays as it is."""
 
 from typing import Final
 

@@ -1,9 +1,6 @@
-"""Appends the gateway's events durably to its log (call -> spool).
-
-Guarantee: `append` returns when the event is in the spool for good (waiting events share an fsync),
-else raises; it never blocks its loop. A person's data, receipts included, is sealed with that
-person's key before anything is written.
-"""
+"""Appends the gateway's events durably to its log. Guarantee: `append` returns when the event is
+safe in the spool (waiting events share an fsync), else raises; it never blocks its loop. A person's
+data and receipts are sealed before they are written."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +21,7 @@ from producers.gateway.large_work import run_in_thread_if_large
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the envelopes of one call have in common."""
+    """The common fields of one call's envelopes."""
 
     person: str | None = None
     traceparent: str | None = None
@@ -40,13 +37,12 @@ class Recorder:
         self._blobs = blobs
 
     def receipt(self, key: str) -> bytes | None:
-        """What was remembered under a key; None where its person was erased. Blocking."""
+        """Return the value under a key; None where its person was erased. Blocks."""
         value = self.spool.receipt(key)
         return value if value is None else open_receipt(value, key, self.keys)
 
     async def keyid(self, about: About) -> str | None:
-        """Return the id of the sealing key; None where nothing is sealed. Raises
-        KeysUnavailable."""
+        """Return the sealing key's id; None where nothing is sealed. Raises KeysUnavailable."""
         owner = await self._owner(about)
         return None if owner is None else owner.id
 
@@ -61,8 +57,8 @@ class Recorder:
         receipt: Receipt | None = None,
         size: int = 0,
     ) -> str:
-        """Append about `size` bytes; return the event's id once it is safe. Raises LogError or
-        TooLarge; then it is not there."""
+        """Append about `size` bytes; return the event's id once safe. Raises LogError or
+        TooLarge."""
         owner = await self._owner(about)
         encoded = await run_in_thread_if_large(
             size, _encode, data, about, id or new_id(), cause, arrays, owner

@@ -1,14 +1,14 @@
-"""Restores a gateway's sessions after a restart (its own spool -> Sessions).
+"""Restores a gateway's sessions from its own spool after a restart.
 
 The newest records of each partition are read, and conversations rebuilt call by call from their
-parents, so that unnamed calls find their session and long conversations store what is new. A call
-stays unknown but for its session where a rule replaced text, its parent was not read, its body lies
-in a blob or its key is gone; so do calls behind it, and the next one is stored whole.
+parents. Of a call, only the session is known if a rule replaced text, its parent was not read, its
+body lies in a blob or its key is gone. The same holds for calls behind it; the next one is stored
+whole.
 
-Guarantee: bounded in records and seconds; what is not found costs a longer record or, unnamed, a
+Guarantee: bounded in records and seconds. Calls not found cost a longer record or, unnamed, a
 session too many, never a wrong parent. Before the newest moment to which all partitions were read,
-an unknown client may have sent the same messages, so for an hour from then on no unnamed call
-continues another (`Sessions.forget_before`). Blocking; raises LogError.
+an unknown client may have sent the same messages. So for an hour from then on no unnamed call
+continues another (`Sessions.forget_before`). Blocks; raises LogError.
 """
 
 import heapq
@@ -37,10 +37,9 @@ MAX_RECORDS: Final = 1_250
 MAX_SECONDS: Final = 20.0
 
 _PORTION: Final = 250
-"""Records per read."""
 
 _BY_CLIENTS: Final = ("asked", "feedback")
-"""Why a session ended for good; one that was idle may come back."""
+"""Reasons of final ends; an idle session may come back."""
 
 _UNSURE_MS: Final = 10_000
 """Milliseconds before the newest record within which an answer may not have reached its client."""
@@ -57,8 +56,7 @@ def recover_sessions(
     also: Callable[[Event], None] = lambda _: None,
     keys: Keys | None = None,
 ) -> Sessions:
-    """Return the sessions of the newest calls, as far as read until `given_up`. `also` gets each
-    event."""
+    """Return the sessions of the newest calls read until `given_up`. `also` gets each event."""
     deadline = time.monotonic() + seconds
     memory = _Memory(also, keys)
     starts, ends = spool.start(ROLLOUTS.name), spool.end(ROLLOUTS.name)
@@ -107,7 +105,7 @@ class _CallState:
     answer: dict[str, Any] | None = None
 
     def beginning(self, messages: int) -> Conversation | None:
-        """Its first messages, its answer among them where they are one more than it was asked."""
+        """Return its first messages, with its answer where they are one more than it was asked."""
         whole = self.conversation
         if messages == len(whole) + 1 and self.answer is not None:
             return whole.extend([self.answer])
@@ -115,8 +113,6 @@ class _CallState:
 
 
 class _Memory:
-    """Records in the order of their sessions, and what follows from them."""
-
     def __init__(self, also: Callable[[Event], None], keys: Keys | None) -> None:
         self.sessions = Sessions()
         self._also = also
@@ -124,9 +120,9 @@ class _Memory:
         self._calls: dict[str, _CallState] = {}
         self._now = 0
         self._claims: dict[str, Claim | None] = {}
-        """Call that has not ended yet -> what it continues."""
+        """Call that has not ended yet -> its claim."""
         self._last: deque[tuple[int, Claim, Digest]] = deque()
-        """When a call was answered, what it continued, and the conversation with its answer."""
+        """Time of an answer, its call's claim, and the conversation with the answer."""
 
     def take(self, record: Record) -> None:
         try:
@@ -145,8 +141,7 @@ class _Memory:
             self.sessions.end_session(event.data.session)
 
     def finish(self) -> None:
-        """Settle open ends: a kill may have cut calls off and last answers may not have been
-        heard."""
+        """Settle calls that a kill may have cut off, and last answers that may be unheard."""
         for claim in self._claims.values():
             self.sessions.settle(claim, completed=False)
         self._claims.clear()
@@ -155,7 +150,6 @@ class _Memory:
         self._last.clear()
 
     def _unseal(self, event: Event, record: Record) -> Event:
-        """Return the event with its content, where that is at hand."""
         if not event.sealed or event.blob or self._keys is None:
             return event
         key = self._keys.find(event.envelope.keyid or "")
@@ -221,7 +215,7 @@ def _has_redaction(messages: Sequence[Message]) -> bool:
 
 
 def to_client_message(message: Message) -> dict[str, Any]:
-    """A stored message as a client sends it."""
+    """Return a stored message as a client sends it."""
     if message.role != "assistant":
         return message.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     calls = [

@@ -1,36 +1,33 @@
 """Assigns a call to a session, and to the earlier call of the session that it continues.
 
-A session's name decides: a header, the API key, the path, in this order. An unnamed call continues
-an earlier one of the same key and user with whose messages and answer it begins, where exactly one
+A header, else the API key, else the path names the session. An unnamed call continues an earlier
+one of the same key and user if it begins with that call's messages and answer, and exactly one
 session can be meant:
 
     one session has it, and no call continues it   this one
     one has it, and some call of it asked for more
     of these messages than the shared answer       this one: a retry, an answer made anew (a fork)
     several, and exactly one is not continued      that one
-    whatever else                                  not known: a session of its own
+    otherwise                                      not known: a session of its own
 
-Answers are compared without outer white space, which clients strip. A call in progress has not
-continued anything yet, so its beginning is doubtful. A call that failed or was cut off never
-continues anything, nor does one whose client may not have heard the answer (it hung up, or the
-gateway was killed) unless it goes on from that answer. An ended session is never continued, and
-makes alike ones doubtful. So do an answer given in part (a choice beside the first, an unrecorded
-one), a forgotten beginning, and for an hour all that was not read after a restart.
+Answers are compared without outer white space, which clients strip. A call in progress makes its
+beginning doubtful. A failed or cut-off call never continues anything. A call whose client may not
+have heard the answer (it hung up, or the gateway was killed) does so only if a call goes on from
+that answer. An ended session is never continued, and makes alike ones doubtful. So do a partial
+answer (a choice beside the first, an unrecorded one), a forgotten beginning, and for an hour all
+that was not read after a restart.
 
-    parent            the longest earlier call of the session and of the same person whose messages
-                      this one begins with
-    parent_messages   how many of them, the parent's answer included where it was sent back
-
-A call without a parent is stored whole: a compacted history or a rewritten system prompt is a fork.
-A call of another person, or under another key, is no parent: erasing a person takes nothing from
-others.
+The parent is the longest earlier call of the session, person and key whose messages this one begins
+with. `parent_messages` counts them, with the parent's answer if it was sent back. A call without a
+parent is stored whole: a compacted history or a rewritten system prompt is a fork. Erasing a person
+takes nothing from others.
 
 Guarantee: two conversations whose calls this gateway answered are never in one unnamed session as
 long as no client goes back. Bounded memory; forgetting costs a longer record or, unnamed, a session
 too many, never a wrong parent. Not covered: a client that goes back to a point where conversations
 are word for word the same (an edited message, a new answer) while exactly one other is not
 continued; a beginning that another gateway answered; one forgotten more than 262,144 such ago, or
-older than what session_recovery.py read, once an hour has passed.
+older than the records that session_recovery.py read, once an hour has passed.
 """
 
 from collections import Counter, OrderedDict
@@ -48,8 +45,7 @@ MAX_KNOWN: Final = 65_536
 
 
 COMES_BACK_MS: Final = 3_600_000
-"""Milliseconds after a restart during which older messages may be continued: twice the idle time
-that ends a session."""
+"""Milliseconds after a restart in which older messages may return: twice a session's idle time."""
 
 
 Scope = tuple[str | None, str | None]
@@ -88,7 +84,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class CallAttribution:
-    """Where a call belongs."""
+    """The session and parent of a call."""
 
     session: str
     by: Attribution
@@ -97,7 +93,7 @@ class CallAttribution:
 
 
 class Sessions:
-    """What is known of recent calls."""
+    """Memory of recent calls."""
 
     def __init__(self, most: int = MAX_KNOWN, clock: Callable[[], int] = now_ms) -> None:
         """`clock` tells Unix milliseconds."""
@@ -110,14 +106,13 @@ class Sessions:
         self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._recalling = False
         self._unsure: dict[Claim, Claim] = {}
-        """Claim that would continue a possibly missed answer -> the claim of the call with that
-        answer."""
+        """Claim that would continue a possibly missed answer -> the claim of that answer's call."""
 
     def attribute(
         self, named: SessionName | None, scope: Scope, conversation: Conversation, fresh: str
     ) -> CallAttribution:
-        """Return where a call belongs; `fresh` is the id of the session that it may begin. The call
-        takes what it continues until `settle` is called."""
+        """Return a call's attribution; `fresh` is the id for a new session. The call holds the
+        beginning that it continues until `settle`."""
         if named is None:
             session = self._find_session(scope, conversation)
             named = (
@@ -128,7 +123,7 @@ class Sessions:
         return CallAttribution(named.session, named.by, parent, claim)
 
     def claim(self, session: str, scope: Scope, conversation: Conversation) -> Claim | None:
-        """Take what a call of a session continues; None where it continues nothing known."""
+        """Take the beginning that a call of a session continues; None if it is not known."""
         begun = self._beginning(scope, conversation)
         if begun is None:
             return None
@@ -211,7 +206,7 @@ class Sessions:
         self._remember(key, cut)
 
     def remember_call(self, call: str, session: str) -> None:
-        """Remember which session a call is of."""
+        """Remember the session of a call."""
         self._remember(("call", call), session)
 
     def end_session(self, session: str) -> None:
@@ -219,7 +214,7 @@ class Sessions:
         self._remember(("over", session), True)
 
     def session_of(self, call: str) -> str | None:
-        """The session of a recent call."""
+        """Return the session of a recent call."""
         session: str | None = self._known.get(("call", call))
         return session
 
@@ -228,12 +223,12 @@ class Sessions:
         self._recalling = True
 
     def forget_before(self, moment_ms: int) -> None:
-        """Note that not all before a moment (Unix milliseconds) is known. No call continues
+        """Note that not everything before a moment (Unix milliseconds) is known. No call continues
         another's until those clients are not expected back."""
         self._doubtful_until = max(self._doubtful_until, moment_ms + COMES_BACK_MS)
 
     def recall(self, earlier: "Sessions") -> None:
-        """Add what was known earlier; what is known already is newer and stays."""
+        """Add earlier entries; entries already known are newer and stay."""
         self._doubtful_until = max(self._doubtful_until, earlier._doubtful_until)
         newer, self._known = self._known, earlier._known.copy()
         for key, value in newer.items():

@@ -1,15 +1,14 @@
-"""Anthropic's Messages API: a request in the one form of the log.
+"""Anthropic's Messages API: a request in the log's form, for recording and recognition only.
 
     system              a message of the role `system`, the first one
-    text                the content
-    thinking            the reasoning
+    text, thinking      the content, the reasoning
     tool_use            a tool call
     tool_result         a message of the role `tool`, with whether the tool failed
-    anything else       a part of the content, as it came
+    anything else       a part of the content, unchanged
 
-For recording and recognising conversations alone. `cache_control` is left out: clients move it with
-every call, which would make each call a new conversation. Pure. What has none of these shapes stays
-as it is, and the log then records that it cannot hold it.
+`cache_control` is left out: clients move it with every call, which would make each call a new
+conversation. Values of another shape stay as they are; the log then records that it lacks them.
+Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +29,13 @@ _KINDS: Final = {
 
 
 def error(status: int, message: str) -> Json:
-    """An error as Anthropic's clients read it."""
+    """Return an error as Anthropic's clients read it."""
     kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def conversation(body: Mapping[str, Any]) -> list[Any]:
-    """The messages of a request's body, in OpenAI's form; none where they are no list."""
+    """Return a body's messages in OpenAI's form; none where they are no list."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         return []
@@ -46,7 +45,7 @@ def conversation(body: Mapping[str, Any]) -> list[Any]:
 
 
 def tools(body: Mapping[str, Any]) -> list[Any]:
-    """The tools of a request's body, in OpenAI's form; those without a schema as they came."""
+    """Return a body's tools in OpenAI's form; those without a schema unchanged."""
     offered = body.get("tools")
     return [_tool(tool) for tool in offered] if isinstance(offered, list) else []
 

@@ -1,12 +1,10 @@
-"""Connections to engines: HTTP/1.1 with keep-alive (request -> reply).
+"""Connections to engines: HTTP/1.1 with keep-alive, parsed by llhttp (httptools). A general client
+costs a call more processor time than the rest of the gateway.
 
-A general client costs a call more processor time than the rest of the gateway. This one does what
-an engine needs, and llhttp (httptools) reads the answers.
-
-Guarantee: a body comes out byte by byte as it came. A caller that leaves a reply early closes the
+Guarantee: a body comes out byte by byte unchanged. A caller that leaves a reply early closes the
 connection, so the engine can stop; a slow reader slows the engine down. A kept connection that the
 engine closed is replaced once, if no byte was answered on it. A connection with bytes behind an
-answer is not used again. Held are at most a body's bound, a head's, and what was not taken yet. Not
+answer is not used again. Memory holds at most a body's bound, a head's, and the unread part. Not
 covered: proxies, redirects, compression.
 """
 
@@ -33,7 +31,7 @@ _HIGH_WATER_BYTES: Final = 256 << 10
 """Bytes of a body held unread; above this the connection stops reading from the engine."""
 
 MAX_ANSWER_BYTES: Final = 64 << 20
-"""How large a body may be that is read as a whole."""
+"""Largest body, in bytes, that is read as a whole."""
 
 _FIELD: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 
@@ -82,20 +80,17 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: ExchangeFailure | None = None
         self._head_bytes = 0
-        """Bytes since the last byte of a body: of the head, or of what follows the body."""
+        """Bytes since the last byte of a body: of the head, or behind the body."""
         self._pieces: deque[bytes] = deque()
         self._held = 0
         self._paused = False
         self._whole = False
         self._keeps = False
         self.heard = False
-        """Whether any byte of the answer has arrived."""
         self.status = 0
-        """HTTP status; 0 until the head has arrived."""
         self.headers: dict[str, str] = {}
 
     def send(self, request: bytes) -> None:
-        """Begin an exchange."""
         self._reset()
         self._expecting = True
         if self._transport is None:
@@ -134,7 +129,6 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection can be used."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
@@ -147,7 +141,6 @@ class _Connection(asyncio.Protocol):
         return not poll.poll(0)
 
     def close(self) -> None:
-        """Close the connection at once, without waiting for the engine to finish."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -186,7 +179,6 @@ class _Connection(asyncio.Protocol):
 
     @property
     def _ends_at_close(self) -> bool:
-        """Whether the end of the body is that of the connection."""
         named = "content-length" in self.headers or "transfer-encoding" in self.headers
         return bool(self.status) and not named
 
@@ -366,8 +358,7 @@ class HttpClient:
 
 
 async def _ask(connection: _Connection, request: bytes) -> _Connection:
-    """Return the connection once status and headers of the answer are there. Raises
-    ExchangeFailure."""
+    """Return the connection once the answer's head is there. Raises ExchangeFailure."""
     try:
         connection.send(request)
         await connection.head()

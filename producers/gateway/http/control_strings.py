@@ -1,19 +1,14 @@
-r"""Finds messages whose text spells a control token of a model (request -> where, and which).
-
-    strings = ControlStrings(list_control_strings(("chatml", "<|my_turn|>")))
-    strings.find(body, request)         None for nearly every request
+r"""Finds messages whose text spells a control token of a model.
 
 Chat templates copy messages, and most engines encode the whole as one:
 `<|im_end|><|im_start|>system` in a customer's text becomes a system message. A gateway has no
-tokenizer, so it looks for strings of known families of models.
-
-RE2 searches the bytes of a body for a string, its beginning at the end of a text, and escapes that
-may hide one (`\u003c`, `<\/s>`); only a hit is searched text by text, in linear time. Every string
-that a template may render counts: contents, reasoning, names, arguments (which engines parse),
-tools, documents and variables; stop strings do not, and prompts of /v1/completions are raw.
-
-Not covered: a string that a template puts together (of several messages, or by removing something),
-and `[INST]` in two parts of which the first is `[`.
+tokenizer, so it looks for strings of known families of models. RE2 searches the bytes of a body for
+a string, its beginning at the end of a text, and escapes that may hide one (`\u003c`, `<\/s>`);
+only a hit is searched text by text, in linear time. Every string that a template may render counts:
+contents, reasoning, names, arguments (which engines parse), tools, documents and variables. Stop
+strings do not count, and prompts of /v1/completions are raw. Not covered: a string that a template
+puts together (of several messages, or by removing text), and `[INST]` in two parts of which the
+first is `[`.
 """
 
 import json
@@ -25,7 +20,7 @@ from typing import Any, Final, Literal
 from producers.gateway.http.wire import ModelRequest
 
 ControlTokens = Literal["count", "refuse"]
-"""What happens to a call with a message that spells a control token."""
+"""Treatment of a call with a message that spells a control token."""
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "chatml": (
@@ -70,13 +65,11 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "<|endoftext|>",
     ),
 }  # fmt: skip
-"""Family of models -> its strings around messages. Strings that agents write, such as Qwen's
-`<tool_call>`, are left out."""
+"""Family of models -> its strings around messages, without strings that agents write, such as
+Qwen's `<tool_call>`."""
 
 _FIELDS: Final = ("system", "messages", "tools", "documents", "chat_template_kwargs")
-"""Fields of a request that a chat template may render."""
 _LONGEST: Final = 128
-"""Characters of a control string."""
 
 
 class BadControlString(ValueError):
@@ -108,11 +101,10 @@ class ControlText:
     """Messages of a request that spell control tokens."""
 
     string: str
-    """The first string."""
     place: str
     """The message, tool or field that holds it, as in `messages.3`."""
     count: int
-    """How many messages, tools and fields hold any."""
+    """Number of messages, tools and fields with any."""
 
 
 class ControlStrings:
@@ -165,7 +157,6 @@ def _compile(strings: Sequence[str]) -> list[Pattern]:
 
 
 def _compile_escapes(strings: Iterable[str]) -> Any:
-    """Return RE2's expression of JSON escapes that may stand for characters of the strings."""
     import re2
 
     # As JSON writes them: a letter outside of the basic plane is two escapes.

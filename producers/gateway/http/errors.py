@@ -1,5 +1,4 @@
-"""Error responses in the client's protocol, by the path: OpenAI's, Anthropic's, or OTLP's (an
-exception -> a response)."""
+"""Error responses in the client's protocol, by the path: OpenAI's, Anthropic's, or OTLP's."""
 
 import logging
 import re
@@ -15,7 +14,6 @@ from producers.gateway.http.wire import Refused, encode_json
 from producers.spans import otlp
 
 _GONE: Final = 499
-"""Status of the response to a client that has disconnected."""
 
 _OTLP_ANSWERS: Final[Mapping[str, otlp.Kind]] = {otlp.PROTOBUF: otlp.PROTOBUF}
 """Asked in any other form, a refusal is JSON."""
@@ -42,19 +40,17 @@ def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
 
 
 def unavailable(message: str, cause: Exception, retry_after: int) -> Refused:
-    """Return the refusal of a request that can be sent again later. The cause may name hosts and
-    paths of this deployment: it goes to the log of the process only."""
+    """Return a 503 refusal. The cause may name hosts and paths: only the process's log gets it."""
     _logger.warning("%s: %s", message, cause, extra={"action": "unavailable"})
     return Refused(503, message, retry_after=retry_after)
 
 
 def as_json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A document as an answer."""
+    """Return a document as a response."""
     return Response(encode_json(document), status, headers, media_type="application/json")
 
 
 def _refusal(error: Exception) -> Refused:
-    """Return what a client is told of an error."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, HTTPException):

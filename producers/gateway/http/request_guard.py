@@ -1,15 +1,14 @@
-"""Refuses requests before any route sees them (request -> refusal, or the application).
+"""Refuses requests by their headers, before any route sees them.
 
     framing       a request with two lengths, of which a proxy in front may choose the other one
-    encoding      a compressed body: a few bytes that may become gigabytes; gzip is taken for spans
-                  alone, and inflated there to a limit
+    encoding      a compressed body: a few bytes may become gigabytes; only spans may be gzip, and
+                  are inflated to a limit
     length        a head that is too long
-    this machine  without keys, only a client that addresses this machine, and no page of another
-                  site: a browser sends its requests to loopback too, under any name that DNS of an
-                  attacker points there; Host, Origin or Sec-Fetch-Site give it away
+    this machine  without keys, a client that does not address this machine, and a page of another
+                  site: a browser also sends its requests to loopback, under any name that an
+                  attacker's DNS points there; Host, Origin or Sec-Fetch-Site reveal it
 
-Guarantee: decides by the headers alone. Not covered: without keys, other users and programs of this
-machine may ask.
+Not covered: without keys, other users and programs of this machine may ask.
 """
 
 import asyncio
@@ -31,7 +30,6 @@ TOO_LONG: Final = (
 )
 
 TRACES: Final = "/v1/traces"
-"""Path that spans are posted to."""
 
 _PLAIN: Final = ("", "identity")
 _OF_TRACES: Final = (*_PLAIN, "gzip")
@@ -52,7 +50,6 @@ class RequestGuard:
         self._keyless = keyless
         self._rejected = rejected
         self.live: set[asyncio.Task[Any]] = set()
-        """What answers a request now."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._find_refusal(scope) if scope["type"] == "http" else None
@@ -96,8 +93,7 @@ def find_refusal(
     codings: Collection[str] = _PLAIN,
     remedy: str = _REMEDY,
 ) -> Refused | None:
-    """Return the refusal of these headers, or None. `remedy`: advice where the request does not
-    address this machine."""
+    """Return the refusal of these headers, or None. `remedy`: advice for a foreign address."""
     fields = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
     if b"content-length" in fields and b"transfer-encoding" in fields:
         return Refused(400, "the request has Content-Length and Transfer-Encoding; send one")
@@ -144,7 +140,7 @@ def _foreign(fields: dict[bytes, str], remedy: str) -> Refused | None:
 
 
 def is_here(url: str) -> bool:
-    """Whether a URL names this machine in a way that no DNS can bend."""
+    """Return whether a URL names this machine in a way that DNS cannot change."""
     try:
         name = urlsplit(url).hostname
     except ValueError:

@@ -1,13 +1,10 @@
-"""Limits the messages, tools and other parts of one request (a request's JSON -> TooMany).
+"""Limits the messages, tools and other parts of one request. Pure.
 
 Each part costs more than its bytes: a message is compared, redacted, checked and stored. The limits
-are beyond what agents send; OpenAI takes 2,048 messages, 128 tools, 4 stops and 128 choices.
-
-    messages      results of tools among them, whatever protocol they come in
-    parts         of all messages
-    tool calls    of all messages; their arguments, which are texts, hold no more JSON than a body
-
-All values of a body are counted before, on its bytes (events/json_text/size.py). Pure.
+are beyond the requests of agents; OpenAI takes 2,048 messages, 128 tools, 4 stops and 128 choices.
+Results of tools count as messages in every protocol. Parts and tool calls count over all messages;
+the calls' arguments, which are texts, hold no more JSON than a body. All values of a body are
+counted before, on its bytes (events/json_text/size.py).
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,7 +37,6 @@ class TooMany(KintsugiError):
     def __init__(self, message: str, param: str) -> None:
         super().__init__(message)
         self.param = param
-        """Field of the request."""
 
 
 def check_counts(document: Mapping[str, Any], size: int) -> None:

@@ -1,4 +1,4 @@
-"""Classes of the request's fields that affect how its answer is drawn.
+"""Classes of the request's fields that affect how its answer is drawn. Pure.
 
     prompt      The field changes the prompt alone. The engine tells the ids of the prompt.
     bend        The field changes the distribution. Processed log-probabilities are those of the
@@ -6,11 +6,9 @@
     rule        The field is a mask or a rule that cannot be applied again. Log-probabilities are
                 taken behind a mask, whatever their mode is. The call trains nothing.
 
-The names are those of vLLM 0.32's three protocols, of its older versions, of OpenAI and of
-Anthropic. A field without a class counts as a rule.
-
-Guarantee: a call without a rule was drawn from the policy as its recorded fields bend it. Not
-covered: what the engine does unasked (routing/engine_proof.py). Pure.
+The names are those of vLLM 0.32's three protocols, its older versions, OpenAI and Anthropic. A
+field without a class counts as a rule. Guarantee: a call without a rule was drawn from the policy
+as its recorded fields bend it. Not covered: the engine's own defaults (routing/engine_proof.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +49,7 @@ _LIMITS: Final = frozenset(
         "stop_token_ids",
     }
 )  # fmt: skip
-"""Fields that say when an answer ends, how many there are, and by which random numbers."""
+"""Fields of the answer's end, number of choices, and random numbers."""
 
 _PROMPT: Final = frozenset(
     {
@@ -103,7 +101,7 @@ _RULES: Final[Mapping[str, tuple[Any, ...]]] = {
     "vllm_xargs": ({},),
     "watermarking": (False,),
 }
-"""The same of masks and rules. `parallel_tool_calls` is one: vLLM 0.32 makes a grammar of it."""
+"""Masks and rules -> likewise. vLLM 0.32 makes a grammar of `parallel_tool_calls`."""
 
 _CLASSED: Final = {
     name: place for place, name in enumerate((*sorted(_LIMITS | _PROMPT), *_BENDS, *_RULES))
@@ -124,7 +122,6 @@ STRICT_TOOLS: Final = "tools.strict"
 MEDIA: Final = "media"
 """Label of parts of messages that are no text: their placeholders are all that token ids tell."""
 UNKNOWN: Final = "unknown_field"
-"""Label of fields without a class."""
 
 LABELS: Final = (*_RULES, STRICT_TOOLS, MEDIA, UNKNOWN)
 """Labels of everything that makes a call untrainable."""
@@ -132,16 +129,12 @@ LABELS: Final = (*_RULES, STRICT_TOOLS, MEDIA, UNKNOWN)
 _TEXT_PARTS: Final = frozenset(
     {"input_text", "output_text", "reasoning", "refusal", "text", "thinking"}
 )
-"""Types of parts of messages that are text."""
 
 _LONGEST_VALUE: Final = 2000
-"""Characters of a sampling parameter's JSON that are recorded; of a longer one, its hash."""
+"""Characters of a parameter's JSON that are recorded; a longer one is recorded as its hash."""
 _LONGEST_NAME: Final = 64
-"""Characters of the name of an unknown field that are recorded."""
 _MOST_UNKNOWN: Final = 32
-"""Unknown fields of a request that are recorded."""
 _MOST_NAMED: Final = 8
-"""Names in a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +158,7 @@ def read_sampling(document: Mapping[str, Any], endpoint: str) -> Json:
 
 
 def find_rules(document: Mapping[str, Any], endpoint: str, messages: Iterable[Any]) -> list[Rule]:
-    """Return what makes an answer untrainable, each once; `messages` are in OpenAI's form."""
+    """Return the rules of a request, each once; `messages` are in OpenAI's form."""
     fields = [Rule(name, name) for name in _list_known(document) if _is_rule(name, document[name])]
     strict = [Rule(STRICT_TOOLS, STRICT_TOOLS)] if _list_strict_tools(document) else []
     media = [Rule(MEDIA, kind) for kind in _list_media(messages)]
@@ -187,8 +180,7 @@ def explain_rules(rules: Sequence[Rule]) -> str | None:
 
 
 def find_departures(sampling: Mapping[str, Any]) -> list[str]:
-    """Return the recorded parameters that depart from the plain softmax at temperature 1. A
-    parameter that was not recorded has its default."""
+    """Return the recorded parameters that depart from softmax at temperature 1."""
     return [
         name
         for name, value in sampling.items()
@@ -197,13 +189,11 @@ def find_departures(sampling: Mapping[str, Any]) -> list[str]:
 
 
 def _list_known(document: Mapping[str, Any]) -> list[str]:
-    """Return the fields of known classes that have a value."""
     known = [name for name, value in document.items() if value is not None and name in _CLASSED]
     return sorted(known, key=_CLASSED.__getitem__)
 
 
 def _list_unknown(document: Mapping[str, Any], endpoint: str) -> Iterator[str]:
-    """Yield all fields without a class that have a value."""
     for name, value in document.items():
         known = name in _CLASSED or name in _SILENT or name in _WORDS[endpoint]
         if value is not None and not known:
@@ -231,8 +221,7 @@ def _is_neutral(name: str, value: Any) -> bool:
 
 
 def _list_strict_tools(document: Mapping[str, Any]) -> list[str]:
-    """Return the tools whose calls must fit their schema. `strict` is false only as JSON's false,
-    as engines read it."""
+    """Return the tools whose calls must fit their schema; only JSON's false turns `strict` off."""
     tools = document.get("tools")
     strict = []
     for tool in tools if isinstance(tools, list) else ():
@@ -257,7 +246,6 @@ def _binds(holder: Mapping[str, Any]) -> bool:
 
 
 def _list_media(messages: Iterable[Any]) -> list[str]:
-    """Return the types of the parts of messages that are no text, each once."""
     kinds: dict[str, None] = {}
     for message in messages:
         content = message.get("content") if isinstance(message, dict) else None
@@ -276,7 +264,7 @@ def _join(names: Iterable[str]) -> str:
 
 
 def _shorten_name(name: str) -> str:
-    """Return the beginning of a client's name, with U+FFFD for what cannot be printed."""
+    """Return the beginning of a client's name, with U+FFFD for unprintable characters."""
     marks = (mark if mark.isprintable() else "\ufffd" for mark in name[:_LONGEST_NAME])
     return "".join(marks) or "(empty)"
 

@@ -1,5 +1,5 @@
 """Server-sent events: bytes in, whole events out. Guarantee: every byte comes out once and in
-order, however the network cut them. Pure."""
+order, however the network cuts the stream. Pure."""
 
 import re
 from typing import Final
@@ -13,7 +13,6 @@ MAX_EVENT_LINES: Final = 10_000
 """Lines of one event. Engines write one or two."""
 
 DONE: Final = b"[DONE]"
-"""The data of the event that ends a stream of OpenAI's."""
 
 _END: Final = re.compile(rb"\n\r?\n|\r\r")
 """A line's end and an empty line, which may end otherwise than the line before."""
@@ -54,7 +53,7 @@ class Splitter:
         return events
 
     def rest(self) -> bytes:
-        """What came after the last whole event."""
+        """Return the bytes after the last whole event."""
         return bytes(self._rest)
 
 
@@ -69,7 +68,7 @@ def _check_lines(event: bytes) -> None:
 
 
 def data(event: bytes) -> bytes | None:
-    """Return what an event says; None for a comment or another field. Raises EventTooLong."""
+    """Return an event's data; None for a comment or another field. Raises EventTooLong."""
     one_line = event.find(b"\n") == len(event) - 2 and event.endswith(b"\n\n")
     if one_line and event.startswith(b"data: ") and b"\r" not in event:
         return event[6:-2]
@@ -81,6 +80,6 @@ def data(event: bytes) -> bytes | None:
 
 
 def event(payload: bytes, name: str | None = None) -> bytes:
-    """An event that says `payload`; Anthropic's have names."""
+    """Return an event with `payload`; Anthropic's have names."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + payload + b"\n\n"

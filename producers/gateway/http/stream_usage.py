@@ -1,5 +1,5 @@
-"""Undoes what asking for usage changes in a stream. `compare_streams` compares an engine's stream
-with one that was asked for usage; `StreamUsage` then restores the chunks of such a stream. Pure."""
+"""Undoes the change that asking for usage makes to a stream. `compare_streams` compares an engine's
+stream with an asking one; `StreamUsage` then restores the chunks of such streams. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ _WORD_FIELDS: Final = frozenset(("index", "delta", "text"))
 
 
 def find_kind(chunk: Json) -> ChunkKind:
-    """Return the kind of a chunk, whatever tokens it has."""
+    """Return the kind of a chunk; its tokens do not matter."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or not choices:
         return "bare"
@@ -54,8 +54,7 @@ class StreamUsage:
     """Difference that asking for usage makes to the streams of an engine."""
 
     told_in: frozenset[ChunkKind] = frozenset(("bare",))
-    """Kinds of chunks with usage; empty for an engine not asked, which tells it unasked or
-    never."""
+    """Kinds of chunks with usage; empty for an engine not asked."""
     own_chunks: frozenset[ChunkKind] = frozenset(("bare",))
     """Kinds of chunks that are sent only to tell usage."""
     null: bool = False
@@ -87,8 +86,7 @@ class StreamUsage:
 
 
 def compare_streams(plain: Sequence[Json], asked: Sequence[Json]) -> StreamUsage | None:
-    """Return how usage is told, from the chunks of a plain and an asking stream; None if one is
-    empty."""
+    """Return how a plain and an asking stream's chunks tell usage; None if one is empty."""
     if not plain or not asked:
         return None
     tellers = [chunk for chunk in asked if chunk.get("usage") is not None]

@@ -1,9 +1,7 @@
-"""The protocols of clients: OpenAI's with two added fields, and Anthropic's.
-
-A request is read just far enough to record it; unknown fields go to the engine as they came.
-`ModelRequest.encode_for_engine` asks for token ids and log-probabilities where the client did not
-set these fields and where adding them cannot make an engine accept what it would refuse. Pure.
-"""
+"""The protocols of clients: OpenAI's with two added fields, and Anthropic's. Pure. A request is
+read just far enough to record it; unknown fields go to the engine unchanged.
+`ModelRequest.encode_for_engine` asks for token ids and log-probabilities if the client did not set
+these fields and adding them cannot make an engine accept a request that it would refuse."""
 
 import json
 import math
@@ -28,7 +26,6 @@ from producers.storable import Unusable, check_storable, readable
 
 Json = dict[str, Any]
 Endpoint = Literal["chat", "completions", "messages"]
-"""The endpoint of a call; "messages" is Anthropic's."""
 
 PATHS: Final[Mapping[Endpoint, str]] = {
     "chat": "/chat/completions",
@@ -64,7 +61,7 @@ class Refused(KintsugiError):
         """Seconds after which the client may retry."""
 
     def body(self, endpoint: Endpoint | None = None) -> Json:
-        """The body of the response: in Anthropic's shape for their endpoint, else in OpenAI's."""
+        """Return the body in Anthropic's shape for their endpoint, else in OpenAI's."""
         if endpoint == "messages":
             return anthropic.error(self.status, str(self))
         kind = _KINDS.get(self.status, "server_error" if self.status >= 500 else "bad_request")
@@ -88,7 +85,7 @@ _KINDS: Final = {
 
 
 def bad_request(message: str, param: str | None = None) -> Refused:
-    """The client's fault."""
+    """Return the refusal of a client's faulty request."""
     return Refused(400, message, param=param)
 
 
@@ -113,12 +110,12 @@ DIALECTS: Final[Mapping[str, Dialect]] = {"kintsugi": EMBEDDED, "vllm": VLLM}
 
 @dataclass(frozen=True, slots=True)
 class ExtraFields:
-    """What we asked for and the client did not."""
+    """Fields that the gateway asks for and the client did not."""
 
     token_ids: bool = False
     logprobs: bool = False
     usage: StreamUsage | None = None
-    """How a stream tells usage where we asked for it; None where we did not."""
+    """How a stream tells usage where we asked for it; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +124,23 @@ class ModelRequest:
 
     endpoint: Endpoint
     document: Json
-    """The request's body as the client sent it."""
     size: int = 0
     """Bytes of text that are as much work as the body."""
 
     @property
     def model(self) -> str | None:
-        """The model asked for; None means the engine's own."""
+        """The requested model; None means the engine's own."""
         model = self.document.get("model")
         return str(readable(model)) if isinstance(model, str) and model else None
 
     @property
     def stream(self) -> bool:
-        """Whether the answer is wanted piece by piece."""
+        """Whether the client wants a stream."""
         return self.document.get("stream") is True
 
     @property
     def raw_messages(self) -> list[Any]:
-        """Return the messages as sent, Anthropic's in OpenAI's form; none where they are no
-        list."""
+        """Return the messages as sent, Anthropic's in OpenAI's form; none if they are no list."""
         if self.endpoint == "messages":
             return anthropic.conversation(self.document)
         messages = self.document.get("messages")
@@ -174,7 +169,7 @@ class ModelRequest:
         return find_rules(self.document, self.endpoint, self.raw_messages)
 
     def choose_extras(self, dialect: Dialect | None) -> ExtraFields:
-        """Return what to ask this dialect for; nothing for an unknown one, or over /v1/messages."""
+        """Return the fields to ask this dialect for; none if unknown, or over /v1/messages."""
         # Without what it needs, a request is refused, and engines quote it then: as it was sent.
         needed = "messages" if self.endpoint == "chat" else "prompt"
         if dialect is None or self.endpoint == "messages" or needed not in self.document:
@@ -204,7 +199,7 @@ class ModelRequest:
         )
 
     def encode_for_engine(self, extras: ExtraFields) -> bytes:
-        """The request as the engine gets it."""
+        """Return the request as the engine gets it."""
         body = dict(self.document)
         if extras.token_ids:
             body["return_token_ids"] = True
@@ -222,22 +217,22 @@ class ModelRequest:
         return replace(self, document={**self.document, "model": model})
 
     def encode_event(self, document: Json, large: bool = False) -> bytes:
-        """An event of an answer that is streamed."""
+        """Return an event of a streamed answer."""
         name = document.get("type") if self.endpoint == "messages" else None
         return sse.event((encode_large_json if large else encode_json)(document), name)
 
     def encode_error_event(self, error: Refused) -> bytes:
-        """The event that ends a stream with an error of ours."""
+        """Return the event that ends a stream with an error of ours."""
         name = "error" if self.endpoint == "messages" else None
         return sse.event(encode_json(error.body(self.endpoint)), name)
 
     def messages(self) -> tuple[Message, ...] | None:
-        """The messages in the log's form; None for what it cannot hold, which is served as well."""
+        """Return the messages in the log's form; None if it cannot hold them (still served)."""
         return storable_messages(self.raw_messages)
 
 
 def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
-    """A request's body. Raises Refused where it is no JSON object, or holds more than is taken."""
+    """Parse a body. Raises Refused where it is no JSON object, or holds more than is taken."""
     check_size(body)
     size = measure_work(body)
     try:
@@ -269,7 +264,7 @@ def check_size(body: bytes, most: JsonSize = MAX_JSON) -> None:
 
 
 def set_model(document: Json, model: str | None) -> Json:
-    """An answer, or a piece of one, that names `model` where it names one; None changes nothing."""
+    """Return an answer or a piece with `model` where it names a model; None changes nothing."""
     if model is None:
         return document
     if isinstance(message := document.get("message"), dict) and "model" in message:
@@ -278,7 +273,7 @@ def set_model(document: Json, model: str | None) -> Json:
 
 
 def storable_messages(raw: Sequence[Any]) -> tuple[Message, ...] | None:
-    """Messages in the log's form; None for what it cannot hold."""
+    """Return messages in the log's form; None if it cannot hold them."""
     try:
         messages = parse_messages(readable(list(raw)))
         for message in messages:
@@ -293,7 +288,7 @@ def storable_messages(raw: Sequence[Any]) -> tuple[Message, ...] | None:
 
 
 def storable_tools(tools: Sequence[Json]) -> tuple[Json, ...] | None:
-    """Tools as the log holds them; None for what it cannot hold."""
+    """Return tools in the log's form; None if it cannot hold them."""
     try:
         values = readable(list(tools))
         check_storable(values, "tools")
@@ -303,12 +298,12 @@ def storable_tools(tools: Sequence[Json]) -> tuple[Json, ...] | None:
 
 
 def encode_json(document: Any) -> bytes:
-    """Compact JSON; half a surrogate pair, legal in JSON text, is written as it was read."""
+    """Return compact JSON; half a surrogate pair, legal in JSON text, is written as it was read."""
     return _write_json(document).encode()
 
 
 def encode_large_json(document: Any) -> bytes:
-    """The same of a large document, from which other threads get their turn meanwhile."""
+    """Return compact JSON of a large document; other threads run meanwhile."""
     return encode_in_pieces(document, _write_json).encode()
 
 
@@ -320,8 +315,7 @@ def _write_json(document: Any) -> str:
 
 
 def parse_large_json(body: bytes) -> Any:
-    """Return a large text's value; other threads run between objects and numbers. Raises as
-    json.loads."""
+    """Parse a large text; other threads run between objects and numbers. Raises as json.loads."""
     return json.loads(body, object_hook=_keep_object, parse_float=_read_float)
 
 
@@ -337,7 +331,7 @@ _NAME: Final = re.compile(r"[\x21-\x7e]{1,256}")
 
 
 def identifier(value: str | None, what: str) -> str | None:
-    """A name that a client gave, or None. Raises Refused for what no table could hold."""
+    """Return a client's name, or None. Raises Refused for a name that no table can hold."""
     if value is None or value == "":
         return None
     if _NAME.fullmatch(value) is None:
@@ -348,7 +342,6 @@ def identifier(value: str | None, what: str) -> str | None:
 
 
 def _read_prompts(prompt: Any) -> tuple[str | tuple[int, ...], ...]:
-    """Return the prompts of a request, which has one or a list."""
     several = isinstance(prompt, list) and not _is_tokens(prompt)
     return tuple(
         str(readable(item)) if isinstance(item, str) else tuple(item)

@@ -1,10 +1,6 @@
-"""Metrics that every call updates: plain numbers, made into samples at collection time.
-
-    took = Spread("kintsugi_gateway_overhead_seconds", "...", ("endpoint",), BOUNDS, registry)
-    took.add(0.25, "chat")
-
-The library takes locks and looks labels up for each number, which calls feel (`python -m
-ops.bench.gateway.counting`); it counts rare events.
+"""Metrics that every call updates: plain numbers, made into samples at collection time. The
+library's locks and label look-ups slow calls down (`python -m ops.bench.gateway.counting`); it
+counts rare events.
 
 Guarantee: one thread, the gateway's event loop, writes; any may collect. A collection returns every
 number as of some moment since it began, so a call that ends meanwhile may be in one number alone. A
@@ -87,8 +83,6 @@ class Inside(_Numbers):
 
 
 class _Series:
-    """The values of a histogram for one set of labels."""
-
     __slots__ = ("counts", "total")
 
     def __init__(self, buckets: int) -> None:

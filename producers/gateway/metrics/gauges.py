@@ -1,5 +1,4 @@
-"""Metrics that are read when Prometheus asks: engines and the own log. Asking never fails where the
-log cannot be read: `kintsugi_spool_readable` is 0 then."""
+"""Metrics of engines and the log. An unreadable log sets `kintsugi_spool_readable` to 0."""
 
 import logging
 import shutil

@@ -1,12 +1,7 @@
-"""The gateway's metrics (what happened -> text of GET /metrics).
-
-A registry per gateway, so that two in one process do not count for each other. Every call's numbers
-are counted in the event loop's thread alone (counters.py); the rest by the library, in any.
-
-Guarantee: the code, the configured engines and the aliases fix the number of series. No label holds
-a client's choice: no session, call, user, model or key. An unreadable spool makes nothing fail;
-`kintsugi_spool_readable` is 0 then.
-"""
+"""The gateway's metrics at GET /metrics. A registry per gateway, so that two in one process do not
+count for each other. The event loop's thread alone counts every call's numbers (counters.py); the
+library counts the rest, in any thread. Guarantee: the code, the configured engines and the aliases
+fix the number of series. No label holds a client's choice: no session, call, user, model or key."""
 
 import time
 from collections.abc import Iterable
@@ -228,8 +223,7 @@ class Metrics:
         self._fallbacks.inc()
 
     def count_choice(self, outcome: str, seconds: float | None) -> None:
-        """Count a choice: `member`, or the doubt for which the base answers. `seconds` is how long
-        the chooser took; None where it was not asked."""
+        """Count a choice: `member`, or a doubt. `seconds`: the chooser's time, if it was asked."""
         self._router_choices.add(outcome)
         if seconds is not None:
             self._router_seconds.add(seconds)

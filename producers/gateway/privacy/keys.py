@@ -1,12 +1,8 @@
-"""Keys of the gateway's clients, stored as hashes only.
-
-A key is 256 random bits that `kintsugi key` shows once, so its plain SHA-256 can be stored. A token
-is a key, or a key, `~` and a session's name, for agents that can set an API key alone. Without
-configured keys `none~SESSION` names a session; other text there may be a real key, and no part of a
-key is ever kept.
-
-Pure. Every stored hash is compared in constant time, and always all of them.
-"""
+"""Keys of the gateway's clients, stored as hashes only. A key is 256 random bits that `kintsugi
+key` shows once, so its plain SHA-256 can be stored. A token is a key, or a key, `~` and a session's
+name, for agents that can set only an API key. Without configured keys `none~SESSION` names a
+session; other text there may be a real key, and no part of a key is ever kept. Every stored hash is
+compared in constant time, and always all of them. Pure."""
 
 import hmac
 import secrets
@@ -16,8 +12,8 @@ from hashlib import sha256
 from typing import Final, Literal
 
 Scope = Literal["call", "feedback", "trusted", "status"]
-"""Scope of a key. `call`: ask the model; `feedback`: post feedback; `status`: see the status page;
-`trusted`: its tasks and outcomes are believed."""
+"""`call`: ask the model; `feedback`: post it; `status`: see its page; `trusted`: believe its tasks
+and outcomes."""
 
 _MARK: Final = "~"
 
@@ -27,7 +23,7 @@ _NOBODYS: Final = ("", "none", "EMPTY")
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """A client's key and what it permits."""
+    """A client's key and its scopes."""
 
     name: str
     sha256: str
@@ -40,10 +36,9 @@ class Client:
     """The client that sends a request."""
 
     name: str | None
-    """Name of the client's key; None where no keys are configured."""
+    """Name of its key; None where no keys are configured."""
     scopes: frozenset[Scope]
     session: str | None = None
-    """The session that the client's token names; None where it names none."""
 
 
 class ClientKeys:
@@ -72,12 +67,12 @@ class ClientKeys:
 
 
 def mint_key() -> str:
-    """A new key."""
+    """Return a new key."""
     return f"kg-{secrets.token_urlsafe(32)}"
 
 
 def hash_key(key: str) -> str:
-    """What is stored of a key."""
+    """Return the stored form of a key."""
     return sha256(key.encode()).hexdigest()
 
 

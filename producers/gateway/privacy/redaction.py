@@ -1,17 +1,13 @@
-"""Redacts events (text -> text without what the rules match).
-
-    rules.py          find the places in a text that must not be written
-    Redaction         puts `[redacted:RULE]` in these places, in all that becomes an event
-    RedactedRequest   a request as it is written; the engine gets it as it came
+"""Redacts events: puts `[redacted:RULE]` where a rule matches, in all text that becomes an event.
 
 A call in which a rule matched keeps no tokens, which would spell the text: its whole request and
 all that is known of its answer count (raw arguments and the tokens' text too). Where there are
 rules, a prompt of token ids is not written. A client's name (session, user, task, idempotency key)
 that a rule matches becomes a pseudonym, the same as long as the home's salt is.
 
-Guarantee: the client's answer is never touched; the same text always becomes the same text, so a
-call's link to its parent stays true. Not covered: what no rule describes, is encoded (base64,
-percent signs, pictures), is spread over several messages or cut off.
+Guarantee: the client's answer and the engine's request are never touched; the same text always
+becomes the same text, so a call's link to its parent stays true. Not covered: text that no rule
+describes, is encoded (base64, percent signs, pictures), is spread over several messages or cut off.
 """
 
 import json
@@ -49,7 +45,7 @@ class RedactedRequest:
 
     request: ModelRequest
     because: str | None
-    """Why the call may keep no tokens; None when it may."""
+    """Why the call may keep no tokens; None if it may."""
 
 
 class Redaction:
@@ -65,12 +61,11 @@ class Redaction:
         return bool(self._rules)
 
     def weigh(self, size: int) -> int:
-        """Bytes of text whose other work takes about as long as to read `size` by the rules."""
+        """Return the bytes of text that take as much other work as `size` takes the rules."""
         return size * _RULES_WEIGHT if self._rules else 0
 
     def redact_request(self, request: ModelRequest) -> RedactedRequest:
-        """Return a request as it may be written. A replaced model's name leaves the tokens
-        trainable."""
+        """Return a request as it may be written; a replaced model name leaves tokens trainable."""
         if not self._rules:
             return RedactedRequest(request, None)
         redactor = _Redactor(self._rules)
@@ -91,7 +86,7 @@ class Redaction:
         self, messages: Iterable[Message], spoken: Iterable[str]
     ) -> tuple[tuple[Message, ...], str | None]:
         """Return an answer's messages as they may be written, and why it may keep no tokens;
-        `spoken` is all else that is known of it."""
+        `spoken` is all other known text."""
         redactor = _Redactor(self._rules)
         safe = tuple(redactor.message(message) for message in messages) if self._rules else messages
         for text in spoken if self._rules else ():
@@ -99,11 +94,11 @@ class Redaction:
         return tuple(safe), redactor.because
 
     def redact_text(self, text: str) -> str:
-        """A text as it may be written."""
+        """Return a text as it may be written."""
         return _Redactor(self._rules).text(text) if self._rules else text
 
     def redact_name(self, name: str | None) -> str | None:
-        """A client's name for something, or its pseudonym."""
+        """Return a client's name, or its pseudonym."""
         if name is None or not self._rules:
             return name
         redactor = _Redactor(self._rules)
@@ -114,8 +109,6 @@ class Redaction:
 
 
 class _Redactor:
-    """Replaces what the rules match, and collects the names of those that did."""
-
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = rules
         self.matched: set[str] = set()
@@ -126,7 +119,7 @@ class _Redactor:
         return f"redaction rules matched: {names}" if names else None
 
     def value(self, value: Any) -> Any:
-        """Any JSON value; keys and numbers are text as well."""
+        """Redact any JSON value; keys and numbers are text as well."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -139,7 +132,7 @@ class _Redactor:
         return value
 
     def text(self, text: str) -> str:
-        """A text; JSON inside it, and text with JSON's escapes, is redacted as well."""
+        """Redact a text, with JSON inside it and text with JSON's escapes."""
         text = self._redact_json(text if text.isascii() else str(readable(text)))
         safe = deeper = self._replace_matches(text)
         for _ in range(_MOST_ESCAPED):
@@ -151,7 +144,6 @@ class _Redactor:
         return safe
 
     def message(self, message: Message) -> Message:
-        """A message of an answer."""
         safe = message.model_copy(
             update={
                 "content": self.value(message.content),

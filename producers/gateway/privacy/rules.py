@@ -1,10 +1,7 @@
-"""Redaction rules: a name, and a search in a text.
-
-Some are built in; others are the operator's patterns in RE2's syntax, whose time is linear, so a
-bad rule cannot hang the gateway. Back-references and look-around are refused at the start. Built-in
-rules find the usual spellings; cards and IBANs only with a right checksum and digits that stand
-alone. Pure.
-"""
+"""Redaction rules: a name, and a search in a text. Pure. Rules are built in or the operator's
+patterns in RE2's syntax, whose time is linear, so a bad rule cannot hang the gateway;
+back-references and look-around are refused at the start. Built-in rules find the usual spellings;
+cards and IBANs only with a right checksum and digits that stand alone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +14,7 @@ Span = tuple[int, int]
 """Character positions of a match: the first, and the one after the last."""
 
 BuiltIn = Literal["email", "card", "iban", "secret", "phone"]
-"""A mail address; a payment card's number; a bank account's; an API key, token or private key; an
-international telephone number."""
+"""Mail address, payment card, bank account, API key, token or private key, international phone."""
 
 _MOST_DIGITS: Final = 19
 _FEWEST_DIGITS: Final = 13
@@ -32,7 +28,7 @@ class BadRule(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What finds one kind of text."""
+    """A finder of one kind of text."""
 
     name: str
     find: Callable[[str], Iterator[Span]]
@@ -40,13 +36,12 @@ class Rule:
 
 
 def find_builtin(name: BuiltIn) -> Rule:
-    """One of the rules that come with kintsugi."""
+    """Return a built-in rule."""
     return Rule(name, _BUILT_IN[name])
 
 
 def own(name: str, pattern: str) -> Rule:
-    """Return an operator's rule. Raises BadRule where RE2 refuses it, or it matches the empty
-    text."""
+    """Return an operator's rule. Raises BadRule if RE2 refuses it or it matches the empty text."""
     compiled = _compile(pattern, name)
     if compiled.search("") is not None:
         raise BadRule(f"rule {name!r}: {pattern!r} matches the empty text; let it match more")
@@ -82,7 +77,6 @@ def _pattern(name: str, pattern: str) -> Callable[[str], Iterator[Span]]:
 
 
 _SEPARATORS: Final = " \u00a0-"
-"""Characters that may separate groups of digits."""
 
 _DIGITS: Final = r"[0-9](?:[ \x{00A0}-]?[0-9]){12,}"
 _ACCOUNT: Final = r"(?i)\b[A-Z]{2}[0-9]{2}(?:[ \x{00A0}-]?[A-Z0-9]){11,}"
@@ -101,8 +95,8 @@ def _ibans(text: str) -> Iterator[Span]:
 def _windows(
     text: str, begin: int, end: int, fewest: int, most: int, right: Callable[[str], bool]
 ) -> Iterator[Span]:
-    """Yield runs of whole groups of so many characters for which `right` holds, first and longest
-    first. What surrounds a number may look like it, so each group may be the first or the last."""
+    """Yield runs of whole groups with `right` and a length in bounds, first and longest first. Text
+    around a number may look like it, so each group may be the first or the last."""
     groups = list(_groups(text, begin, end))
     first = 0
     while first < len(groups):

@@ -1,19 +1,18 @@
-"""Probes that show what an engine's token ids and log-probabilities mean.
+"""Probes that show the meaning of an engine's token ids and log-probabilities.
 
 A gateway probes each engine before its calls count as trainable (upstreams.py), and `kintsugi
-doctor --upstream` reports the findings (daemon/status/engine_probe.py). Five tiny completions and a
-chat show:
+doctor --upstream` reports the findings. Five tiny completions and a chat show that the engine
 
-    token ids            the engine tells them
-    log-probabilities    are those of the distribution that is drawn from
-    defaults             of its own do not bend that distribution
-    counts               of tokens are those of the ids, also where a stop string ends an answer
-    tools                of a chat are no grammar unless the request says so
+- sends token ids
+- sends log-probabilities of the distribution that it draws from
+- does not bend that distribution by its own defaults
+- counts as many tokens as it sends ids, also where a stop string ends an answer
+- makes no grammar of a chat's tools unless the request says so
 
-Two are streams, one of them asked for usage (producers/gateway/http/stream_usage.py). A finding is
-a sentence with the remedy, or None. Not seen: a default that keeps the likeliest first tokens, such
-as a repetition penalty, and a grammar behind thoughts that a chat template cannot switch off. An
-engine that refuses the streams or the chat, or counts nothing, contradicts nothing.
+Two are streams, one of them asked for usage (http/stream_usage.py). A finding is a sentence with
+the remedy, or None. Not seen: a default that keeps the likeliest first tokens, such as a repetition
+penalty, and a grammar behind thoughts that a chat template cannot switch off. An engine that
+refuses the streams or the chat, or counts nothing, contradicts nothing.
 
 A grammar of tools masks nothing before a call begins, so the chat asks for a grammar of its own,
 whose answers all begin with a quotation mark. An engine that makes a grammar of every tool joins
@@ -75,9 +74,7 @@ class Probes:
     certain: Sequence[Json]
     """Choices with top_k=1: the likeliest token has all the probability."""
     plain: Sequence[Json]
-    """Choices without sampling parameters."""
     named: Sequence[Json]
-    """Choices with the protocol's defaults given by name."""
     counts: Sequence["Counts"] = ()
     usage: StreamUsage | None = None
     """How streams tell usage; None where that was not shown."""
@@ -85,7 +82,7 @@ class Probes:
     """Whether the tools of every chat are a grammar; None where that was not shown."""
 
     def unproven(self) -> str | None:
-        """Why answers of this engine cannot be trained on; None when they can."""
+        """The reason why answers of this engine cannot be trained on; None if they can."""
         return (
             self.check_token_ids()
             or self.check_logprobs()
@@ -95,17 +92,17 @@ class Probes:
         )
 
     def check_token_ids(self) -> str | None:
-        """Whether token ids are missing."""
+        """Return the finding on missing token ids."""
         if all(isinstance(choice.get("token_ids"), list) for choice in self.certain):
             return None
         return "the engine gives no token ids; it needs return_token_ids"
 
     def check_logprobs(self) -> str | None:
-        """Whether log-probabilities are of another distribution than that which is drawn from."""
+        """Return the finding on log-probabilities of another distribution than the drawn one."""
         return check_logprobs(self.certain, self.plain)
 
     def check_defaults(self) -> str | None:
-        """Whether leaving parameters out is not the same as naming the protocol's defaults."""
+        """Return the finding on defaults that differ from the protocol's."""
         if all(_alike(choice, other) for choice, other in zip(self.plain, self.named, strict=True)):
             return None
         return (
@@ -113,7 +110,7 @@ class Probes:
         )
 
     def check_counts(self) -> str | None:
-        """Whether the engine counts other tokens than it gives ids for."""
+        """Return the finding on counts that differ from the number of ids."""
         wrong = next((counts for counts in self.counts if counts.differ), None)
         if wrong is None:
             return None
@@ -123,7 +120,7 @@ class Probes:
         )
 
     def check_tools(self) -> str | None:
-        """Whether log-probabilities of chats with tools are those of a masked distribution."""
+        """Return the finding on a masked distribution in chats with tools."""
         if not self.masks_tools:
             return None
         return (
@@ -149,7 +146,7 @@ class Counts:
 
 
 async def run_probes(complete: Complete) -> Probes | str:
-    """The answers to the probes; a sentence where one is refused. Raises what `complete` does."""
+    """Run the probes; return a sentence if one is refused. Raises the errors of `complete`."""
     asked: tuple[Json, ...] = (
         {"top_k": 1, "temperature": 1.0, "logprobs": 0},
         {"logprobs": 5},
@@ -171,8 +168,8 @@ async def run_probes(complete: Complete) -> Probes | str:
 
 
 def _read_masks(status: int, raw: bytes) -> bool | None:
-    """Return whether the guided chat could begin with anything but its only answer; None where it
-    is refused, or its log-probabilities show no mask."""
+    """Return whether the guided chat could begin with another token than its only answer's; None if
+    it is refused, or its log-probabilities show no mask."""
     document = parse_json(raw)
     choices = list_objects(document.get("choices")) if isinstance(document, dict) else []
     scores = choices[0].get("logprobs") if status == 200 and choices else None
@@ -189,7 +186,6 @@ def _read_masks(status: int, raw: bytes) -> bool | None:
 
 
 async def _complete(complete: Complete, fields: Json) -> Json | str:
-    """Return the answer to a tiny completion; a sentence where it is refused."""
     body: Json = {"prompt": list(_PROMPTS), "max_tokens": 1, "seed": 1, "return_token_ids": True}
     status, raw = await complete(body | fields)
     document = parse_json(raw)
@@ -201,9 +197,8 @@ async def _complete(complete: Complete, fields: Json) -> Json | str:
 
 
 async def _stream(complete: Complete, certain: Sequence[Json]) -> tuple[list[Json], list[Json]]:
-    """Return the chunks of a streamed completion that a stop string ends: plain, and with usage and
-    token ids. `certain` has the prompts' likeliest first tokens, one of which is the stop
-    string."""
+    """Return the chunks of a completion that a stop string ends: plain, and with usage and token
+    ids. `certain` has the likeliest first tokens, including the stop string."""
     first = [(prompt, choice.get("text")) for prompt, choice in zip(_PROMPTS, certain, strict=True)]
     prompt, stop = next((pair for pair in first if pair[1]), (_PROMPTS[0], None))
     body: Json = {"prompt": [prompt], "max_tokens": 4, "seed": 1, "top_k": 1, "temperature": 1.0}
@@ -231,7 +226,7 @@ def _count(documents: Sequence[Json]) -> Counts:
 
 
 def parse_json(raw: bytes) -> Any:
-    """A document; None for what is no JSON."""
+    """Return a document; None for invalid JSON."""
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):
@@ -248,10 +243,10 @@ def _alike(left: Json, right: Json) -> bool:
 
 
 def check_logprobs(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
-    """Return why log-probabilities are not proven to be those of the draw; None when they are.
-    Takes the answers with top_k=1 and without parameters. With top_k=1 the likeliest token has all
-    the probability, so a log-probability other than 0 was taken before the sampling parameters,
-    unless other tokens are as likely."""
+    """Return why log-probabilities are not proven to be those of the draw; None if they are.
+    `certain` are answers with top_k=1, `plain` without parameters. With top_k=1 the likeliest token
+    has all the probability, so a log-probability other than 0 was taken before the sampling
+    parameters, unless other tokens are as likely."""
     shown = False
     for choice, other in zip(certain, plain, strict=True):
         (drawn, *_) = (choice.get("logprobs") or {}).get("token_logprobs") or [None]

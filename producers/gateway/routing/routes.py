@@ -1,22 +1,20 @@
-"""Chooses the adapter of a call by the routes (model and session -> adapters to ask).
+"""Chooses the adapter of a call by the routes. Pure.
 
     a public alias     by its route: the adapter that the session stays with, else one drawn by the
                        shares
     an adapter's name  that adapter and no other, as that of a version with members; routing.py
                        refuses one that plays users
-    any other name     as it came; the engine knows it, or refuses it
+    any other name     unchanged; the engine knows it, or refuses it
     no name            as if the gateway's own alias was asked for
 
 A hash of the session's name draws, so every gateway draws the same, also after a restart. It is
 weighted rendezvous hashing (the largest of share / -ln(hash)): a growing share takes sessions from
-the others and loses none.
+the others and loses none. Held-out sessions are drawn first, by the same hash between two parts
+that are no policies. So the name and the held-out share alone decide, and the same sessions stay
+with the base whatever is promoted.
 
-Held-out sessions are drawn first, by the same hash between two parts that are no policies. So the
-name and the held-out share alone decide, and the same sessions stay with the base whatever is
-promoted.
-
-A session keeps its policy when shares change. It is drawn anew where the adapter was taken back (a
-rollback, a rejection), is unloaded, or belongs to a base that the route left. Pure.
+A session keeps its policy when shares change. It is drawn anew if the adapter was taken back (a
+rollback, a rejection), is unloaded, or belongs to a base that the route left.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,19 +51,18 @@ class GatewayRoute:
     shadow: str | None = None
     """An adapter that also answers, without the client seeing its answer."""
     taken_back: bool = False
-    """Whether the last change was a rollback; then no session stays with an adapter without a
-    share."""
+    """Whether the last change was a rollback; then no session stays with a shareless adapter."""
     holdout: float = 0.0
-    """Share of all sessions that the base answers whatever is promoted."""
+    """Share of all sessions that the base answers despite promotions."""
 
     def has(self, policy: Policy) -> bool:
-        """Whether it has a share."""
+        """Return whether the policy has a share."""
         return any(part.adapter == policy for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What routing needs to know of an adapter."""
+    """The facts about an adapter that routing needs."""
 
     alias: str
     base: str
@@ -78,8 +75,7 @@ class Adapter:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the adapters that a policy with members needs; () for an adapter, which is its
-        own."""
+        """Return the adapters that a policy with members needs; () for a plain adapter."""
         return () if self.composition is None else self.composition.adapters
 
 
@@ -104,19 +100,17 @@ class Choice:
     """The adapter that is to answer a call, with its stand-ins."""
 
     alias: str
-    """The alias that the call is counted under."""
     routed: Routed | None
     """How the policy was chosen; None where no route was used."""
     order: tuple[Policy, ...]
-    """Policies to ask for, best first; later ones stand in for missing ones. Empty where the client
+    """Policies to ask for, best first; later ones stand in for missing ones. Empty if the client
     named an adapter or model; a version with members that it named is alone."""
     base: str | None = None
-    """The route's base model; None where no route names one."""
     shadow: str | None = None
     shares: Mapping[str, float] | None = None
-    """Policy (the base by its name) -> its share, where several were drawn from; else None."""
+    """Policy (the base by its name) -> its share; None unless several were drawn from."""
     holdout: HoldoutDraw | None = None
-    """Whether the session was held out, where that was drawn for this call; else None."""
+    """Set only if the holdout was drawn for this call."""
 
     @property
     def policy(self) -> Policy:
@@ -127,8 +121,8 @@ class Choice:
 def choose(
     routes: GatewayRoutes, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
 ) -> Choice:
-    """Choose the adapter for a call of `session` that asks for `model`. `own` is the gateway's
-    alias; `stays` maps an alias to the session's earlier policy."""
+    """Choose the adapter for a call of `session` for `model`. `own`: the gateway's alias; `stays`:
+    alias -> the session's earlier policy."""
     alias = own if model is None else model
     route = routes.routes.get(alias)
     if route is not None:
@@ -166,12 +160,12 @@ def is_held_out(share: float, alias: str, session: str) -> bool:
 
 
 def shadow_session(session: str) -> str:
-    """The session of a shadow's answers to the calls of a session."""
+    """Return the session of a shadow's answers."""
     return session[: _LONGEST_SESSION - len(_SHADOW)] + _SHADOW
 
 
 def is_shadow(session: str) -> bool:
-    """Whether a session is a shadow's."""
+    """Return whether a session is a shadow's."""
     return session.endswith(_SHADOW)
 
 
@@ -198,14 +192,12 @@ def _choose_by_route(
 
 
 def _shares_by_policy(route: GatewayRoute) -> Mapping[str, float] | None:
-    """Return policy -> share of a route with several policies; None where there is no choice."""
     if len(route.parts) == 1:
         return None
     return {part.adapter or route.base: part.share for part in route.parts}
 
 
 def _may_stay(routes: GatewayRoutes, alias: str, route: GatewayRoute, policy: Policy) -> bool:
-    """Whether a session may stay with the policy that answered it before."""
     if route.has(policy):
         return True
     if route.taken_back:

@@ -1,10 +1,4 @@
-"""The routes in force, and the use of adapters (GatewayRoutes in, RouteLease out).
-
-    apply       puts the newest routes in force, for the next call of every session
-    begin       chooses the adapter of a call and counts the call, in one step
-    attempts    yields the engines to ask, with the model for each, best first; of a policy with
-                members, for the chosen member, then for the base
-    usage       the position in force, with the calls and the open sessions per adapter
+"""The routes in force, and the use of adapters: GatewayRoutes in, RouteLease out.
 
 Calls choose on the gateway's loop; another thread brings routes (daemon/roles/route_follower.py). A
 lock makes choosing and counting one step, so a reader of a position sees every call chosen by an
@@ -36,12 +30,10 @@ from producers.gateway.routing.sticky_sessions import StickyMember, StickySessio
 from producers.gateway.routing.upstreams import Upstream, find_missing
 
 Missing = Literal["base", "refuse"]
-"""For a call whose adapter no engine has: another policy of the route, at last the base; or
-refusal."""
+"""For a call whose adapter no engine has: the route's other policies and the base, or refusal."""
 
 ChooseMember = Callable[[str, Adapter], Awaitable[MemberChoice]]
-"""Chooses a policy's member for a call, by the policy's name; the result names the member's
-adapter, even one that no engine has."""
+"""Chooses the member of a named policy for a call; its adapter may be one that no engine has."""
 
 IDLE_SECONDS: Final = 1800.0
 MAX_SESSION_AGE: Final = 3600.0
@@ -52,7 +44,7 @@ class Usage:
     """The routes that a gateway applies and the adapters it uses, at one moment."""
 
     position: int | None
-    """Position of the routes in force; None before the first routes."""
+    """None before the first routes."""
     in_flight: Mapping[str, int]
     """Adapter -> calls that are being answered; those of a member count for its policy too."""
     open_sessions: Mapping[str, int]
@@ -65,13 +57,11 @@ class Attempt:
 
     upstream: Upstream
     name: str | None
-    """What the engine calls it; None: the request's model as it came."""
+    """The engine's name for it; None: the request's model unchanged."""
     policy: Policy = None
-    """The policy that a route gave the call."""
     adapter: str | None = None
     """The adapter that the engine is asked for: the policy, or a member of it. None: the base."""
     member: MemberChoice | None = None
-    """The member that is asked; None where the policy has none."""
 
 
 class Routing:
@@ -86,7 +76,6 @@ class Routing:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.alias = alias
-        """What a call that names no model asks for."""
         self.missing: Missing = missing
         self.clock = clock
         self._idle = idle_seconds
@@ -111,7 +100,7 @@ class Routing:
         return choose(self.table, self.alias, model, "", {}).alias
 
     def make_sticky_sessions(self) -> StickySessions:
-        """An empty StickySessions with the limits of this gateway."""
+        """Return an empty StickySessions with the limits of this gateway."""
         return StickySessions(self._idle, self._age)
 
     def apply(self, routes: GatewayRoutes) -> None:
@@ -120,8 +109,7 @@ class Routing:
             self._routes = routes
 
     def begin(self, model: str | None, session: str, goes_on: bool = True) -> "RouteLease":
-        """Return a call's route, counted until its block ends. `goes_on`: whether the session may
-        go on."""
+        """Return a call's route, counted until its block ends. `goes_on`: the session may go on."""
         with self._lock:
             now = self.clock()
             stays = self._sticky.read_policies(session, now)
@@ -168,7 +156,7 @@ class Routing:
             self._sticky.recall(earlier)
 
     def usage(self) -> Usage:
-        """What is in force and in use at this moment, for adapters that the routes know."""
+        """Return the routes and adapters in use now, for adapters that the routes know."""
         with self._lock:
             known = self.table.adapters
             return Usage(
@@ -202,7 +190,6 @@ class RouteLease:
         self._routes = routes
         self._model = model
         self._names = names
-        """What the call is counted for."""
 
     def __enter__(self) -> Self:
         return self
@@ -217,7 +204,7 @@ class RouteLease:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Return what engines must have for the policy of the route: the adapter, or its parts."""
+        """Return the adapters that the route's policy needs."""
         policy = self.choice.policy
         if policy is None:
             return ()
@@ -227,10 +214,10 @@ class RouteLease:
     async def attempts(
         self, upstreams: Sequence[Upstream], choose_member: ChooseMember | None = None
     ) -> AsyncGenerator[Attempt]:
-        """Yield the engines to ask, best first; look for the next one when the one before failed.
-        `upstreams` are in the session's order. Without `choose_member` the base answers for a
-        member, with the doubt recorded. Raises Refused where no engine may be asked, or none has
-        all parts of a policy that the client named."""
+        """Yield the engines to ask, best first; take the next one when one failed. `upstreams` are
+        in the session's order. Without `choose_member` the base answers for a member, with the
+        doubt recorded. Raises Refused if no engine may be asked, or none has all parts of a policy
+        that the client named."""
         if self.choice.routed == "named" and choose_member is not None:
             self._check_loaded(upstreams)
         if not self.choice.order:
@@ -259,13 +246,11 @@ class RouteLease:
             )
 
     def response_model(self, upstream: Upstream) -> str | None:
-        """Return the model that the answer names, as if asked for; None where only the engine knows
-        it."""
+        """Return the model for the answer, as asked for; None if only the engine knows it."""
         return self._model or upstream.base
 
     def _check_answers_clients(self) -> None:
-        """Check that the named adapter answers clients. Raises Refused, as for a model that does
-        not exist."""
+        """Raise Refused, as for a model that does not exist, if the adapter plays users."""
         # While it is proven, an engine has it under its name with a suffix, too.
         known = self._routes.adapters.get((self._model or "").partition("~")[0])
         if known is not None and known.plays_users:
@@ -278,8 +263,7 @@ class RouteLease:
             )
 
     def _check_loaded(self, upstreams: Sequence[Upstream]) -> None:
-        """Check that engines have all parts of a policy that the client named, where any can be
-        asked. Raises Refused, as for a model that does not exist."""
+        """Raise Refused, as for an unknown model, if healthy engines lack a part of the policy."""
         missing = find_missing(upstreams, self.adapters)
         if missing and any(upstream.well for upstream in upstreams):
             raise Refused(
@@ -294,8 +278,7 @@ class RouteLease:
     async def _list_answerers(
         self, policy: Policy, choose_member: ChooseMember | None
     ) -> Sequence[tuple[str | None, MemberChoice | None]]:
-        """Return a policy's adapters, best first, each with the choice to record: itself; or the
-        chosen member, then the base."""
+        """Return a policy's adapters and choices: itself; or the chosen member, then the base."""
         known = None if policy is None else self._routes.adapters.get(policy)
         if policy is None or known is None or not known.parts:
             return [(policy, None)]

@@ -1,12 +1,7 @@
-"""Restores the policies of the newest sessions (events of the spool -> StickySessions).
-
-After a restart, a session stays with the policy that its route drew and with its chosen member.
-Calls that named an adapter, or that a fallback answered, change nothing. Where the chooser said
-nothing for a call that came to nothing, the next call asks it anew.
-
-Not covered: clocks. Calls that seem to lie ahead count as made now; behind a clock set forward,
-sessions end early and are drawn anew.
-"""
+"""Restores the policies and chosen members of the newest sessions from the spool's events. Calls
+that named an adapter, or that a fallback answered, change nothing. If the chooser said nothing for
+a call that failed, the next call asks it anew. Not covered: clocks. Calls that seem to lie ahead
+count as made now; behind a clock set forward, sessions end early and are drawn anew."""
 
 from datetime import datetime
 from typing import Final
@@ -28,8 +23,8 @@ class StickyRecovery:
         self._now = now
         self._today = today
         self._silent_calls: dict[str, tuple[str, str]] = {}
-        """Session whose newest call is the first with a choice of a member, on which the chooser
-        said nothing -> that call and its policy."""
+        """Session whose newest call made its first choice with a silent chooser -> (call,
+        policy)."""
 
     def take(self, event: Event) -> None:
         """Apply an event of the stream `rollouts`."""

@@ -1,5 +1,4 @@
-"""The policy that a session keeps (calls -> policy per session, open sessions per adapter), and its
-chosen member until the alias gets another policy.
+"""The policy that a session keeps, and its chosen member until the alias gets another policy.
 
 A session is open from its first call until a client ends it, `idle_seconds` pass without a call, or
 `max_age_seconds` pass since the first; its name then begins a new session. A session has a policy
@@ -22,7 +21,7 @@ MAX_SESSIONS: Final = 65_536
 """Sessions remembered; about 30 MB."""
 
 SILENT: Final[frozenset[ChoiceDoubt | None]] = frozenset(("timeout", "failed"))
-"""Doubts of a chooser that has said nothing."""
+"""Doubts of a silent chooser."""
 
 _NONE: Final[Mapping[str, Policy]] = {}
 
@@ -34,15 +33,13 @@ class StickyMember:
     name: str | None
     """Its name in the policy; None: the base answers."""
     adapter: str | None
-    """Adapter of the member; None for the base."""
+    """None for the base."""
     doubt: ChoiceDoubt | None = None
-    """Why no member was chosen; None where one was."""
     asked: int = 1
-    """How often the chooser was asked for it."""
     at_turn: bool = False
     """Whether a call of the session that ended with a user's message was begun with it."""
     shared: bool = False
-    """Whether other calls of the session go by it than the one that it was chosen for."""
+    """Whether other calls of the session use it than the one that chose it."""
 
 
 @dataclass(slots=True)
@@ -50,9 +47,7 @@ class _StickySession:
     began: float
     last: float
     policies: dict[str, Policy] = field(default_factory=dict)
-    """Alias -> the policy that the session keeps."""
     members: dict[str, StickyMember] = field(default_factory=dict)
-    """Policy -> the member of it that the session keeps."""
 
     @property
     def adapters(self) -> list[str]:
@@ -77,7 +72,7 @@ class StickySessions:
         self._open: Counter[str] = Counter()
 
     def read_policies(self, session: str, now: float) -> Mapping[str, Policy]:
-        """Alias -> the policy of the session; empty where it is not open."""
+        """Return alias -> policy of the session; empty if it is not open."""
         sticky = self._find_open(session, now)
         return _NONE if sticky is None else sticky.policies
 
@@ -95,8 +90,7 @@ class StickySessions:
         self._touch(session, now)
 
     def keep_member(self, session: str, policy: str, kept: StickyMember) -> None:
-        """Record the member of a policy that answers the session; do nothing for a session not
-        open."""
+        """Record the member of a policy that answers the session; do nothing if it is not open."""
         sticky = self._sessions.get(session)
         if sticky is None:
             return
@@ -118,7 +112,7 @@ class StickySessions:
             self._count(name, -1)
 
     def count_open(self, now: float) -> Mapping[str, int]:
-        """Adapter -> its open sessions."""
+        """Return adapter -> its open sessions."""
         self._sweep(now)
         return dict(self._open)
 

@@ -1,11 +1,5 @@
-"""Asks an engine for the log-probabilities of named tokens after a chat prompt, in vLLM's protocol.
-
-    body = build_score_request("small", messages, (32, 33))     for POST /chat/completions
-    body = build_score_request("small", messages, (32, 33), select_prompt_fields(document))
-    scores = read_token_scores(document)                          token id -> nats
-
-Pure. Not covered: engines without `logprob_token_ids` (vLLM before 0.32) give no scores.
-"""
+"""Asks an engine for the log-probabilities of named tokens after a chat prompt, as vLLM does. Pure.
+Not covered: engines without `logprob_token_ids` (vLLM before 0.32) give no scores."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -23,11 +17,10 @@ _PROMPT_FIELDS: Final = (
     "reasoning_effort",
     "tools",
 )
-"""Fields of a chat request that an engine renders its prompt of, beside the messages."""
+"""Fields that render a chat request's prompt, beside the messages."""
 _NO_TOOLS: Final = "none"
 
 _BY_ID: Final = "token_id:"
-"""How an engine names a token that is told by its id."""
 
 
 def build_score_request(
@@ -36,8 +29,8 @@ def build_score_request(
     tokens: Sequence[int],
     fields: Mapping[str, Any] = PLAIN_PROMPT,
 ) -> dict[str, Any]:
-    """Return the body of a chat request for the scores of tokens at the answer's first place; the
-    engine's own model without `model`. `fields` render the prompt beside the messages."""
+    """Return a chat request for the scores of tokens at the answer's first place. Without `model`
+    it asks the engine's own. `fields` render the prompt beside the messages."""
     return {
         **fields,
         **({} if model is None else {"model": model}),
@@ -59,8 +52,7 @@ def select_prompt_fields(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_token_scores(document: Any) -> dict[int, float]:
-    """Return token id -> log-probability in nats of an answer's first token; empty where
-    unreadable."""
+    """Return token id -> log-probability (nats) of an answer's first token; empty if unreadable."""
     try:
         first = document["choices"][0]["logprobs"]["content"][0]
         pairs = [(str(top["token"]), float(top["logprob"])) for top in first["top_logprobs"]]

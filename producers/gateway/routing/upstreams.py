@@ -1,7 +1,7 @@
 """The engines behind a gateway: health, models, and the engine of each session.
 
 A level-triggered loop asks each engine for its models. An engine that came back must first prove
-that its tokens can be trained on (engine_proof.py). Until then, and where it fails, its calls are
+that its tokens can be trained on (engine_proof.py). Until then, and if it fails, its calls are
 recorded and marked untrainable, with the reason.
 
 Guarantee: a session stays with one engine as long as that one is well; clients' keys are never
@@ -33,7 +33,6 @@ _MAX_CARDS_BYTES: Final = 4 << 20
 """Largest list of models, in bytes: room for thousands."""
 _CONNECT_SECONDS: Final = 5.0
 MOST_TIMES: Final = 64
-"""Times to the first token that are remembered of an engine, the last ones."""
 
 _NOT_YET: Final = "the engine was not asked for proof yet"
 
@@ -41,12 +40,11 @@ _logger = logging.getLogger(__name__)
 
 
 class UpstreamFailure(KintsugiError):
-    """An engine could not be reached, or its connection broke. The text names the URL, for
-    operators."""
+    """An unreachable engine or a broken connection. The text names the URL, for operators."""
 
     @property
     def refusal(self) -> Refused:
-        """The error that a client gets, without any address of this deployment."""
+        """Return the client's error, without any address of this deployment."""
         return Refused(503, "no engine gave a whole answer; try again", retry_after=1)
 
 
@@ -67,7 +65,7 @@ class FirstTokenTimes:
         self._seconds: deque[float] = deque(maxlen=MOST_TIMES)
 
     def add(self, seconds: float) -> None:
-        """Remember how long an answer took to its first token."""
+        """Remember the seconds to an answer's first token."""
         self._seconds.append(seconds)
 
     @property
@@ -81,7 +79,6 @@ class EngineModel:
     """A model of an engine."""
 
     policy: str
-    """Its name: an adapter's, or the base model's."""
     base: str
 
 
@@ -98,33 +95,32 @@ class Upstream:
         self.served: Mapping[str, EngineModel] = {}
         self.dialect: Dialect | None = None
         self._usage: StreamUsage | None = None
-        """How its streams tell usage; None before they were looked at, and where they cannot be."""
+        """How its streams tell usage; None before they were read, or if unreadable."""
         self.unproven: str | None = _NOT_YET
         """Why its calls cannot be trained on; None when they can."""
         self.first_tokens = FirstTokenTimes()
-        """How long its last streamed answers took to their first token."""
         self._default = EngineModel(NOBODY, NOBODY)
         self._looking = asyncio.Lock()
         self._looked_for: int | None = None
         """Position of the newest routes for which the engine was asked for its models again."""
 
     def model(self, name: str | None) -> EngineModel:
-        """What answers a request for `name`."""
+        """Return the model that answers a request for `name`."""
         if name is None:
             return self._default
         return self.served.get(name) or EngineModel(name[:128], NOBODY)
 
     @property
     def base(self) -> str | None:
-        """What it calls its base model; None where that is not known."""
+        """Name of its base model; None where that is not known."""
         return None if self._default.policy == NOBODY else self._default.policy
 
     def build_model_field(self) -> Json:
-        """The field of a request that asks for the base model."""
+        """Return the request's field for the base model."""
         return {} if self._default.policy == NOBODY else {"model": self._default.policy}
 
     def above(self) -> "Upstream":
-        """The same server above `/v1`, for what is not OpenAI's."""
+        """Return the same server above `/v1`, for paths that are not OpenAI's."""
         server = Upstream(self.url.removesuffix("/v1"))
         server._headers = self._headers
         return server
@@ -133,7 +129,7 @@ class Upstream:
     async def request(
         self, client: HttpClient, method: str, path: str, body: bytes | None, timeout: float
     ) -> AsyncIterator[Reply]:
-        """An answer that is still coming. Raises UpstreamFailure, and TimeoutError."""
+        """Yield an answer that is still coming. Raises UpstreamFailure, and TimeoutError."""
         headers = self._headers | ({"content-type": "application/json"} if body else {})
         try:
             async with (
@@ -149,22 +145,21 @@ class Upstream:
             raise kind(f"{self.url}: {error}") from error
 
     async def complete(self, client: HttpClient, body: Json) -> tuple[int, bytes]:
-        """Ask its base model for completions (a chat where the body has messages); return status
-        and body. Raises UpstreamFailure, TimeoutError."""
+        """POST `body` to its base; return status and body. Raises UpstreamFailure, TimeoutError."""
         path = PATHS["chat" if "messages" in body else "completions"]
         sent = encode_json(self.build_model_field() | body)
         async with self.request(client, "POST", path, sent, SECONDS) as response:
             return response.status_code, await response.aread()
 
     async def check(self, client: HttpClient) -> None:
-        """Ask what it serves, and for proof where due. Raises UpstreamFailure, TimeoutError."""
+        """Ask for its models, and for proof where due. Raises UpstreamFailure, TimeoutError."""
         await self.look(client)
         if not self.well or self.unproven == _NOT_YET:
             self.well = True
             await self._decide(client)
 
     async def look(self, client: HttpClient) -> None:
-        """Ask what it serves. Raises UpstreamFailure, TimeoutError."""
+        """Ask for its models. Raises UpstreamFailure, TimeoutError."""
         path = "/models"
         async with self.request(client, "GET", path, None, _CHECK_SECONDS) as response:
             answer = await response.aread(_MAX_CARDS_BYTES)
@@ -174,8 +169,7 @@ class Upstream:
         self._take(_cards(answer))
 
     async def learn(self, client: HttpClient) -> None:
-        """Ask what it serves if it never said so: after a late start, an alias would name no model
-        there."""
+        """Ask for its models if never listed, as after a late start; an alias needs them."""
         if self.served:
             return
         async with self._looking:
@@ -185,9 +179,8 @@ class Upstream:
                     await self.look(client)
 
     async def look_for(self, adapter: str, position: int, client: HttpClient) -> None:
-        """Ask the engine for its models where `adapter`, which the routes of `position` name, is
-        unknown: it may have been loaded since the last check. The engine is asked once per
-        position, however many calls wait; after a failure the known models stay."""
+        """Ask for its models if it lacks `adapter`, which may be newly loaded: once per `position`
+        of the routes, however many calls wait. After a failure the known models stay."""
         if adapter in self.served or not self.well:
             return
         async with self._looking:
@@ -248,8 +241,7 @@ class Upstreams:
         return any(upstream.well for upstream in self.all)
 
     def for_session(self, session: str) -> list[Upstream]:
-        """Return the engines to try, best first: the session's, then others; those that are well
-        come first. The others are tried too, because their health may be seconds old."""
+        """Return the engines in the session's order, healthy first; health may be seconds old."""
         return sorted(
             self.all, key=lambda upstream: (not upstream.well, _weight(upstream.url, session))
         )

@@ -1,17 +1,11 @@
-"""The prompt and the requests of a panel's router, and the meaning of its label scores (TRACE;
-pure).
-
-    prompts = build_prompts(router, messages)     one chat prompt per order of the labels
-    scores = read_scores(router, order, logprobs) log-probabilities of label tokens -> per option
-    decide(router, (scores_0, scores_1))          the skill, or why there is none
+"""The prompt and requests of a panel's router, and the meaning of its label scores. Pure.
 
 The router reads the options with descriptions and examples, then the conversation; the next token's
 log-probabilities are compared at the labels. A model prefers some labels whatever the text says, so
-a second order turns the labels by half their number, and a choice counts where both orders make it.
-Each label's score after an empty conversation (`calibration`) is subtracted first.
-
-A router of the form `head` reads the session's own prompt, and its adapter adds to the logits of
-the labels there, in one order.
+a second order turns the labels by half their number, and a choice counts if both orders make it.
+Each label's score after an empty conversation (`calibration`) is subtracted first. A router of the
+form `head` reads the session's own prompt, and its adapter adds to the logits of the labels there,
+in one order.
 
 Gateway, composing command, trials and training all build the prompt here. Source: TRACE, arXiv
 2604.05336 (training-free router), with calibration after Zhao et al. 2021, "Calibrate before use".
@@ -42,27 +36,23 @@ TIE: Final = 1e-3
 _HEAD: Final = "Choose who answers next. Reply with one label.\n"
 _QUESTION: Final = "\n\nLabel?"
 _INSTRUCTIONS: Final = ("system", "developer")
-"""Roles of messages that are the same in every conversation."""
 _EMPTY: Final = "N/A"
-"""A conversation without content."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterAnswer:
-    """What a router chose."""
+    """The choice of a router."""
 
     skill: str | None
     """None: the base answers."""
     doubt: ChoiceDoubt | None
-    """Why there is no skill; None where there is one."""
 
 
 def build_prompts(
     router: PanelRouter, messages: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], ...]:
     """Return the chat messages that the router reads, one list per order of the labels. A head
-    reads the client's `messages` as they are; another router without instructions, calls and empty
-    messages."""
+    reads `messages` unchanged; another router without instructions, calls and empty messages."""
     if router.form == "head":
         return ([dict(message) for message in messages],)
     transcript = render_transcript(messages)
@@ -76,8 +66,7 @@ def build_prompts(
 
 
 def build_calibration_prompts(router: PanelRouter) -> tuple[list[dict[str, Any]], ...]:
-    """Return the prompts of an empty conversation; a head has none, as its rows need no
-    calibration."""
+    """Return the prompts of an empty conversation; a head has none and needs no calibration."""
     if router.form == "head":
         return ()
     return build_prompts(router, [{"role": "user", "content": _EMPTY}])
@@ -98,14 +87,13 @@ def find_label(router: PanelRouter, order: int, skill: str | None) -> int:
 def read_scores(
     router: PanelRouter, order: int, logprobs: Mapping[int, float]
 ) -> tuple[float, ...]:
-    """Return each option's score in nats from label token -> log-probability. Raises KeyError for a
-    missing label."""
+    """Return each option's score (nats) from label token -> log-probability, or raise KeyError."""
     tokens = list_label_tokens(router)
     return tuple(logprobs[tokens[label]] for label in _turn(len(tokens), order))
 
 
 def decide(router: PanelRouter, scores: Sequence[Sequence[float]]) -> RouterAnswer:
-    """Return what a router chose; `scores` holds those of the options, in nats, for each order."""
+    """Return a router's choice; `scores`: in each order, the options' scores in nats."""
     choices: list[str | None] = []
     for order, row in enumerate(scores):
         bias = router.calibration[order] if router.calibration else (0.0,) * len(row)
@@ -120,8 +108,7 @@ def decide(router: PanelRouter, scores: Sequence[Sequence[float]]) -> RouterAnsw
 
 
 def read_answer(router: PanelRouter, logprobs: Sequence[Mapping[int, float]]) -> RouterAnswer:
-    """Return a router's choice from label token -> log-probability (nats) in each order. Raises
-    KeyError for a missing label."""
+    """Return a router's choice from token -> nats per order. Raises KeyError for missing labels."""
     return decide(router, [read_scores(router, order, row) for order, row in enumerate(logprobs)])
 
 
@@ -156,7 +143,6 @@ def render_transcript(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _read_text(content: Any) -> str:
-    """Return the text of a message, or of its text parts."""
     if isinstance(content, str):
         return content.strip()
     if not isinstance(content, list):
@@ -167,12 +153,11 @@ def _read_text(content: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a router reads of a call."""
+    """The part of a call that a router reads."""
 
     messages: Sequence[Mapping[str, Any]]
     fields: Mapping[str, Any] | None
-    """Fields that render the call's prompt beside the messages; None for a prompt without
-    messages."""
+    """Fields that render the prompt beside the messages; None for a prompt without messages."""
 
     @property
     def ends_with_user(self) -> bool:
@@ -180,8 +165,7 @@ class Opening:
         return bool(self.messages) and self.messages[-1].get("role") == "user"
 
     def build_requests(self, router: PanelRouter, model: str | None) -> list[dict[str, Any]]:
-        """Return a request's body per order of the router's labels; none where it could read
-        nothing."""
+        """Return a request body per order of labels; none if the router can read nothing."""
         fields = PLAIN_PROMPT if router.form == "labels" else self.fields
         if not self.messages or fields is None:
             return []

@@ -1,6 +1,4 @@
-"""Chooses the member of a panel that answers a session (conversation -> MemberChoice).
-
-    choose    the member that the session keeps, or the one that the panel's router chooses now
+"""Chooses the member of a panel that answers a session.
 
 The router is asked over /v1/chat/completions of the session's first engine that has it: all prompts
 of label_router.py at once, one token each, with the labels' log-probabilities
@@ -11,9 +9,8 @@ base answers. A head reads the call's own prompt with tools and template variabl
 Guarantee: a session's member is chosen once; its first calls wait for one answer together. No call
 waits longer than its RouterBound or fails for a router. A late router is heard out: on a slow
 engine the next calls wait as long as it takes, up to the bound. A member is chosen anew for another
-panel; at the next call, where the router failed or was late and the call came to nothing; and, with
-`reroutes`, once more where the choice was in doubt and the user speaks again. Not covered: other
-gateways.
+panel; at the next call, if the router failed or was late and the call failed; and, with `reroutes`,
+once more if the choice was in doubt and the user speaks again. Not covered: other gateways.
 """
 
 import asyncio
@@ -38,16 +35,12 @@ from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
 from producers.gateway.skills.label_router import Opening, RouterAnswer, decide, read_scores
 
 ROUTER_MS: Final = 150
-"""Milliseconds that a call waits for a router at least."""
 ROUTER_MOST_MS: Final = 2000
-"""Milliseconds beyond which a slow engine makes no call wait longer for a router."""
 MEDIANS: Final = 2
 """Median times to an engine's first token that a call waits for a router at least."""
 
 _LATE_SECONDS: Final = 10.0
-"""Seconds after which a router is cut off, unless calls wait for it longer."""
 _MOST_LATE: Final = 16
-"""Such routers at once."""
 
 _PATH: Final = "/chat/completions"
 _MAX_ANSWER_BYTES: Final = 1 << 20
@@ -64,24 +57,19 @@ class RouterBound:
     """How long calls wait for a router, in seconds."""
 
     least: float = ROUTER_MS / 1000
-    """Waited on any engine."""
     most: float = ROUTER_MOST_MS / 1000
-    """Up to which a slow engine is waited for; without effect below `least`."""
+    """Limit for a slow engine; without effect below `least`."""
 
     def find_seconds(self, upstream: Upstream) -> float:
-        """Return the seconds that a call waits for an engine's router: twice its median time to the
-        first token, within the limits."""
+        """Return `MEDIANS` times the engine's median first-token seconds, within the limits."""
         usual = MEDIANS * (upstream.first_tokens.median or 0.0)
         return max(self.least, min(usual, self.most))
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a router chose, and how long that took."""
-
     kept: StickyMember
     ms: int | None
-    """None where it was not asked."""
 
 
 class MemberChooser:
@@ -99,11 +87,9 @@ class MemberChooser:
         self._bound = bound
         self._reroutes = reroutes
         self._pending: dict[tuple[str, str], asyncio.Task[_Asked]] = {}
-        """Session and panel -> the choice that is being made."""
         self._late: set[asyncio.Task[RouterAnswer]] = set()
-        """Routers that nobody waits for any more, and whose time is measured."""
+        """Routers that no call waits for any more; their time is measured."""
         self._well = True
-        """Whether the last router that was asked gave an answer."""
 
     async def choose(
         self,
@@ -114,8 +100,8 @@ class MemberChooser:
         upstreams: Sequence[Upstream],
         metrics: Metrics,
     ) -> MemberChoice:
-        """Choose the member of the panel `name` for a call; `upstreams` are in the session's order.
-        The result names the member's adapter, even one that no engine has."""
+        """Choose the member of panel `name` for a call; `upstreams` are in the session's order. The
+        result names the member's adapter, even if no engine has it."""
         panel, opening = adapter.composition, parse_opening(request)
         assert panel is not None, "members are those of a panel"
         at_turn = opening.ends_with_user
@@ -150,21 +136,21 @@ class MemberChooser:
         )
 
     def reconsider(self, session: str, panel: str) -> None:
-        """Have the session's next call choose anew where the router said nothing and its call came
-        to nothing; do nothing where other calls go by the choice."""
+        """Have the next call choose anew if the router said nothing and the session's call failed;
+        do nothing if other calls use the choice."""
         kept = self._routing.read_member(session, panel)
         if kept is not None and kept.doubt in SILENT and not kept.shared:
             self._routing.drop_member(session, panel)
 
     async def stop(self) -> None:
-        """Cut off what is being asked."""
+        """Cancel all requests to routers."""
         tasks = (*self._pending.values(), *self._late)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _asks_again(self, kept: StickyMember) -> bool:
-        """Whether the router is asked once more when the user speaks again."""
+        """Return whether the router is asked once more when the user speaks again."""
         once = kept.asked < 2 and kept.at_turn
         return self._reroutes and once and kept.doubt is not None
 
@@ -178,7 +164,6 @@ class MemberChooser:
         metrics: Metrics,
         before: int,
     ) -> _Asked:
-        """Ask the router, and have the session keep what it says."""
         panel = adapter.composition
         assert panel is not None, "members are those of a panel"
         began = time.monotonic()
@@ -204,8 +189,7 @@ class MemberChooser:
         opening: Opening,
         upstreams: Sequence[Upstream],
     ) -> RouterAnswer | None:
-        """Return the router's answer within its time; None without an engine or anything to
-        read."""
+        """Return the router's answer within its time; None without an engine or prompt."""
         # The labels are tokens of this base: an engine of another one would score others.
         model = router.adapter or base
         having = [upstream for upstream in upstreams if upstream.well and model in upstream.served]
@@ -234,7 +218,6 @@ class MemberChooser:
         requests: Sequence[Mapping[str, Any]],
         upstreams: Sequence[Upstream],
     ) -> RouterAnswer:
-        """Return what the router says at the first engine that answers."""
         failure: Exception | None = None
         try:
             bodies = [encode_json(request) for request in requests]
@@ -257,8 +240,8 @@ class MemberChooser:
     async def _read_answer(
         self, router: PanelRouter, bodies: Sequence[bytes], upstream: Upstream
     ) -> RouterAnswer:
-        """Return an engine's router's answer to a body per order of labels. Raises UpstreamFailure,
-        AnswerTooLong, RouterFailure, TimeoutError."""
+        """Return an engine's answer to a body per order. Raises UpstreamFailure, AnswerTooLong,
+        RouterFailure, TimeoutError."""
         tasks = [asyncio.create_task(self._read_logprobs(upstream, body)) for body in bodies]
         try:
             logprobs = await asyncio.gather(*tasks)
@@ -291,7 +274,7 @@ class MemberChooser:
 
 
 def parse_opening(request: ModelRequest) -> Opening:
-    """Return what a router reads of a request."""
+    """Return the part of a request that a router reads."""
     messages = list_messages(request)
     match request.endpoint:
         case "chat":
@@ -303,8 +286,7 @@ def parse_opening(request: ModelRequest) -> Opening:
 
 
 def list_messages(request: ModelRequest) -> list[Mapping[str, Any]]:
-    """Return a request's conversation for a router; text prompts are the user's, token prompts left
-    out."""
+    """Return a request's conversation; text prompts are the user's, token prompts left out."""
     if request.endpoint == "completions":
         texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
         return [{"role": "user", "content": text} for text in texts]
