@@ -35,8 +35,7 @@ class KlConfig(StrictModel):
     """Penalty for leaving the reference policy."""
 
     estimator: Literal["k1", "k2", "k3", "k2_st_k3"] = "k3"
-    """For x = logp - ref: x; x^2/2; exp(-x) - 1 + x; the value of `k3` with the gradient of
-    `k2`."""
+    """For x = logp - ref: x; x^2/2; exp(-x) - 1 + x; that of `k3` with the gradient of `k2`."""
     beta: float = Field(default=0.0, ge=0)
     unbiased: bool = False
     """Whether the estimate is weighted by the ratio to the recomputed policy."""
@@ -89,8 +88,7 @@ class FilterConfig(StrictModel):
     on: Literal["success", "reward"] = Field(
         default="success", exclude_if=lambda value: value == "success"
     )
-    """Values that must differ in a group: verdicts, or rewards graded by themselves (a
-    repair's)."""
+    """Values that must differ in a group: verdicts, or rewards graded by themselves (repairs)."""
     min_dispersion: float = Field(default=0.0, ge=0, exclude_if=lambda value: value == 0)
     """With rewards: the range of a group's rewards must exceed this."""
     min_advantage: Annotated[float, Field(ge=0)] | None = Field(

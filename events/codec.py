@@ -163,7 +163,7 @@ def decode_value(
 
 
 def measure_sections(value: bytes) -> tuple[int, int]:
-    """Return the inflated bytes of head and content; 0 for a content not in the clear here. Raises
+    """Return the inflated bytes of head and content (0: not in the clear here). Raises
     BadRecord."""
     _check_value(value)
     sections = _split(value)
@@ -184,8 +184,7 @@ def _read_frame_size(section: bytes) -> int:
 
 
 def arrays_of(value: bytes) -> dict[str, "array.array[Any]"]:
-    """Return the token arrays of a framed value; empty without arrays or where a blob holds
-    them."""
+    """Return the token arrays of a framed value; empty without any, or if in a blob."""
     section = _split(value).arrays
     return _unpack_arrays(section) if section else {}
 

@@ -140,8 +140,7 @@ class AfterError(StrictModel):
     """pass^1; so is the next."""
     candidate: Share
     token_growth: float | None
-    """Growth of tokens of rollouts with a refused call; None: there are none. The next field:
-    without."""
+    """Growth of tokens of rollouts with a refused call, None without any; the next: the others."""
     clean_token_growth: float | None
 
 

@@ -185,8 +185,7 @@ class TaskPool(StrictModel):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the job's environment, its scripted user and its verdict alone are in
-        use."""
+        """Return whether it has the job's environment, its scripted user and its verdict alone."""
         return self.has_verdict_reward and self.user is None
 
     @property
@@ -435,8 +434,7 @@ class JobSpec(StrictModel):
     rounds: JobRounds | None = Field(default=None, exclude_if=_is_absent)
     """None: one round with unchanged pools."""
     checkpoints: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """Rollouts after which the adapter is also saved, as `checkpoints/N`, at the last step within
-    N."""
+    """Rollouts after which the adapter is saved as `checkpoints/N` too: the last step within N."""
     algorithm: Algorithm = Algorithm()
     optimizer: OptimizerSettings = OptimizerSettings()
     lora: LoraSettings = LoraSettings()

@@ -336,8 +336,7 @@ class JobRequested(Decision):
     TYPE: ClassVar[str] = "JobRequested"
 
     job: Id
-    """derive_id("job", cycle); with a skill ("job", cycle, skill); a router's ("router job",
-    cycle)."""
+    """derive_id("job", cycle); with a skill (..., skill); of a router ("router job", cycle)."""
     cycle: Id | None = None
     """None for an operator's job."""
     alias: Name
@@ -428,8 +427,7 @@ class CycleEnded(Decision):
 
 
 class RepairEdit(StrictModel):
-    """A change of the agent's calls. It quotes no value: rollouts may be sealed, this stream is
-    not."""
+    """A change of the agent's calls. It quotes no value, because rollouts may be sealed."""
 
     operation: Operation
     turn: Count | None = None
@@ -479,8 +477,7 @@ class PersonErased(Decision):
 
 
 class SkillLabels(StrictModel):
-    """A labelling of a skill over the drawn rollouts; those to which it does not apply are in no
-    part."""
+    """Labels of a skill in one labelling; rollouts to which it does not apply are in none."""
 
     failures: Count
     lacking_failures: Count

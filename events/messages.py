@@ -56,8 +56,7 @@ class Message(StrictModel):
 
     @property
     def aside(self) -> str | None:
-        """Return the agent's text beside its answer, without tags; users and verdicts do not read
-        it."""
+        """Return the agent's text beside its answer, without tags; no user or verdict reads it."""
         return self.reflection
 
     def with_aside(self, aside: str | None) -> Self:

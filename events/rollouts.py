@@ -137,7 +137,7 @@ class ToolRoles(StrictModel):
 
 
 ChoiceDoubt = Literal["none", "disagreement", "tie", "timeout", "failed", "absent"]
-"""Why no member was chosen: no skill; two orders disagree; equal scores; too late; no answer; no
+"""Why no member was chosen: no skill; disagreement; equal scores; too late; no answer; no
 engine."""
 
 

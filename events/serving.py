@@ -209,8 +209,7 @@ class UserFaultRate(StrictModel):
 
 
 class UserEvaluated(Decision):
-    """An adapter of role `user` played with a known exact user. It plays users if all rates
-    hold."""
+    """An adapter of role `user` played with an exact user. If all rates hold, it plays users."""
 
     TYPE: ClassVar[str] = "UserEvaluated"
 

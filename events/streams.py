@@ -27,8 +27,7 @@ class Stream:
     retention: str
 
     def partition_of(self, key: str) -> int:
-        """Return the partition of `key`: crc32, the same on both engines (Kafka's default
-        differs)."""
+        """Return the partition of `key`: crc32 on both engines (Kafka's default differs)."""
         return crc32(key.encode()) % self.partitions
 
 

@@ -48,8 +48,7 @@ class Provenance:
 
 
 def name_user(environment: Environment, model: str | None = None) -> str:
-    """Return the recorded name of the user's player; without `model`, the environment's own
-    user."""
+    """Return the recorded name of the user's player: `model`, else the environment's own."""
     if model is not None:
         return model
     return f"{environment.name} itself" if environment.users_err else SCRIPTED

@@ -94,8 +94,7 @@ def unpack_segment(
 
 
 def _inflate(stored: bytes) -> bytes:
-    """Return the content of the only frame, or the first bytes beyond the limit. Raises
-    ZstdError."""
+    """Return the only frame's content, or a beginning beyond the limit. Raises ZstdError."""
     size = zstandard.frame_content_size(stored)
     if 0 <= size <= MAX_BYTES:
         return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)

@@ -136,8 +136,7 @@ def _first_after(log: EventLog, at: tuple[str, int], low: int, high: int, record
 
 
 def in_time(log: EventLog, start: Cut, end: Cut) -> Iterator[Record]:
-    """Yield the records of all partitions from `start` to before `end`, in the order of
-    recording."""
+    """Yield all partitions' records from `start` to before `end`, in the order of recording."""
     yield from heapq.merge(
         *(_records(log, at, first, end[at]) for at, first in start.items()),
         key=lambda record: record.recorded_ms,

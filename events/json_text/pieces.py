@@ -15,8 +15,7 @@ _DEPTH: Final = 8
 
 
 def encode_in_pieces(document: Any, encode: Callable[[Any], str], sort_keys: bool = False) -> str:
-    """Return the JSON of a document; `encode` writes a value without spaces, in the same key
-    order."""
+    """Return a document's JSON; `encode` writes a value without spaces, in the same key order."""
     return "".join(_write(document, encode, sort_keys, _DEPTH))
 
 

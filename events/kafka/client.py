@@ -64,8 +64,7 @@ class Connection:
         return int(self.timeout_seconds * 1000)
 
     def build(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Return a client of this kind. Raises LogUnavailable without a broker, and leaves nothing
-        open."""
+        """Return a client of this kind. Raises LogUnavailable, with nothing left open."""
         self._probe()
         clients: list[Any] = []
 
@@ -105,8 +104,7 @@ class Connection:
         )
 
     def _check_protocol(self, error: theirs.KafkaError) -> None:
-        """Raise LogUnavailable: a listener that wants TLS or SASL is silent to a client without
-        both."""
+        """Raise LogUnavailable: without TLS or SASL, a listener that wants them is silent."""
         if self.security.get("security_protocol", "PLAINTEXT") != "PLAINTEXT":
             return
         for host, port in self._servers():

@@ -249,8 +249,7 @@ class Reader:
         )
 
     def _bounds(self, at: At, offset: int) -> tuple[int, int]:
-        """Return the partition's start and end. Raises LogError where `offset` lies outside
-        them."""
+        """Return the partition's start and end. Raises LogError if `offset` is not within."""
         partition = self._partition(*at)
         if self._consumer is None:
             check_topic_exists(self._connection, at[0], offset)

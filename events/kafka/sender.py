@@ -89,8 +89,7 @@ class Pending:
             return self._changed.wait_for(lambda: bool(self._future.is_done), timeout_seconds)
 
     def offset(self, timeout_seconds: float = 0) -> int:
-        """Return the broker's offset. Raises when sending failed, LogUnavailable when that is
-        unknown."""
+        """Return the broker's offset. Raises when sending failed; LogUnavailable: not yet known."""
         if not self.wait(timeout_seconds):
             raise LogUnavailable(
                 f"record {self.record.source}/{self.record.sequence} was not acknowledged in "

@@ -82,8 +82,7 @@ def ensure_topics(connection: Connection, replication: int, min_insync: int) -> 
 
 
 def check_topic_exists(connection: Connection, stream: str, offset: int) -> None:
-    """Raise AheadOfLog for a missing topic that was read before, else LogUnavailable for a missing
-    one."""
+    """Raise AheadOfLog for a missing topic that was read before, LogUnavailable for another."""
     topic = connection.topic(stream)
     with administration(connection, f"looking for topic {topic}") as admin:
         (description,) = admin.describe_topics([topic])

@@ -34,8 +34,7 @@ def create(connection: sqlite3.Connection, before: Copied) -> None:
 
 
 def read_copies(connection: sqlite3.Connection) -> Copied:
-    """Return the offsets where copies end, which never change; empty for a log of its own
-    events."""
+    """Return the offsets where copies end, which never change; empty without copies."""
     table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'copied'").fetchone()
     if table is None:
         return {}

@@ -97,8 +97,7 @@ class SqliteLog:
 
     @property
     def commits(self) -> int:
-        """Return this process's transactions so far: fewer than appends, where these were
-        grouped."""
+        """Return this process's transactions so far; one may hold several appends."""
         return self._writer.commits if self._writer else 0
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
@@ -172,8 +171,7 @@ class SqliteLog:
         return self._per_partition("next", stream)
 
     def read_ship_offsets(self, stream: str) -> tuple[int, ...]:
-        """Return per partition the offset after the last shipped record; the start after a
-        reset."""
+        """Return per partition the offset after the last shipped record, or the start."""
         return self._per_partition("shipped", stream)
 
     def _per_partition(self, column: str, stream: str) -> tuple[int, ...]:

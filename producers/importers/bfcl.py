@@ -76,8 +76,7 @@ class _Score:
     model_name: str | None = None
 
     def covers_all(self, rows: int) -> bool:
-        """Return whether every other answer passed: all were judged, and every counted failure is
-        here."""
+        """Return whether all others passed: all were judged, and every counted failure is here."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         if not isinstance(total, int) or not isinstance(correct, int):
             return False
@@ -236,8 +235,7 @@ def _name_case(failure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partner(source: Source, own: str, other: str) -> Path | None:
-    """Return this file's partner: beside it, in the other tree, or the import's only one of its
-    name."""
+    """Return this file's partner: beside it, in the other tree, or the only one of its name."""
     path = source.path
     name = path.name.replace(f"_{own}.json", f"_{other}.json")
     if name == path.name:
@@ -375,8 +373,7 @@ def _gold(text: str) -> Action:
 
 
 def _gold_choice(name: str, choices: dict[str, Any]) -> Action:
-    """Return a call by its lists of right values, "" for none. Arguments with one right value
-    count."""
+    """Return a call by its lists of right values; "" leaves an argument out, sole values count."""
     chosen = {key: _choose(values) for key, values in choices.items()}
     return Action(
         name=name,

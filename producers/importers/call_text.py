@@ -96,7 +96,7 @@ def parse_call(text: str, *, literal: bool = True) -> ToolCall:
 
 
 def to_call(value: Any) -> ToolCall | None:
-    """Return the call of `{"name": "f", "arguments": {}}`, the same under `function`, or `{"f":
+    """Return the call of `{"name": "f", "arguments": {}}`, this under `function`, or `{"f":
     {}}`."""
     if not isinstance(value, dict):
         return None

@@ -97,7 +97,7 @@ def read_rollouts(
     notes: Notes | None = None,
 ) -> Iterator[RolloutImport | Rejection]:
     """Yield every record of the files and folders. `progress` gets the bytes read since its last
-    call, in sum `total_bytes(paths)`. `notes` receives remarks. Raises ValueError for an unknown
+    call, in sum `total_bytes(paths)`; `notes` gets remarks. Raises ValueError for an unknown
     format."""
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format {format!r} is not one of auto, {', '.join(FORMATS)}")

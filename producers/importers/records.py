@@ -87,8 +87,7 @@ class Record:
 
     @staticmethod
     def of(position: str, value: Any) -> "Record":
-        """Return the record of a value. Raises Unusable where it is too deep to be written
-        again."""
+        """Return a value's record. Raises Unusable where it is too deep to be written again."""
         try:
             text = exact_json(value)
         except RecursionError as error:

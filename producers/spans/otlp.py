@@ -73,8 +73,7 @@ class ClientSpan:
 
 
 def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
-    """Return the spans of a request, protobuf or JSON. Raises BadTraces, TooMuch,
-    OtlpUnavailable."""
+    """Return a request's spans. Raises BadTraces, TooMuch, OtlpUnavailable."""
     request = _service().ExportTraceServiceRequest()
     texts: dict[str, str] = {}
     if kind == JSON:

@@ -52,8 +52,7 @@ def _walk(body: bytes, descriptor: "Descriptor") -> None:
 
 
 def _read_length(body: bytes, at: int, kind: int) -> tuple[int, int]:
-    """Return a field's length in bytes, and its start. A group has none: its fields follow
-    directly."""
+    """Return a field's length in bytes, and its start; a group has none."""
     if kind == _LENGTH:
         return _read_varint(body, at)
     if kind == _VARINT:
