@@ -20,7 +20,7 @@ class TisConfig(StrictModel):
     mode: Literal["none", "truncate", "mask"] = "none"
     """`truncate` clamps the weight to [lo, hi]; `mask` drops what is outside."""
     level: Literal["token", "sequence", "geometric"] = "token"
-    """Of each token, of the whole sequence (product), or its geometric mean."""
+    """Ratio of each token, of the whole sequence (product), or its geometric mean."""
     lo: float = Field(default=0.0, ge=0)
     hi: float = Field(default=2.0, gt=0)
 
@@ -80,8 +80,8 @@ class AdvantageConfig(StrictModel):
 
 
 class FilterConfig(StrictModel):
-    """Which groups are trained on, by the unshaped verdict unless `on` names the reward. Shaped
-    rewards differ in every group, and one that always fails would teach its penalties alone."""
+    """Groups to train on, by the unshaped verdict unless `on` names the reward. Shaped rewards
+    differ in every group, and one that always fails would teach its penalties alone."""
 
     informative: bool = True
     """Whether uninformative groups are dropped: all fail, all pass, or rewards do not differ."""
@@ -106,7 +106,7 @@ class FilterConfig(StrictModel):
     refill: int = Field(default=0, ge=0)
     """How many more batches may be sampled in place of what was dropped."""
     fallback: Literal["skip", "original"] = "skip"
-    """When none is left after that: no update, or one on the unfiltered batch."""
+    """Without a group after that: no update, or one on the unfiltered batch."""
 
     @model_validator(mode="after")
     def _check_criterion(self) -> Self:
@@ -123,7 +123,7 @@ class FilterConfig(StrictModel):
 
 
 class Algorithm(StrictModel):
-    """Everything that two published algorithms may differ in, but for the learning rate."""
+    """All differences of published algorithms, but for the learning rate."""
 
     loss: LossConfig = LossConfig()
     advantage: AdvantageConfig = AdvantageConfig()

@@ -195,7 +195,7 @@ def blob_of(value: bytes) -> BlobReference | None:
 
 
 def ciphertext_of(value: bytes) -> bytes:
-    """The encrypted body of a framed value; empty where it lies in a blob or is not sealed."""
+    """Return the encrypted body of a framed value; empty where it is in a blob or not sealed."""
     sections = _split(value)
     return sections.content if sections.sealed else b""
 

@@ -41,7 +41,7 @@ class Envelope:
     subject: str
     """Session, cycle or job: what the event is about; also its key."""
     time: datetime | None = None
-    """When it happened, aware and in UTC; None where an imported record does not say."""
+    """Time of the event, aware and in UTC; None where an imported record has none."""
     cause: str | None = None
     """Id of the event that this one follows from."""
     correlation: str | None = None

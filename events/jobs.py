@@ -69,7 +69,7 @@ class SftSettings(StrictModel):
 
 
 class Limits(StrictModel):
-    """When training stops by itself. None: never for this reason."""
+    """Conditions under which training stops by itself. None: never for this reason."""
 
     kl: Annotated[float, Field(gt=0)] | None = 0.3
     """Nats per token from the reference, for `patience` steps."""

@@ -99,7 +99,7 @@ class CycleStarted(Decision):
     alias: Name
     base: Name
     number: Annotated[int, Field(ge=1)]
-    """Of this agent on this base: dense, from 1."""
+    """Number of the agent's cycles on this base: dense, from 1."""
     environment: Name
     trigger: Trigger
     reason: Reason

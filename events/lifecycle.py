@@ -73,7 +73,7 @@ WAITING: Final = frozenset({_S.PRODUCED, _S.STAGED, _S.EVALUATED, _S.GATED})
 """On their way to a route; given up by being rejected."""
 
 RETIRED: Final = frozenset({_S.REJECTED, _S.ROLLED_BACK, _S.DRAINING})
-"""No new session goes to them; they are unloaded once nobody uses them."""
+"""They get no new sessions, and are unloaded once unused."""
 
 _ENTERS: Final[Mapping[str, frozenset[State]]] = {
     "canary": frozenset({_S.GATED}),

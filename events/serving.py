@@ -137,7 +137,7 @@ class PanelComposed(Decision):
     alias: Name
     base: Name
     sha256: Sha256
-    """Of the canonical JSON of `panel`."""
+    """Digest of the canonical JSON of `panel`."""
     panel: Panel
     cycle: str | None = None
     """Cycle that composed it; None for a person's command."""

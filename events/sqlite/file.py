@@ -69,7 +69,7 @@ def pack_headers(headers: Headers) -> bytes:
 
 
 def unpack_headers(packed: bytes) -> Headers:
-    """The inverse of `pack_headers`."""
+    """Return the headers of `pack_headers`' bytes."""
     headers: list[tuple[str, bytes]] = []
     at = 0
     while at < len(packed):
