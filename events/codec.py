@@ -1,6 +1,5 @@
-"""Events as stored bytes, and back.
-
-A decision (stream `learning`) is plain JSON. An event of stream `rollouts` is framed:
+"""Events as stored bytes, and back. A decision (stream `learning`) is plain JSON. An event of
+stream `rollouts` is framed:
 
     "kg" | layout u8 | flags u8 | head u32 | content u32 | arrays u32     16 bytes, little-endian
     head       zstd(JSON)            always readable; most folds need no more
@@ -10,8 +9,7 @@ A decision (stream `learning`) is plain JSON. An event of stream `rollouts` is f
 With flag BLOB the body (content and arrays) is a content-addressed blob: its sha256 (32 bytes) and
 length (u64) follow the head. A fold never opens a blob, so a missing one cannot change a
 projection. With flag SEALED the body, with the head's fields named in `PRIVATE`, is encrypted with
-the key that the header `ce_keyid` names (`events/privacy/sealing.py`), and `ce_person` is not
-written.
+the key in header `ce_keyid` (`events/privacy/sealing.py`), and `ce_person` is not written.
 
 Stored bytes never change. Older versions are upcast on read (registry.py).
 """

@@ -1,7 +1,6 @@
 """The spec of a training job, as plain data: everything that its result depends on. It is written
 when the job is requested, and every retry reads it back; JOB.json of `python -m daemon.solver` is
-one. Needs no torch. An unknown field is an error. schemas/JobSpec.v1.json holds the frozen JSON
-Schema."""
+one. Needs no torch. An unknown field is an error. schemas/JobSpec.v1.json freezes the schema."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -86,14 +85,10 @@ class Limits(StrictModel):
 
 
 RewardKind = Literal["verdict", "repair", "both", "skill"]
-"""Reward of a pool's rollouts.
-
-verdict   the verdict on the whole episode, less the penalties of its conduct repair    how the
-first message repairs the call that went wrong: the task has a lesson, and the
-          episode ends with that message and its calls
-both      the larger of the verdict and half of the repair, over the whole episode skill     a skill
-that successes have and failures lack
-"""
+"""Reward of a pool's rollouts: `verdict`, that on the whole episode, less penalties for conduct;
+`repair`, how the first message repairs the call that went wrong: the task has a lesson, and the
+episode ends with that message and its calls; `both`, the larger of the verdict and half of the
+repair, over the whole episode; `skill`, a skill that successes have and failures lack."""
 
 
 CHOOSER: Final = "router"

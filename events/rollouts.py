@@ -325,9 +325,8 @@ class CallEndContent(StrictModel):
 
 class CallEnded(EventData):
     """A request was answered, or failed. Arrays of the first choice: `prompt_token_ids`,
-    `token_ids` (int32) and `logprobs` (float32), the last two of equal length; absent when the call
-    is untrainable. Choice 1 has `token_ids.1` and `logprobs.1`, a second prompt
-    `prompt_token_ids.1`."""
+    `token_ids` (int32) and `logprobs` (float32), the last two equally long; absent when the call is
+    untrainable. Choice 1 has `token_ids.1` and `logprobs.1`, prompt 2 `prompt_token_ids.1`."""
 
     TYPE: ClassVar[str] = "CallEnded"
     STREAM: ClassVar[str] = "rollouts"

@@ -1,7 +1,6 @@
 """Other programs' messages in our form, and their contradictions. Reads the variants of OpenAI's
 chat format in logs (calls and contents by envs/answers). Arguments that are no JSON object stay
-text, as evidence. Results are paired with calls by position (events/messages.py); `findings` names
-ids, numbers or names that disagree."""
+text, as evidence. Results are paired with calls by position (events/messages.py)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence

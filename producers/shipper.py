@@ -1,8 +1,7 @@
 """The shipper copies a process's own log (its spool) to Kafka, go-back-N. Outcomes are read in the
-order of sending, so the stored cursor passes acknowledged records alone. After an error the
-producer is closed and shipping restarts at the cursor, after a pause that doubles up to
-`MAX_PAUSE_SECONDS`. Records keep source, sequence and recorded time, so folds drop what arrives
-twice.
+order of sending, so the stored cursor passes acknowledged records alone. After an error shipping
+restarts at the cursor with a new producer, after a pause that doubles up to `MAX_PAUSE_SECONDS`.
+Records keep source, sequence and recorded time, so folds drop repetitions.
 
 Guarantees: per partition, the sequences that a fold accepts from Kafka are the spool's; the window
 bounds memory whether the broker is there or not; one shipper per spool (a lock beside its file).

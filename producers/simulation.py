@@ -1,9 +1,5 @@
-"""Simulated rollouts: attempts at tasks -> `RolloutEnded` events in the log.
-
-    build_rollout_event(attempt, ...)   the event's data, under an id that the caller derives
-    append_rollouts(log, ...)     encodes a batch and appends it, blobs before their events
-
-Names of the reward's parts:
+"""Simulated rollouts: attempts at tasks -> `RolloutEnded` events in the log. Names of the reward's
+parts:
 
     DB, COMMUNICATE, ACTION, POLICY, ...   the unshaped parts of the verdict, 0 or 1; null: needs
                                            a judge

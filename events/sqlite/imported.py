@@ -1,8 +1,7 @@
-"""Events of other sources in an embedded log, brought back from a broker's archive. An embedded
-log numbers its own records by offset; these keep source and sequence in two headers, as on
-Kafka, or folds could not tell repetitions. The log's own records follow, numbered from 0 under
-an id of its own. Not covered: later copies; only a restore fills a new file
-(events/archive/restore_sqlite.py)."""
+"""Events of other sources in an embedded log, brought back from a broker's archive. They keep
+source and sequence in two headers, as on Kafka, or folds could not tell repetitions. The log's own
+records follow, numbered from 0 under an id of its own. Not covered: later copies; only a restore
+fills a new file (events/archive/restore_sqlite.py)."""
 
 import sqlite3
 from typing import Final

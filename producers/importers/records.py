@@ -1,9 +1,8 @@
 """The outcome of one record of an imported file: a rollout, or a rejection.
 
 Guarantee: a record gives the same event id in any file, order or indentation, at any age: it
-follows from format, alias, base model and the record's exact canonical JSON. In stored text U+FFFD
-replaces half of a surrogate pair (legal in JSON, not in UTF-8); the id is that of the record as
-written.
+follows from format, alias, base model and the record's exact canonical JSON, as written. In stored
+text U+FFFD replaces half of a surrogate pair (legal in JSON, not in UTF-8).
 """
 
 from collections.abc import Callable, Iterable, Iterator

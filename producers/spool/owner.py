@@ -1,6 +1,6 @@
 """Ownership of a home's spool: by the processes that append to it, or one that ships it instead.
 A kernel's lock beside the log's file, released with the process. Not covered: a copy of a spool
-whose owner runs elsewhere. To ship that is harmless, as folds accept each sequence once, but
+whose owner runs elsewhere; shipping it is harmless, as folds accept each sequence once, but
 incomplete."""
 
 import fcntl
