@@ -1,8 +1,6 @@
-"""A learning algorithm as data: loss, advantages, filter. Needs no torch.
-
-Published algorithms are values of `Algorithm` (daemon/config/presets.py). Defaults: GRPO with an
-asymmetric clip, one step per batch, and no replacement of uninformative rollouts.
-"""
+"""A learning algorithm as data: loss, advantages, filter. Needs no torch. Published algorithms are
+values of `Algorithm` (daemon/config/presets.py). The defaults are GRPO with an asymmetric clip, one
+step per batch, and no replacement of uninformative rollouts."""
 
 from typing import Annotated, Literal, Self
 
@@ -22,7 +20,7 @@ class TisConfig(StrictModel):
     mode: Literal["none", "truncate", "mask"] = "none"
     """`truncate` clamps the weight to [lo, hi]; `mask` drops what is outside."""
     level: Literal["token", "sequence", "geometric"] = "token"
-    """Of each token, of the whole sequence (product), or its geometric mean."""
+    """Ratio of each token, of the whole sequence (product), or its geometric mean."""
     lo: float = Field(default=0.0, ge=0)
     hi: float = Field(default=2.0, gt=0)
 
@@ -37,8 +35,7 @@ class KlConfig(StrictModel):
     """Penalty for leaving the reference policy."""
 
     estimator: Literal["k1", "k2", "k3", "k2_st_k3"] = "k3"
-    """For x = logp - ref: x; x^2/2; exp(-x) - 1 + x; the last one's value with the second one's
-    gradient, that of the reverse divergence."""
+    """For x = logp - ref: x; x^2/2; exp(-x) - 1 + x; that of `k3` with the gradient of `k2`."""
     beta: float = Field(default=0.0, ge=0)
     unbiased: bool = False
     """Whether the estimate is weighted by the ratio to the recomputed policy."""
@@ -58,11 +55,11 @@ class LossConfig(StrictModel):
     kl: KlConfig = KlConfig()
     aggregation: Aggregation = "seq-mean-token-mean"
     t_max: Annotated[int, Field(gt=0)] | None = None
-    """Of `dr`: the constant length that sums are divided by; None: the longest row of the step."""
+    """For `dr`: the constant length that divides sums; None: the longest row of the step."""
 
 
 class RewardScale(StrictModel):
-    """What a reward becomes before it is compared with others: (R - offset) * factor."""
+    """Change of a reward before it is compared with others: (R - offset) * factor."""
 
     offset: float = 0.0
     factor: float = Field(default=1.0, gt=0)
@@ -74,33 +71,30 @@ class AdvantageConfig(StrictModel):
     center: Literal["group", "loo", "batch", "none"] = "group"
     """Less the group's mean; n/(n-1) times that (leave one out); less the batch's mean; as is."""
     scale: Literal["group", "batch", "none"] = "group"
-    """By the standard deviation of the group's rewards, or of all centred ones."""
+    """Divisor: the standard deviation of the group's rewards, or of all centred ones."""
     ddof: Literal[0, 1] = 1
     eps: float = Field(default=1e-6, ge=0)
-    """Added to the deviation."""
     weight: Literal["rollout", "token"] = "rollout"
-    """What counts once in the batch's mean and deviation."""
+    """Unit that counts once in the batch's mean and deviation."""
     reward: RewardScale = RewardScale()
 
 
 class FilterConfig(StrictModel):
-    """Which groups are trained on, by the unshaped verdict unless `on` names the reward. Shaped
-    rewards differ in every group, and one that always fails would teach its penalties alone."""
+    """Groups to train on, by the unshaped verdict unless `on` names the reward. Shaped rewards
+    differ in every group, and one that always fails would teach its penalties alone."""
 
     informative: bool = True
     """Whether uninformative groups are dropped: all fail, all pass, or rewards do not differ."""
     on: Literal["success", "reward"] = Field(
         default="success", exclude_if=lambda value: value == "success"
     )
-    """What must differ in a group: verdicts, or rewards that are graded by themselves (a
-    repair's)."""
+    """Values that must differ in a group: verdicts, or rewards graded by themselves (repairs)."""
     min_dispersion: float = Field(default=0.0, ge=0, exclude_if=lambda value: value == 0)
-    """On rewards: what the largest of a group must exceed the smallest by, and more."""
+    """With rewards: the range of a group's rewards must exceed this."""
     min_advantage: Annotated[float, Field(ge=0)] | None = Field(
         default=None, exclude_if=lambda value: value is None
     )
-    """Rollouts with an advantage up to this size are left out of loss and denominators; None:
-    none."""
+    """Rollouts with an advantage up to this size leave loss and denominators; None: all stay."""
     # Left out of what is written at its default: specs and their digests stay as they were.
     uniform: Literal["reward", "zero"] = Field(
         default="reward", exclude_if=lambda value: value == "reward"
@@ -112,7 +106,7 @@ class FilterConfig(StrictModel):
     refill: int = Field(default=0, ge=0)
     """How many more batches may be sampled in place of what was dropped."""
     fallback: Literal["skip", "original"] = "skip"
-    """When none is left after that: no update, or one on the unfiltered batch."""
+    """Without a group after that: no update, or one on the unfiltered batch."""
 
     @model_validator(mode="after")
     def _check_criterion(self) -> Self:
@@ -129,7 +123,7 @@ class FilterConfig(StrictModel):
 
 
 class Algorithm(StrictModel):
-    """Everything that two published algorithms may differ in, but for the learning rate."""
+    """All differences of published algorithms, but for the learning rate."""
 
     loss: LossConfig = LossConfig()
     advantage: AdvantageConfig = AdvantageConfig()
@@ -139,7 +133,7 @@ class Algorithm(StrictModel):
     overlong: Literal["mask", "keep"] = "mask"
     """Whether rollouts that were cut off in the middle of a message are trained on."""
     unit: Literal["rollout", "turn"] = "rollout"
-    """What one sequence is: a rollout as far as its prompts extend each other, or each turn."""
+    """Unit of a sequence: a rollout while its prompts extend each other, or each turn."""
     mini_batches: int = Field(default=1, ge=1)
     """Optimizer steps per batch of rollouts and epoch."""
     epochs: int = Field(default=1, ge=1)

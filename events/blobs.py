@@ -28,8 +28,7 @@ class BlobStore:
         self.folder = folder
 
     def put(self, body: bytes) -> str:
-        """Store durably and return the sha256; storing again changes nothing. Raises LogFull,
-        LogReadOnly or LogUnavailable, and stores nothing then."""
+        """Store durably and return the sha256. Raises LogFull, LogReadOnly, LogUnavailable."""
         digest = sha256(body).hexdigest()
         path = self._path(digest)
         try:
@@ -78,11 +77,11 @@ class BlobStore:
         return body
 
     def _is_there(self) -> bool:
-        """Whether the folder holds anything: an empty one may be waiting for its disk."""
+        """Return whether the folder holds anything: an empty one may be waiting for its disk."""
         return self.folder.is_dir() and any(self.folder.iterdir())
 
     def holds(self, digest: str) -> bool:
-        """Whether it is there, whatever its bytes are."""
+        """Return whether the blob exists; its bytes are not checked."""
         return self._path(digest).exists()
 
     def _path(self, digest: str) -> Path:

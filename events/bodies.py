@@ -1,5 +1,4 @@
-"""Reads content and arrays of an event from its record or a blob, sealed or not. Folds read heads
-alone."""
+"""Reads content and arrays of an event from its record or a blob, sealed or not."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from events.privacy.sealing import Key
 from events.streams import ROLLOUTS
 
 FindKey = Callable[[str], Key | None]
-"""The key of an id; None where it was destroyed. Raises KeyMissing where it should be there."""
+"""Finds a key by id; None where it was destroyed. Raises KeyMissing where it should exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Whole:
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether the content can no longer be read."""
+        """Return whether the content can no longer be read."""
         return self.event.sealed
 
 
@@ -47,8 +46,8 @@ class Bodies:
 
     def whole(self, record: Record, arrays: bool = True) -> Whole:
         """Return the event with content and arrays; without both where it was erased. With `arrays`
-        False, a record's own arrays are not read. Raises what `decode` raises, BlobError,
-        KeyMissing, KeysUnavailable."""
+        False, a record's own arrays are not read. Raises as `decode`, and BlobError, KeyMissing,
+        KeysUnavailable."""
         event = decode(record)
         if event.sealed:
             return self._unseal(event, record)

@@ -1,10 +1,7 @@
-"""One canonical JSON and its hashes.
-
-Equal meaning gives equal text: keys are sorted, there are no spaces, numbers are in their shortest
-form (`2.0` is `2`), strings are NFC without surrounding white space. Lists keep their order.
-Source: the dedup key of SENTINEL as written down for this project. A text with more than `MARKS`
-combining marks in a row stays as it is, because sorting them takes quadratic time.
-"""
+"""One canonical JSON and its hashes. Equal meaning gives equal text: keys are sorted, there are no
+spaces, numbers are in their shortest form (`2.0` is `2`), strings are NFC without surrounding white
+space. Lists keep their order. Source: the dedup key of SENTINEL. A text with more than `MARKS`
+combining marks in a row stays as it is, because sorting them takes quadratic time."""
 
 import hashlib
 import json
@@ -20,7 +17,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def canonical(value: Any) -> Any:
-    """`value` with numbers in shortest form and strings in NFC, stripped; raises on NaN."""
+    """Return `value` with numbers in shortest form and strings in NFC, stripped. Raises on NaN."""
     if isinstance(value, str):
         return (value if value.isascii() else _to_nfc(value)).strip()
     if isinstance(value, float):
@@ -54,13 +51,12 @@ _MADE_OF_MARKS: Final = frozenset("\u0f73\u0f75\u0f81")
 
 
 def canonical_json(value: Any) -> str:
-    """The canonical text of a JSON value."""
+    """Return the canonical text of a JSON value."""
     return exact_json(canonical(value))
 
 
 def comparable_json(value: Any) -> str:
-    """Return a text that JSON values share exactly if they mean the same: strings are NFC and
-    stripped, numbers (NaN too) count by value. The time is linear."""
+    """Return a text that values share exactly if they mean the same (NaN too), in linear time."""
     return exact_json(_mark_types(value))
 
 
@@ -81,10 +77,10 @@ def _mark_types(value: Any) -> Any:
 
 
 def exact_json(value: Any) -> str:
-    """Sorted keys and no spaces, values untouched: for identity of records and for hashes."""
+    """Return JSON with sorted keys and no spaces, values untouched: for identity and for hashes."""
     return _ENCODER.encode(value)
 
 
 def sha256(text: str) -> str:
-    """Hex sha256 of the UTF-8 bytes; a lone surrogate (legal in JSON text) is hashed as written."""
+    """Return the hex sha256 of the UTF-8 bytes; a lone surrogate is hashed as written."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

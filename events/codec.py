@@ -1,19 +1,15 @@
-"""Events as stored bytes, and back.
-
-A decision (stream `learning`) is plain JSON. What the agent did (stream `rollouts`) is framed:
+"""Events as stored bytes, and back. A decision (stream `learning`) is plain JSON. An event of
+stream `rollouts` is framed:
 
     "kg" | layout u8 | flags u8 | head u32 | content u32 | arrays u32     16 bytes, little-endian
-    head       zstd(JSON)            always readable, all that most folds need
-    content    zstd(JSON)            what was said; may be encrypted or destroyed by itself
+    head       zstd(JSON)            always readable; most folds need no more
+    content    zstd(JSON)            the conversation; may be encrypted or destroyed by itself
     arrays     zstd(u32 length | directory JSON | raw little-endian arrays)
 
-With flag BLOB the body (content and arrays) is not here but in a content-addressed blob: the head
-is followed by its sha256 (32 bytes) and length (u64). A fold never opens a blob, so a missing one
-cannot change a projection; code that needs the body reads it with `bodies.py`.
-
-With flag SEALED the body, with the fields of the head that its type names `PRIVATE`, is encrypted
-with the key that the header `ce_keyid` names: the second section, or the blob, is what
-`events/privacy/sealing.py` made of it, and `ce_person` is not written. No fold opens it.
+With flag BLOB the body (content and arrays) is a content-addressed blob: its sha256 (32 bytes) and
+length (u64) follow the head. A fold never opens a blob, so a missing one cannot change a
+projection. With flag SEALED the body, with the head's fields named in `PRIVATE`, is encrypted with
+the key in header `ce_keyid` (`events/privacy/sealing.py`), and `ce_person` is not written.
 
 Stored bytes never change. Older versions are upcast on read (registry.py).
 """
@@ -66,7 +62,7 @@ Arrays = Mapping[str, "array.array[Any]"]
 
 @dataclass(frozen=True, slots=True)
 class BlobReference:
-    """The blob that holds a body too large for its record."""
+    """The blob of a body too large for its record."""
 
     sha256: str
     size: int
@@ -85,7 +81,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WireEvent:
-    """An entry, and the body that must be stored as a blob before the entry is appended."""
+    """An entry, and the body that must be stored as a blob first."""
 
     entry: Entry
     blob: bytes | None = None
@@ -108,8 +104,8 @@ def encode(
     arrays: Arrays | None = None,
     owner: Key | None = None,
 ) -> WireEvent:
-    """Return an event as stored, sealed for its owner if any. Raises TooLarge where its head fits
-    no record or a section could not be read back, and ValueError for arrays with no finite
+    """Return an event as stored, sealed for its owner if any. Raises TooLarge where its head
+    fits no record or a section could not be read back, and ValueError for arrays with no finite
     number."""
     stream = STREAMS[data.STREAM]
     framed = stream.name == "rollouts"
@@ -141,8 +137,8 @@ def encode(
 
 
 def decode(record: Record, registry: Registry = REGISTRY, content: bool = True) -> Event:
-    """Return a record's event in its newest version. Without `content` only the head is read.
-    Raises BadRecord for malformed bytes or an unknown type, SchemaAhead for a newer version."""
+    """Return a record's event in its newest version, without `content` only its head. Raises
+    BadRecord for malformed bytes or an unknown type, SchemaAhead for a newer version."""
     envelope = from_headers(record.headers)
     return decode_value(record, envelope, registry, content)
 
@@ -165,8 +161,8 @@ def decode_value(
 
 
 def measure_sections(value: bytes) -> tuple[int, int]:
-    """Return the inflated sizes of head and content in bytes; 0 for a content that is sealed, in a
-    blob or absent. Raises BadRecord."""
+    """Return the inflated bytes of head and content (0: not in the clear here). Raises
+    BadRecord."""
     _check_value(value)
     sections = _split(value)
     content = 0 if sections.sealed or not sections.content else _read_frame_size(sections.content)
@@ -186,18 +182,18 @@ def _read_frame_size(section: bytes) -> int:
 
 
 def arrays_of(value: bytes) -> dict[str, "array.array[Any]"]:
-    """The token arrays of a framed value; empty when it has none or they lie in a blob."""
+    """Return the token arrays of a framed value; empty without any, or if in a blob."""
     section = _split(value).arrays
     return _unpack_arrays(section) if section else {}
 
 
 def blob_of(value: bytes) -> BlobReference | None:
-    """Return the blob that a framed value names; None where it holds its body itself."""
+    """Return the blob that a framed value names, or None."""
     return _split(value).blob
 
 
 def ciphertext_of(value: bytes) -> bytes:
-    """The encrypted body of a framed value; empty where it lies in a blob or is not sealed."""
+    """Return the encrypted body of a framed value; empty where it is in a blob or not sealed."""
     sections = _split(value)
     return sections.content if sections.sealed else b""
 
@@ -220,7 +216,7 @@ def unseal_event(
 
 
 def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any]"]]:
-    """`event` with the content of its blob, and the blob's arrays."""
+    """Return `event` with the content of its blob, and the blob's arrays."""
     check_blob(event, body)
     if event.sealed:
         raise BlobError(f"the blob of event {event.envelope.id} is sealed; open it with its key")
@@ -230,7 +226,7 @@ def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any
 
 
 def check_blob(event: Event, body: bytes) -> None:
-    """Refuse bytes that are not those of the event's blob."""
+    """Raise an error for bytes that are not those of the event's blob."""
     if event.blob is None:
         raise BlobError(f"event {event.envelope.id} names no blob; its body is in its record")
     digest = sha256(body).hexdigest()
@@ -254,7 +250,6 @@ def _context(envelope: Envelope) -> str:
 def _frame(
     data: EventData, arrays: Arrays, sealing: Callable[[bytes], bytes] | None = None
 ) -> tuple[bytes, bytes | None]:
-    """Return the framed value, and the body where it must be a blob."""
     content_model: BaseModel | None = getattr(data, "content", None)
     private = {name: getattr(data, name) for name in data.PRIVATE}
     packed = _deflate(_pack_arrays(arrays), data) if arrays else b""
@@ -284,7 +279,6 @@ def _seal_frame(
     packed: bytes,
     sealing: Callable[[bytes], bytes],
 ) -> tuple[bytes, bytes | None]:
-    """Return the same, with everything but the head's public fields encrypted."""
     private = set(data.PRIVATE)
     head = _deflate(_write_json(data, exclude=private), data)
     kept = _write_json(data, include=private, exclude_defaults=True)

@@ -1,6 +1,5 @@
 """The envelope: source, time and cause of an event, as headers of CloudEvents 1.0 (binary mode of
-its Kafka binding). The value is the event's data, and the embedded log stores the same headers.
-`source` and `sequence` are no fields here: they belong to the log (log.py)."""
+its Kafka binding). `source` and `sequence` belong to the log (log.py)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,12 +22,12 @@ HEADER_SEQUENCE: Final = "ce_sequence"
 
 
 def new_id() -> str:
-    """An id for a new fact from outside: UUIDv7, ordered by time."""
+    """Return an id for a new fact from outside: UUIDv7, ordered by time."""
     return str(uuid7())
 
 
 def derive_id(*parts: str) -> str:
-    """An id for what follows from something else: a redo has the same id, so it is a duplicate."""
+    """Return an id that follows from `parts`: a redo has the same id, so it is a duplicate."""
     return str(uuid5(NAMESPACE, "\x1f".join(parts)))
 
 
@@ -42,16 +41,14 @@ class Envelope:
     subject: str
     """Session, cycle or job: what the event is about; also its key."""
     time: datetime | None = None
-    """When it happened, aware and in UTC; None where an imported record does not say."""
+    """Time of the event, aware and in UTC; None where an imported record has none."""
     cause: str | None = None
     """Id of the event that this one follows from."""
     correlation: str | None = None
     traceparent: str | None = None
-    """W3C trace context."""
     epoch: int | None = None
     """The leader's epoch, on its decisions only."""
     person: str | None = None
-    """The person whose data it is."""
     keyid: str | None = None
     """Reserved: the key with which content and arrays are encrypted."""
     extra: Mapping[str, bytes] = field(default_factory=dict)
@@ -59,18 +56,18 @@ class Envelope:
 
 
 def utc_now() -> datetime:
-    """Return the current time in UTC, for recording a fact; folds never call it."""
+    """Return the current time in UTC; folds never call it."""
     return datetime.now(UTC)
 
 
 def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC with microseconds."""
+    """Format a time as RFC 3339 in UTC with microseconds."""
     # Not strftime: its %Y has no leading zeros on every platform.
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_timestamp(text: str) -> datetime:
-    """The inverse of `timestamp`; takes any RFC 3339 time with an offset."""
+    """Parse any RFC 3339 time with an offset."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"time {text!r} has no offset; write it in UTC with a final Z")
@@ -94,7 +91,7 @@ _OURS: Final = frozenset(
 
 
 def to_headers(envelope: Envelope, content_type: str) -> Headers:
-    """The envelope as record headers, in a fixed order."""
+    """Return the envelope as record headers, in a fixed order."""
     headers: list[tuple[str, bytes]] = [
         *_FIXED,
         ("ce_id", envelope.id.encode()),
@@ -116,7 +113,7 @@ def to_headers(envelope: Envelope, content_type: str) -> Headers:
 
 
 def from_headers(headers: Headers) -> Envelope:
-    """The envelope of a record; raises BadRecord that names the offending header."""
+    """Return the envelope of a record. Raises BadRecord that names the offending header."""
     texts: dict[str, str] = {}
     extra: dict[str, bytes] = {}
     for name, raw in headers:
@@ -155,7 +152,7 @@ def _parse_header(name: str, value: str, parse: Callable[[str], T]) -> T:
 
 
 def _natural(text: str) -> int:
-    """A number that every table can hold; int() would also take signs, spaces and underscores."""
+    """Return a number that every table can hold; int() also takes signs, spaces and underscores."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise ValueError("not a natural number of at most 18 digits")
     return int(text)

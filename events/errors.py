@@ -1,34 +1,16 @@
-"""Errors of the contract and the log. Each names the offending value and the remedy.
-
-KintsugiError
-├── WrongUsage         a command was given what cannot be meant
-├── BadRecord          the bytes cannot be an event of ours: the fold writes a dead letter
-│   └── TooLarge       a record above the limit of one record
-├── SchemaAhead        a newer kintsugi wrote this event: the fold halts until it is upgraded
-├── LogError           something is wrong with the log, not with an event
-│   ├── LogUnavailable transient: try again later
-│   ├── LogFull        the disk refused an append; nothing was written
-│   ├── LogReadOnly    the log may be read but not appended to
-│   ├── LogTruncated   the log starts after the position asked for
-│   ├── AheadOfLog     the position asked for lies beyond the end: wrong or wiped log
-│   ├── LogDiverged    another record stands where the last folded one stood: a restored log
-│   └── LogCorrupt     stored bytes do not match their checksum
-├── CheckpointFault    a model's files are at fault, and no environment
-└── BlobError          a blob is missing or its bytes do not match its name
-    └── BlobUnavailable  transient: the folder of all blobs is away, or its disk errs
-"""
+"""Errors of the contract and the log. Each names the offending value and the remedy."""
 
 
 class KintsugiError(Exception):
-    """The root of every error that kintsugi raises on purpose; its text is one sentence."""
+    """The root of kintsugi's own errors; its text is one sentence."""
 
 
 class WrongUsage(KintsugiError):
-    """What a command was given names nothing that it could mean."""
+    """An argument of a command names nothing that it could mean."""
 
 
 class BadRecord(KintsugiError):
-    """Deterministic: the same bytes fail in the same way on every replay."""
+    """The bytes are no event of ours: the fold writes a dead letter. Every replay fails alike."""
 
 
 class TooLarge(BadRecord):
@@ -40,11 +22,11 @@ class CheckpointFault(KintsugiError):
 
 
 class SchemaAhead(KintsugiError):
-    """A known event type in a version that this code does not know yet."""
+    """A newer kintsugi wrote this event: the fold halts until it is upgraded."""
 
 
 class LogError(KintsugiError):
-    """The log itself failed."""
+    """The log failed, not an event."""
 
 
 class LogUnavailable(LogError):

@@ -1,11 +1,5 @@
-"""Files that are written whole or not at all.
-
-    replace_file(path, content)                    a file of one process
-    replace_file(path, content, is_shared=True)    a file that several processes may write at once
-
-Guarantee: a reader finds the old or the new content, also after a kill; with `is_durable` also
-after a power cut.
-"""
+"""Files that are written whole or not at all. Guarantee: a reader finds the old or the new content,
+also after a kill; with `is_durable` also after a power cut."""
 
 import os
 from contextlib import suppress
@@ -16,7 +10,7 @@ from events import private
 from events.envelope import new_id
 
 UNFINISHED: Final = "tmp-"
-"""How the name of a file or folder begins that is still written."""
+"""Prefix of the name of a file or folder that is still being written."""
 
 
 def replace_file(
@@ -27,8 +21,8 @@ def replace_file(
     is_private: bool = False,
     is_shared: bool = False,
 ) -> None:
-    """Replace or create a file; with `is_private` its owner alone may read it. Raises OSError, and
-    leaves nothing unfinished then."""
+    """Replace or create a file: `is_shared` for several writing processes, `is_private` for its
+    owner alone. Raises OSError, and leaves nothing unfinished then."""
     suffix = f".{new_id()}" if is_shared else ""
     unfinished = path.with_name(f"{UNFINISHED}{path.name}{suffix}")
     try:
@@ -48,7 +42,7 @@ def replace_file(
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder outlast a power cut. Raises OSError."""
+    """Make the names in a folder survive a power cut. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,5 +1,5 @@
-"""Settings and report of a promotion gate, frozen data. A `GateDecided` event holds the report, so
-it carries every number of the decision. daemon/evaluation/gate/ gives the fields their meaning."""
+"""Settings and report of a promotion gate, frozen data. A `GateDecided` event holds the report.
+daemon/evaluation/gate/ gives the fields their meaning."""
 
 from typing import Annotated, Final, Literal
 
@@ -17,8 +17,7 @@ Test = Literal["sign_flip", "group_sequential", "e_process"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 AFTER_ERROR: Final = "after an error"
-"""Slice of tasks that begin behind a refused call. They are no traffic and have no weight
-overall."""
+"""Slice of tasks that begin behind a refused call: no traffic, no weight overall."""
 
 SIBLING: Final = "sibling "
 """Prefix of checks that decide nothing: kinds of task that a panel's member does not answer."""
@@ -59,31 +58,28 @@ class Rate(StrictModel):
 
     value: Share
     low: Share
-    """The lower end of the two-sided 95 % interval."""
+    """Lower end of the two-sided 95 % interval."""
     high: Share
 
 
 class Check(StrictModel):
-    """One thing that has to hold."""
+    """A condition of the gate."""
 
     name: str
     """`target`, `overall`, `slice NAME`, `sibling NAME`, `best NAME`, `violations`, `format`,
     `tokens`, `tokens after an error`, `golden`, or one of `RISES`."""
     verdict: Verdict
     value: float
-    """What was measured: a difference of pass^1, a count, a share or a growth."""
+    """Measured difference of pass^1, count, share or growth."""
     limit: float
-    """What `value`, or its bound `low`, had to keep to."""
+    """Limit of `value`, or of its bound `low`."""
     low: float | None = None
     """Lower confidence bound, one-sided; None where the value is compared as it is."""
     tasks: int
-    """How many it rests on."""
     level: float | None = None
-    """Error rate of this look: 0.05, less with several looks; None for the target and golden
-    tasks."""
+    """Error rate of this look: 0.05, less with several looks; None: target and golden tasks."""
     p_value: float | None = None
-    """p-value for a higher rate (`violations`, `format`, `RISES`): the slices' least, times their
-    number."""
+    """p-value for a higher rate (`violations`, `format`, `RISES`): slices' least × their number."""
     incumbent: Rate | None = None
     """Violations per rollout, or malformed calls per tool call; None where there were none."""
     candidate: Rate | None = None
@@ -94,24 +90,24 @@ class Check(StrictModel):
 
 
 class GatePlan(StrictModel):
-    """How many tasks of the target were wanted before the candidate played any, and why."""
+    """Planned size of an evaluation, and its reasons."""
 
     gain: Annotated[float, Field(gt=0)]
-    """That is to be found."""
+    """The gain to find."""
     trials: Annotated[int, Field(ge=1)]
-    """Of each task, by both."""
+    """Trials of each task, by each policy."""
     between: Annotated[float, Field(ge=0)]
     """Variance of the true difference between tasks, as assumed."""
     within: Annotated[float, Field(ge=0)]
     """Variance of one trial's difference on one task, as the incumbent's pilot showed it."""
     planned: Annotated[int, Field(ge=1)]
-    """Tasks of the target."""
+    """Planned tasks of the target."""
     power: Share
     """Chance that so many tasks show that gain."""
 
 
 class TargetReport(StrictModel):
-    """What the gate says of one target: tasks that a cycle was to make the agent better at."""
+    """The gate's result for one target: tasks that a cycle trained for."""
 
     name: str
     """Kind of task, or the shares of several kinds."""
@@ -120,17 +116,16 @@ class TargetReport(StrictModel):
     kinds: dict[str, Share]
     """Kind of task -> its share of the target's tasks."""
     tasks: int
-    """How many its test looked at."""
     gain: float
     """Mean difference of pass^1."""
     low: float
-    """Lower 95 % bound of that, one-sided."""
+    """One-sided lower 95 % bound of the gain."""
     p_value: float | None = None
     """None for an e-process."""
     level: float
-    """What `p_value` had to keep to: `alpha`, of several targets adjusted by Holm's method."""
+    """Limit of `p_value`: `alpha`, adjusted for several targets by Holm's method."""
     verdict: Verdict
-    """PASS: it was shown to be lifted."""
+    """PASS: the target was lifted."""
     power: Share | None = None
     """Chance with which so many tasks show the gain of the plan; None without a plan."""
     detectable: float | None = None
@@ -138,34 +133,32 @@ class TargetReport(StrictModel):
 
 
 class AfterError(StrictModel):
-    """How both do where a tool refused a call."""
+    """Results of both policies where a tool refused a call."""
 
     tasks: int
-    """That begin behind such a call."""
     incumbent: Share
-    """pass^1 on them; so is the next."""
+    """pass^1; so is the next."""
     candidate: Share
     token_growth: float | None
-    """Growth of rollouts with a refused call, as a share of the incumbent's; None where either has
-    none. The next field is that of rollouts without one."""
+    """Growth of tokens of rollouts with a refused call, None without any; the next: the others."""
     clean_token_growth: float | None
 
 
 class AnswerEvidence(StrictModel):
-    """What the answers of a policy rest on, over all its rollouts on the tasks that decide."""
+    """Evidence for a policy's answers, over all its rollouts on the tasks that decide."""
 
     rollouts: Annotated[int, Field(ge=0)]
     passed: Annotated[int, Field(ge=0)]
     passed_without_lookup: Annotated[int, Field(ge=0)]
-    """Passed rollouts in which no tool looked anything up."""
+    """Passed rollouts without a look-up."""
     unseen_values: Annotated[float, Field(ge=0)]
-    """Mean count of different numbers per rollout that the policy said and nothing had shown."""
+    """Mean count of numbers per rollout that the policy said and nothing had shown."""
     tokens_per_answer: Annotated[float, Field(ge=0)] | None
-    """Tokens that it wrote for a message; None where it wrote none."""
+    """Tokens per message of the policy; None without messages."""
 
 
 class EvidenceReport(StrictModel):
-    """What the answers of both rest on."""
+    """Evidence for the answers of both policies."""
 
     incumbent: AnswerEvidence
     candidate: AnswerEvidence
@@ -178,13 +171,12 @@ class GateReport(StrictModel):
     decision: Decision
     test: Test
     alpha: float
-    """That this attempt was allowed to spend."""
+    """Error rate that this attempt may spend."""
     p_value: float | None = None
-    """Of the target's test; None for an e-process."""
+    """p-value of the target's test; None for an e-process."""
     e_value: float | None = None
     """Largest value of the e-process."""
     tasks: int
-    """Of the target's test."""
     detectable: float | None = None
     """Gain that this many tasks, as unlike each other as these are, show with a power of 80 %."""
     checks: tuple[Check, ...]
@@ -195,10 +187,9 @@ class GateReport(StrictModel):
     after_error: AfterError | None = Field(
         default=None, exclude_if=lambda measured: measured is None
     )
-    """None where no task began behind a refused call."""
+    """None without tasks behind a refused call."""
     evidence: EvidenceReport | None = Field(
         default=None, exclude_if=lambda measured: measured is None
     )
-    """None where it was not measured."""
     rules: dict[str, str] = Field(default_factory=dict, exclude_if=lambda rules: not rules)
     """Kind of task -> version of its verdicts' rules, without kinds at the first version."""

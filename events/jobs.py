@@ -1,9 +1,6 @@
-"""The spec of a training job, as plain data: everything that its result depends on.
-
-A spec is written when the job is requested, and every retry reads it back. JOB.json of `python -m
-daemon.solver` is a spec. This module needs no torch. An unknown field is an error.
-schemas/JobSpec.v1.json holds the frozen JSON Schema.
-"""
+"""The spec of a training job, as plain data: everything that its result depends on. It is written
+when the job is requested, and every retry reads it back; JOB.json of `python -m daemon.solver` is
+one. Needs no torch. An unknown field is an error. schemas/JobSpec.v1.json freezes the schema."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,13 +17,12 @@ Text = Annotated[str, Field(max_length=4096)]
 
 
 def _is_absent(value: Any) -> bool:
-    """Return whether an optional field is at its default; it is then not written, so digests
-    stay."""
+    """Return whether an optional field is at its default: not written, so digests stay."""
     return not value
 
 
 class LoraSettings(StrictModel):
-    """Which weights an adapter adds to, and how strongly."""
+    """Target layers and strength of an adapter."""
 
     rank: Annotated[int, Field(ge=1, le=512)] = 8
     alpha: Annotated[float, Field(gt=0)] = 16.0
@@ -39,7 +35,7 @@ class LoraSettings(StrictModel):
         "up_proj",
         "down_proj",
     )
-    """Last parts of the names of linear layers; every one must name some."""
+    """Last parts of the names of linear layers; each must match some."""
 
 
 class OptimizerSettings(StrictModel):
@@ -56,23 +52,23 @@ class OptimizerSettings(StrictModel):
 
 
 class SftSettings(StrictModel):
-    """How long, how much at once, how fast."""
+    """Supervised training: length, batches and learning rate."""
 
     optimizer: OptimizerSettings = OptimizerSettings()
     epochs: Annotated[int, Field(ge=1)] = 1
     batch_tokens: Annotated[int, Field(ge=1)] = 4096
-    """Tokens per optimizer step, read and written."""
+    """Tokens per optimizer step."""
     micro_tokens: Annotated[int, Field(ge=1)] = 8192
     """Padded tokens per forward pass."""
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the steps over which the learning rate rises from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How it falls to 0 afterwards, or does not."""
+    """Fall of the learning rate after the warmup."""
     seed: Int64 = 0
 
 
 class Limits(StrictModel):
-    """When training stops by itself. None: never for this reason."""
+    """Conditions under which training stops by itself. None: never for this reason."""
 
     kl: Annotated[float, Field(gt=0)] | None = 0.3
     """Nats per token from the reference, for `patience` steps."""
@@ -89,21 +85,17 @@ class Limits(StrictModel):
 
 
 RewardKind = Literal["verdict", "repair", "both", "skill"]
-"""What the rollouts of a pool are rewarded by.
-
-verdict   the environment's verdict on the whole episode, less the penalties of its conduct
-repair    how the first message repairs the call that went wrong: the task has a lesson, and the
-          episode ends with that message and its calls
-both      the larger of the verdict and half of the repair, over the whole episode
-skill     a skill that successes have and failures lack
-"""
+"""Reward of a pool's rollouts: `verdict`, that on the whole episode, less penalties for conduct;
+`repair`, how the first message repairs the call that went wrong: the task has a lesson, and the
+episode ends with that message and its calls; `both`, the larger of the verdict and half of the
+repair, over the whole episode; `skill`, a skill that successes have and failures lack."""
 
 
 CHOOSER: Final = "router"
-"""What a job teaches that trains the chooser of a version with members, as stored."""
+"""Stored name of a job's lesson: training of the chooser of a version with members."""
 
 USER_LIMITS: Final = frozenset({"timeout", "api_key_variable", "budget"})
-"""Fields of an EndpointUser that say how its endpoint is asked, and not who plays."""
+"""Fields of an EndpointUser about its requests; the others decide who plays."""
 
 
 class EndpointUser(StrictModel):
@@ -117,18 +109,16 @@ class EndpointUser(StrictModel):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """Per line; None: the endpoint's own."""
     candidates: Annotated[int, Field(ge=1)] = 1
-    """Lines that it writes to choose from."""
+    """Drawn lines to choose from."""
     timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds for one line."""
     api_key_variable: str | None = None
-    """Environment variable that holds the key."""
     budget: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=_is_absent)
-    """Most tokens that it reads and writes in a job or a trial, by a high estimate; None: no
-    limit."""
+    """Most tokens of a job or a trial, by a high estimate; None: no limit."""
 
     @property
     def simulator(self) -> str:
-        """Return the name by which rollouts say who played their user."""
+        """Return the name of the user's player in rollouts."""
         return name_simulator(self.model, self.candidates)
 
 
@@ -137,24 +127,20 @@ class AdapterUser(StrictModel):
 
     adapter: Name
     folder: str
-    """Its folder: relative to the home, or absolute for one outside of it."""
+    """Folder, relative to the home or absolute."""
     sha256: Sha256
-    """Of its weights."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
-    """Of the lines that are drawn: the first one of a message is the most likely one."""
+    """Temperature of drawn lines; the first line of a message is the most likely one."""
     max_tokens: Annotated[int, Field(ge=1)] = 256
-    """Per line."""
     candidates: Annotated[int, Field(ge=1)] = 1
-    """Lines that it writes to choose from."""
 
     @property
     def simulator(self) -> str:
-        """Return the name by which rollouts say who played their user."""
+        """Return the name of the user's player in rollouts."""
         return name_simulator(self.adapter, self.candidates)
 
 
 ModelUser = EndpointUser | AdapterUser
-"""A model that plays the user."""
 
 
 def name_simulator(model: str, candidates: int) -> str:
@@ -166,52 +152,50 @@ class TaskPool(StrictModel):
     """Tasks that groups are drawn from."""
 
     name: Name
-    """What the figures of its groups are reported under: a pattern, or `replay`."""
+    """Name of its groups' figures: a pattern, or `replay`."""
     share: Annotated[float, Field(gt=0)] = 1.0
     """Weight among the pools; the rest of the tasks may be of any kind."""
     tasks: Annotated[tuple[Id, ...], Field(min_length=1)]
-    """Ids that the environment can make a task of; used in shuffled order, all before any again."""
+    """Ids of tasks, drawn in shuffled order, all before any again."""
     replay: bool = False
     """Whether it keeps what the policy can do: its share is fixed, without probe or gap."""
     references: tuple[Id, ...] = ()
-    """Tasks that a warm start shows as the environment's oracle plays them; none that is drawn."""
+    """Tasks that a warm start shows as the environment's oracle plays them; none is drawn."""
     successes: tuple[Id, ...] = Field(default=(), exclude_if=_is_absent)
     """Recorded rollouts on such tasks that passed; a warm start shows them as they were played."""
     environment: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, exclude_if=_is_absent
     )
-    """Environment of its tasks and references, by name or by the path of its file; None: the
-    job's."""
+    """Name or file path of the environment of its tasks; None: the job's."""
     user: ModelUser | None = Field(default=None, exclude_if=_is_absent)
-    """Who plays the user; None: the environment's own, which is scripted."""
+    """Player of the user; None: the environment's own, which is scripted."""
     reward: RewardKind = Field(default="verdict", exclude_if=lambda value: value == "verdict")
     skill: Name | None = Field(default=None, exclude_if=_is_absent)
-    """Of a job that teaches a router: the skill that its tasks need; None: none."""
+    """Skill that the tasks need, for a job that teaches a router; None: none."""
 
     @property
     def all_tasks(self) -> tuple[str, ...]:
-        """The tasks that it draws and those that it shows."""
+        """Return the tasks that it draws and those that it shows."""
         return (*self.tasks, *self.references)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is in the job's environment, with its scripted user and its verdict alone."""
+        """Return whether it has the job's environment, its scripted user and its verdict alone."""
         return self.has_verdict_reward and self.user is None
 
     @property
     def has_verdict_reward(self) -> bool:
-        """Whether it is in the job's environment and the verdict alone rewards it, whoever plays
-        users."""
+        """Return whether the job's environment and its verdict alone reward it, for any user."""
         return self.environment is None and self.reward == "verdict"
 
     @property
     def rewards_repairs(self) -> bool:
-        """Whether repairs count; then each of its tasks must have a lesson."""
+        """Return whether repairs count; then each of its tasks must have a lesson."""
         return self.reward in ("repair", "both")
 
     @property
     def repair_count(self) -> int:
-        """Number of tasks that are drawn or shown for their repairs."""
+        """Return the number of tasks that are drawn or shown for their repairs."""
         return len(self.tasks) + len(self.references) if self.rewards_repairs else 0
 
 
@@ -220,27 +204,25 @@ class InProcessSource(StrictModel):
 
     kind: Literal["in_process"] = "in_process"
     slots: Annotated[int, Field(ge=1)] = 64
-    """Episodes at once."""
+    """Concurrent episodes."""
     length: Annotated[int, Field(ge=1)] | None = None
     """Tokens of one conversation; None: the model's context."""
 
 
 class EndpointSource(StrictModel):
-    """Rollouts come from a running OpenAI-compatible server that loads adapters, at a capped
-    rate."""
+    """Rollouts come from an OpenAI-compatible server that loads adapters, at a capped rate."""
 
     kind: Literal["endpoint"]
     url: str
     """Ends in `/v1`."""
     model: str
-    """The base's name there; it answers until the first update."""
+    """Name of the base there; it answers until the first update."""
     concurrency: Annotated[int, Field(ge=1)] = 64
-    """Episodes at once."""
+    """Concurrent episodes."""
     max_requests_per_second: Annotated[float, Field(gt=0)] | None = None
     timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds for one answer."""
     api_key_variable: str | None = None
-    """Environment variable that holds the key."""
     adapters: str | None = None
     """Folder for policy versions, where the server can read it; None: `versions` in the job's."""
 
@@ -252,11 +234,10 @@ class VllmSource(StrictModel):
     python: str | None = None
     """Interpreter of an environment that has vLLM; None: KINTSUGI_VLLM_PYTHON names it."""
     concurrency: Annotated[int, Field(ge=1)] = 64
-    """Episodes at once."""
     timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds for one answer."""
     arguments: tuple[str, ...] = ()
-    """More for `vllm serve`, after the job's own: `--gpu-memory-utilization=0.5`."""
+    """More arguments for `vllm serve`, after the job's own."""
 
 
 class Sampler(StrictModel):
@@ -267,31 +248,30 @@ class Sampler(StrictModel):
     size: Annotated[int, Field(ge=2)] = 8
     """Rollouts per task: one alone has nothing to be compared with."""
     rollouts: Annotated[int, Field(ge=1)] = 3072
-    """Budget of the job, refills and reference trajectories included."""
+    """Budget of the job, with refills and reference trajectories."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     max_tokens: Annotated[int, Field(ge=1)] = 512
-    """Per turn; a turn that reaches it is cut off."""
+    """Most tokens per turn; a longer turn is cut off."""
     adaptive: bool = True
     """Whether a pool's share (replay aside) falls with success: share × (1 − EMA of pass rates)."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of that average, per group."""
+    """Decay of that average, per group."""
     environments: Literal["mixed", "apart"] = Field(
         default="mixed", exclude_if=lambda value: value == "mixed"
     )
-    """In several environments: a batch has tasks of all (`mixed`), or of one in its turn
-    (`apart`)."""
+    """With several environments: a batch has tasks of all (`mixed`) or of one (`apart`)."""
     source: Annotated[
         InProcessSource | EndpointSource | VllmSource, Field(discriminator="kind")
     ] = InProcessSource()
 
 
 class Probe(StrictModel):
-    """Tells by a pool's first groups whether it can be learnt from. They are trained on as well."""
+    """Tells by a pool's first groups whether it can be learnt from. They are also trained on."""
 
     groups: Annotated[int, Field(ge=1)] = 8
-    """Of each pool that is no replay."""
+    """Groups of each pool but replay."""
     below: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """Share of groups with both verdicts under which reinforcement learning alone is no help."""
+    """Share of groups with both verdicts below which reinforcement learning alone does not help."""
 
 
 class WarmStart(StrictModel):
@@ -300,15 +280,15 @@ class WarmStart(StrictModel):
     mode: Literal["auto", "always"] = "auto"
     """`auto`: for the pools under `probe.below`, once; `always`: for all, before anything else."""
     siblings: tuple[Id, ...] = ()
-    """Tasks that look like those of the pools and have the opposite answer, shown beside them."""
+    """Tasks similar to those of the pools with the opposite answer, shown beside them."""
     successes: Sha256 | None = Field(default=None, exclude_if=_is_absent)
-    """Of the file with the tokens of the pools' successes (daemon/jobs/own_successes.py)."""
+    """Hash of the file with the tokens of the pools' successes (daemon/jobs/own_successes.py)."""
     sft: SftSettings = SftSettings()
 
 
 class KnownPattern(StrictModel):
-    """A failure pattern after a round of the history, from which a job's own rounds go on. The
-    fields are those of the table of patterns (consumers/diagnosis/priority.py)."""
+    """A failure pattern after a round of the history, where a job's own rounds go on
+    (consumers/diagnosis/priority.py)."""
 
     pattern: Name
     """`category|pivot`."""
@@ -326,27 +306,27 @@ class KnownPattern(StrictModel):
 
 
 class JobRounds(StrictModel):
-    """The inner loop: after each part of the budget but the last, the job's own rollouts of that
-    part are diagnosed, tasks are written for what they show, and the pools' shares move."""
+    """The inner loop: after each part of the budget but the last, its rollouts are diagnosed, tasks
+    are written for what they show, and the pools' shares move."""
 
     count: Annotated[int, Field(ge=2)]
     """Equal parts of the budget. The job closes one round less."""
     cycle: Id
-    """The cycle that asked for the job; the tasks that are written name it."""
+    """The cycle of the job, named by its written tasks."""
     alias: Name
     history: Annotated[int, Field(ge=0)]
-    """Round of the training history that `patterns` are of."""
+    """Round of the training history that holds `patterns`."""
     tasks: Annotated[int, Field(ge=1)]
-    """Most tasks that one round writes."""
+    """Most tasks per round."""
     explore: Annotated[float, Field(ge=0, le=1)]
     """Share of them that are fresh tasks; the others are failed ones in other words."""
     replay: Annotated[float, Field(ge=0, lt=1)]
     """Share of the groups on written tasks that the job passes by then, where no pool has them."""
     patterns: tuple[KnownPattern, ...] = ()
     known: tuple[Id, ...] = ()
-    """Written tasks of the agent that no pool has, which must not be written again."""
+    """Written tasks of the agent outside of the pools; they are not written again."""
     aims: tuple[Name, ...] = Field(default=(), exclude_if=lambda names: not names)
-    """Patterns for which tasks are written, of a job for a skill; empty: all that rounds find."""
+    """Patterns of written tasks, for a job of a skill; empty: all that rounds find."""
 
 
 class RouterOption(StrictModel):
@@ -355,35 +335,32 @@ class RouterOption(StrictModel):
     skill: Name | None = None
     """None: no skill of the panel is needed, and the base answers."""
     label: Annotated[str, Field(min_length=1, max_length=8)]
-    """Text whose score is the choice's."""
+    """Text whose score is that of the option."""
     token: Count
-    """The one token of the base's tokenizer that the label is."""
+    """The one token of `label` in the base's tokenizer."""
     description: Text
-    """What the router reads of the skill."""
     example: Text = ""
-    """A successful conversation of the skill, as the router reads it; may be empty."""
+    """A successful conversation of the skill for the router; may be empty."""
 
 
 class PanelRouter(StrictModel):
-    """How a panel chooses a session's member: by scores of the options' labels as the next
-    token."""
+    """Choice of a session's member by the scores of option labels as the next token."""
 
     form: Literal["labels", "head"] = Field(
         default="labels", exclude_if=lambda value: value == "labels"
     )
-    """Prompt that they follow. `labels`: a list of the options, in two orders; `head`: the
-    session's own, under an adapter of the model's head, whose rows add to the logits of the
-    labels."""
+    """Form of the prompt. `labels`: a list of options, in two orders; `head`: the session's own,
+    under an adapter of the model's head, whose rows add to the logits of the labels."""
     adapter: Name | None = None
     """An adapter that was trained to choose; None: the base itself."""
     options: Annotated[tuple[RouterOption, ...], Field(min_length=2)]
     calibration: tuple[tuple[float, ...], ...] = ()
-    """Per order of the labels, the options' scores after an empty conversation, in nats. They are
-    subtracted from a session's. Empty: nothing is subtracted."""
+    """Per order of the labels, the scores after an empty conversation, in nats, subtracted from a
+    session's. Empty: nothing is subtracted."""
 
     @property
     def orders(self) -> int:
-        """Return the number of prompts that are asked: one for each order of the labels."""
+        """Return the number of prompts: one for each order of the labels."""
         return 2 if self.form == "labels" else 1
 
     @model_validator(mode="after")
@@ -407,10 +384,8 @@ class PanelRouter(StrictModel):
 
 
 Chooser = PanelRouter
-"""What chooses a member of a version for a session."""
 
 ChooserOption = RouterOption
-"""A member, or the base, as a chooser knows it."""
 
 
 class JobSpec(StrictModel):
@@ -418,13 +393,13 @@ class JobSpec(StrictModel):
 
     job: Name
     base: Name
-    """The base model's name, as rollouts and adapters call it."""
+    """Name of the base model in rollouts and adapters."""
     checkpoint: str
-    """Where its weights are: a directory that transformers reads."""
+    """Directory of the weights that transformers reads."""
     base_sha256: Sha256 | None = None
-    """Of its weights; None: whatever is found there."""
+    """Hash of the weights; None: any."""
     parent: str | None = None
-    """Directory of the adapter to go on from; None: a fresh one."""
+    """Directory of the adapter to start from; None: a fresh one."""
     environment: str = Field(min_length=1)
     """Name, or path of a file that defines it."""
     benchmarks: str | None = None
@@ -432,67 +407,63 @@ class JobSpec(StrictModel):
     teaches: Literal["agent", "user", "router"] = Field(
         default="agent", exclude_if=lambda value: value == "agent"
     )
-    """Whose part of a conversation is trained."""
+    """Trained part of a conversation."""
     router: PanelRouter | None = Field(default=None, exclude_if=_is_absent)
-    """Of a job that teaches a router: what it chooses among, and the prompt that it reads."""
+    """Options and prompt of a router's job."""
     dialogues: Sha256 | None = Field(default=None, exclude_if=_is_absent)
-    """For a user's job: the file of recorded dialogues beside the oracle's. None: the oracle's
-    alone."""
+    """File of recorded dialogues for a user's job; None: the oracle's alone."""
     dialogue_count: int | None = Field(default=None, ge=0, exclude_if=_is_absent)
-    """For a user's job: accepted dialogues at its request, used or not. None: not known."""
+    """Accepted dialogues at the request of a user's job, used or not. None: unknown."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
-    """Manners of speaking that a user's job gives its tasks in turn. Empty: their own words
-    stay."""
+    """Manners of speaking of a user's job, in turn. Empty: the tasks' own words."""
     pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
     allowed_winnable: tuple[Name, ...] = Field(default=(), exclude_if=_is_absent)
-    """Kinds of task that a cheater wins and the settings allowed; they change no result."""
+    """Kinds of task that a cheater wins and the settings allow; they change no result."""
     seed: Int64 = 0
-    """Of everything that is drawn: tasks, tokens, the adapter's first weights."""
+    """Seed of everything drawn: tasks, tokens, first weights."""
     sampler: Sampler = Sampler()
     probe: Probe = Probe()
     warm_start: WarmStart | None = None
     grpo: bool = True
     """False: the warm start alone."""
     rounds: JobRounds | None = Field(default=None, exclude_if=_is_absent)
-    """None: one round, the pools stay as they are."""
+    """None: one round with unchanged pools."""
     checkpoints: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """Rollouts after which the adapter is also saved, as `checkpoints/N`, by the last step within
-    N."""
+    """Rollouts after which the adapter is saved as `checkpoints/N` too: the last step within N."""
     algorithm: Algorithm = Algorithm()
     optimizer: OptimizerSettings = OptimizerSettings()
     lora: LoraSettings = LoraSettings()
     limits: Limits = Limits()
     micro_tokens: Annotated[int, Field(ge=1)] = 8192
-    """Padded tokens per forward pass of an update; bounds memory and changes no result."""
+    """Padded tokens per forward pass of an update; bounds memory, not the result."""
     watch_reference: bool = False
-    """Whether the divergence from the reference is computed where the loss does not need it."""
+    """Whether the divergence from the reference is computed where the loss needs none."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the base's weights."""
     threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads of the processor; None: the process's. An adapter's sha256 repeats for one number."""
+    """Threads of the processor; None: the process's. An adapter's sha256 repeats for a number."""
     tracker: str | None = Field(default=None, pattern="^(trackio|wandb):.+$")
-    """Where the figures are also written, as LIBRARY:PROJECT; changes no result."""
+    """Destination of the figures as LIBRARY:PROJECT; changes no result."""
 
     @property
     def target_pools(self) -> tuple[TaskPool, ...]:
-        """The pools that are no replay."""
+        """Return the pools that are no replay."""
         return tuple(pool for pool in self.pools if not pool.replay)
 
     @property
     def environments(self) -> tuple[str, ...]:
-        """The environments of the job, each once, its own first."""
+        """Return the environments of the job, its own first."""
         own = (pool.environment for pool in self.pools if pool.environment is not None)
         return tuple(dict.fromkeys((self.environment, *own)))
 
     @property
     def batch(self) -> int:
-        """Rollouts of one batch."""
+        """Return the rollouts of one batch."""
         return self.sampler.groups * self.sampler.size
 
     @property
     def reference_count(self) -> int:
-        """Reference trajectories of a warm start of all pools; each counts as a rollout."""
+        """Return the number of trajectories of a warm start; each counts as a rollout."""
         if self.warm_start is None:
             return 0
         return sum(len(pool.references) for pool in self.pools) + len(self.warm_start.siblings)

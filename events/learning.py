@@ -1,23 +1,6 @@
-"""What the daemon decided: the events of the stream `learning`, one total order.
-
-    LeaderClaimed       who decides from here on; what an older leader says counts no more
-    CycleStarted        a cycle of an agent is due, and why
-    PatternsDiagnosed   a round closes: priorities move
-    DirectiveWritten    what the cycle's tasks, or those of a round of its job, shall stress
-    TaskProposed        a task entered the buffer
-    TaskRejected        one did not, and which check it failed; or cannot be played any more
-    TaskRetired         a task is drawn by no new job any more
-    JobRequested        a training run, with everything that its result depends on
-    PoolsShifted        a round of a job is closed: what it draws from then on
-    JobEnded            what became of it
-    CycleEnded          how the cycle came out
-    RepairSearched      which change of its calls would have turned a failed rollout
-    SkillsContrasted    what failures lack and successes have
-    PersonErased        nobody can read any more what a person said
-
-Adapters and routes follow (serving.py), and plans and faults of the data engine (synthesis/). All
-are plain JSON without sections, so that `kcat` and `psql` can read them.
-"""
+"""Decisions of the daemon: the events of the stream `learning`, one total order. Adapters and
+routes follow (serving.py), and plans and faults of the data engine (synthesis/). All are plain JSON
+without sections, so that `kcat` and `psql` can read them."""
 
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -32,37 +15,35 @@ CONTROL_KEY = "control"
 """One key for the whole stream: its order is the point."""
 
 OPERATOR: Final = "operator"
-"""In place of a pattern: an operator added the task, and for no failure pattern."""
+"""Stands for the pattern of a task that an operator added for none."""
 
 BRANCH: Final = "skill"
-"""Name of a branch of a cycle, as stored. TRACE names a branch by the skill that it trains."""
+"""Stored name of a branch of a cycle, after the skill that it trains (TRACE)."""
 
 VERSION: Final = "panel"
-"""What a version with members is called in tables and by commands, as TRACE does."""
+"""Name of a version with members in tables and commands, as in TRACE."""
 
 MOST_SKILLS: Final = 10
 """Most candidates of one discovery (TRACE, section 3.1)."""
 MOST_EXAMPLES: Final = 8
-"""Most failed rollouts that a candidate names."""
 
 Text = Annotated[str, Field(max_length=4096)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 
 Trigger = Literal["rollouts", "priority", "age", "cron", "operator"]
-"""Why a cycle is due: new rollouts, priority mass, time since the last, the schedule, a person."""
+"""Reasons for a cycle: new rollouts, priority mass, time since the last, schedule, person."""
 
 Mode = Literal["inherit", "explore", "repair", "synthesize"]
-"""How a task is written: around a failed task's gold actions, around a fresh trajectory, as a
-lesson behind a refused call, or by a plan."""
+"""Origin of a task: a failed task's gold actions, a fresh trajectory, a lesson, or a plan."""
 
 Check = Literal[
     "schema", "gold", "provenance", "leak", "outputs", "policy", "solvable", "informative",
     "novelty", "contamination", "lesson", "synthesis", "trajectory",
 ]  # fmt: skip
-"""What a written task has to pass, cheapest first: V1 to V10 of docs/proposing.md; `lesson` is
-asked of a task with a lesson alone. Of tasks by plans: `synthesis`, the writer gave a task;
-`trajectory`, no rollout of it shows a fault of the task."""
+"""Checks of a written task, cheapest first: V1 to V10 of docs/proposing.md; `lesson` only of a task
+with one. By plans: `synthesis`, the writer gave a task; `trajectory`, no rollout shows a fault of
+it."""
 
 JobOutcome = Literal["trained", "competence_gap", "failed", "cancelled"]
 
@@ -85,7 +66,7 @@ Category = Annotated[str, Field(pattern=r"^[a-z_]{1,32}$")]
 """Category of failure (docs/patterns.md)."""
 
 PivotTool = Annotated[str, Field(min_length=1, max_length=100)]
-"""Tool of a gold action, or `*`; as short as an action's name, for it becomes part of a key."""
+"""Tool of a gold action, or `*`; short, for it becomes part of a key."""
 
 
 class Decision(EventData):
@@ -98,18 +79,18 @@ class Decision(EventData):
 
 
 class LeaderClaimed(Decision):
-    """A process leads from here on. The first claim of the epoch after the current one wins;
-    decisions of another epoch no longer count."""
+    """A process leads. The first claim of the epoch after the current one wins; decisions of other
+    epochs do not count."""
 
     TYPE: ClassVar[str] = "LeaderClaimed"
 
     epoch: Annotated[int, Field(ge=1)]
     holder: Name
-    """Id of the process: a restart is another one."""
+    """Id of the process; a restart has another one."""
 
 
 class CycleStarted(Decision):
-    """A cycle of one agent on one base began. There is never a second open one of an agent."""
+    """A cycle of one agent on one base began. An agent never has two open cycles."""
 
     TYPE: ClassVar[str] = "CycleStarted"
 
@@ -118,37 +99,36 @@ class CycleStarted(Decision):
     alias: Name
     base: Name
     number: Annotated[int, Field(ge=1)]
-    """Of this agent on this base: dense, from 1."""
+    """Number of the agent's cycles on this base: dense, from 1."""
     environment: Name
-    """Where its tasks are played."""
     trigger: Trigger
     reason: Reason
-    """In words, with the numbers that made it due."""
+    """Reason in words, with the numbers."""
     position: Position
-    """The rollouts that the decision had read."""
+    """Rollouts that the decision had read."""
     slot: str | None = None
-    """Of a cron trigger: the point of the schedule, RFC 3339; missed ones collapse to the last."""
+    """Slot of a cron trigger, RFC 3339; missed ones collapse to the last."""
     acted: Id | None = None
-    """Of an operator trigger: the event that asked."""
+    """Event that asked, for an operator trigger."""
 
 
 class PatternsDiagnosed(Decision):
-    """Closes a round of the training history: priorities move here and nowhere else."""
+    """Closes a round of the training history: only here do priorities move."""
 
     TYPE: ClassVar[str] = "PatternsDiagnosed"
 
     trigger: Literal["import", "diagnose", "schedule"]
     position: Position
-    """The rollouts that the round may read: at or before it."""
+    """Rollouts that the round may read."""
     cycle: Id | None = None
-    """The cycle that asked for it; None for an import and a person."""
+    """Cycle that asked; None for an import or a person."""
     kinds: dict[Name, tuple[Id, ...]] = Field(default={}, exclude_if=lambda kinds: not kinds)
-    """Agent -> kinds of task that its environment writes. Its own traffic on other tasks counts
-    nowhere. An agent that is not named has no environment, and all of its rollouts count."""
+    """Agent -> kinds of task that its environment writes. Its own traffic on other tasks does not
+    count. For an agent without an entry all rollouts count."""
 
 
 class PatternFinding(StrictModel):
-    """What an analyzer says of a recurring weakness, after it was checked."""
+    """A recurring weakness by an analyzer, after a check."""
 
     pattern: Name
     """`category|pivot`."""
@@ -157,31 +137,29 @@ class PatternFinding(StrictModel):
     frequency: Count
     """Deduplicated failures among its examples; the analyzer's own count is not taken."""
     examples: tuple[Id, ...]
-    """Rollouts."""
     root_cause: Text
 
 
 class ModeChoice(StrictModel):
-    """Tasks of a quota that shall be written by one mode, and why."""
+    """Tasks of a quota for one mode, and the reason."""
 
     mode: Mode
     tasks: Annotated[int, Field(ge=1)]
     reason: Reason
-    """In words, with the counts that speak for it."""
+    """Reason in words, with the counts."""
 
 
 class ClientPart(StrictModel):
     """Number of tasks of a quota that follow failures of one key."""
 
     client: Name | None
-    """Name of the key; None for imports, and where no keys are configured."""
     tasks: Count
     examples: tuple[Id, ...]
-    """Examples of the quota that are failures of this key."""
+    """Examples of the quota: failures of this key."""
 
 
 class Quota(StrictModel):
-    """How many tasks one pattern is given."""
+    """Number of tasks for one pattern."""
 
     pattern: Name
     tasks: Annotated[int, Field(ge=1)]
@@ -190,22 +168,21 @@ class Quota(StrictModel):
     description: Text = ""
     root_cause: Text = ""
     examples: tuple[Id, ...] = ()
-    """Failed rollouts that show it."""
     modes: tuple[ModeChoice, ...] = Field(default=(), exclude_if=lambda modes: not modes)
-    """Modes that were chosen for a part of the tasks; the others are inherited and explored."""
+    """Modes for a part of the tasks; the others are inherited and explored."""
     clients: tuple[ClientPart, ...] = Field(default=(), exclude_if=lambda parts: not parts)
-    """The quota's parts by key. Empty where all failures that could be followed are of one key."""
+    """Parts of the quota by key. Empty: all failures that could be followed are of one key."""
 
 
 class Mastered(StrictModel):
-    """A kind of task that the agent can do: its failures there are hardly followed."""
+    """A kind of task that the agent masters: its failures there are hardly followed."""
 
     task: Name
     pass_rate: Share
 
 
 class BadTries(StrictModel):
-    """What the cycle before wrote for one pattern by one mode, where half of it or more failed."""
+    """Failed tries of the last cycle for one pattern and mode, half of them or more."""
 
     pattern: Name
     mode: Mode
@@ -216,17 +193,14 @@ class BadTries(StrictModel):
 
 
 class Directive(StrictModel):
-    """What to write tasks for; daemon/controller/directive.py puts it in words."""
+    """Subject of the tasks to write; daemon/controller/directive.py words it."""
 
     quotas: tuple[Quota, ...]
     mastered: tuple[Mastered, ...] = ()
     improving: tuple[Name, ...] = ()
-    """Patterns that resolve or improve by themselves."""
     known: tuple[str, ...] = ()
-    """Historical: signatures of the buffer's tasks. The Proposer reads the buffer itself; empty
-    since."""
+    """Historical: signatures of the buffer's tasks; now always empty."""
     bad_tries: tuple[BadTries, ...] = ()
-    """What to do otherwise than the cycle before."""
 
 
 class JobRound(StrictModel):
@@ -237,23 +211,23 @@ class JobRound(StrictModel):
 
 
 class DirectiveWritten(Decision):
-    """The Controller has looked at a round and says what the cycle's tasks shall stress."""
+    """The Controller's decision what the cycle's tasks shall stress."""
 
     TYPE: ClassVar[str] = "DirectiveWritten"
 
     cycle: Id
     round: Count
-    """The round of the training history that it read."""
+    """Round of the training history that it read."""
     directive: Directive
     findings: tuple[PatternFinding, ...] = ()
-    """Of the analyzer; empty where none is configured, or where it failed."""
+    """Findings of the analyzer; empty if none is configured or it failed."""
     summary: Text = ""
     analyzer: str | None = None
-    """Its model; None: the deterministic detectors alone."""
+    """Model of the analyzer; None: the deterministic detectors alone."""
     trouble: Reason = ""
-    """Why the analyzer's word was not used, where one is configured."""
+    """Why the analyzer's answer was not used."""
     job_round: JobRound | None = None
-    """The job's round that it belongs to; `round` is then the one that the job started from."""
+    """Round of a job; `round` is then the one from which the job started."""
 
 
 class Verified(StrictModel):
@@ -261,33 +235,31 @@ class Verified(StrictModel):
 
     check: Check
     note: Reason = ""
-    """By whom or by how much: `scripted oracle`, `3 of 8`."""
+    """Judge or number: `scripted oracle`, `3 of 8`."""
 
 
 class SealedDefinition(StrictModel):
-    """The definition of a task that is made of a person's session (envs/sealed_body.py)."""
+    """Definition of a task made of a person's session (envs/sealed_body.py)."""
 
     keyid: Name
-    """Id of the person's key, which seals the body."""
     body: str
-    """The definition without its id, sealed with that key: base64."""
+    """The definition without its id, sealed with that key, as base64."""
     operator: Name | None = None
-    """Of its lesson, as is what follows; None where it has none."""
+    """Operator of its lesson, and what follows; None without a lesson."""
     source: Id | None = None
     rollout: Id | None = None
 
 
 class PlanName(StrictModel):
-    """A plan (synthesis/plans.py) at one of its revisions."""
+    """A plan (synthesis/plans.py) at a revision."""
 
     plans: Id
-    """The set."""
     plan: Name
     revision: Count = 0
 
 
 class TaskProposed(Decision):
-    """A task was written for a failure pattern, or added by an operator, and entered the buffer."""
+    """A task entered the buffer, written for a failure pattern or added by an operator."""
 
     TYPE: ClassVar[str] = "TaskProposed"
 
@@ -295,49 +267,43 @@ class TaskProposed(Decision):
     base: Name
     task: Task
     pattern: Name
-    """`operator` for one that an operator added for none."""
     source_rollout: Id | None = None
     cycle: Id | None = None
-    """None for one that came from outside a cycle."""
+    """None: it came from outside a cycle."""
     mode: Mode | None = None
     verified: tuple[Verified, ...] = ()
-    """The checks that it passed, in order."""
+    """Passed checks, in order."""
     text_by: str | None = None
-    """Who wrote the request: a model's name; None for the environment's templates."""
+    """Model that wrote the request; None for the environment's templates."""
     job_round: JobRound | None = None
-    """The round of a job that wrote it; None for one that was there before the job."""
+    """Round of the job that wrote it; None for an earlier task."""
     definition: dict[str, Any] | None = None
-    """Of a task whose id is its content, ENVIRONMENT/=SHA256: the definition without the id. None
-    for a generated task, whose id makes it, and for a sealed one."""
+    """Definition without the id, for a task whose id is its content, ENVIRONMENT/=SHA256. None for
+    generated (the id makes it) and sealed tasks."""
     sealed: SealedDefinition | None = None
-    """What stands for the definition of a task that is made of a person's session."""
+    """Definition of a task made of a person's session."""
     plan: PlanName | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The plan that it was written by; None for one that follows a failed task."""
+    """Plan of the task; None for one that follows a failed task."""
 
 
 class TaskRejected(Decision):
-    """A written task failed a check; or, where `task` is set, a task of the buffer cannot be
-    played."""
+    """A written task failed a check; with `task` set, a task of the buffer cannot be played."""
 
     TYPE: ClassVar[str] = "TaskRejected"
 
     cycle: Id | None = None
-    """None for a task of the buffer that a job from outside a cycle names."""
     alias: Name
     base: Name
     pattern: Name
     mode: Mode | None = None
-    """None for a task of the buffer."""
     check: Check
     reason: Reason
     source_rollout: Id | None = None
     instruction: Text = ""
-    """The request, as far as there is one."""
     job_round: JobRound | None = None
     task: Id | None = None
-    """The buffer's task whose body is missing or changed; None for a written task."""
+    """Task of the buffer whose body is missing or changed; None for a written task."""
     plan: PlanName | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The plan that the try followed."""
 
     @model_validator(mode="after")
     def _names_its_task(self) -> Self:
@@ -347,7 +313,7 @@ class TaskRejected(Decision):
 
 
 class TaskRetired(Decision):
-    """No new job draws a task of the buffer or the traffic. An operator may add it again."""
+    """No new job draws a task of the buffer. An operator may add it again."""
 
     TYPE: ClassVar[str] = "TaskRetired"
 
@@ -361,35 +327,33 @@ class JobParent(StrictModel):
 
     adapter: Name
     reason: Reason
-    """In words, with what the gate measured."""
+    """Reason in words, with the gate's measurements."""
 
 
 class JobRequested(Decision):
-    """A training run is wanted. A retry reads the spec from here."""
+    """A training run is requested. Retries read the spec from here."""
 
     TYPE: ClassVar[str] = "JobRequested"
 
     job: Id
-    """derive_id("job", cycle); for a skill derive_id("job", cycle, skill); for a panel's router
-    derive_id("router job", cycle)."""
+    """derive_id("job", cycle); with a skill (..., skill); of a router ("router job", cycle)."""
     cycle: Id | None = None
-    """None for one that an operator asked for."""
+    """None for an operator's job."""
     alias: Name
     base: Name
     capability: str | None = None
-    """The most frequent one among its training tasks."""
+    """Most frequent capability of its training tasks."""
     spec: JobSpec
     minutes: Annotated[float, Field(gt=0)]
-    """After which it is stopped."""
+    """Minutes until it is stopped."""
     parent: JobParent | None = None
-    """None: it trains on from the incumbent, or from the base."""
+    """None: it starts from the incumbent, or from the base."""
     skill: Name | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The skill that it is for; None where the cycle trains one adapter for everything."""
+    """Skill of the adapter; None where the cycle trains one for everything."""
 
     @property
     def branch_columns(self) -> dict[str, str | None]:
-        """Return the columns that tell it from its cycle's other jobs; None where it is the only
-        one."""
+        """Return the columns that tell it from its cycle's other jobs; None in the only one."""
         teaches = None if self.spec.teaches == "agent" else self.spec.teaches
         return {"skill": self.skill, "teaches": teaches}
 
@@ -404,39 +368,38 @@ class JobRequested(Decision):
 
 
 class PoolShare(StrictModel):
-    """A pool of a job, after a round and before it."""
+    """Share of a job's pool before and after a round."""
 
     pool: Name
     share: Share
-    """Of the job's groups, from then on."""
+    """Share of the job's groups."""
     before: Share
-    """Until then; 0 for a new pool."""
+    """Share before; 0 for a new pool."""
     tasks: Count
     attempts: Count
-    """Of each of its tasks the last rollouts in the job, 16 at most."""
+    """Last rollouts of its tasks in the job, 16 per task at most."""
     passes: Count
 
 
 class PoolsShifted(Decision):
-    """A job has closed a round of its own: its directive and tasks came before, its pools
-    change."""
+    """A job has closed a round of its own; its directive and tasks came before."""
 
     TYPE: ClassVar[str] = "PoolsShifted"
 
     cycle: Id
     job_round: JobRound
     rollouts: Count
-    """That the round read: those of one part of the job's budget."""
+    """Rollouts of the round: those of one part of the job's budget."""
     failures: Count
     """Deduplicated ones among them."""
     unread: Count = 0
-    """Rollouts whose tokens do not give the conversation back; no failure among them counts."""
+    """Rollouts whose tokens do not give the conversation back; their failures do not count."""
     pools: tuple[PoolShare, ...]
-    """Also those that are empty from then on, with a share of 0."""
+    """Empty pools are included, with a share of 0."""
 
 
 class JobEnded(Decision):
-    """A training run is over. The first word counts."""
+    """A training run is over. Only the first event counts."""
 
     TYPE: ClassVar[str] = "JobEnded"
 
@@ -444,18 +407,17 @@ class JobEnded(Decision):
     outcome: JobOutcome
     reason: Reason = ""
     adapter: str | None = None
-    """Folder of its result, relative to the home or absolute; older events have absolute paths."""
+    """Folder of the result, relative to the home or absolute (older events: absolute)."""
     sha256: Sha256 | None = None
-    """Of the adapter's weights."""
     steps: Count = 0
     rollouts: Count = 0
     seconds: NonNegative = 0.0
-    """That its process ran, all attempts together."""
+    """Seconds of its process, all attempts together."""
     attempts: Count = 1
 
 
 class CycleEnded(Decision):
-    """A cycle is over; the next one of this agent may begin."""
+    """A cycle is over; the next of this agent may begin."""
 
     TYPE: ClassVar[str] = "CycleEnded"
 
@@ -465,16 +427,15 @@ class CycleEnded(Decision):
 
 
 class RepairEdit(StrictModel):
-    """A change of the agent's calls. Quotes no value: rollouts may be sealed, this stream is
-    plain."""
+    """A change of the agent's calls. It quotes no value, because rollouts may be sealed."""
 
     operation: Operation
     turn: Count | None = None
-    """Message that holds the call; None for an insertion. So is the next."""
+    """Message of the call; None for an insertion. So is the next."""
     call: Count | None = None
     """Index among the agent's calls."""
     tool: Annotated[str, Field(max_length=128)]
-    """Tool of the call; of an insertion, the tool that is called."""
+    """Tool of the call, or of the inserted call."""
     expected: Annotated[str, Field(max_length=128)] | None = None
     """Tool of the gold write that is made; None for a drop."""
     gold: Count | None = None
@@ -484,44 +445,41 @@ class RepairEdit(StrictModel):
 
 
 class RepairSearched(Decision):
-    """The smallest change of calls that mends a failed rollout was searched. What it proves
-    supersedes the label of the rules."""
+    """Result of the search for the smallest change of calls that mends a failed rollout; what it
+    proves supersedes the label of the rules."""
 
     TYPE: ClassVar[str] = "RepairSearched"
 
     rollout: Id
     rules: Name
-    """Version of the search and of how its result is read."""
+    """Version of the search and of the reading of its result."""
     outcome: RepairOutcome
     edits: tuple[RepairEdit, ...] = ()
     """The repair: drops, other arguments, other tools, insertions; of each the earliest first."""
     replays: Count = 0
     category: Category | None = None
-    """What is proven; None where the rules' label stays."""
+    """Proven category; None where the rules' label stays."""
     pivot: PivotTool | None = None
     reason: Reason = ""
-    """Which bound ended the search, or why the rollout could not be replayed."""
+    """Bound that ended the search, or why the rollout could not be replayed."""
 
 
 class PersonErased(Decision):
-    """A person's key is destroyed, and every restored copy of it. Does not name the person."""
+    """A person's key and every restored copy of it are destroyed. Does not name the person."""
 
     TYPE: ClassVar[str] = "PersonErased"
 
     keyid: Name
-    """Of the key; events name it in the header `ce_keyid`."""
     events: Count = 0
-    """That were sealed with it so far, in the log that was looked at."""
+    """Events sealed with it so far, in the log that was searched."""
     rollouts: Count = 0
-    """That are among them."""
+    """Rollouts among them."""
 
 
 class SkillLabels(StrictModel):
-    """Labels of a skill in one labelling, over the rollouts drawn. Where the skill does not apply,
-    a rollout is in none of the four."""
+    """Labels of a skill in one labelling; rollouts to which it does not apply are in none."""
 
     failures: Count
-    """All failures that were drawn."""
     lacking_failures: Count
     present_failures: Count
     lacking_successes: Count
@@ -542,19 +500,16 @@ class SkillContrast(StrictModel):
 
     skill: Name
     description: Text
-    """In words, what it is to have it."""
     patterns: tuple[Name, ...]
-    """Failure patterns of which it is the union, `category|pivot`; none where no rule applies."""
+    """Patterns that it unites, `category|pivot`; none where no rule applies."""
     failures: Count
-    """Failures to which it applies, before the draw: those that eight labellings of ten agree
-    on."""
+    """Failures to which it applies, before the draw: eight labellings of ten agree."""
     successes: Count
-    """Successes to which it applies, likewise."""
+    """Successes, in the same way."""
     labellings: Annotated[tuple[SkillLabels, ...], Field(min_length=1, max_length=100)]
     examples: Annotated[tuple[Id, ...], Field(max_length=MOST_EXAMPLES)]
-    """Failed rollouts that lack it."""
     within: tuple[Name, ...] = ()
-    """Larger candidates that most of the failures lack which lack this one, the largest first."""
+    """Larger candidates, the largest first: most failures that lack this one also lack them."""
 
 
 class SkillsContrasted(Decision):
@@ -565,22 +520,21 @@ class SkillsContrasted(Decision):
     alias: Name
     base: Name
     since: Count
-    """The first round of the history whose rollouts were read."""
+    """First round of the history that was read."""
     round: Count
-    """The last one."""
+    """Last round."""
     failures: Count
     """Deduplicated failures among them."""
     successes: Count
     """Deduplicated successes."""
     skills: Annotated[tuple[SkillContrast, ...], Field(max_length=MOST_SKILLS)]
     cycle: Id | None = None
-    """The cycle that asked for it; None for a person."""
     labeller: Name | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Model that named the candidates and labelled the rollouts; None for rules."""
+    """Model that named candidates and labelled rollouts; None for rules."""
     left_out: Count = Field(default=0, exclude_if=lambda value: not value)
-    """Representative rollouts that it could not be shown, which count nowhere."""
+    """Representative rollouts that it could not be shown; they do not count."""
     refused: Count = Field(default=0, exclude_if=lambda value: not value)
-    """Labellings of it without a usable answer: they choose no skill."""
+    """Labellings without a usable answer; they choose no skill."""
 
     @model_validator(mode="after")
     def _name_each_once(self) -> Self:

@@ -1,14 +1,12 @@
-"""The life of an adapter: its states, their order, and the effect of events.
+"""The life of an adapter: its states, their order, and the effect of events. Pure.
 
     produced -> staged -> evaluated -> gated -> canary -> promoted
              -> draining -> unloaded -> collected
 
 Ways out: rejected (by the gate), rolled_back (by live traffic), and draining at any time. `NEXT`
-holds all transitions. Folds and writers of events both ask it, and docs/events.md prints it. Pure.
-
-An adapter of role `user` goes from `UserEvaluated` to gated; it plays users there and joins no
-route. A panel has no files and the same states. An unloaded adapter can be staged again and is
-judged anew. A collected one is final, and its name is not used again.
+holds all transitions; docs/events.md prints it. An adapter of role `user` goes from `UserEvaluated`
+to gated; it plays users there and joins no route. A panel has no files and the same states. An
+unloaded adapter can be staged again and is judged anew. A collected one is final.
 """
 
 from collections.abc import Mapping
@@ -28,7 +26,7 @@ from events.serving import (
 
 
 class State(StrEnum):
-    """Where an adapter is in its life."""
+    """A state of an adapter."""
 
     PRODUCED = "produced"
     STAGED = "staged"
@@ -60,22 +58,22 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
     _S.UNLOADED: frozenset({_S.STAGED, _S.COLLECTED}),
     _S.COLLECTED: frozenset(),
 }
-"""State -> the states that may follow it."""
+"""State -> its possible successors."""
 
 SERVING: Final = frozenset({_S.CANARY, _S.PROMOTED})
-"""A route gives them sessions. They leave by `RouteChanged` and in no other way."""
+"""A route gives them sessions. They leave only by `RouteChanged`."""
 
 LOADED: Final = frozenset(
     {_S.STAGED, _S.EVALUATED, _S.GATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.ROLLED_BACK,
      _S.DRAINING}
 )  # fmt: skip
-"""Replicas may hold them. A rejected one may never have been loaded."""
+"""Replicas may hold them; a rejected one may never have been loaded."""
 
 WAITING: Final = frozenset({_S.PRODUCED, _S.STAGED, _S.EVALUATED, _S.GATED})
-"""On their way to a route, and given up by being rejected."""
+"""On their way to a route; given up by being rejected."""
 
 RETIRED: Final = frozenset({_S.REJECTED, _S.ROLLED_BACK, _S.DRAINING})
-"""No new session goes to them; they are unloaded once nobody uses them."""
+"""They get no new sessions, and are unloaded once unused."""
 
 _ENTERS: Final[Mapping[str, frozenset[State]]] = {
     "canary": frozenset({_S.GATED}),
@@ -90,9 +88,9 @@ _ENTERS: Final[Mapping[str, frozenset[State]]] = {
 
 
 def after(adapter: str, state: State | None, event: ServingEvent) -> State | None:
-    """Return the state of `adapter` after `event`; the same state where the event does not move it.
-    `state` is None for a name without an adapter. Returns None where the state forbids the event.
-    consumers/folds/routing.py holds the further rules of routes."""
+    """Return the state of `adapter` after `event`, maybe the same; None where the state forbids it.
+    `state` is None for a name without an adapter. consumers/folds/routing.py holds the further
+    rules of routes."""
     if isinstance(event, VersionProduced):
         return State.PRODUCED if state is None else None
     if state is None:

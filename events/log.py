@@ -1,11 +1,10 @@
-"""The log: append a batch durably, read from a position, wait for more.
+"""The log: append a batch durably, read from a position, wait for more. One contract suite
+(tests/contract) holds for all implementations. A broker may leave holes between offsets, so no
+caller counts on offset + 1.
 
-One contract suite (tests/contract) holds for `memory.py`, `events/sqlite/log.py` and
-`events/kafka/log.py`. A broker may leave holes between offsets, so no caller counts on offset + 1.
-
-Guarantees: what `append` returned for survives a crash of any process, and on the embedded log a
-power cut; there a batch is also appended whole or not at all. Reads never skip silently. Not
-covered: deleting single records, and order across partitions.
+Guarantees: an append that returned survives a crash of any process, and on the embedded log a power
+cut; there a batch is also appended whole or not at all. Reads never skip silently. Not covered:
+deleting single records, and order across partitions.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ from events.streams import MAX_VALUE_BYTES
 Headers = tuple[tuple[str, bytes], ...]
 
 SOURCE_CHARACTERS: Final = 256
-"""Longest name of a source, in characters: tables have it in keys. Ours have 36 at most."""
+"""Longest name of a source in characters, as it is in keys of tables. Ours have 36 at most."""
 
 READ_RECORDS: Final = 500
 """Records per page where all are read."""
@@ -28,7 +27,7 @@ READ_RECORDS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a producer appends to a log."""
+    """An event to append to a log."""
 
     stream: str
     partition: int
@@ -36,17 +35,17 @@ class Entry:
     headers: Headers
     value: bytes
     recorded_ms: int
-    """When it was recorded, Unix milliseconds; carried along when a spool is shipped."""
+    """Time of recording, Unix milliseconds; kept when a spool is shipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a log returns to a reader."""
+    """An event of a log."""
 
     stream: str
     partition: int
     offset: int
-    """Where it stands in this log; another log that holds the same event has another offset."""
+    """Place in this log; another log with the same event has another offset."""
     source: str
     """The log that recorded it first."""
     sequence: int
@@ -59,7 +58,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an appended entry stands."""
+    """Place of an appended entry."""
 
     stream: str
     partition: int
@@ -75,29 +74,26 @@ class EventLog(Protocol):
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
         """Append in order and return when it is durable. Raises TooLarge (nothing was appended),
-        LogFull, LogReadOnly or LogUnavailable; after the last three, nothing of the batch was
-        acknowledged."""
+        LogFull, LogReadOnly or LogUnavailable (nothing of the batch was acknowledged)."""
         ...
 
     def read(
         self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
     ) -> list[Record]:
         """Return records from `offset` on: at most `limit`, about `max_bytes` of values, at least
-        one unless at the end. Raises LogTruncated for an offset before the start, AheadOfLog for
-        one beyond the end, LogCorrupt, LogUnavailable."""
+        one unless at the end. Raises LogTruncated, AheadOfLog, LogCorrupt, LogUnavailable."""
         ...
 
     def start(self, stream: str) -> tuple[int, ...]:
-        """First offset that can be read, per partition."""
+        """Return the first readable offset per partition."""
         ...
 
     def end(self, stream: str) -> tuple[int, ...]:
-        """Offset that the next record will get, per partition."""
+        """Return the offset of the next record per partition."""
         ...
 
     def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
-        """Wait for a record at or beyond `cursor` in any of its partitions; return whether there is
-        one."""
+        """Wait for a record at or beyond `cursor` in a partition; return whether one came."""
         ...
 
     def trim(self, stream: str, partition: int, before: int) -> None:
@@ -105,7 +101,7 @@ class EventLog(Protocol):
         ...
 
     def close(self) -> None:
-        """Release files, threads and sockets; appends that were accepted are finished first."""
+        """Finish accepted appends; release files, threads and sockets."""
         ...
 
 
@@ -115,12 +111,12 @@ def is_origin(source: str, sequence: int) -> bool:
 
 
 def now_ms() -> int:
-    """The wall clock in Unix milliseconds."""
+    """Return the wall clock in Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def check_size(entry: Entry | Record) -> None:
-    """Refuse a value that no record may hold."""
+    """Raise TooLarge for a value that no record may hold."""
     if len(entry.value) > MAX_VALUE_BYTES:
         raise TooLarge(
             f"value of {len(entry.value):,} bytes for {entry.stream}/{entry.partition}, a record "
@@ -129,8 +125,7 @@ def check_size(entry: Entry | Record) -> None:
 
 
 def record_sha256(record: Record) -> str:
-    """Return the digest of a record's source, sequence, key, headers and value, in hex. It is the
-    same in each log, wherever the record stands and whenever it was recorded."""
+    """Return the hex digest of source, sequence, key, headers and value: the same in each log."""
     hasher = hashlib.sha256()
     parts = [record.source.encode(), str(record.sequence).encode(), record.key.encode()]
     for name, content in record.headers:
@@ -143,7 +138,7 @@ def record_sha256(record: Record) -> str:
 
 
 def check_bounds(stream: str, partition: int, offset: int, start: int, end: int) -> None:
-    """Refuse to read where the log was trimmed, or where it does not reach."""
+    """Raise LogTruncated before the start, AheadOfLog beyond the end."""
     if offset < start:
         raise LogTruncated(
             f"{stream}/{partition} starts at offset {start}, offset {offset} was asked for; the "
@@ -159,7 +154,7 @@ def check_bounds(stream: str, partition: int, offset: int, start: int, end: int)
 def read_all(
     log: EventLog, stream: str, partition: int, offset: int, end: int, limit: int = READ_RECORDS
 ) -> Iterator[list[Record]]:
-    """The records from `offset` to before `end`, page by page."""
+    """Yield the records from `offset` to before `end`, page by page."""
     while offset < end:
         page = [r for r in log.read(stream, partition, offset, limit) if r.offset < end]
         if not page:
@@ -169,7 +164,7 @@ def read_all(
 
 
 def within_bytes(records: Sequence[Record], max_bytes: int) -> list[Record]:
-    """The leading records whose values fit, but at least one."""
+    """Return the leading records whose values fit, but at least one."""
     kept: list[Record] = []
     total = 0
     for record in records:

@@ -1,6 +1,6 @@
-"""A conversation in one form, whatever its source: OpenAI chat messages, with two differences.
-Arguments of a call are a parsed object, or the raw text where they are none (the call is then
-malformed). A user may call tools too, so a message's role names the caller."""
+"""A conversation in one form: OpenAI chat messages, with two differences. Arguments of a call are a
+parsed object, else the raw text (the call is then malformed). A user may call tools too, so a
+message's role names the caller."""
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat, takewhile
@@ -11,21 +11,21 @@ from pydantic import BaseModel, ConfigDict, Field
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 Requestor = Literal["assistant", "user"]
-"""Who calls a tool."""
+"""The caller of a tool."""
 
 
 class StrictModel(BaseModel):
-    """Base of everything that is stored: immutable, and an unknown field is an error."""
+    """Base of all stored models: immutable; unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ToolCall(StrictModel):
-    """A call of one tool, as the caller wrote it."""
+    """A tool call as the caller wrote it."""
 
     name: str
     arguments: dict[str, Any] | str = {}
-    """The parsed object, or the raw text when it is not a JSON object."""
+    """The parsed object, else the raw text."""
     id: str | None = None
 
 
@@ -39,17 +39,16 @@ class Message(StrictModel):
     tool_call_id: str | None = None
     name: str | None = None
     error: bool | None = None
-    """Of a tool result: whether the tool reported an error. None where nobody said."""
+    """For a tool result: whether the tool reported an error; None: unknown."""
     reasoning: str | None = None
     reflection: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """The stored name of `aside`."""
     sampled: bool | None = None
-    """False for a message that was not written in this rollout: an injected greeting, or a
-    prefix."""
+    """False for a message that was not written in this rollout: a greeting, or a prefix."""
 
     @property
     def text(self) -> str:
-        """The message's text; content parts that carry none are left out."""
+        """Return the message's text; content parts without text are left out."""
         if isinstance(self.content, list):
             parts = (part.get("text") for part in self.content)
             return "".join(part for part in parts if isinstance(part, str))
@@ -57,7 +56,7 @@ class Message(StrictModel):
 
     @property
     def aside(self) -> str | None:
-        """Text of the agent beside its answer, without tags; neither users nor verdicts read it."""
+        """Return the agent's text beside its answer, without tags; no user or verdict reads it."""
         return self.reflection
 
     def with_aside(self, aside: str | None) -> Self:
@@ -66,14 +65,14 @@ class Message(StrictModel):
 
 
 class Action(StrictModel):
-    """A call that the task's author expects (gold), or that was executed."""
+    """A call that the task's author expects (gold), or an executed one."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
     """Short enough to be part of a pattern's id."""
     arguments: dict[str, Any] = {}
     requestor: Requestor = "assistant"
     compare: tuple[str, ...] | None = None
-    """Of a gold action: the arguments that count; None means all of them."""
+    """For a gold action: the arguments that count; None means all."""
 
 
 class ExecutedCall(NamedTuple):
@@ -86,18 +85,18 @@ class ExecutedCall(NamedTuple):
     result: Message | None
     """None when the conversation ended before the tool answered."""
     sampled: bool = True
-    """False for a call that nobody made in this rollout: it is part of the task."""
+    """False for a call that is part of the task."""
 
     @property
     def failed(self) -> bool:
-        """Whether the tool answered with an error."""
+        """Return whether the tool answered with an error."""
         return self.result is not None and bool(self.result.error)
 
 
 def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
-    """Return every tool call with its result, in the order of the calls. Results that follow a
-    message belong to its calls: by their ids where these are distinct and match, else in order. Ids
-    hold within one message alone: some agents repeat them in a rollout."""
+    """Return every tool call with its result, in order. Results that follow a message belong to its
+    calls: by ids where these are distinct and match, else in order. Some agents repeat ids in a
+    rollout, so ids hold within one message alone."""
     executed: list[ExecutedCall] = []
     for turn, message in enumerate(messages):
         if message.role not in ("assistant", "user") or not message.tool_calls:
@@ -131,7 +130,7 @@ def _pair_results(
 
 
 def trace(calls: Iterable[ExecutedCall]) -> list[tuple[str, str, dict[str, Any] | str]]:
-    """The tool-call trace of the dedup key: (requestor, tool, arguments) of the agent's calls."""
+    """Return the agent's calls as (requestor, tool, arguments), for the dedup key."""
     return [
         (item.requestor, item.call.name, item.call.arguments)
         for item in calls

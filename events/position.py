@@ -2,8 +2,8 @@
 
     {"rollouts": {"0": {"<source>": 12}}, "learning": {"0": {"<source>": 3}}}
 
-A source is one process's own log; its sequence is that log's offset. Broker offsets never appear:
-a position means the same on the embedded log, on Kafka, and after a log was copied.
+A source is one process's own log; its sequence is that log's offset. Broker offsets never appear,
+so a position means the same on the embedded log, on Kafka, and after a log was copied.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Position = dict[str, dict[Partition, dict[str, Sequence]]]
 
 
 def entries(position: Position) -> Iterator[tuple[str, int, str, int]]:
-    """(stream, partition, source, last sequence), in canonical order."""
+    """Yield (stream, partition, source, last sequence), in canonical order."""
     for stream in sorted(position):
         for partition in sorted(position[stream], key=int):
             for source, sequence in sorted(position[stream][partition].items()):
@@ -27,7 +27,7 @@ def entries(position: Position) -> Iterator[tuple[str, int, str, int]]:
 
 
 def covers(later: Position, earlier: Position) -> bool:
-    """Whether `later` holds everything that `earlier` holds."""
+    """Return whether `later` holds everything that `earlier` holds."""
     return all(
         later.get(stream, {}).get(str(partition), {}).get(source, -1) >= sequence
         for stream, partition, source, sequence in entries(earlier)
@@ -35,5 +35,5 @@ def covers(later: Position, earlier: Position) -> bool:
 
 
 def ahead(later: Position, earlier: Position) -> bool:
-    """Whether `later` holds everything of `earlier` and more."""
+    """Return whether `later` holds everything of `earlier` and more."""
     return covers(later, earlier) and not covers(earlier, later)

@@ -1,9 +1,4 @@
-"""Files and folders that their owner alone may read: they hold conversations.
-
-    make_folder(folder)                     unless it exists
-    create_file(path)                       empty, unless it exists
-    open(path, "wb", opener=opener)         a private file where a new one is made
-    tighten(path)                           a file of an older version that all could read
+"""Files and folders of conversations, which their owner alone may read.
 
 Guarantee: others can never open what is made here. The umask, which all threads share, stays. Not
 covered: an existing folder keeps its group's permissions, which were set on purpose.
@@ -16,14 +11,14 @@ from typing import IO, Final
 
 FOLDER: Final = 0o700
 PASSAGE: Final = 0o711
-"""The mode of a folder that other users pass through, to a folder in it that they may read."""
+"""Mode of a folder that other users may pass through."""
 
 _FILE: Final = 0o600
 _OTHERS: Final = 0o007
 
 
 def make_folder(folder: Path, mode: int = FOLDER) -> None:
-    """Make a folder, and above it what is missing, unless it is there. Raises OSError."""
+    """Make a folder and its missing parents. Raises OSError."""
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +26,7 @@ def make_folder(folder: Path, mode: int = FOLDER) -> None:
 
 
 def create_file(path: Path) -> None:
-    """Make an empty file unless something is there, which is tightened. Raises OSError."""
+    """Make an empty file, or tighten the one there. Raises OSError."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _FILE))
     except FileExistsError:
@@ -39,7 +34,7 @@ def create_file(path: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """An opener for `open`: a file that it creates can be read and written by its owner alone."""
+    """Opener for `open`: its owner alone can read and write a file that it creates."""
     return os.open(path, flags, _FILE)
 
 
@@ -49,8 +44,7 @@ def open_lock(path: Path) -> IO[str]:
 
 
 def tighten(path: Path) -> None:
-    """Remove other users' permissions from our file or folder; ignore one of another owner, or
-    none."""
+    """Remove other users' permissions from our file or folder; ignore a missing or foreign one."""
     try:
         status = path.stat()
         if status.st_uid == os.geteuid() and status.st_mode & _OTHERS:
@@ -63,7 +57,7 @@ def tighten(path: Path) -> None:
 
 
 def passable_to_others(folder: Path) -> bool:
-    """Return whether all users may go through a folder to its content. Raises OSError."""
+    """Return whether all users may pass through a folder. Raises OSError."""
     return bool(folder.stat().st_mode & 0o001)
 
 

@@ -1,7 +1,7 @@
-"""The event types, and upcasters of older versions. An upcaster is a pure function from one
-version's JSON to the next one's; validation sees the newest version alone. A version may only gain
-an optional field with a default; any other change is a new version with an upcaster. schemas/ holds
-the frozen JSON Schema of each version and golden/ its bytes; tests check both."""
+"""The event types, and upcasters of older versions: pure functions from one version's JSON to the
+next one's; validation sees the newest alone. A version may only gain an optional field with a
+default; any other change is a new version with an upcaster. schemas/ holds each version's frozen
+JSON Schema and golden/ its bytes; tests check both."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -56,23 +56,23 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class UnknownType(BadRecord):
-    """A type outside the registry. A fold skips it: it was not written for this projection."""
+    """A type outside the registry. A fold skips it: the event is not for this projection."""
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Event types by name, and the upcasters from each older version to the one after it."""
+    """Event types by name, and the upcasters from each older version to the next."""
 
     types: Mapping[str, type[EventData]]
     upcasters: Mapping[tuple[str, int], Upcaster] = field(default_factory=dict)
 
     @staticmethod
     def of(types: Iterable[type[EventData]]) -> "Registry":
-        """A registry of types without history."""
+        """Return a registry of types without history."""
         return Registry({data_type.TYPE: data_type for data_type in types})
 
     def check(self, name: str, version: int) -> type[EventData]:
-        """The type; raises UnknownType, or SchemaAhead for a version from the future."""
+        """Return the type. Raises UnknownType, or SchemaAhead for a version from the future."""
         data_type = self.types.get(name)
         if data_type is None:
             raise UnknownType(f"event type {name!r} is not one of {', '.join(sorted(self.types))}")
@@ -84,7 +84,7 @@ class Registry:
         return data_type
 
     def parse(self, name: str, version: int, raw: bytes) -> EventData:
-        """Validated data of the newest version from stored JSON of any version up to it."""
+        """Return data of the newest version from stored JSON of any version up to it."""
         data_type = self.check(name, version)
         try:
             if version == data_type.VERSION:
@@ -114,12 +114,12 @@ class Registry:
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first of pydantic's complaints as one clause: where, what, and the offending value."""
+    """Return pydantic's first complaint as a clause: where, what, and the value."""
     return describe_problem(error.errors(include_url=False)[0])
 
 
 def describe_problem(problem: ErrorDetails) -> str:
-    """Return one of pydantic's complaints as a clause: where, what, and the offending value."""
+    """Return a complaint of pydantic as a clause: where, what, and the value."""
     where = ".".join(str(part) for part in problem["loc"]) or "value"
     return f"{where}: {problem['msg']} (got {str(problem.get('input'))[:80]!r})"
 

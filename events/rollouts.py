@@ -1,9 +1,6 @@
-"""What the agent did: the events of the stream `rollouts`.
-
-An event is a head, which every fold reads, and a content with what was said. The content is stored
-apart, so it can be encrypted or destroyed without the head. Token ids and log-probabilities are a
-third section, which no fold reads (codec.py).
-"""
+"""The agent's conduct: events of the stream `rollouts`. An event has a head, which every fold
+reads, and a content, stored apart so it can be encrypted or destroyed by itself. Token ids and
+log-probabilities are a third section, which no fold reads (codec.py)."""
 
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -13,38 +10,37 @@ from pydantic import Field
 from events.messages import Action, Message, StrictModel
 
 NOBODY: Final = "unknown"
-"""Base and policy of a live call that no engine answered, or an imported base without a name."""
+"""Base and policy of a live call without an engine's answer, or an imported base without a name."""
 
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
-"""Short enough that any key of the tables fits PostgreSQL's 2,704 bytes of an index row."""
+"""Short enough that any key of the tables fits PostgreSQL's index rows of 2,704 bytes."""
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 MOST_REASON: Final = 1000
 Reason = Annotated[str, Field(max_length=MOST_REASON)]
-"""Why something happened, as a sentence."""
 
 LOWEST_LOGPROB: Final = -9998.0
-"""Engines write about -9999 for minus infinity, which JSON has not: no token is drawn with it."""
+"""Engines write about -9999 for minus infinity, which JSON lacks: no drawn token has it."""
 HIGHEST_LOGPROB: Final = 1e-4
 """A hair above 0 is rounding; more is no probability."""
 
 Purpose = Literal["live", "import", "train", "evaluate", "probe"]
-"""Why a rollout was made: `live` and `import` are the agent's own traffic."""
+"""Purpose of a rollout: `live` and `import` are the agent's own traffic."""
 
 Outcome = Literal["completed", "aborted", "failed", "timeout"]
 
 Attribution = Literal["header", "key", "path", "prefix", "none"]
-"""How a call's session was found: by one of three names, by the earlier call and answer with which
-it begins, or not at all, so that it begins a session."""
+"""How a call's session was found: by one of three names, by the earlier call with which it begins,
+or not at all, so that it begins a session."""
 
 Routed = Literal["named", "drawn", "kept", "fallback"]
-"""Why a policy was asked: by exact name; drawn by shares; kept; in place of a missing one."""
+"""How a policy was chosen: by exact name, by shares, kept, or in place of a missing one."""
 
 EndCause = Literal["asked", "feedback", "idle"]
-"""Why a session was closed: somebody said so; its outcome was posted; nothing came for long."""
+"""Why a session was closed: on request, by posted feedback, or after a long pause."""
 
 
 def has_unknown_model(base: str, policy: str) -> bool:
@@ -58,50 +54,48 @@ def hash_model_name(name: str) -> str:
 
 
 def clip_reason(text: str) -> str:
-    """The beginning of a text, as much as a reason holds."""
+    """Return the beginning of a text, as much as a reason holds."""
     return text[:MOST_REASON]
 
 
 def is_logprob(value: float) -> bool:
-    """Whether a number can be the log-probability of a token that was drawn; NaN cannot."""
+    """Return whether a number can be a drawn token's log-probability; NaN cannot."""
     return LOWEST_LOGPROB < value <= HIGHEST_LOGPROB
 
 
 class EventData(StrictModel):
-    """Base of the heads: what an event says, without what was said."""
+    """Base of the heads of events."""
 
     TYPE: ClassVar[str]
     VERSION: ClassVar[int] = 1
     STREAM: ClassVar[str]
     PRIVATE: ClassVar[tuple[str, ...]] = ()
-    """Fields that may hold what was said: sealed with a person's content; without a key, at
-    defaults."""
+    """Fields that may hold content: sealed with a person's content, else at their defaults."""
 
     def key(self) -> str:
-        """What orders and places the event: events of one key are in one partition."""
+        """Return the key: events of one key are ordered in one partition."""
         raise TypeError(f"{type(self).__name__} has no key; an event type must define one")
 
 
 class Task(StrictModel):
-    """What was to be done, as far as anyone wrote it down."""
+    """The task, as far as it was written down."""
 
     id: Id
     environment: str | None = None
-    """Name of the environment whose tools these are; None for tools nobody declared."""
+    """Environment of these tools; None for undeclared tools."""
     capability: str | None = None
     instruction: str | None = None
-    """What the user wants, as given to the user's simulator."""
+    """Request for the user's simulator."""
     gold_actions: tuple[Action, ...] | None = None
-    """The calls that a perfect agent makes; None when unknown, () when it must change nothing."""
+    """Calls of a perfect agent; None when unknown, () when it must change nothing."""
     outputs: tuple[str, ...] = ()
-    """What the agent must say to the user."""
     reward_basis: tuple[str, ...] = ()
     definition: str | None = None
     """sha256 of the full task definition as it was when the rollout was graded."""
 
 
 class Labels(StrictModel):
-    """What the rules say of a rollout that no fold can read, by who could read it."""
+    """Labels of the rules for a rollout that no fold can read, by a reader that could."""
 
     messages: Count
     tool_calls: Count
@@ -109,13 +103,13 @@ class Labels(StrictModel):
     malformed_calls: Count
     loops: Count
     category: Name | None = None
-    """The primary one; None where it did not fail, or nobody judged."""
+    """The primary category; None without a failure or verdict."""
     categories: tuple[Name, ...] = ()
     pivot: str
     trace_key: str
     """Digest of task and tool calls; for a sealed rollout keyed, equal within one person."""
     tools: tuple[str, ...] = ()
-    """Tools that the agent called; of a sealed rollout, those of them that it was offered."""
+    """Tools that the agent called; of a sealed rollout, the offered ones among them."""
     words: str | None = None
     """Signature of the user's first message, alike for similar requests; None where sealed."""
 
@@ -127,17 +121,15 @@ class ToolRoles(StrictModel):
     """Roles of tools that an environment declares for the rules (envs/catalog.py)."""
 
     writes: tuple[ToolName, ...] = ()
-    """Tools that change state."""
     transfer: tuple[ToolName, ...] = ()
-    """Tools that hand the user over to a person."""
     authenticating: tuple[ToolName, ...] = ()
     """Tools whose success identifies the user."""
     user_record: tuple[ToolName, ...] = ()
     """Tools whose success means that the user's record was reached."""
     record_arguments: tuple[ToolName, ...] = ()
-    """Arguments that name the record a write works on, the most specific first."""
+    """Arguments that name the record of a write, the most specific first."""
     selection_arguments: tuple[ToolName, ...] = ()
-    """Arguments that choose among what is offered."""
+    """Arguments that choose among offers."""
     unordered: dict[ToolName, tuple[ToolName, ...]] = {}
     """Tool -> its arguments that are unordered lists, paired item by item."""
     unordered_groups: dict[ToolName, tuple[tuple[ToolName, ...], ...]] = {}
@@ -145,23 +137,23 @@ class ToolRoles(StrictModel):
 
 
 ChoiceDoubt = Literal["none", "disagreement", "tie", "timeout", "failed", "absent"]
-"""Why no member was chosen: no skill; two orders disagree; equal scores; too late; no answer; no
-engine has the member."""
+"""Why no member was chosen: no skill; disagreement; equal scores; too late; no answer; no
+engine."""
 
 
 class MemberChoice(StrictModel):
-    """The member of a panel that answered, and how it was chosen."""
+    """The panel's member that answered, and how it was chosen."""
 
     skill: Name | None = None
     """Skill that the router found; None: none, so that the base answers."""
     adapter: Name | None = None
-    """What answered; None for the base."""
+    """Adapter that answered; None for the base."""
     kept: bool = False
-    """Whether the session had it from an earlier call."""
+    """Whether an earlier call of the session chose it."""
     doubt: ChoiceDoubt | None = None
-    """Why the base answers instead of a member; None where a skill was found."""
+    """Why the base answers; None where a skill was found."""
     router_ms: Count | None = None
-    """How long the router took, in milliseconds; None where it was not asked."""
+    """Milliseconds of the router; None where it was not asked."""
 
     @property
     def name(self) -> str | None:
@@ -176,21 +168,20 @@ class RolloutVerdict(StrictModel):
     """`check`: the rules of generated tasks, in a task whose `success` is by its benchmark's."""
     success: bool | None
     score: float | None = None
-    """The unshaped reward."""
     confidence: float | None = None
     """None for an executable verdict, which is certain."""
     reason: Annotated[str, Field(max_length=256)] = ""
-    """The parts of the reward with their values. It quotes nothing of the rollout."""
+    """Parts of the reward with their values. It quotes nothing of the rollout."""
 
 
 class RolloutContent(StrictModel):
-    """What was said in a rollout."""
+    """The conversation of a rollout."""
 
     messages: tuple[Message, ...] = ()
 
 
 class RolloutEnded(EventData):
-    """One attempt at a task is over; a live one is a closed session."""
+    """An attempt at a task is over; a live one is a closed session."""
 
     TYPE: ClassVar[str] = "RolloutEnded"
     STREAM: ClassVar[str] = "rollouts"
@@ -198,50 +189,48 @@ class RolloutEnded(EventData):
 
     rollout: Id
     alias: Name
-    """The public name under which the agent is served: statistics never cross it."""
+    """Public name of the agent: statistics never cross it."""
     base: Name
-    """The base model."""
     policy: Name
     """Policy version that answered: an adapter's name, or the base model's."""
     source: Name
-    """Who recorded it: `live`, or the format of an imported file."""
+    """Recorder: `live`, or the format of an imported file."""
     purpose: Purpose = "live"
     session: str | None = None
     task: Task | None = None
     trial: Int64 | None = None
     seed: Int64 | None = None
     success: bool | None = None
-    """The unshaped verdict; None where nobody judged."""
+    """The unshaped verdict; None without one."""
     reward: float | None = None
-    """The reward as recorded, shaped where the environment shapes."""
+    """Recorded reward, shaped where the environment shapes."""
     reward_parts: dict[str, float | None] = {}
     grader: str | None = None
-    """Who judged, with version; None where nobody did."""
+    """Judge, with version; None without a verdict."""
     verdicts: tuple[RolloutVerdict, ...] = ()
-    """Verdicts from other sources than `success`, which nothing is learnt from."""
+    """Verdicts of other sources; nothing is learnt from them."""
     termination: str | None = None
-    """Why it ended, in the words of its source (`user_stop`, `max_steps`, ...)."""
+    """Reason of the end, in the words of its source (`user_stop`, `max_steps`, ...)."""
     reason: Reason | None = None
-    """Why it ended, in words, where the termination does not say."""
+    """Reason in words, where the termination does not say."""
     simulator: str | None = None
-    """The user's simulator; None for a person or where unknown."""
+    """User's simulator; None for a person or when unknown."""
     write_tools: tuple[str, ...] | None = None
-    """Tools that change state, for an environment nobody declared; None when unknown."""
+    """Tools that change state, for an undeclared environment; None when unknown."""
     known_tools: tuple[str, ...] | None = None
-    """Tools the agent was offered; None when unknown."""
+    """Offered tools; None when unknown."""
     tool_roles: ToolRoles | None = None
-    """What the environment declares of its tools; None where its name or the rules tell it."""
+    """Roles of tools; None where the environment's name or the rules tell them."""
     calls: tuple[str, ...] = ()
     """Its calls in order; their events hold the tokens."""
     forks: tuple[str, ...] = ()
     """Calls that left the main line (a compaction, a rewritten system prompt)."""
     gathered: Count = 0
-    """Calls and forks that earlier `CallsGathered` events name; then `calls` and `forks` are
-    empty."""
+    """Number of calls and forks in earlier `CallsGathered`; then `calls` and `forks` are empty."""
     labels: Labels | None = None
-    """The rules' labels for a rollout that no fold can read (sealed, or in a blob); else None."""
+    """Labels of the rules for a rollout that no fold can read (sealed, or in a blob); else None."""
     member: MemberChoice | None = None
-    """The member of the panel that answered last; None where the policy is no panel."""
+    """Member of the panel that answered last; None without a panel."""
 
     content: RolloutContent | None = Field(default=None, exclude=True)
 
@@ -250,7 +239,7 @@ class RolloutEnded(EventData):
 
 
 class CallsGathered(EventData):
-    """Some of the calls of a rollout that has too many for its own head: written before it."""
+    """Part of the calls of a rollout that has too many for its own head: written before it."""
 
     TYPE: ClassVar[str] = "CallsGathered"
     STREAM: ClassVar[str] = "rollouts"
@@ -258,7 +247,7 @@ class CallsGathered(EventData):
     rollout: Id
     session: Id
     number: Count
-    """Which of these events of the rollout it is, from 0."""
+    """Number of this event in the rollout, from 0."""
     calls: tuple[str, ...] = ()
     """Calls of the main line, after those of the events with smaller numbers."""
     forks: tuple[str, ...] = ()
@@ -268,19 +257,19 @@ class CallsGathered(EventData):
 
 
 class CallStartContent(StrictModel):
-    """The part of the request that its parent call did not hold already."""
+    """The part of the request that its parent call does not hold."""
 
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     prompts: tuple[str | tuple[int, ...], ...] = ()
-    """Of an endpoint without messages: each prompt as text or token ids."""
+    """Prompts as text or token ids, of an endpoint without messages."""
 
 
 class HoldoutDraw(StrictModel):
-    """Whether chance held a session out, so that the base answers it whatever is promoted."""
+    """A draw whether a session is held out, so that the base answers it."""
 
     share: Annotated[float, Field(gt=0, lt=1)]
-    """Probability with which a session is held out."""
+    """Probability of being held out."""
     held_out: bool
 
 
@@ -298,30 +287,29 @@ class CallStarted(EventData):
     policy: Name
     task: str | None = None
     parent: str | None = None
-    """The longest earlier call of the session that this one extends."""
+    """Longest earlier call of the session that this one extends."""
     parent_messages: Count = 0
-    """How many leading messages are the parent's; the content holds the rest."""
+    """Number of leading messages that are the parent's; the content holds the rest."""
     stream: bool = False
     sampling: dict[str, Any] = {}
-    """Effective sampling parameters."""
     endpoint: Literal["chat", "completions", "messages"] = "chat"
-    """Which protocol it was asked over; `messages` is Anthropic's."""
+    """Protocol; `messages` is Anthropic's."""
     parent_tools: bool = False
-    """The tools are the parent's and not repeated in the content."""
+    """Whether the tools are the parent's and not repeated in the content."""
     attribution: Attribution | None = None
     client: Name | None = None
-    """Name of the key that asked; None where no keys are configured."""
+    """Name of the asking key; None without configured keys."""
     purpose: Purpose = "live"
     upstream: str | None = None
-    """Which server was asked first; `CallEnded` says which one answered."""
+    """Server asked first; `CallEnded` names the one that answered."""
     routed: Routed | None = None
-    """Why this policy was asked; None where no route had a say."""
+    """How the policy was chosen; None without a route."""
     shares: dict[Name, Annotated[float, Field(gt=0, lt=1)]] | None = None
-    """Policy -> probability that chance chose it here, unless held out; None without a choice."""
+    """Policy -> probability of its choice unless held out; None without a choice."""
     holdout: HoldoutDraw | None = None
-    """Whether this call's draw held the session out; None without such a draw."""
+    """Draw that may hold the session out; None without one."""
     member: MemberChoice | None = None
-    """The member of the panel that answered; None where the policy is no panel."""
+    """Member of the panel that answered; None without a panel."""
 
     content: CallStartContent | None = Field(default=None, exclude=True)
 
@@ -330,16 +318,15 @@ class CallStarted(EventData):
 
 
 class CallEndContent(StrictModel):
-    """What the model answered, one message per choice."""
+    """The answer, one message per choice."""
 
     messages: tuple[Message, ...] = ()
 
 
 class CallEnded(EventData):
-    """A request was answered, or failed. Arrays: `prompt_token_ids`, `token_ids` (int32) and
-    `logprobs` (float32), the last two of equal length; absent when the call is untrainable. They
-    are of the first choice; those of choice 1 are `token_ids.1` and `logprobs.1`, and a second
-    prompt's `prompt_token_ids.1`."""
+    """A request was answered, or failed. Arrays of the first choice: `prompt_token_ids`,
+    `token_ids` (int32) and `logprobs` (float32), the last two equally long; absent when the call is
+    untrainable. Choice 1 has `token_ids.1` and `logprobs.1`, prompt 2 `prompt_token_ids.1`."""
 
     TYPE: ClassVar[str] = "CallEnded"
     STREAM: ClassVar[str] = "rollouts"
@@ -357,9 +344,9 @@ class CallEnded(EventData):
     invalid_tool_calls: Count = 0
     error: str | None = None
     status: Count | None = None
-    """HTTP status that the client got; None when it got none."""
+    """HTTP status for the client; None without one."""
     upstream: str | None = None
-    """Which server answered; None where none did."""
+    """Server that answered; None without one."""
 
     content: CallEndContent | None = Field(default=None, exclude=True)
 
@@ -390,26 +377,24 @@ class ClosingFailed(EventData):
 
     session: Id
     end: Id
-    """Id of the `SessionEnded`."""
     rollout: Id
-    """The id that its rollout has once it could be made."""
+    """Id of its rollout once that could be made."""
     error: Name
-    """Class of the error."""
     reason: Reason
-    """Why, as a sentence that quotes nothing of the session."""
+    """Reason; it quotes nothing of the session."""
 
     def key(self) -> str:
         return self.session
 
 
 class FeedbackContent(StrictModel):
-    """What a person wrote."""
+    """A person's text."""
 
     comment: str | None = None
 
 
 class FeedbackReceived(EventData):
-    """Somebody said how a call or session went."""
+    """Feedback on a call or session."""
 
     TYPE: ClassVar[str] = "FeedbackReceived"
     STREAM: ClassVar[str] = "rollouts"

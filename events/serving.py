@@ -1,18 +1,6 @@
-"""Adapters and routes: events of the stream `learning`.
-
-    AdapterProduced    a job or an operator made it
-    PanelComposed      several adapters and a router answer as one policy
-    AdapterStaged      every replica has loaded it and answers with it
-    AdapterEvaluated   it was measured beside the incumbent
-    GateDecided        it may take the incumbent's place, may not, or more has to be run
-    RouteChanged       who answers an alias from here on
-    UserEvaluated      an adapter that plays users passed its gate, or failed
-    AdapterMoved       it goes out of service: rejected, draining, unloaded, collected
-    OperatorActed      a person asked for something; comes before its effects
-
-lifecycle.py tells which event is allowed in which state. The base without an adapter is None. A
-panel lives as an adapter does, under a name among those of adapters.
-"""
+"""Adapters and routes: events of the stream `learning`. lifecycle.py tells which event is allowed
+in which state. The base without an adapter is None. A panel lives as an adapter does, under a name
+among those of adapters."""
 
 from math import fsum, isclose
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -30,13 +18,12 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 Why = Literal["canary", "promoted", "rollback", "operator", "expired", "rebased", "holdout"]
 """Why a route changed. `canary` and `promoted` need a passed gate; `expired` ends a canary that
-showed nothing; `rebased`: the engines serve another base, without the old adapters; `holdout`: only
-the held-out share changes."""
+showed nothing; `rebased`: the engines serve another base; `holdout`: only that share changes."""
 
 Retired = Literal["rejected", "draining", "unloaded", "collected"]
 
 Role = Literal["agent", "user"]
-"""Whose part of a conversation an adapter plays. One of role `user` answers no client."""
+"""Part of a conversation that an adapter plays. A `user` adapter answers no client."""
 
 
 MergeMethod = Literal["sum", "core_tsv"]
@@ -48,11 +35,11 @@ class MergedAdapter(StrictModel):
 
     adapter: Name
     weight: float
-    """What its change of the base is multiplied by."""
+    """Factor of its change of the base."""
 
 
 class AdapterMerge(StrictModel):
-    """What a merged adapter is made of."""
+    """Members and method of a merged adapter."""
 
     method: MergeMethod
     rank: Annotated[int, Field(ge=1)]
@@ -66,31 +53,28 @@ class AdapterMerge(StrictModel):
 
 
 class AdapterProduced(Decision):
-    """An adapter exists: immutable from here on, under a name that is never used again."""
+    """An adapter exists: immutable, under a name that is never used again."""
 
     TYPE: ClassVar[str] = "AdapterProduced"
 
     adapter: Name
     alias: Name
-    """The agent that it is for."""
     base: Name
     sha256: Sha256
-    """Of its weights."""
     path: Text
     """Its folder, relative to the home or absolute; older events have absolute paths."""
     capability: str | None = None
-    """What it was trained for."""
     job: str | None = None
-    """The job that left it; None for one that was pushed or merged."""
+    """Job of the adapter; None for a pushed or merged one."""
     origin: Literal["job", "push"]
-    """Who brought it: a job, or a person's command."""
+    """Source: a job, or a person's command."""
     merge: AdapterMerge | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Members of an adapter that was merged; None for an adapter that was not."""
+    """Members of a merged adapter; None for others."""
     role: Role = Field(default="agent", exclude_if=lambda value: value == "agent")
 
 
 class PanelMember(StrictModel):
-    """A skill of a panel, and what answers its sessions."""
+    """A skill of a panel, and the adapter for its sessions."""
 
     skill: Name
     adapter: Name | None = None
@@ -105,18 +89,18 @@ class Panel(StrictModel):
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Return the adapters that an engine must hold for it: the members', then the router's."""
+        """Return the adapters that an engine must hold: the members', then the router's."""
         names = (*(member.adapter for member in self.members), self.router.adapter)
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def chooser(self) -> PanelRouter:
-        """Return what chooses a member for a session."""
+        """Return the chooser of a session's member."""
         return self.router
 
     @property
     def by_name(self) -> dict[str, str | None]:
-        """Return the members by name, each with the adapter that answers, None for the base."""
+        """Return the members by name, each with its adapter; None for the base."""
         return {member.skill: member.adapter for member in self.members}
 
     def find_adapter(self, skill: str | None) -> str | None:
@@ -142,24 +126,21 @@ class Panel(StrictModel):
 
 
 Composition = Panel
-"""Members and chooser of a version that has no files."""
 
 
 class PanelComposed(Decision):
-    """A panel exists: immutable from here on, under a name that is never used again."""
+    """A panel exists: immutable, under a name that is never used again."""
 
     TYPE: ClassVar[str] = "PanelComposed"
 
     adapter: Name
-    """Its name."""
     alias: Name
-    """The agent that it is for."""
     base: Name
     sha256: Sha256
-    """Of the canonical JSON of `panel`."""
+    """Digest of the canonical JSON of `panel`."""
     panel: Panel
     cycle: str | None = None
-    """The cycle that composed it; None for a person's command."""
+    """Cycle that composed it; None for a person's command."""
 
 
 class AdapterStaged(Decision):
@@ -169,12 +150,12 @@ class AdapterStaged(Decision):
 
     adapter: Name
     replicas: Annotated[tuple[Text, ...], Field(min_length=1)]
-    """Where: their URLs."""
+    """URLs of the replicas."""
     distance: Annotated[float, Field(ge=0)]
-    """Distance from the expected fingerprint: root mean square of log-probability differences in
-    nats, on the worst replica."""
+    """Root mean square of log-probability differences from the expected fingerprint in nats, on the
+    worst replica."""
     from_base: Annotated[float, Field(ge=0)]
-    """From the fingerprint of its base, in the same way; of the replica where it is smallest."""
+    """The same from the fingerprint of its base, on the closest replica."""
 
 
 class PassRates(StrictModel):
@@ -185,78 +166,75 @@ class PassRates(StrictModel):
 
 
 class AdapterEvaluated(Decision):
-    """Adapter and incumbent attempted the same tasks; their rollouts are events of their own."""
+    """Adapter and incumbent attempted the same tasks; their rollouts are separate events."""
 
     TYPE: ClassVar[str] = "AdapterEvaluated"
 
     adapter: Name
     incumbent: Name | None = None
-    """The adapter it was measured against; None for the base."""
+    """Measured incumbent; None for the base."""
     environment: Name
     tasks: Count
     trials: Count
-    """Of each task."""
+    """Trials of each task."""
     pass_hat_1: PassRates
 
 
 class GateDecided(Decision):
-    """What the gate said of an adapter, with the numbers."""
+    """The gate decided on an adapter."""
 
     TYPE: ClassVar[str] = "GateDecided"
 
     adapter: Name
     alias: Name
     incumbent: Name | None = None
-    """The adapter it would follow; None for the base."""
     report: GateReport
 
 
 class UserFaultRate(StrictModel):
-    """How often a user erred in one way."""
+    """Rate of one kind of a user's faults."""
 
     count: Count
-    """Dialogues, or calls of tools, in which it did."""
+    """Dialogues, or calls of tools, with the fault."""
     of: Count
     upper: Annotated[float, Field(ge=0, le=1)]
     """One-sided upper 95 % bound of the share (Clopper and Pearson)."""
     limit: Annotated[float, Field(ge=0, le=1)]
-    """That `upper` had to keep to."""
+    """Limit of `upper`."""
 
     @property
     def holds(self) -> bool:
-        """Whether it keeps to its limit."""
+        """Return whether the rate keeps to its limit."""
         return self.upper <= self.limit
 
 
 class UserEvaluated(Decision):
-    """An adapter of role `user` played dialogues with a known exact user. Where all rates hold, it
-    plays users from here on."""
+    """An adapter of role `user` played with an exact user. If all rates hold, it plays users."""
 
     TYPE: ClassVar[str] = "UserEvaluated"
 
     adapter: Name
     alias: Name
     previous: Name | None = None
-    """Adapter that played users until then; None for the script."""
+    """Adapter that played users before; None for the script."""
     environment: Name
     dialogues: Count
     violations: UserFaultRate
-    """Instructions that were broken, and secrets that were told."""
+    """Broken instructions and told secrets."""
     early_ends: UserFaultRate
     schema_errors: UserFaultRate
-    """Calls and lines that are of no form that a user's have."""
+    """Calls and lines that have no form of a user's."""
     passed: bool
     reason: Reason = ""
     examples: Annotated[tuple[Reason, ...], Field(max_length=8)] = ()
-    """Faults, the first of each kind."""
     candidates: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=lambda count: count == 1)
-    """Lines of which each of its lines was chosen. It plays users in this way."""
+    """Candidates for each line, as when it plays users."""
     manners: tuple[Name, ...] = Field(default=(), exclude_if=lambda manners: not manners)
-    """Manners of speaking that the dialogues' users had in turn; empty: their tasks' own words."""
+    """Manners of speaking of the dialogues' users, in turn; empty: their tasks' own words."""
 
     @property
     def rates(self) -> dict[str, UserFaultRate]:
-        """Return what the gate looks at, by name."""
+        """Return the rates of the gate by name."""
         return {
             "violations": self.violations,
             "early ends": self.early_ends,
@@ -265,60 +243,53 @@ class UserEvaluated(Decision):
 
 
 class RouteShare(StrictModel):
-    """A part of an alias' sessions, and who answers them."""
+    """An adapter's share of an alias' sessions."""
 
     adapter: Name | None = None
-    """None for the base."""
     share: Annotated[float, Field(gt=0, le=1)]
 
 
 class ArmCounts(StrictModel):
-    """The judged sessions of a canary, or of its incumbent."""
+    """Judged sessions of a canary, or of its incumbent."""
 
     judged: Count
     failed: Count
 
 
 class LiveEvidence(StrictModel):
-    """What the live guard had seen when it decided."""
+    """Evidence of the live guard at its decision."""
 
     pairs: Count
-    """Judged sessions of the canary that had a partner: one of the incumbent of the same kind."""
+    """Judged sessions of the canary with a partner: one of the incumbent of the same kind."""
     against: Annotated[float, Field(ge=0)]
     """Evidence that the canary is worse; 20 decides."""
     towards: Annotated[float, Field(ge=0)]
     """Evidence that it is not much worse; 20 decides."""
     imbalance: Annotated[float, Field(ge=0)] | None = None
-    """Evidence that sessions of one of them are judged more often; None: not looked for (pairs)."""
+    """Evidence that one of them is judged more often; None: not looked for (pairs)."""
     canary: ArmCounts | None = None
-    """None likewise."""
     incumbent: ArmCounts | None = None
-    """None likewise."""
     expected: Annotated[float, Field(ge=0)] | None = None
     """Judged sessions that the shares foretell for the canary; None likewise."""
     position: Position
-    """The rollouts that it had read."""
 
 
 class RouteChanged(Decision):
-    """Who answers an alias from here on: the whole route, not a difference."""
+    """The whole new route of an alias."""
 
     TYPE: ClassVar[str] = "RouteChanged"
 
     alias: Name
     base: Name
     shares: Annotated[tuple[RouteShare, ...], Field(min_length=1)]
-    """Shares of the sessions that are not held out. They sum to 1; nobody has two."""
+    """Shares of the sessions that are not held out. They sum to 1 and have different adapters."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of all sessions that the base always answers; above 0 only where an adapter is
-    routed."""
+    """Share of all sessions for the base; above 0 only where an adapter is routed."""
     shadow: Name | None = None
-    """An adapter that answers as well, unseen by the client."""
     why: Why
     reason: Reason = ""
-    """In words, with the numbers."""
     evidence: LiveEvidence | None = None
-    """What it rests on, where the live guard decided."""
+    """Evidence of the live guard, where it decided."""
 
     @model_validator(mode="after")
     def _is_a_route(self) -> Self:
@@ -348,12 +319,11 @@ class AdapterMoved(Decision):
 
 
 class OperatorActed(Decision):
-    """A person asked for something. What follows from it names it as its cause."""
+    """A person gave a command. Its effects name this event as their cause."""
 
     TYPE: ClassVar[str] = "OperatorActed"
 
     actor: Name
-    """Who, as the system knows them."""
     action: Name
     """The command: `adapters promote`, `route set`, ..."""
     arguments: dict[str, str] = {}
@@ -370,13 +340,10 @@ ServingEvent = (
     | UserEvaluated
     | AdapterMoved
 )  # fmt: skip
-"""What moves adapters and routes."""
 
 VersionProduced = AdapterProduced | PanelComposed
-"""What begins the life of a version, with files or with members."""
 
 ROLE_GATE: Final = "user_gate"
-"""Column and field of commands with the result at the gate of an adapter's own role."""
+"""Column and field of commands for the result at the gate of an adapter's own role."""
 
 RoleEvaluated = UserEvaluated
-"""The gate of a role other than the agent's."""

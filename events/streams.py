@@ -27,7 +27,7 @@ class Stream:
     retention: str
 
     def partition_of(self, key: str) -> int:
-        """The partition of `key`: crc32, identical on both engines (Kafka's default differs)."""
+        """Return the partition of `key`: crc32 on both engines (Kafka's default differs)."""
         return crc32(key.encode()) % self.partitions
 
 
@@ -38,7 +38,7 @@ ROLLOUTS: Final = Stream(
     keyed_by="session, else rollout",
     retention="forever, or until an archive job has verified its copy",
 )
-"""What the agent did. Ordered within one session, and nothing is promised across partitions."""
+"""The agent's conduct. Ordered within one session; there is no order across partitions."""
 
 LEARNING: Final = Stream(
     name="learning",

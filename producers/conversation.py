@@ -1,9 +1,6 @@
-"""Other programs' messages in our form, and their contradictions.
-
-Reads the variants of OpenAI's chat format that logs hold (calls and contents by envs/answers).
-Arguments that are no JSON object stay text, as evidence. Results are paired with calls by position
-(events/messages.py); `findings` names ids, numbers or names that disagree.
-"""
+"""Other programs' messages in our form, and their contradictions. Reads the variants of OpenAI's
+chat format in logs (calls and contents by envs/answers). Arguments that are no JSON object stay
+text, as evidence. Results are paired with calls by position (events/messages.py)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -40,13 +37,13 @@ class _Conversation(Wire):
 
 
 def parse_messages(raw: Any) -> tuple[Message, ...]:
-    """Messages in our form; raises pydantic's ValidationError, or Unusable."""
+    """Return messages in our form. Raises pydantic's ValidationError, or Unusable."""
     parsed = _Conversation.model_validate({"messages": raw})
     return tuple(to_message(message) for message in parsed.messages)
 
 
 def to_message(wire: WireMessage) -> Message:
-    """One message in our form. Raises Unusable."""
+    """Return a message in our form. Raises Unusable."""
     content, reasoning, aside = wire.content, wire.reasoning or wire.reasoning_content, None
     if wire.role == "assistant":
         thoughts = ""
@@ -76,8 +73,8 @@ def _read_calls(wire: WireMessage) -> tuple[ToolCall, ...]:
 def read_parts(
     content: str | list[dict[str, Any]] | None,
 ) -> tuple[str | list[dict[str, Any]] | None, str]:
-    """Return an answer's content without its reasoning, and the reasoning. Parts of text alone are
-    one text; with any other part, such as a picture, the parts stay parts."""
+    """Return an answer's content without its reasoning, and the reasoning. Parts of text alone
+    become one text; with any other part, such as a picture, they stay parts."""
     if not isinstance(content, list):
         return content, ""
     thoughts, rest = read_content(list(filter(is_monologue, content))), content
@@ -90,7 +87,7 @@ def read_parts(
 
 
 def _is_text(part: Any) -> bool:
-    """Whether nothing is lost where a part is taken for its text."""
+    """Return whether a part loses nothing by becoming its text."""
     return not isinstance(part, dict) or not any(
         value for name, value in part.items() if name not in ("type", "text", "refusal")
     )
@@ -99,8 +96,7 @@ def _is_text(part: Any) -> bool:
 def _split_content(
     content: str | list[dict[str, Any]] | None,
 ) -> tuple[str | list[dict[str, Any]] | None, str | None]:
-    """Return a content without asides, and these; the same object where it has none. Empty parts
-    are left out."""
+    """Return a content without asides and empty parts, and the asides; unchanged without asides."""
     if content is None or (isinstance(content, str) and "<" not in content):
         return content, None
     parts = [content] if isinstance(content, str) else content
@@ -130,7 +126,7 @@ def _read_part(part: str | dict[str, Any]) -> str:
 def findings(
     messages: Sequence[Message], declared: Collection[str] | None = None
 ) -> tuple[str, ...]:
-    """What does not add up in a conversation, each finding once; `declared` are the known tools."""
+    """Return a conversation's contradictions, each once; `declared` are the known tools."""
     executed = executed_calls(messages)
     problems: list[str] = []
     results = sum(message.role == "tool" for message in messages)
@@ -155,7 +151,7 @@ def findings(
 
 
 def mentions_all(outputs: Iterable[str], messages: Sequence[Message]) -> bool:
-    """Whether the assistant said each of them, by the rule of tau-bench and tau2."""
+    """Return whether the assistant said each of them, by the rule of tau-bench and tau2."""
     answers = [
         message.text.lower().replace(",", "") for message in messages if message.role == "assistant"
     ]
@@ -163,7 +159,7 @@ def mentions_all(outputs: Iterable[str], messages: Sequence[Message]) -> bool:
 
 
 _MAX_NAMED: Final = 5
-"""Unknown tools named per rollout: a model that makes up names makes up many."""
+"""Unknown tools named per rollout, because a model can make up many."""
 
 
 def _reject(why: str, _: object) -> NoReturn:

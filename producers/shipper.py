@@ -1,11 +1,7 @@
-"""The shipper copies a process's own log (its spool) to Kafka, go-back-N.
-
-    spool.read -> Sender (at most 200 records or 32 MB on their way) -> spool.store_ship_offset
-
-Outcomes are read in the order of sending, so the stored cursor passes acknowledged records alone.
-After an error the producer is closed and shipping restarts at the cursor, after a pause that
-doubles up to `MAX_PAUSE_SECONDS`. Records keep source, sequence and recorded time, so folds drop
-what arrives twice.
+"""The shipper copies a process's own log (its spool) to Kafka, go-back-N. Outcomes are read in the
+order of sending, so the stored cursor passes acknowledged records alone. After an error shipping
+restarts at the cursor with a new producer, after a pause that doubles up to `MAX_PAUSE_SECONDS`.
+Records keep source, sequence and recorded time, so folds drop repetitions.
 
 Guarantees: per partition, the sequences that a fold accepts from Kafka are the spool's; the window
 bounds memory whether the broker is there or not; one shipper per spool (a lock beside its file).
@@ -32,7 +28,7 @@ from events.streams import STREAMS
 MIN_PAUSE_SECONDS: Final = 0.1
 MAX_PAUSE_SECONDS: Final = 10.0
 MARK_SECONDS: Final = 0.2
-"""Seconds between stored cursors: each costs an fsync, and a crash sends only this much again."""
+"""Seconds between stored cursors: each costs an fsync; a crash sends only this much again."""
 LOOK_SECONDS: Final = 0.1
 """Longest wait, in seconds, before `stop` is checked."""
 
@@ -54,10 +50,10 @@ class ShipperCounters:
     records: int = 0
     """Acknowledged records, including duplicates after going back."""
     go_backs: Counter[str] = field(default_factory=Counter)
-    """Error class -> number of times that shipping went back to the cursor."""
+    """Error class -> returns to the cursor."""
     in_flight_bytes: int = 0
     looked: float = 0.0
-    """When it last looked for records, in seconds since 1970; 0 before."""
+    """Last look for records, in seconds since 1970; 0 before."""
 
 
 class Shipper:
@@ -69,9 +65,9 @@ class Shipper:
         self.counters = ShipperCounters()
 
     def run(self, stop: threading.Event) -> None:
-        """Ship until `stop` is set; wait for a broker that is away. Raises what waiting cannot
-        heal: no permission, a record that no batch holds, a damaged spool, and LogError (caused by
-        BlockingIOError) when another process ships this spool."""
+        """Ship until `stop` is set; wait for a broker that is away. Raises errors that waiting
+        cannot heal, such as no permission, an oversized record or a damaged spool, and LogError
+        (caused by BlockingIOError) when another process ships this spool."""
         with self._alone():
             pause = MIN_PAUSE_SECONDS
             while not stop.is_set():
@@ -86,8 +82,8 @@ class Shipper:
                     pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def ship_once(self, timeout_seconds: float = 60.0) -> int:
-        """Ship all that is there now and return its number; later records are left, so it ends.
-        Raises LogUnavailable when out of time, and as `run`."""
+        """Ship all that is there now and return its number; later records are left. Raises
+        LogUnavailable when out of time, and as `run`."""
         before = self.counters.records
         goal = {stream: self._spool.end(stream) for stream in STREAMS}
         deadline = time.monotonic() + timeout_seconds
@@ -106,8 +102,8 @@ class Shipper:
 
     def begin_again(self) -> None:
         """Reset the cursor to the spool's start, in one transaction: for a broker that lost
-        acknowledged records. Raises LogError (caused by BlockingIOError) when another process ships
-        this spool, and would store its own cursor."""
+        records. Raises LogError (caused by BlockingIOError) when another process ships this
+        spool."""
         with self._alone():
             self._spool.reset_ship_offsets()
 
@@ -157,14 +153,13 @@ class Shipper:
 
 
 class _Session:
-    """The window of one producer: what was sent, in order, and how far it was acknowledged."""
+    """The window of one producer: sent records in order, and the acknowledged part."""
 
     def __init__(
         self, spool: SqliteLog, sender: Sender, counters: ShipperCounters, goal: Ends | None
     ) -> None:
         self._spool = spool
         self._goal = goal
-        """Offsets at which to stop; None means never."""
         self._sender = sender
         self._counters = counters
         self.in_flight: deque[tuple[At, int, Pending]] = deque()
@@ -180,7 +175,7 @@ class _Session:
         self._turn = 0
 
     def send(self) -> bool:
-        """Fill the window from the partitions in turn; False when there was nothing to send."""
+        """Fill the window from the partitions in turn; return False without records to send."""
         ends = self._goal or {stream: self._spool.end(stream) for stream in STREAMS}
         behind = [at for at, offset in self.cursor.items() if offset < ends[at[0]][at[1]]]
         for number in range(len(behind)):
@@ -214,7 +209,7 @@ class _Session:
             self.mark()
 
     def close(self) -> None:
-        """End the producer; what was acknowledged before an error is stored all the same."""
+        """End the producer; store what was acknowledged before an error."""
         self._sender.close()
         self.mark()
 
@@ -227,7 +222,7 @@ class _Session:
 
 
 def count_backlog(spool: SqliteLog, goal: Ends) -> int:
-    """How many records before `goal` were not acknowledged."""
+    """Return the number of records before `goal` that were not acknowledged."""
     return sum(
         max(0, end - shipped)
         for stream, ends in goal.items()

@@ -1,9 +1,5 @@
-"""Simulated rollouts: attempts at tasks -> `RolloutEnded` events in the log.
-
-    build_rollout_event(attempt, ...)   the event's data, under an id that the caller derives
-    append_rollouts(log, ...)     encodes a batch and appends it, blobs before their events
-
-Names of the reward's parts:
+"""Simulated rollouts: attempts at tasks -> `RolloutEnded` events in the log. Names of the reward's
+parts:
 
     DB, COMMUNICATE, ACTION, POLICY, ...   the unshaped parts of the verdict, 0 or 1; null: needs
                                            a judge
@@ -30,15 +26,14 @@ from events.rollouts import Purpose, RolloutContent, RolloutEnded, RolloutVerdic
 
 SOURCE: Final = "simulation"
 SCRIPTED: Final = "scripted"
-"""The simulator's name of a user that no model plays, and that keeps to its task."""
+"""Name of a user that no model plays, and that keeps to its task."""
 
 _MAX_REASON: Final = 500
-"""Longest reason, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The alias, base, policy and purpose that rollouts are recorded under, and who plays users."""
+    """Recorded alias, base, policy, purpose and user's player of rollouts."""
 
     alias: str
     base: str
@@ -49,15 +44,14 @@ class Provenance:
 
 
 def name_user(environment: Environment, model: str | None = None) -> str:
-    """Return the recorded name of the user's player; `model`: the one that played, None for the
-    environment's own user, which is exact or may err."""
+    """Return the recorded name of the user's player: `model`, else the environment's own."""
     if model is not None:
         return model
     return f"{environment.name} itself" if environment.users_err else SCRIPTED
 
 
 def name_fallible_user(environment: Environment, model: str | None = None) -> str | None:
-    """Return the name of the users' player (`name_user`) where it may err; None where it cannot."""
+    """Return the name of the user's player (`name_user`) where it may err, else None."""
     may_err = model is not None or environment.users_err
     return name_user(environment, model) if may_err else None
 
@@ -65,8 +59,8 @@ def name_fallible_user(environment: Environment, model: str | None = None) -> st
 def build_rollout_event(
     attempt: Attempt, environment: Environment, provenance: Provenance, rollout: str
 ) -> RolloutEnded:
-    """Return an attempt's event under the id `rollout`. For a task made of a person's session it
-    holds nothing that was said, which begins with the person's words."""
+    """Return an attempt's event under the id `rollout`, without content for a task made of a
+    person's session, which begins with the person's words."""
     is_open = attempt.task.salt is None
     declared = catalog(environment.name) is not None
     offered = (schema["function"]["name"] for schema in environment.schemas(attempt.task))
@@ -115,7 +109,7 @@ def _envelope(data: RolloutEnded) -> Envelope:
 
 
 def name_parts(grade: Grade, penalties: Mapping[str, float | None]) -> dict[str, float | None]:
-    """The reward's parts under the names at the top of this file."""
+    """Return the reward's parts under the names at the top of this file."""
     return {
         **{str(basis): value for basis, value in grade.parts.items()},
         "task": grade.reward,
@@ -124,7 +118,7 @@ def name_parts(grade: Grade, penalties: Mapping[str, float | None]) -> dict[str,
 
 
 def list_verdicts(check: Grade | None) -> tuple[RolloutVerdict, ...]:
-    """Return the verdict of a check as rollouts record it; nothing where there is none."""
+    """Return the verdict of a check as rollouts record it; nothing without one."""
     if check is None:
         return ()
     parts = [

@@ -1,4 +1,4 @@
-"""What of foreign JSON can be stored and read back: depth, finite numbers, whole characters."""
+"""Checks whether foreign JSON can be stored and read back: depth, finite numbers, characters."""
 
 import json
 from typing import Any
@@ -10,17 +10,17 @@ from events.json_text.guard import UnstorableJson, check_json, has_half_pair, re
 
 
 class Unusable(Exception):
-    """A record that cannot become a rollout; its text says why, and what would help."""
+    """A record that cannot become a rollout; its text gives the reason and the remedy."""
 
 
 class Wire(BaseModel):
-    """Base of what formats look like on disk: exact types, and what we do not read is ignored."""
+    """Base of formats' models: exact types; unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 def readable(value: Any) -> Any:
-    """`value` with U+FFFD in the place of each half of a surrogate pair."""
+    """Return `value` with U+FFFD in the place of each half of a surrogate pair."""
     if not has_half_pair(value):
         return value
     return json.loads(replace_half_pairs(exact_json(value)))

@@ -4,11 +4,8 @@
     FOLDER/segments/*.segment  records of one partition, exactly as they were (segments.py)
     FOLDER/blobs/ab/<sha256>   the bodies that they name
 
-    Archive(folder)            reads one: a log that cannot be appended to
-
-Guarantees: a segment that is missing, altered or exchanged is named before any of it is returned.
-Not covered: an archive exchanged for an older one of the same log, which only the `head` of an
-export can tell.
+Guarantee: a missing, altered or exchanged segment is named before any of it is returned. Not
+covered: an archive exchanged for an older one of the same log; only the `head` of an export tells.
 """
 
 import bisect
@@ -40,7 +37,6 @@ _Number = Annotated[int, Field(ge=0, lt=1 << 62)]
 """An offset, a partition or a size; the offset after it is a number that SQLite holds, too."""
 
 Cut = dict[tuple[str, int], int]
-"""(stream, partition) -> offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +55,19 @@ class Segment:
     size: _Number
     """Bytes before compression."""
     sha256: Sha256
-    """SHA-256 of the segment's uncompressed bytes."""
     file: str
     previous: Sha256
     """Hash of the previous entry; in the first entry, that of the manifest's general fields."""
 
     @property
     def hash(self) -> str:
-        """Return the entry's hash, which the next entry names."""
+        """Return the entry's hash."""
         return sha256(exact_json(asdict(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an archive holds."""
+    """The content of an archive."""
 
     source: str | None
     """The log's own id; None for one that holds events of several: a broker's, or a copy of it."""
@@ -82,7 +77,7 @@ class Manifest:
 
     @property
     def head(self) -> str:
-        """Hash of the last entry: it stands for the whole archive."""
+        """Return the hash of the last entry: it stands for the whole archive."""
         return self.segments[-1].hash if self.segments else self.root
 
     @property
@@ -91,7 +86,7 @@ class Manifest:
         return sha256(exact_json({"format": FORMAT, "source": self.source, "starts": self.starts}))
 
     def ends(self) -> Cut:
-        """Offset after the last record of each partition."""
+        """Return the offset after the last record of each partition."""
         cut = {
             (stream, p): offset
             for stream, offsets in self.starts.items()
@@ -110,15 +105,14 @@ class RestoreResult:
 
 
 def ends(log: EventLog) -> Cut:
-    """Where a log ends now: no round that lies before it names rollouts behind it."""
+    """Return where a log ends now. Rounds before this end name no rollouts after it."""
     # The decisions first: what they name was appended before them.
     at = {stream.name: log.end(stream.name) for stream in (LEARNING, ROLLOUTS)}
     return {(stream, p): offset for stream in STREAMS for p, offset in enumerate(at[stream])}
 
 
 def check_dense(archive: "Archive") -> None:
-    """Refuse to restore an archive with a hole (a foreign transaction or a compaction on the
-    broker)."""
+    """Raise LogError for an archive with a hole (a foreign transaction or a compaction)."""
     following = {
         (stream, p): offset
         for stream, offsets in archive.manifest.starts.items()
@@ -137,12 +131,12 @@ def check_dense(archive: "Archive") -> None:
 
 
 def is_archive(folder: Path) -> bool:
-    """Whether a folder holds an archive."""
+    """Return whether a folder holds an archive."""
     return (folder / MANIFEST).is_file()
 
 
 class Archive:
-    """The log that an archive holds; it can be read only."""
+    """The log that an archive holds; it is read-only."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -155,7 +149,7 @@ class Archive:
         self._held: OrderedDict[str, list[Record]] = OrderedDict()
 
     def segments(self, stream: str, partition: int) -> Sequence[Segment]:
-        """Return the segments of one partition, in the order of offsets."""
+        """Return the segments of a partition, in the order of offsets."""
         return self._of[stream, partition]
 
     def records(self, segment: Segment) -> list[Record]:

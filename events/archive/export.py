@@ -1,9 +1,5 @@
-"""Writes an archive: a log's records in files that a hash chain holds together.
-
-    export(log, blobs, folder)    writes a new archive, or continues one
-
-The manifest is written last and at once, so a killed export leaves the archive as it was.
-"""
+"""Writes archives. The manifest is written last and at once, so a killed export leaves the archive
+as it was."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +29,7 @@ from events.streams import ROLLOUTS, STREAMS
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What an export wrote."""
+    """The result of an export."""
 
     events: int
     segments: int
@@ -51,9 +47,9 @@ def export(
     end: Cut | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> ExportResult:
-    """Write what lies before `end` (default: the log's end now) into `folder`: from `start` into a
-    new archive, or what an archive of this log lacks. Raises LogError where the archive is of
-    another log or does not reach the log's start."""
+    """Write what lies before `end` (default: the log's end) into `folder`: a new archive from
+    `start` on, or what an archive lacks. Raises LogError where the archive is of another log or
+    starts too late."""
     until = ends(log) if end is None else end
     manifest = _open_manifest(log, folder, start)
     private.make_folder(folder)
@@ -74,7 +70,6 @@ def export(
 
 
 def _open_manifest(log: EventLog, folder: Path, start: Cut | None) -> Manifest:
-    """The manifest of what is there, or of a new archive."""
     if not is_archive(folder):
         if folder.exists() and any(folder.iterdir()):
             raise LogError(f"{folder} holds files and no archive; name another folder")
@@ -114,7 +109,6 @@ def _check_continues(
 def _portions(
     log: EventLog, stream: str, partition: int, offset: int, end: int
 ) -> Iterator[tuple[list[Record], list[bytes]]]:
-    """Yield segments of records, with their bytes as stored."""
     records: list[Record] = []
     frames: list[bytes] = []
     size = 0
@@ -132,7 +126,7 @@ def _portions(
 
 
 def copy_blobs(records: Sequence[Record], blobs: BlobStore, kept: BlobStore) -> int:
-    """Put the bodies that records name where they are kept; returns how many were not there."""
+    """Copy the bodies that records name; return how many were missing."""
     copied = 0
     for record in records:
         if record.stream != ROLLOUTS.name:

@@ -1,10 +1,8 @@
 """Restores a broker's log from an archive on empty topics, with the same offsets, times, sources,
 sequences and bytes.
 
-    restore(archive, log, blobs)    fill the topics of `log`
-
 Guarantees: every segment is checked before it is sent; every record is acknowledged at its old
-offset, or the restore stops and names it. Run again, it compares what the topics hold and writes
+offset, or the restore stops and names it. A second run compares what the topics hold and writes
 nothing twice. Not covered: an archive without the beginning, for a new topic begins at 0.
 """
 
@@ -30,9 +28,8 @@ def restore(
     blobs: BlobStore,
     advance: Callable[[int], None] = lambda _: None,
 ) -> RestoreResult:
-    """Restore every record, after its blobs; the counts include what was there. Raises LogCorrupt
-    for a damaged segment, BlobError for a damaged blob, LogUnavailable, and LogError for topics
-    that hold anything else."""
+    """Restore every record, after its blobs; the counts include what was there. Raises LogCorrupt,
+    BlobError, LogUnavailable, and LogError for topics that hold anything else."""
     check_dense(archive)
     _check_begins(archive)
     copied = sum(

@@ -1,12 +1,6 @@
 """Restores the embedded log from an archive, with the same offsets, times, sources, sequences and
-bytes.
-
-    restore(archive, path)    put the log at `path`, where nothing may be
-
-An archive of a home restores its log with its id and its numbers. One of a broker, with events of
-several homes, becomes a log of copies (events/sqlite/imported.py) with a new id, so that no home
-exists twice.
-"""
+bytes. A home's log keeps its id and numbers. A broker's log, with events of several homes, becomes
+a log of copies (events/sqlite/imported.py) with a new id, so that no home exists twice."""
 
 import sqlite3
 from collections.abc import Callable
@@ -27,9 +21,9 @@ from events.sqlite.log import columns_of
 def restore(
     archive: Archive, path: Path, blobs: BlobStore, advance: Callable[[int], None] = lambda _: None
 ) -> RestoreResult:
-    """Restore every record in one transaction, after its blobs. Raises LogCorrupt for a damaged
-    segment, BlobError for a damaged blob, LogError for records that no embedded log can hold; then
-    there is no log."""
+    """Restore every record in one transaction, after its blobs, at `path`, where nothing may be.
+    Raises LogCorrupt, BlobError, and LogError for records that no embedded log holds; then there is
+    no log."""
     check_dense(archive)
     source = archive.manifest.source
     count = copied = 0

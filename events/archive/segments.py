@@ -4,8 +4,7 @@
     per record    offset u64 | recorded_ms i64 | sequence u64 | lengths u32 of source, key, headers,
                   value | source | key | headers (as events/sqlite/file.py packs them) | value
 
-All little-endian. On disk a segment is one zstd frame. Its hash is taken over the bytes before
-compression, so that it says what is in it whatever compressed it.
+All little-endian. On disk a segment is one zstd frame; its hash is of the bytes before compression.
 """
 
 import struct
@@ -40,16 +39,16 @@ _PIECE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class SegmentBytes:
-    """A segment that is about to be written."""
+    """A segment to be written."""
 
     stored: bytes
     size: int
-    """Number of bytes before compression."""
+    """Bytes before compression."""
     sha256: str
 
 
 def frame_record(record: Record) -> bytes:
-    """One record as it stands in a segment."""
+    """Return one record as it stands in a segment."""
     source, key = record.source.encode(), record.key.encode()
     headers = pack_headers(record.headers)
     lengths = (len(source), len(key), len(headers), len(record.value))
@@ -63,7 +62,7 @@ def digest(record: Record) -> str:
 
 
 def pack_segment(stream: str, partition: int, frames: Iterable[bytes]) -> SegmentBytes:
-    """A segment of records that were framed."""
+    """Return a segment of framed records."""
     content = b"".join((_title(stream, partition), *frames))
     # Its length is in the frame, so that reading knows beforehand how much comes.
     stored = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(content)
@@ -95,8 +94,7 @@ def unpack_segment(
 
 
 def _inflate(stored: bytes) -> bytes:
-    """Return the content of the only frame; of too large a one a beginning beyond the limit. Raises
-    ZstdError."""
+    """Return the only frame's content, or a beginning beyond the limit. Raises ZstdError."""
     size = zstandard.frame_content_size(stored)
     if 0 <= size <= MAX_BYTES:
         return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)

@@ -1,13 +1,6 @@
-"""Views of a log that can be read only: a part of it, and an archive that goes on as a log.
-
-    Span(log, end)           the log as it was when it ended at `end`
-    ArchiveWithLog(archive, log)  the archive, and from where the log starts the log
-    cut_at(log, moment)      where a log ended at a moment
-    in_time(log, start, end) its records in the order in which they were recorded
-
-Not covered: clocks that were set back. Within a partition the order is that of the offsets, and the
-cut at a moment is found by halving, as if times only grew.
-"""
+"""Read-only views of a log: a part of it, and an archive that a log continues. Not covered: clocks
+that were set back. A partition's order is that of its offsets, and the cut at a moment is found by
+bisection, as if times only grew."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -27,14 +20,14 @@ class _View:
         self._refuse()
 
     def close(self) -> None:
-        """Do nothing: the caller that opened the underlying log closes it."""
+        """Do nothing: the caller closes the log that it opened."""
 
     def _refuse(self) -> NoReturn:
         raise LogReadOnly("a replay only reads; append to the log itself")
 
 
 class Span(_View):
-    """A log up to a cut: no method returns what lies behind it."""
+    """A log up to a cut."""
 
     def __init__(self, log: EventLog, end: Cut) -> None:
         self._log = log
@@ -61,8 +54,8 @@ class Span(_View):
 
 
 class ArchiveWithLog(_View):
-    """An archive, continued by the log that it was exported from. Raises LogTruncated where events
-    between the two are in neither, LogError where they differ in their overlap."""
+    """An archive, continued by its log. Raises LogTruncated for a gap between them, LogError where
+    their overlap differs."""
 
     def __init__(self, archive: Archive, log: EventLog) -> None:
         self._archive = archive
@@ -118,12 +111,12 @@ class ArchiveWithLog(_View):
 
 
 def starts(log: EventLog) -> Cut:
-    """Where a log starts."""
+    """Return where a log starts."""
     return {(stream, p): at for stream in STREAMS for p, at in enumerate(log.start(stream))}
 
 
 def cut_at(log: EventLog, recorded_ms: int) -> Cut:
-    """Where the log ended when everything up to a moment was recorded, and nothing later."""
+    """Return where the log ended when it held everything up to a moment, and nothing later."""
     until = ends(log)
     return {
         at: _first_after(log, at, first, until[at], recorded_ms)
@@ -143,7 +136,7 @@ def _first_after(log: EventLog, at: tuple[str, int], low: int, high: int, record
 
 
 def in_time(log: EventLog, start: Cut, end: Cut) -> Iterator[Record]:
-    """The records from `start` to before `end`, of all partitions, as they were recorded."""
+    """Yield all partitions' records from `start` to before `end`, in the order of recording."""
     yield from heapq.merge(
         *(_records(log, at, first, end[at]) for at, first in start.items()),
         key=lambda record: record.recorded_ms,
@@ -151,7 +144,7 @@ def in_time(log: EventLog, start: Cut, end: Cut) -> Iterator[Record]:
 
 
 def find_time_span(log: EventLog, end: Cut) -> tuple[int, int]:
-    """When the first and the last event before `end` were recorded; zeros where there is none."""
+    """Return when the first and the last event before `end` were recorded; zeros without events."""
     first = [
         log.read(*at, offset, limit=1) for at, offset in starts(log).items() if offset < end[at]
     ]

@@ -1,9 +1,8 @@
-"""Checks JSON that a model, a customer or a tool wrote. All readers of such JSON use it, so they
-agree on which arguments are an object.
+"""Checks JSON that a model, a customer or a tool wrote; all its readers use this module.
 
 Guarantee: a value that passes can be stored and read back: strict JSON, finite numbers in double
 precision, at most `MAX_DEPTH` levels, texts that UTF-8 can encode. Anything else raises
-UnstorableJson, whatever its depth, and no other error. Not covered: how large a value is.
+UnstorableJson and no other error, at any depth. Not covered: how large a value is.
 """
 
 import json
@@ -20,7 +19,7 @@ MAX_DEPTH: Final = 100
 """Most levels of a value, leaves included. Pydantic reads back 200, and an event takes a few."""
 
 _LISTS: Final = (list, tuple)
-"""Types of lists: a tuple, for `list | tuple` is made anew at each look."""
+"""Types of lists: a tuple, because each use of `list | tuple` makes a new object."""
 
 _LARGEST_INTEGER: Final = int(sys.float_info.max)
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
@@ -32,10 +31,9 @@ class UnstorableJson(KintsugiError, ValueError):
 
 
 def parse_arguments(raw: Any) -> dict[str, Any] | str:
-    """Return the arguments of a call as an object, else as the caller's text. `raw` is JSON text or
-    a parsed value. Null and blank text, also within JSON, are an empty object: callers write them
-    for a tool without arguments. In a returned text U+FFFD replaces each half of a surrogate
-    pair."""
+    """Return the arguments of a call (JSON text or parsed) as an object, else as the caller's text,
+    with U+FFFD for each half of a surrogate pair. Null and blank text, also within JSON, are an
+    empty object: callers write them for a tool without arguments."""
     if _is_blank(raw):
         return {}
     try:
@@ -50,8 +48,8 @@ def parse_arguments(raw: Any) -> dict[str, Any] | str:
 
 
 def parse_json(text: str, levels: int = MAX_DEPTH) -> Any:
-    """Return the value of a JSON text of at most `levels` levels, with U+FFFD for each half of a
-    surrogate pair. The last of equal keys counts, as in `json`. Raises UnstorableJson."""
+    """Return the value of a JSON text of at most `levels` levels, with U+FFFD for half surrogates.
+    The last of equal keys counts, as in `json`. Raises UnstorableJson."""
     try:
         value = _DECODER.decode(replace_half_pairs(text))
     except RecursionError as error:
@@ -104,8 +102,7 @@ def has_half_pair(value: Any) -> bool:
 
 
 def _parse_small(text: str) -> Any:
-    """Return the value of a JSON text that holds no more than a request may. Raises
-    UnstorableJson."""
+    """Return the value of a JSON text within a request's limits. Raises UnstorableJson."""
     excess = find_excess(text)
     if excess is not None:
         raise UnstorableJson(f"it has {excess}; write less of them")
@@ -134,14 +131,12 @@ def _list_children(level: list[Any]) -> list[Any]:
 
 
 def _replace_in(value: Any) -> Any:
-    """Return a checked value with U+FFFD in the place of each half of a surrogate pair."""
     if not has_half_pair(value):
         return value
     return json.loads(replace_half_pairs(json.dumps(value, ensure_ascii=False)))
 
 
 def _write(value: Any) -> str:
-    """Return the JSON text of a value that is no storable object."""
     try:
         return exact_json(value)
     except (RecursionError, ValueError) as error:

@@ -1,12 +1,6 @@
-"""Encodes a large JSON document piece by piece.
-
-    encode_in_pieces(document, exact_json)
-
-An encoder holds the interpreter until it ends. Here other threads get their turn between items of
-long lists and large objects, between fields of small ones, and within a long text.
-
-Guarantee: the text is that of `encode(document)`, for documents whose keys are texts. Pure.
-"""
+"""Encodes a large JSON document piece by piece. An encoder holds the interpreter until it ends;
+here other threads get their turn between items and fields, and within a long text. Guarantee: the
+text is that of `encode(document)`, for documents whose keys are texts. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -18,12 +12,10 @@ _AT_ONCE: Final = 1_000
 _CHARACTERS: Final = 1 << 20
 """Characters of a text that are encoded at once."""
 _DEPTH: Final = 8
-"""Levels that are taken apart."""
 
 
 def encode_in_pieces(document: Any, encode: Callable[[Any], str], sort_keys: bool = False) -> str:
-    """Return the JSON of a document; `encode` writes a value without spaces, in the same key
-    order."""
+    """Return a document's JSON; `encode` writes a value without spaces, in the same key order."""
     return "".join(_write(document, encode, sort_keys, _DEPTH))
 
 

@@ -1,13 +1,9 @@
-"""Counts the values of a JSON text on its bytes, before it is parsed.
+"""Counts the values of a JSON text on its bytes before it is parsed: a few megabytes can hold
+millions of values, each costing far more than its bytes. A cheap count takes marks inside of texts
+for values; only above the limit an exact one tells them apart.
 
-    find_excess(body)    names what exceeds the limits; None where nothing does
-
-A few megabytes can hold millions of values, each costing far more than its bytes. A cheap count
-takes marks inside of texts for values; only above the limit an exact one tells them apart.
-
-Guarantee: the count is that of the document from `json.loads`, duplicate keys included. For invalid
-JSON it is at least what a parser makes before it fails. Time and memory are linear in the bytes,
-and other threads run meanwhile. Pure.
+Guarantee: the count is that of `json.loads`, duplicate keys included; for invalid JSON it is at
+least what a parser makes before it fails. Time and memory are linear, and other threads run. Pure.
 """
 
 import json
@@ -23,7 +19,6 @@ class JsonSize:
     values: int
     """Objects, lists, texts, numbers, true, false and null; a key is none."""
     containers: int
-    """Objects and lists."""
     keys: int
     """Keys of objects, each as often as it is written."""
 
@@ -33,16 +28,15 @@ MAX_JSON: Final = JsonSize(values=500_000, containers=100_000, keys=150_000)
 objects each beside 128 tools with schemas of 400."""
 
 _PIECE_BYTES: Final = 64 << 10
-"""Bytes that are looked at in one step, between which other threads get their turn."""
+"""Bytes per step, between which other threads get their turn."""
 _COUNTED_BYTES: Final = 1 << 20
-"""Bytes that are counted in one step of the cheap count."""
 
 _SPACE: Final = b" \t\n\r"
 _NO_MARKS: Final = bytes(set(range(256)) - set(b",:[{"))
 
 
 def find_excess(*texts: bytes | str, most: JsonSize = MAX_JSON) -> str | None:
-    """What some JSON texts have in all more of than `most`, as words; None where it is within."""
+    """Return in words what JSON texts have in all more of than `most`; None within the limits."""
     if sum(map(len, texts)) < min(most.values, most.containers, most.keys):
         return None  # whatever is counted takes a byte
     bodies = [
@@ -52,7 +46,7 @@ def find_excess(*texts: bytes | str, most: JsonSize = MAX_JSON) -> str | None:
 
 
 def _is_within(bodies: Iterable[bytes], most: JsonSize) -> bool:
-    """Return whether nothing exceeds the limits even if marks inside of texts count."""
+    """Return whether all is within the limits even if marks inside of texts count."""
     values = containers = keys = 0
     for body in bodies:
         values += 1

@@ -1,15 +1,11 @@
-"""Clients of kafka-python, built and closed safely, and its errors in our words.
+"""Clients of kafka-python 3.0, built and closed safely, and its errors in our words. Its traps:
 
-kafka-python 3.0 has traps that everything beside this file relies on being handled here:
-
-- A constructor bootstraps at once and, when that fails, leaves its I/O thread running, and says
-  nothing of why. `build` checks first that the broker admits us (preflight.py) and closes what a
-  failed constructor left.
+- A constructor bootstraps at once; when that fails, it leaves its I/O thread running and gives no
+  reason. `build` first checks that the broker admits us (preflight.py) and closes what is left.
 - `KafkaProducer.close` gives up on its own flush while the broker is down and then closes nothing.
-- A call may never return: a fetched batch that cannot be decoded makes the next `poll` spin, and
-  the blocking calls wait on an event without a deadline. `Watchdog` ends the process then. Nothing
-  in Python can end the thread instead, and a process that is gone is restarted by its supervisor
-  from positions that are stored.
+- A call may never return: a batch that cannot be decoded makes the next `poll` spin, and blocking
+  calls have no deadline. Python cannot end the thread, so `Watchdog` ends the process; a supervisor
+  restarts it from positions that are stored.
 - Without the C extension crc32c it is 10 to 30 times slower: `require_crc32c` refuses to start.
 """
 
@@ -48,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the broker is, and what the topics are called there."""
+    """Address of the broker, and names of its topics."""
 
     bootstrap_servers: str
     security: Mapping[str, str] = field(default_factory=dict)
@@ -59,17 +55,16 @@ class Connection:
     """Seconds to wait for one request, and for one bootstrap."""
 
     def topic(self, stream: str) -> str:
-        """The topic of a stream."""
+        """Return the topic of a stream."""
         return self.topics.get(stream, STREAMS[stream].topic)
 
     @property
     def timeout_ms(self) -> int:
-        """The same in kafka-python's unit."""
+        """Return the timeout in milliseconds."""
         return int(self.timeout_seconds * 1000)
 
     def build(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Return a client of this kind. Raises LogUnavailable, with nothing left open, without a
-        broker."""
+        """Return a client of this kind. Raises LogUnavailable, with nothing left open."""
         self._probe()
         clients: list[Any] = []
 
@@ -94,8 +89,7 @@ class Connection:
             raise
 
     def _probe(self) -> None:
-        """Check that the broker answers and admits this client: cheap, and the error says what is
-        wrong."""
+        """Raise an error that says what is wrong unless the broker admits this client; cheap."""
         last: OSError | LogUnavailable | None = None
         for host, port in self._servers():
             try:
@@ -110,7 +104,7 @@ class Connection:
         )
 
     def _check_protocol(self, error: theirs.KafkaError) -> None:
-        """A listener that wants TLS or SASL says nothing to a client that comes without both."""
+        """Raise LogUnavailable: without TLS or SASL, a listener that wants them is silent."""
         if self.security.get("security_protocol", "PLAINTEXT") != "PLAINTEXT":
             return
         for host, port in self._servers():
@@ -140,8 +134,7 @@ def require_crc32c() -> None:
 
 def translate_error(error: BaseException, doing: str) -> KintsugiError:
     """Return our error for an error, chosen by type. LogUnavailable means that trying again may
-    help: time-outs, connections, errors that the client calls retriable, and unknown ones while
-    producing. Others mean that it will not."""
+    help: time-outs, connections, retriable errors, and unknown ones while producing."""
     text = f"{doing}: {error}"
     match error:
         case KintsugiError():
@@ -161,7 +154,7 @@ def translate_error(error: BaseException, doing: str) -> KintsugiError:
 
 
 def close_quietly(client: Any, **how: Any) -> None:
-    """Close a client that may be broken already; its complaint is logged, nothing depends on it."""
+    """Close a client that may be broken already; log its error."""
     try:
         client.close(**how)
     except Exception as error:

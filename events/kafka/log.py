@@ -2,14 +2,13 @@
 
 Guarantees: a returned append was acknowledged by `min.insync.replicas` replicas; reads never skip,
 and raise LogTruncated, AheadOfLog or LogCorrupt instead; offsets grow but may have holes. Clients
-are built at the first use, so a broker that is down is LogUnavailable there, and the call can be
-repeated.
+are built at the first use; a broker that is down is LogUnavailable, and the call can be repeated.
 
-A process that must lose nothing appends to its own SQLite log and ships it (producers/shipper.py).
-`append` is for those without a disk. Its records carry a source minted here, numbered per partition
-from 0 without a gap; one append runs at a time, because a failure before a success would leave a
-gap that no fold crosses. A failed append may have arrived in part, so a new source is minted; an
-append that is repeated may leave an event id twice, which folds drop.
+`append` is for processes without a disk; the others ship their SQLite log (producers/shipper.py).
+Its records carry a source minted here, numbered per partition from 0 without a gap. One append runs
+at a time: a failure before a success would leave a gap that no fold crosses. A failed append may
+have arrived in part, so a new source is minted; a repeated append may leave an event id twice,
+which folds drop.
 """
 
 import threading

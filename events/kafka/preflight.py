@@ -1,12 +1,6 @@
-"""Checks whether a broker admits this client, before kafka-python connects.
-
-kafka-python 3.0 says "Unable to bootstrap" of an untrusted certificate, a wrong password, or a TLS
-port without TLS, and only after its whole time. So TLS and SASL are first done here, on a
-connection of its own, and the cause is named.
-
-    greet(socket, host, security)    returns when the broker has admitted this client
-    speaks_tls(host, port, timeout)  whether a server speaks TLS there
-"""
+"""Checks whether a broker admits this client, before kafka-python connects. kafka-python 3.0 says
+"Unable to bootstrap" of an untrusted certificate, a wrong password, or a TLS port without TLS, and
+only after its whole time. Here TLS and SASL are done first, and the cause is named."""
 
 import socket
 import ssl
@@ -42,7 +36,7 @@ def greet(plain: socket.socket, host: str, security: Mapping[str, str]) -> None:
 
 
 def speaks_tls(host: str, port: int, timeout_seconds: float) -> bool:
-    """Whether a TLS handshake succeeds there, whatever certificate is shown."""
+    """Return whether a TLS handshake succeeds there, with any certificate."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname = False
     anybody.verify_mode = ssl.CERT_NONE
@@ -76,7 +70,6 @@ def _start_tls(plain: socket.socket, host: str, security: Mapping[str, str]) -> 
 
 
 def _context(security: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the TLS context that kafka-python would make."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -95,7 +88,7 @@ def _context(security: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _probe_access(channel: socket.socket, host: str) -> None:
-    """A listener that wants a certificate or SASL ends the connection at the first request."""
+    """Send a request: a listener that wants a certificate or SASL ends the connection there."""
     where = f"{host}:{channel.getpeername()[1]}"
     try:
         _request(channel, _METADATA, struct.pack(">i", 0))
@@ -143,7 +136,6 @@ def _handshake(channel: socket.socket, where: str, mechanism: str) -> None:
 def _send_sasl_token(
     channel: socket.socket, where: str, token: bytes, user: str, mechanism: str
 ) -> bytes:
-    """What the broker says to one step of the mechanism."""
     answer = _request(channel, _SASL_AUTHENTICATE, struct.pack(">i", len(token)) + token)
     code, size = struct.unpack_from(">hh", answer)
     at = 4 + max(0, size)
@@ -158,7 +150,7 @@ def _send_sasl_token(
 
 
 def _request(channel: socket.socket, key: int, body: bytes) -> bytes:
-    """The body of the answer to one request; raises EOFError where the broker closes instead."""
+    """Return the body of an answer. Raises EOFError where the broker closes the connection."""
     request = struct.pack(">hhi", key, _VERSION, 0) + _string(_CLIENT) + body
     channel.sendall(struct.pack(">i", len(request)) + request)
     (size,) = struct.unpack(">i", _exactly(channel, 4))

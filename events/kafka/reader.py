@@ -1,12 +1,10 @@
 """Reads partitions of a broker from a position: one consumer, no group, nothing skipped.
 
-The consumer has every partition assigned that was ever asked for. Records of others are kept until
-they are asked for, at most about `BUFFER_BYTES` each (then the partition is paused). A read without
-kept records asks the broker for the end first, so a position beyond it is an error at once.
-
-After an exception of `poll` the consumer is thrown away, because its next `poll` would spin. The
-exception names no batch, so suspected partitions are read alone; one that fails twice at an offset
-is LogCorrupt there, and the others go on.
+Every partition that was asked for stays assigned. Records of others are kept until they are read,
+at most about `BUFFER_BYTES` each (then the partition is paused). A read without kept records asks
+for the end first, so a position beyond it is an error at once. After an exception of `poll` the
+consumer is thrown away, because its next `poll` would spin. The exception names no batch, so
+suspected partitions are read alone; one that fails twice at an offset is LogCorrupt there.
 """
 
 import logging
@@ -43,10 +41,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Track:
-    """State of one partition."""
-
     next: int
-    """The offset that the next sequential read will ask for."""
+    """Next offset of a sequential read."""
     kept: deque[Record] = field(default_factory=deque)
     kept_bytes: int = 0
 
@@ -101,7 +97,7 @@ class Reader:
                 return any(track.kept for track in tracks)
 
     def bounds(self, stream: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """First readable and next offset of every partition."""
+        """Return the first readable and the next offset of every partition."""
         partitions = [
             self._partition(stream, number) for number in range(STREAMS[stream].partitions)
         ]
@@ -110,7 +106,7 @@ class Reader:
         return tuple(starts[item] for item in partitions), tuple(ends[item] for item in partitions)
 
     def forget(self, at: At) -> None:
-        """Drop what is kept of a partition, because its start moved."""
+        """Drop the kept records of a partition whose start moved."""
         with self._lock:
             self._tracks.pop(at, None)
             self._discard()
@@ -121,7 +117,6 @@ class Reader:
             self._discard()
 
     def _aim(self, at: At, offset: int) -> _Track:
-        """The track of a partition, standing at `offset`."""
         track = self._tracks.get(at)
         if track is not None and track.next == offset:
             return track
@@ -133,7 +128,6 @@ class Reader:
         return track
 
     def _fill(self, at: At, track: _Track) -> None:
-        """Keep something of `at`, unless it is at its end."""
         _, end = self._bounds(at, track.next)
         if track.next == end:
             self._trust(at, track)
@@ -151,7 +145,6 @@ class Reader:
             self._check_deadline(at, track, deadline)
 
     def _trust(self, at: At, track: _Track) -> None:
-        """Read a partition together with the others again."""
         if at in self._suspects:
             self._suspects.discard(at)
             if self._consumer is not None:
@@ -190,7 +183,7 @@ class Reader:
         )
 
     def _poll_all(self, deadline: float) -> bool:
-        """One poll of the shared consumer; False when it failed and was thrown away."""
+        """Poll the shared consumer; return False when it failed and was thrown away."""
         try:
             consumer = self._get_consumer()
             left_ms = max(0, int((deadline - time.monotonic()) * 1000))
@@ -206,7 +199,6 @@ class Reader:
         return True
 
     def _find_suspects(self, error: Exception) -> set[At]:
-        """The partitions that an exception of the shared consumer may come from."""
         if isinstance(error, theirs.OffsetOutOfRangeError) and error.args:
             return {self._at(partition) for partition in error.args[0]}
         return set(self._tracks)
@@ -257,7 +249,7 @@ class Reader:
         )
 
     def _bounds(self, at: At, offset: int) -> tuple[int, int]:
-        """Start and end of a partition that has `offset`, or whose end it is; else an error."""
+        """Return the partition's start and end. Raises LogError if `offset` is not within."""
         partition = self._partition(*at)
         if self._consumer is None:
             check_topic_exists(self._connection, at[0], offset)
@@ -270,7 +262,6 @@ class Reader:
         return starts[partition], ends[partition]
 
     def _offsets(self, partitions: list[Any]) -> tuple[dict[Any, int], dict[Any, int]]:
-        """Start and end by partition."""
         timeout_ms = self._connection.timeout_ms
         try:
             consumer = self._get_consumer()
@@ -284,7 +275,7 @@ class Reader:
             raise translate_error(error, "asking for the offsets of the log") from error
 
     def _consumer_offset(self, consumer: Any, at: At) -> int:
-        """Where the consumer stands: at the end also when the last offsets hold no record."""
+        """Return the consumer's offset: the end also when the last offsets hold no record."""
         with self._watchdog.watch("KafkaConsumer.position"):
             position = consumer.position(
                 self._partition(*at), timeout_ms=self._connection.timeout_ms
@@ -313,8 +304,8 @@ class Reader:
 
 
 def _record(at: At, message: Any) -> Record:
-    """Return a message as a Record. One without a source that a kintsugi log can have gets a source
-    of its own, so that a fold sees it once and writes a dead letter."""
+    """Return a message as a Record. One without a valid source gets a source of its own, so that a
+    fold sees it once and writes a dead letter."""
     headers = tuple((name, value or b"") for name, value in message.headers)
     marks = {name: value for name, value in headers if name in (HEADER_SOURCE, HEADER_SEQUENCE)}
     source = marks.get(HEADER_SOURCE, b"").decode(errors="replace")
@@ -334,5 +325,5 @@ def _record(at: At, message: Any) -> Record:
 
 
 def _natural(text: bytes) -> int | None:
-    """A number of at most 19 digits: int() of many more takes long, and then refuses."""
+    """Return a number of at most 19 digits: int() of many more takes long, and then refuses."""
     return int(text) if text.isdigit() and len(text) <= 19 else None

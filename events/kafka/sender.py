@@ -2,10 +2,9 @@
 
 At most `window_records` records and `window_bytes` bytes are on their way; `send` waits for room.
 Records to one partition arrive in order, or a failure shows. After an error the owner abandons the
-sender and starts a new one from the last record acknowledged without a gap (go-back-N).
-
-`idempotent=False` is for brokers that refuse it: a failed request may then arrive late, and its
-failure always shows, because nothing is retried inside.
+sender and starts a new one after the last record acknowledged without a gap (go-back-N). With
+`idempotent=False`, for brokers that refuse it, a failed request may arrive late; its failure always
+shows, because nothing is retried inside.
 """
 
 import threading
@@ -52,7 +51,7 @@ class OutboundRecord:
         )  # fmt: skip
 
     def all_headers(self) -> list[tuple[str, bytes]]:
-        """The event's headers, and where it was recorded first."""
+        """Return the event's headers, and where it was recorded first."""
         return [
             *(pair for pair in self.headers if pair[0] not in (HEADER_SOURCE, HEADER_SEQUENCE)),
             (HEADER_SOURCE, self.source.encode()),
@@ -60,13 +59,13 @@ class OutboundRecord:
         ]
 
     def size(self) -> int:
-        """At least the bytes that it takes in a batch of its own."""
+        """Return an upper bound of the bytes that it takes in a batch of its own."""
         headers = sum(len(name) * 4 + len(value) + 10 for name, value in self.headers)
         return len(self.value) + len(self.key) * 4 + len(self.source) + headers + _FRAMING
 
 
 def check_record_size(record: OutboundRecord) -> int:
-    """Its size; TooLarge, before anything was sent, when no batch may hold it."""
+    """Return a record's size. Raises TooLarge when no batch may hold it."""
     size = record.size()
     if size > MAX_RECORD_BYTES:
         raise TooLarge(
@@ -77,7 +76,7 @@ def check_record_size(record: OutboundRecord) -> int:
 
 
 class Pending:
-    """One record that was sent and whose outcome was not looked at yet."""
+    """A record that was sent, and its outcome."""
 
     def __init__(self, record: OutboundRecord, future: Any, changed: threading.Condition) -> None:
         self.record = record
@@ -90,7 +89,7 @@ class Pending:
             return self._changed.wait_for(lambda: bool(self._future.is_done), timeout_seconds)
 
     def offset(self, timeout_seconds: float = 0) -> int:
-        """The broker's offset; raises when it failed, LogUnavailable when it is not known yet."""
+        """Return the broker's offset. Raises when sending failed; LogUnavailable: not yet known."""
         if not self.wait(timeout_seconds):
             raise LogUnavailable(
                 f"record {self.record.source}/{self.record.sequence} was not acknowledged in "
@@ -153,16 +152,16 @@ class Sender:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes that were sent and not acknowledged."""
+        """Return the bytes that were sent and not acknowledged."""
         return self._bytes
 
     @property
     def room(self) -> tuple[int, int]:
-        """Records and bytes that may be sent without waiting."""
+        """Return the records and bytes that may be sent without waiting."""
         return self._window_records - self._records, self._window_bytes - self._bytes
 
     def send(self, record: OutboundRecord) -> Pending:
-        """Start sending; waits for room in the window, LogUnavailable when none appears."""
+        """Start sending. Waits for room in the window; raises LogUnavailable when there is none."""
         size = check_record_size(record)
         self._take(size)
         try:

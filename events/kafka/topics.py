@@ -1,5 +1,5 @@
 """The topics of the streams: made, checked, trimmed. A topic with another number of partitions than
-streams.py has is refused: keys would move, order and replays would break."""
+in streams.py is refused: keys would move, and replays would break."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _UNKNOWN_TOPIC: Final = 3
 
 @contextmanager
 def administration(connection: Connection, doing: str) -> Iterator[Any]:
-    """An admin client for a few calls, its errors in our words."""
+    """Yield an admin client for a few calls, its errors in our words."""
     admin = connection.build(KafkaAdminClient)
     try:
         yield admin
@@ -30,7 +30,7 @@ def administration(connection: Connection, doing: str) -> Iterator[Any]:
 
 
 def topic_settings(stream: str, replication: int, min_insync: int) -> dict[str, str]:
-    """What a topic is made with: kept for ever, as written, acknowledged by enough replicas."""
+    """Return a topic's settings: kept for ever, as written, acknowledged by enough replicas."""
     settings = {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
@@ -52,7 +52,7 @@ def topic_settings(stream: str, replication: int, min_insync: int) -> dict[str, 
 
 
 def ensure_topics(connection: Connection, replication: int, min_insync: int) -> None:
-    """Create the topics that are missing, and refuse those that do not fit."""
+    """Create the missing topics. Raises LogError for topics that do not fit."""
     wanted = {connection.topic(stream.name): stream for stream in STREAMS.values()}
     with administration(connection, "creating the topics") as admin:
         new = {
@@ -82,8 +82,7 @@ def ensure_topics(connection: Connection, replication: int, min_insync: int) -> 
 
 
 def check_topic_exists(connection: Connection, stream: str, offset: int) -> None:
-    """Check that the topic exists. Raises AheadOfLog where it was read before: the broker is a new
-    one."""
+    """Raise AheadOfLog for a missing topic that was read before, LogUnavailable for another."""
     topic = connection.topic(stream)
     with administration(connection, f"looking for topic {topic}") as admin:
         (description,) = admin.describe_topics([topic])

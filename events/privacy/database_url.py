@@ -1,6 +1,5 @@
 """URLs of databases, shown without their secrets. Guarantee: no text from here holds a password,
-whether before the host or in the query; of the query, known harmless options alone keep their
-values."""
+before the host or in the query; only known harmless options of the query keep their values."""
 
 from typing import Final
 from urllib.parse import quote, quote_plus
@@ -9,7 +8,6 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 HIDDEN: Final = "***"
-"""Stands where a secret was."""
 
 _SHOWN: Final = frozenset(
     (
@@ -76,7 +74,7 @@ def _list_secrets(url: URL) -> list[str]:
 
 
 def _is_connection(url: URL) -> bool:
-    """Return whether the name of a server's database is a connection string, in libpq's words."""
+    """Return whether the database's name is a connection string, in libpq's words."""
     return url.get_backend_name() != "sqlite" and "=" in (url.database or "")
 
 

@@ -1,7 +1,5 @@
-"""The key store: one key per person, in a database apart from the log that it opens.
-
-It is a table in a SQLite file of the home, or in any database by its URL. No log can bring a key
-back.
+"""The key store: one key per person, in a database apart from the log: a SQLite file of the home,
+or any database by its URL. No log can bring a key back.
 
 Guarantee: a key is durable before `of` returns it; processes that ask for one person at once get
 one key; a destroyed key is overwritten in the file. A key stays cached for `FRESH_SECONDS`. Not
@@ -49,7 +47,6 @@ FRESH_SECONDS: Final = 5.0
 """Seconds that a cached key is used; what it seals after its destruction is lost."""
 
 _REMEMBERED: Final = 10_000
-"""Largest number of keys in memory."""
 _BUSY_SECONDS: Final = 5
 
 _METADATA: Final = MetaData()
@@ -82,18 +79,18 @@ class KeyStore:
         self._engine.dispose()
 
     def find_in_memory(self, person: str) -> Key | None:
-        """The key of a person as it is in memory: never blocks."""
+        """Return the key of a person from memory; never blocks."""
         return _fresh(self._by_person.get(person), self._clock())
 
     def of(self, person: str) -> Key:
-        """The key of a person: durable before it is returned, made where there is none."""
+        """Return the key of a person, made where there is none: durable on return."""
         key = self.find_in_memory(person)
         if key is not None:
             return key
         return self._remember(self.find_in_store(person) or self._create(person))
 
     def find(self, keyid: str) -> Key | None:
-        """Return the key of this id; None where it does not exist, or no longer."""
+        """Return the key of this id; None without one."""
         key = _fresh(self._by_id.get(keyid), self._clock())
         if key is not None:
             return key
@@ -101,7 +98,7 @@ class KeyStore:
         return None if stored is None else self._remember(stored)
 
     def find_in_store(self, person: str) -> Key | None:
-        """The key of a person as it is stored now; None where there is none."""
+        """Return the stored key of a person; None without one."""
         return self._row(_KEYS.c.person == person)
 
     def ids(self) -> frozenset[str]:
@@ -110,7 +107,7 @@ class KeyStore:
             return frozenset(connection.execute(select(_KEYS.c.keyid)).scalars())
 
     def destroy(self, keyid: str) -> bool:
-        """Destroy a key and forget whose it was; return whether there was one."""
+        """Destroy a key and forget its person; return whether there was one."""
         with self._transaction() as connection:
             done = connection.execute(delete(_KEYS).where(_KEYS.c.keyid == keyid))
         self._by_id.pop(keyid, None)
@@ -199,7 +196,7 @@ def _unusable_url(why: str) -> KeysUnavailable:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise KeysUnavailable where a file holds another program's tables. It is only read."""
+    """Raise KeysUnavailable where a file holds another program's tables. The file is only read."""
     if not path.is_file():
         return
     try:

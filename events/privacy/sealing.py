@@ -2,8 +2,7 @@
 
     sealed      nonce of 12 random bytes | ciphertext | tag of 16 bytes
 
-The context (event and part) is authenticated with it, so no sealed body fits another event. Without
-the key, nothing decrypts it.
+The context (event and part) is authenticated with it, so no sealed body fits another event.
 """
 
 import hmac
@@ -38,21 +37,21 @@ class Keys(Protocol):
     """A store of keys (keys.py)."""
 
     def of(self, person: str) -> Key:
-        """The key of a person: durable before it is returned, made where there is none."""
+        """Return the key of a person, made where there is none: durable on return."""
         ...
 
     def find(self, keyid: str) -> Key | None:
-        """Return the key of this id; None where it does not exist, or no longer."""
+        """Return the key of this id; None without one."""
         ...
 
 
 def new_secret() -> bytes:
-    """A new secret."""
+    """Return a new secret."""
     return os.urandom(SECRET_BYTES)
 
 
 def seal(key: Key, plain: bytes, context: str) -> bytes:
-    """Encrypt, to be opened with the same key and the same context."""
+    """Encrypt; the same key and context decrypt."""
     # Not at the top: most commands seal nothing, and the library takes a while to load.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -61,7 +60,7 @@ def seal(key: Key, plain: bytes, context: str) -> bytes:
 
 
 def unseal(key: Key, sealed: bytes, context: str) -> bytes:
-    """The inverse of `seal`; raises BadRecord for other bytes, another key or another context."""
+    """Decrypt. Raises BadRecord for other bytes, another key or another context."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -76,6 +75,5 @@ def unseal(key: Key, sealed: bytes, context: str) -> bytes:
 
 
 def digest_with_key(key: Key, text: str) -> str:
-    """Return a hex digest, equal for equal texts of one person; without the key no text can be
-    tested."""
+    """Return a hex digest, equal for equal texts of one person; testing a text needs the key."""
     return hmac.new(key.secret, text.encode(), sha256).hexdigest()

@@ -19,17 +19,16 @@ from events.sqlite.receipts import SCHEMA as RECEIPTS
 from events.streams import STREAMS
 
 Durability = Literal["power", "process"]
-"""What an acknowledged event survives: a power cut, or only the death of any process."""
+"""Event that acknowledged data survives: a power cut, or only the death of a process."""
 
 LAYOUT: Final = 2
-"""Layout of a file. Opening layout 1 to append adds receipts. A restore alone makes layout 3, which
-has copies (imported.py)."""
+"""Layout of a file. Opening layout 1 to append adds receipts. A restore alone makes layout 3."""
 
 BUSY_SECONDS: Final = 5.0
-"""How long an append waits for the appends of other processes before it fails."""
+"""Seconds that an append waits for the appends of other processes before it fails."""
 
 WAL_BYTES = 64 << 20
-"""Bytes after which the write-ahead log restarts; appends wait while its rest moves, or it would
+"""Bytes at which the write-ahead log restarts; appends wait while its rest moves, or it would
 outgrow a slow disk. Moving it takes as much space again in the database."""
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
@@ -61,7 +60,7 @@ _HEADER: Final = struct.Struct("<HI")
 
 
 def pack_headers(headers: Headers) -> bytes:
-    """Per header: u16 length of the name, u32 length of the value, little-endian, name, value."""
+    """Pack per header: u16 length of the name, u32 of the value, little-endian, name, value."""
     packed = bytearray()
     for name, value in headers:
         encoded = name.encode()
@@ -70,7 +69,7 @@ def pack_headers(headers: Headers) -> bytes:
 
 
 def unpack_headers(packed: bytes) -> Headers:
-    """The inverse of `pack_headers`."""
+    """Return the headers of `pack_headers`' bytes."""
     headers: list[tuple[str, bytes]] = []
     at = 0
     while at < len(packed):
@@ -83,7 +82,7 @@ def unpack_headers(packed: bytes) -> Headers:
 
 
 def create(path: Path) -> None:
-    """Put an empty log at `path` unless something is there; durable when it returns."""
+    """Put an empty log at `path` unless something is there; durable on return."""
     if path.exists():
         for file in (path, _wal(path), path.with_name(f"{path.name}-shm")):
             private.tighten(file)
@@ -98,7 +97,7 @@ def create(path: Path) -> None:
 def create_with_records(
     path: Path, source: str, fill: Callable[[sqlite3.Connection], None]
 ) -> None:
-    """Make the log `source` at `path`, where nothing may be, with what `fill` writes in its one
+    """Make the log `source` at `path`, where nothing may be, with the writes of `fill` in one
     transaction. It is durable and whole on return; after an error nothing is there."""
     if path.exists():
         raise LogError(f"{path} is there already; restore into an empty home")
@@ -107,7 +106,7 @@ def create_with_records(
 
 
 def _build(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> bool:
-    """Build the file; return whether it is the one at `path`, where no other process was first."""
+    """Build the file; return whether it is the one at `path`, where no process was first."""
     temporary = path.with_name(f".{path.name}.{new_id()}")
     try:
         # Before SQLite does, which gives the files beside it the same mode.
@@ -149,7 +148,7 @@ def _link(temporary: Path, path: Path) -> bool:
 def writable(
     path: Path, durability: Durability, busy_seconds: float = BUSY_SECONDS
 ) -> sqlite3.Connection:
-    """A connection that may append."""
+    """Return a connection that may append."""
     connection = _connect(path, "mode=rw", busy_seconds)
     for setting in (
         f"synchronous={_SYNCHRONOUS[durability]}",
@@ -162,7 +161,7 @@ def writable(
 
 
 def readable(path: Path) -> sqlite3.Connection:
-    """A connection that only reads."""
+    """Return a connection that only reads."""
     # On a read-only file system no process can write, and SQLite cannot make the shared memory that
     # it would need to see a writer.
     frozen = os.statvfs(path.parent).f_flag & os.ST_RDONLY and not _wal(path).exists()
@@ -185,7 +184,7 @@ def _wal(path: Path) -> Path:
 
 
 def identity(connection: sqlite3.Connection, path: Path) -> str:
-    """The log's id; raises LogError when the file holds no log, or one of a later layout."""
+    """Return the log's id. Raises LogError for a file without a log, or of a later layout."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('meta')")}
     row = None
@@ -203,8 +202,7 @@ def identity(connection: sqlite3.Connection, path: Path) -> str:
 
 
 def bring_up(connection: sqlite3.Connection) -> None:
-    """Add an earlier layout's missing parts: tables, and rows of new partitions. Fails if
-    read-only."""
+    """Add an earlier layout's missing tables and partitions. Fails if read-only."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(RECEIPTS)
     connection.execute("UPDATE meta SET layout = ? WHERE layout < ?", (LAYOUT, LAYOUT))
@@ -216,7 +214,7 @@ def bring_up(connection: sqlite3.Connection) -> None:
 
 
 def translate_error(error: sqlite3.Error, path: Path) -> LogError:
-    """What an error of SQLite means for the log, with the remedy."""
+    """Return our error for one of SQLite, with the remedy."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _space_is_short(path)):
         return LogFull(

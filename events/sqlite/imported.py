@@ -1,11 +1,7 @@
-"""Events of other sources in an embedded log, brought back from a broker's archive.
-
-An embedded log numbers its own records by offset. Records of several homes each keep their source
-and sequence in two headers, as on Kafka, or folds could not tell repetitions. `read_copies` returns
-where they end per partition. The log's own records follow, numbered from 0 under an id of its own.
-
-Not covered: later copies; only a new file is filled like this (events/archive/restore_sqlite.py).
-"""
+"""Events of other sources in an embedded log, brought back from a broker's archive. They keep
+source and sequence in two headers, as on Kafka, or folds could not tell repetitions. The log's own
+records follow, numbered from 0 under an id of its own. Not covered: later copies; only a restore
+fills a new file (events/archive/restore_sqlite.py)."""
 
 import sqlite3
 from typing import Final
@@ -14,7 +10,7 @@ from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.log import Headers, Record
 
 LAYOUT: Final = 3
-"""Layout of a file with copies, which versions that would take them for the log's own refuse."""
+"""Layout of a file with copies; older versions, which would take them for its own, refuse it."""
 
 SCHEMA: Final = """
 CREATE TABLE copied (
@@ -24,7 +20,7 @@ CREATE TABLE copied (
 """
 
 Copied = dict[tuple[str, int], int]
-"""(stream, partition) -> the offset before which all records are copies; 0 where it is missing."""
+"""(stream, partition) -> the offset before which all records are copies; missing: 0."""
 
 
 def create(connection: sqlite3.Connection, before: Copied) -> None:
@@ -37,8 +33,7 @@ def create(connection: sqlite3.Connection, before: Copied) -> None:
 
 
 def read_copies(connection: sqlite3.Connection) -> Copied:
-    """Return the offsets at which copies end, which never change; empty for a log of its own
-    events."""
+    """Return the offsets where copies end, which never change; empty without copies."""
     table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'copied'").fetchone()
     if table is None:
         return {}
@@ -47,7 +42,7 @@ def read_copies(connection: sqlite3.Connection) -> Copied:
 
 
 def add_origin(record: Record) -> Headers:
-    """The headers of a copy as they are stored."""
+    """Return the stored headers of a copy."""
     return (
         *record.headers,
         (HEADER_SOURCE, record.source.encode()),
@@ -56,6 +51,6 @@ def add_origin(record: Record) -> Headers:
 
 
 def split_origin(stored: Headers) -> tuple[str, int, Headers]:
-    """Source, sequence and headers of a copy: the inverse of `add_origin`."""
+    """Return source, sequence and headers of a copy: the inverse of `add_origin`."""
     *headers, (_, source), (_, sequence) = stored
     return source.decode(), int(sequence), tuple(headers)

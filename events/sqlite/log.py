@@ -1,11 +1,10 @@
-"""The embedded log: one SQLite file in WAL mode. On a laptop it is the log, elsewhere the spool
-that a shipper copies to Kafka.
+"""The embedded log: one SQLite file in WAL mode; elsewhere than on a laptop, a spool for a shipper.
 
-Guarantees: what `append` returned for survives `kill -9` of any process, and with durability
-"power" a power cut (one fsync per group of appends); a batch is in the log whole or not at all;
-offsets are dense per partition however many processes append at once; every record carries a
-checksum that reads verify. Not covered: network file systems (SQLite's locks fail on them), and use
-across `fork`: a log opened before it refuses to work in the child, which opens its own.
+Guarantees: a returned append survives `kill -9` of any process, and with durability "power" a power
+cut (one fsync per group of appends); a batch is in the log whole or not at all; offsets are dense
+per partition, also with concurrent processes; every record has a checksum that reads verify. Not
+covered: network file systems (SQLite's locks fail on them), and use across `fork`: a log opened
+before it refuses to work in the child, which opens its own.
 """
 
 import os
@@ -39,7 +38,7 @@ from events.sqlite.writer import GroupWriter
 from events.streams import STREAMS
 
 _POLL_SECONDS: Final = 0.01
-"""How often `wait` looks for commits of other processes: 7 microseconds each."""
+"""Seconds between looks of `wait` for commits of other processes: 7 microseconds each."""
 
 _TRIM_RECORDS: Final = 500
 """Records dropped per transaction, so that trimming delays appends only briefly."""
@@ -49,12 +48,9 @@ Row = tuple[str, int, int, int, str, bytes, bytes]
 
 
 class SqliteLog:
-    """The log in the file `path`; it is created unless `read_only`.
-
-    Raises LogReadOnly where it may not be written to, LogCorrupt when the file is damaged or no
-    database, LogFull, LogUnavailable, and LogError when its folder is missing, it is no log, or a
-    later kintsugi wrote it.
-    """
+    """The log in the file `path`; it is created unless `read_only`. Raises LogReadOnly, LogCorrupt
+    when the file is damaged or no database, LogFull, LogUnavailable, and LogError without its
+    folder, for no log, or for one of a later kintsugi."""
 
     def __init__(
         self, path: Path, *, durability: Durability = "power", read_only: bool = False
@@ -72,7 +68,7 @@ class SqliteLog:
         self._file = _file_at(path)
         with self._snapshot() as connection:
             self.source = identity(connection, path)
-            """The log's id: minted when the file was made, and never used again."""
+            """The log's id, which is never used again."""
             self._copied = imported.read_copies(connection)
         if not read_only:
             self._writer = self._open_writer(durability)
@@ -87,22 +83,21 @@ class SqliteLog:
 
     @property
     def only_source(self) -> str | None:
-        """The source of all that it holds: its own id; None where it holds copies of others'."""
+        """Return the log's id; None where it holds copies of other sources."""
         return None if self._copied else self.source
 
     def copy_end(self, stream: str, partition: int) -> int:
-        """Return the offset before which records keep their source; its own are numbered from
-        there."""
+        """Return the offset before which records keep their source."""
         return self._copied.get((stream, partition), 0)
 
     @property
     def pending(self) -> int:
-        """Batches that were accepted and not answered yet."""
+        """Return the batches that were accepted and not answered yet."""
         return self._writer.pending if self._writer else 0
 
     @property
     def commits(self) -> int:
-        """Transactions of this process so far: fewer than appends, where appends were grouped."""
+        """Return this process's transactions so far; one may hold several appends."""
         return self._writer.commits if self._writer else 0
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
@@ -125,7 +120,7 @@ class SqliteLog:
         return writer.begin(lambda c: _insert(c, rows, receipt), size)
 
     def receipt(self, key: str) -> bytes | None:
-        """What was remembered under a key within the last day; None where nothing was."""
+        """Return the receipt of a key of the last day, or None."""
         self._write()  # a log that was opened to read only may be of a layout without receipts
         with self._snapshot() as connection:
             return receipts.get(connection, key, now_ms())
@@ -176,8 +171,7 @@ class SqliteLog:
         return self._per_partition("next", stream)
 
     def read_ship_offsets(self, stream: str) -> tuple[int, ...]:
-        """Return per partition the offset after the last shipped record; the start after a
-        reset."""
+        """Return per partition the offset after the last shipped record, or the start."""
         return self._per_partition("shipped", stream)
 
     def _per_partition(self, column: str, stream: str) -> tuple[int, ...]:
@@ -192,8 +186,7 @@ class SqliteLog:
         return tuple(values.get(p, 0) for p in range(STREAMS[stream].partitions))
 
     def store_ship_offset(self, stream: str, partition: int, next_offset: int) -> None:
-        """Record that all below `next_offset` was copied; never moves back. Raises AheadOfLog for
-        an offset beyond the end."""
+        """Record that all below `next_offset` was copied; never moves back. Raises AheadOfLog."""
 
         def move(connection: sqlite3.Connection) -> None:
             _, end = _bounds(connection, stream, partition)
@@ -211,8 +204,8 @@ class SqliteLog:
         self._write().submit(move)
 
     def reset_ship_offsets(self) -> None:
-        """Forget which records were copied, so that shipping begins at the first record there. The
-        caller must hold the shipper's lock; a running shipper would go on marking records."""
+        """Forget which records were copied, so that shipping begins anew. The caller must hold the
+        shipper's lock; a running shipper would go on marking records."""
 
         def move(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -243,7 +236,7 @@ class SqliteLog:
             pass
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """Per stream: `events` that can be read, and the `bytes` of their values."""
+        """Return per stream the number of readable `events`, and the `bytes` of their values."""
         with self._snapshot() as connection:
             rows = connection.execute(
                 "SELECT stream, sum(next - start), sum(bytes) FROM partition GROUP BY stream"
@@ -252,7 +245,7 @@ class SqliteLog:
         return {name: counts.get(name, {"events": 0, "bytes": 0}) for name in STREAMS}
 
     def check(self) -> list[str]:
-        """What is wrong with the file, as sentences; empty when nothing is. Reads all of it."""
+        """Return the file's defects as sentences. Reads all of it."""
         try:
             with self._snapshot() as connection:
                 return [*_damage(connection), *_gaps(connection), *_checksum_errors(connection)]
@@ -260,7 +253,7 @@ class SqliteLog:
             return [str(error)]
 
     def close(self) -> None:
-        """Finishes accepted appends. A second call does nothing, nor does one after a fork."""
+        """Finish accepted appends. Does nothing a second time, or after a fork."""
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
@@ -298,7 +291,7 @@ class SqliteLog:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A reading connection for this thread alone, kept for the next one afterwards."""
+        """Yield a reading connection for this thread alone; it is kept for the next one."""
         self._check_usable()
         try:
             try:
@@ -318,7 +311,7 @@ class SqliteLog:
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A connection on which all reads see one state of the log."""
+        """Yield a connection on which all reads see one state of the log."""
         with self._connection() as connection:
             connection.execute("BEGIN")
             yield connection
@@ -333,7 +326,7 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 
 def columns_of(entry: Entry | Record) -> Row:
-    """The columns of an entry; raises TooLarge, ValueError."""
+    """Return the columns of an entry. Raises TooLarge, ValueError."""
     check_size(entry)
     count = STREAMS[entry.stream].partitions
     if not 0 <= entry.partition < count:

@@ -1,7 +1,6 @@
 """Receipts: values under a key that the log keeps for a day, to answer a request again. A receipt
-is written in its record's transaction, so one exists exactly where the record does. It is no event:
-nothing folds or ships it, and the oldest go after a day or when too many. The first of a key
-stays."""
+is written in its record's transaction, so one exists exactly where the record does. Nothing folds
+or ships it; the oldest go after a day or when too many. The first of a key stays."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ MAX_RECEIPT_BYTES: Final = 1 << 20
 """Largest value of a receipt, in bytes."""
 
 _DROPPED_AT_ONCE: Final = 8
-"""Old receipts deleted with each new one; above one, so that their number falls after a busy
-day."""
+"""Old receipts deleted with each new one; above one, so that their number falls after busy days."""
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS receipt (

@@ -1,6 +1,6 @@
-"""Group commit: one thread and one transaction for everything that waits to be written. What
-arrives during a commit goes into the next one, so writers share an fsync. A second thread moves the
-write-ahead log into the database on its own connection, so that no append pays for it."""
+"""Group commit: one thread and one transaction for all waiting writes. Arrivals during a commit go
+into the next one, so writers share an fsync. A second thread moves the write-ahead log into the
+database on its own connection, so that no append pays for it."""
 
 import logging
 import sqlite3
@@ -22,7 +22,7 @@ Job = Callable[[sqlite3.Connection], Any]
 """Runs in a transaction and validates before it writes: after a KintsugiError, the rest commits."""
 
 GROUP_BYTES: Final = 8 << 20
-"""Largest group, unless one batch alone is larger: bounds how long the last of it waits."""
+"""Largest group, unless one batch is larger: bounds the wait of its last member."""
 
 _GATHER_SECONDS: Final = 0.0005
 """Seconds that a group waits for the callers just answered. Without it 32 busy writers split into
@@ -34,7 +34,6 @@ CHECKPOINT_BYTES: Final = 4 << 20
 _PAGE_BYTES: Final = 4096
 
 _FRAME_BYTES: Final = _PAGE_BYTES + 24
-"""Size of a page in the write-ahead log, in bytes."""
 
 _CHECKPOINT_BUSY_SECONDS: Final = 1.0
 """Restarting the write-ahead log waits for readers while appends wait for it, so not for long."""
@@ -49,7 +48,7 @@ class _PendingJob:
     done: Future[Any] = field(default_factory=Future)
 
     def fail(self, error: Exception, path: Path) -> None:
-        """One exception object per caller: each of them raises it in a thread of its own."""
+        """Fail one caller with an exception object of its own, because threads raise it."""
         if not isinstance(error, sqlite3.Error):
             self.done.set_exception(error)
             return
@@ -74,19 +73,19 @@ class GroupWriter:
         self.commits = 0
         """Transactions that were committed; each is one fsync with durability "power"."""
         self._callers = 1
-        """About how many append at the same time; a lone one never waits for others."""
+        """Estimate of concurrent callers; a lone one never waits for others."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"append {path}", daemon=True)
         self._thread.start()
 
     @property
     def pending(self) -> int:
-        """Jobs that were accepted and not answered yet."""
+        """Return the jobs that were accepted and not answered yet."""
         with self._arrived:
             return len(self._waiting) + self._taken
 
     def submit(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
-        """The result of `job`, once it is committed; `size` is what it writes, in bytes."""
+        """Return the result of `job` once it is committed; `size` is its bytes written."""
         return self.begin(job, size).result()
 
     def begin(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> "Future[T]":
@@ -117,7 +116,6 @@ class GroupWriter:
             self._checkpointer.wrote(sum(item.size for item in group) + pages * _PAGE_BYTES)
 
     def _next_group(self) -> list[_PendingJob]:
-        """Everything that waits, up to GROUP_BYTES; empty when closed and finished."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._waiting or self._closed)
             self._arrived.wait_for(self._is_group_full, _GATHER_SECONDS)
@@ -177,14 +175,14 @@ class Checkpointer:
         self._one_at_a_time = threading.Lock()
         self._since_checkpoint = 0
         self._since_restart = 0
-        """How much the write-ahead log holds, about: what was seen last, and written since."""
+        """Estimate of the write-ahead log's size: last seen, and written since."""
         self._due = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"checkpoint {path}", daemon=True)
         self._thread.start()
 
     def wrote(self, size: int) -> None:
-        """Count what the writer committed; holds it up where the disk cannot follow."""
+        """Count committed bytes; hold the writer up where the disk cannot follow."""
         self._since_checkpoint += size
         self._since_restart += size
         if self._since_restart >= file.WAL_BYTES:
@@ -196,7 +194,7 @@ class Checkpointer:
             self._due.set()
 
     def close(self) -> None:
-        """Finish the checkpoint that runs."""
+        """Finish the running checkpoint."""
         self._closed = True
         self._due.set()
         self._thread.join()

@@ -1,10 +1,6 @@
-"""Whose fault a rollout's failure was: an event of the stream `learning`.
-
-    TrajectoryVerified    a rollout of a written task was accepted, or its fault assigned
-
-Source: AReaL-SEA (arXiv 2601.22607, section 3.1) for faults of the task and the trajectory; the
-user's are ours. Rules decide (envs/attribution); a model's opinion is recorded and decides nothing.
-"""
+"""Faults of rollouts: an event of the stream `learning`. Source: AReaL-SEA (arXiv 2601.22607,
+section 3.1) for faults of the task and the trajectory; the user's are ours. Rules decide
+(envs/attribution); a model's opinion is recorded and decides nothing."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -15,13 +11,12 @@ from events.messages import StrictModel
 from events.rollouts import Id, Name, Reason
 
 Fault = Literal["task", "user", "trajectory"]
-"""`task`: its gold actions fail, or its text contradicts them; `user`: the user broke its
-instructions, misused a tool, hung up early or told what it cannot know; `trajectory`: the agent
-failed."""
+"""`task`: its gold actions fail, or its text contradicts them; `user`: the user broke instructions,
+misused a tool, hung up early or told what it cannot know; `trajectory`: the agent failed."""
 
 
 class FaultOpinion(StrictModel):
-    """What a model says of a rollout."""
+    """A model's opinion of a rollout."""
 
     model: Name
     fault: Fault | None
@@ -40,23 +35,20 @@ class TrajectoryVerified(Decision):
     task: Id
     rollout: Id
     plan: PlanName | None = None
-    """The plan that the task was written by; None for a task of no plan."""
+    """Plan of the task; None without a plan."""
     fault: Fault | None = None
-    """None where the rollout is accepted."""
     rule: Annotated[str, Field(max_length=128)] = ""
-    """By which rule; empty where it is accepted."""
+    """Rule of the fault; empty where it is accepted."""
     reason: Reason = ""
     opinion: FaultOpinion | None = None
-    """None where no model was asked, or none gave an answer."""
+    """None: no model was asked, or it gave no answer."""
     trouble: Reason = ""
-    """Why a configured model gave no opinion."""
     siblings: Annotated[tuple[Id, ...], Field(max_length=1000)] = ()
-    """For a task's fault: reviewed tasks of the same plan or source. Events of their own retire
-    them."""
+    """For a task's fault: reviewed tasks of the same plan or source, retired by other events."""
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the model has the same opinion; None where there is none."""
+        """Return whether the model agrees; None without an opinion."""
         return None if self.opinion is None else self.opinion.fault == self.fault
 
     @model_validator(mode="after")

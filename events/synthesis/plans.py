@@ -1,12 +1,6 @@
-"""Plans of how tasks are written and judged: events of the stream `learning`.
-
-    PlansWritten    a planner made plans
-    PlansRevised    failures of a plan's tasks changed it, or did not
-
-A plan follows AReaL-SEA (arXiv 2601.22607, section 3.1). A writer of ours or a model follows it;
-the checks of daemon/proposer/verification.py decide. `TaskProposed` and `TaskRejected` name the
-plan of a try (learning.py, PlanName).
-"""
+"""Plans of how tasks are written and judged: events of the stream `learning`. A plan follows
+AReaL-SEA (arXiv 2601.22607, section 3.1). A writer of ours or a model follows it; the checks of
+daemon/proposer/verification.py decide."""
 
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -19,50 +13,45 @@ from events.rollouts import Count, Id, Name, Reason
 MOST_PLANS: Final = 64
 """Most plans of one set (AReaL-SEA has 64)."""
 MOST_ROUNDS: Final = 3
-"""Most rounds of revisions of one set; the paper does not state its number."""
+"""Most rounds of revisions of one set; the paper gives no number."""
 
 Complexity = Literal["simple", "compound", "long"]
-"""By the gold calls of a task: one or two, three to five, more."""
+"""Number of gold calls: one or two, three to five, more."""
 
 ToolMode = Literal["read", "write", "both_parties", "none"]
-"""What gold calls do: look up, change, need the user's calls too; or none, as the policy
-answers."""
+"""Kind of gold calls: look up, change, need the user's calls too; or none (the policy answers)."""
 
 Aspect = Literal["writing", "rollout", "judging"]
 """Subject of a plan's rule: writing tasks, the user's conduct in a rollout, or judging."""
 
 
 class PlanRule(StrictModel):
-    """Something that a plan's tasks must keep to since some of them failed."""
+    """A rule for a plan's tasks, added after failures."""
 
     aspect: Aspect
     check: Name
-    """The check that failed (learning.Check), or the rule by which a trajectory was refused."""
+    """Check that failed (learning.Check), or rule that refused a trajectory."""
     text: Text
-    """What to do otherwise, in a sentence."""
 
 
 class Plan(StrictModel):
-    """How some tasks are written and judged."""
+    """A way of writing and judging some tasks."""
 
     plan: Name
-    """Its name in the set."""
     domain: Name
-    """What its tasks are about: a table of the environment, or a kind of thing."""
+    """Subject of its tasks: a table of the environment, or a kind of thing."""
     kind: Name | None = None
-    """Capability from which the environment draws state and calls; None: the writer explores."""
+    """Capability that gives state and calls; None: the writer explores."""
     complexity: Complexity
     tool_mode: ToolMode
     tools: tuple[Name, ...]
-    """Tools that the gold calls of its tasks need, each once."""
+    """Tools that the gold calls of its tasks need."""
     manner: Name
-    """How the user speaks (daemon/methods/synthesis/manners.py)."""
+    """Manner of the user's speech (daemon/methods/synthesis/manners.py)."""
     writing: Text
-    """How to write a task, in words."""
     judging: Text
-    """How to judge a task and its rollouts, in words."""
     rules: tuple[PlanRule, ...] = ()
-    """What revisions added."""
+    """Rules added by revisions."""
 
     @property
     def summary(self) -> str:
@@ -71,7 +60,7 @@ class Plan(StrictModel):
 
 
 class PlansWritten(Decision):
-    """A planner has laid out how the tasks of an agent are to be written."""
+    """A planner has laid out how an agent's tasks are to be written."""
 
     TYPE: ClassVar[str] = "PlansWritten"
 
@@ -81,21 +70,20 @@ class PlansWritten(Decision):
     base: Name
     environment: Name
     cycle: Id | None = None
-    """None for a set that a person asked for."""
+    """None for a person's set."""
     patterns: tuple[Name, ...] = ()
-    """Failure patterns that they are for; empty: for all."""
+    """Failure patterns of the plans; empty: all."""
     entries: Annotated[tuple[Plan, ...], Field(min_length=1, max_length=MOST_PLANS)]
-    """In the order in which they were written, each knowing the earlier ones."""
+    """Plans in the order of writing."""
     overlap: Annotated[float, Field(ge=0, le=1)]
-    """Largest likeness of two of them: the share of trigrams of words that both texts have."""
+    """Largest likeness of two of them: the share of common trigrams of words."""
     uncovered: tuple[Name, ...] = ()
-    """Tools of the environment that no plan needs."""
     writer: Name | None = None
     """Model that wrote them; None for rules."""
     refused: tuple[Reason, ...] = ()
-    """Why plans of the model were not taken, in its order."""
+    """Why the model's plans were refused, in its order."""
     trouble: Reason = ""
-    """Why the model's plans were not used, where one is configured: then rules wrote them."""
+    """Why rules wrote the plans in place of a configured model."""
 
     @model_validator(mode="after")
     def _names_once(self) -> Self:
@@ -106,23 +94,21 @@ class PlansWritten(Decision):
 
 
 class PlanRevision(StrictModel):
-    """A change of a plan that was tried."""
+    """A tried change of a plan."""
 
     before: PlanName
-    """The plan as it was."""
     plan: Plan
-    """The plan as it was tried."""
     reason: Reason
-    """In words, with the counts of the failures."""
+    """Reason in words, with the counts of the failures."""
     failures: Annotated[tuple[Id, ...], Field(min_length=1)]
-    """Events that say what failed: `TaskRejected`, or the rollouts that were refused."""
+    """Failed events: `TaskRejected`, or refused rollouts."""
     tries_before: Count
     accepted_before: Count
     tries: Count
-    """Of the plan as revised, on tries that the plan before had not; so is the next."""
+    """Tries of the plan as revised that the plan before had not; so is the next."""
     accepted: Count
     kept: bool
-    """Whether the plan is this one from then on: its own acceptance holds."""
+    """Whether the revision stays: its own acceptance holds."""
 
 
 class PlansRevised(Decision):

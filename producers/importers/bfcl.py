@@ -1,10 +1,10 @@
 """Results of the Berkeley Function-Calling Leaderboard: JSON Lines of {id, result, ...}.
 
-`bfcl generate` writes `BFCL_v4_<category>_result.json`, `bfcl evaluate` writes
+`bfcl generate` writes `BFCL_v4_<category>_result.json` and `bfcl evaluate`
 `BFCL_v4_<category>_score.json`, into equal trees `result/` and `score/` (or side by side). A score
-file holds a summary and the failures: the answers named there failed, and if it judged as many as
-the result file holds, the others passed. Without it there is no verdict. Without the result file,
-the failures alone are imported, with a warning. A pass rate unlike the summary's is a warning too.
+file holds a summary and the failures; if it judged as many as the result file holds, the others
+passed. Without it there is no verdict. Without the result file, the failures alone are imported,
+with a warning. A pass rate unlike the summary's is a warning too.
 
 The conversation is in `inference_log`; else `result` gives the answers, per turn and step, or of a
 single turn. Calls are text, which is parsed and never run. Mapping: docs/formats.md.
@@ -31,28 +31,28 @@ GRADER: Final = "bfcl evaluate"
 _SUMMARY: Final = frozenset({"accuracy", "total_count"})
 _FAILURE: Final = frozenset({"id", "model_name", "valid"})
 _ANSWERS: Final = ("model_result_raw", "model_result", "model_result_decoded")
-"""Keys of a failure that hold what the model answered, the best first."""
+"""Keys of a failure that hold the model's answer, the best first."""
 _NO_ANSWER: Final = (
     "has no answer of the model: the file holds only the failures of a result file; import that "
     "file with this beside"
 )
 _INFERENCE_ERROR: Final = "Error during inference"
 _ROUNDED: Final = 5e-4
-"""How far the accuracy of a summary may be off: some versions round it."""
+"""Most error of a summary's accuracy: some versions round it."""
 
 
 class WireVerdict(Wire):
-    """A failure, of a score file."""
+    """A failure of a score file."""
 
     id: str
     valid: bool
     model_name: str | None = None
     possible_answer: Any = None
-    """Calls as text per turn, calls with the values that are right, or texts that are right."""
+    """Right calls as text per turn, calls with right values, or right texts."""
 
 
 class WireResult(Wire):
-    """What the model answered, of a result file."""
+    """An answer of a result file."""
 
     id: str
     result: Any
@@ -62,7 +62,7 @@ class WireResult(Wire):
 
 
 class WireRow(Wire):
-    """The canonical record: an answer, and how it was judged."""
+    """The canonical record: an answer and its verdict."""
 
     result: WireResult
     verdict: WireVerdict | None = None
@@ -76,8 +76,7 @@ class _Score:
     model_name: str | None = None
 
     def covers_all(self, rows: int) -> bool:
-        """Return whether every other answer passed: all were judged, and every counted failure is
-        here."""
+        """Return whether all others passed: all were judged, and every counted failure is here."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         if not isinstance(total, int) or not isinstance(correct, int):
             return False
@@ -87,7 +86,7 @@ class _Score:
         return sum(row.get("valid") is not True for row in self.verdicts.values())
 
     def differs_from(self, tally: "_Tally") -> bool:
-        """Return whether the rate of the rollouts is another than the summary's."""
+        """Return whether the rollouts' rate differs from the summary's."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
         accuracy = self.summary.get("accuracy")
         if (correct, total) != (tally.passed, tally.judged) or not isinstance(
@@ -109,7 +108,7 @@ class _Tally:
 
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
-    """Whether the first record's keys are those of a result or a score file."""
+    """Return whether the first record's keys are those of a result or a score file."""
     return {"id", "result"} <= keys or keys >= _SUMMARY or keys >= _FAILURE
 
 
@@ -118,7 +117,7 @@ def is_record(value: Any) -> bool:
 
 
 def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
-    """Every answer of a result file; a score file is read with its result file."""
+    """Yield every answer of a result file; a score file is read with its result file."""
     if _is_score(source.path):
         yield from _read_score(source)
         return
@@ -199,7 +198,6 @@ def _describe_difference(score: _Score, tally: _Tally) -> str:
 
 
 def _begins_with_answer(path: Path, shape: Shape) -> bool:
-    """Return whether the first record that can be read is an answer to a case."""
     first = next((item for item in records(path, shape, is_record) if _is_object(item)), None)
     if not isinstance(first, RawRecord):
         return True
@@ -212,7 +210,6 @@ def _is_object(item: Any) -> bool:
 
 
 def _is_answer(answer: Any) -> bool:
-    """Return whether a model can have answered this: text, calls, or nothing."""
     return answer is None or isinstance(answer, str | list) or to_call(answer) is not None
 
 
@@ -238,8 +235,7 @@ def _name_case(failure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partner(source: Source, own: str, other: str) -> Path | None:
-    """Return this file's partner: beside it, at its place in the other tree, or the import's only
-    one of its name."""
+    """Return this file's partner: beside it, in the other tree, or the only one of its name."""
     path = source.path
     name = path.name.replace(f"_{own}.json", f"_{other}.json")
     if name == path.name:
@@ -258,7 +254,7 @@ def _partner(source: Source, own: str, other: str) -> Path | None:
 
 
 def _score(path: Path | None) -> _Score:
-    """Return what can be read of a score; what cannot is missing in the count."""
+    """Return the readable part of a score; other failures are missing in the count."""
     score = _Score()
     for line in _read_rows(path) if path is not None else ():
         value = line.value if isinstance(line, RawRecord) else None
@@ -285,7 +281,7 @@ def _attach_verdict(item: RawRecord, score: _Score, complete: bool) -> RawRecord
 
 
 def _keep_verdict(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return a verdict as it came, since ids follow from it."""
+    """Return a verdict as it came: ids follow from it."""
     kept = ("id", "valid", "model_name", "possible_answer")
     return {key: verdict[key] for key in kept if key in verdict}
 
@@ -377,8 +373,7 @@ def _gold(text: str) -> Action:
 
 
 def _gold_choice(name: str, choices: dict[str, Any]) -> Action:
-    """Return a call by its lists of right values, "" for none. Arguments with one right value
-    count."""
+    """Return a call by its lists of right values; "" leaves an argument out, sole values count."""
     chosen = {key: _choose(values) for key, values in choices.items()}
     return Action(
         name=name,
@@ -388,7 +383,7 @@ def _gold_choice(name: str, choices: dict[str, Any]) -> Action:
 
 
 def _choose(values: Any) -> tuple[Any, bool]:
-    """Return the first right value, and whether no other is right."""
+    """Return the first right value, and whether it is the only one."""
     if not isinstance(values, list) or not values:
         return values, False
     value = values[0] if values[0] != "" else values[-1]

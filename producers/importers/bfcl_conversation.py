@@ -22,7 +22,7 @@ _EXECUTION_ERROR: Final = "Error during execution"
 
 
 def read_log(log: Sequence[Any]) -> list[Message]:
-    """The conversation of an `inference_log`; empty where it holds none."""
+    """Return the conversation of an `inference_log`; empty where it holds none."""
     messages: list[Message] = []
     for turn in log:
         for key, entries in turn.items() if isinstance(turn, dict) else ():
@@ -45,7 +45,7 @@ def read_result(result: Any, *, literal: bool = True) -> list[Message]:
 
 
 def hit_step_limit(log: Sequence[Any]) -> bool:
-    """Whether the run was ended for its number of steps."""
+    """Return whether the run was ended for its number of steps."""
     return any(
         _FORCED in str(entry.get("content"))
         for turn in log

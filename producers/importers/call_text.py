@@ -1,16 +1,10 @@
 """Calls that a model wrote as text, as models of the Berkeley Function-Calling Leaderboard do.
 
-    parse_calls(text)  the calls of an answer, in any notation
-    parse_call(text)   one call in Python's notation
-    to_call(value)     one call as a JSON value
-
 Notations: Python (`[f(a=1), g()]`), JSON (`{"name": "f", "arguments": {}}`, a list of these, or
 `{"f": {}}`), XML (`<functions>`), a name before its arguments (`<function=f>{}</function>`,
-`[TOOL_CALLS]f[ARGS]{}`), and the expressions of Java and JavaScript. A call stands on lines of its
-own, in a fenced block, or behind a tag such as `<tool_call>`.
-
-A text that begins as a call does and is none becomes a call whose arguments are that text: the
-model wrote a call, and no program can read it. Any other text holds no call.
+`[TOOL_CALLS]f[ARGS]{}`), and expressions of Java and JavaScript. A call stands on lines of its own,
+in a fenced block, or behind a tag such as `<tool_call>`. A text that begins as a call but cannot be
+read becomes a call with that text as arguments. Any other text holds no call.
 
 Guarantees: the text is parsed and never run; reading takes time linear in its length and does not
 raise. Not covered: a call in Python or XML of more than `MAX_CHARACTERS` counts as malformed.
@@ -35,7 +29,7 @@ MAX_CHARACTERS: Final = 1 << 15
 
 _MAX_NAME: Final = 100
 _MAX_STARTS: Final = 4
-"""Lines of an answer that are tried as the first line of its calls: each may cost a scan."""
+"""Lines of an answer that are tried as the start of its calls: each may cost a scan."""
 _FENCE: Final = "```"
 _XML: Final = "<functions>"
 _FUNCTION: Final = "<function="
@@ -68,8 +62,8 @@ _BLANK: Final = " \t\r\n"
 
 
 def parse_calls(text: str, *, literal: bool = True) -> list[ToolCall]:
-    """Return the calls of an answer; none for prose. Without `literal`, values are expressions of
-    Java or JavaScript, kept as text."""
+    """Return the calls of an answer in any notation; none for prose. Without `literal`, values are
+    expressions of Java or JavaScript, kept as text."""
     answer = _drop_end(text.rpartition("</think>")[2]).strip().removeprefix("functools")
     for opening, closing in _TAGS.items():
         if opening in answer:
@@ -92,7 +86,7 @@ def _drop_end(text: str) -> str:
 
 
 def parse_call(text: str, *, literal: bool = True) -> ToolCall:
-    """Return the call that the text is; what is none keeps its name and, as text, the rest."""
+    """Return the call of a text; a malformed one keeps its name, and the rest as text."""
     if not literal:
         name, opening, rest = text.strip().partition("(")
         if opening and rest.endswith(")") and _is_name(name):
@@ -102,8 +96,8 @@ def parse_call(text: str, *, literal: bool = True) -> ToolCall:
 
 
 def to_call(value: Any) -> ToolCall | None:
-    """Return the call of a JSON value, else None: `{"name": "f", "arguments": {}}`, the same under
-    `function`, or `{"f": {}}`."""
+    """Return the call of `{"name": "f", "arguments": {}}`, this under `function`, or `{"f":
+    {}}`."""
     if not isinstance(value, dict):
         return None
     inner = value.get("function")
@@ -127,7 +121,7 @@ def _make_call(name: str, arguments: Any) -> ToolCall:
 
 
 def _mark_malformed(text: str) -> ToolCall:
-    """Return a call that cannot be read: its name as far as it has one, and the rest as text."""
+    """Return a malformed call: its name as far as it has one, and the rest as text."""
     body = text.lstrip()
     if body[:1] in ("{", "["):
         after = body.replace("'", '"').partition('"name"')[2].lstrip(_BLANK + ":").lstrip('"')
@@ -150,7 +144,6 @@ def _is_name(value: Any) -> bool:
 
 
 def _begins_call(text: str, at: int = 0) -> bool:
-    """Return whether a name and `(` stand at `at`."""
     name, opening, _ = text[at : at + _MAX_NAME + 1].partition("(")
     return bool(opening) and _is_name(name)
 
@@ -194,15 +187,13 @@ def _read_pairs(name: str, body: str, opening: str, middle: str, closing: str) -
 
 
 def _read_value_text(text: str) -> Any:
-    """Return the JSON value that a text is, else the text."""
     body = text.strip()
     value = parse_arguments(f'{{"value": {body}}}')
     return value["value"] if isinstance(value, dict) and value.keys() == {"value"} else body
 
 
 def _read_name_first(body: str) -> list[ToolCall]:
-    """Return the call of `f{"a": 1}`, `f[ARGS]{"a": 1}`, or a name before `<arg_key>` and
-    `<arg_value>`; none where no name comes first."""
+    """Return the call of `f{"a": 1}`, `f[ARGS]{"a": 1}`, or a name before `<arg_key>` pairs."""
     has_pairs = "<arg_key>" in body
     at = body.find("<arg_key>" if has_pairs else "{")
     head = body[: max(at, 0)]
@@ -238,7 +229,6 @@ def _read_notation(text: str, literal: bool) -> list[ToolCall]:
 
 
 def _drop_language(block: str) -> str:
-    """Return a fenced block without the language that its first line names."""
     first, _, rest = block.partition("\n")
     word, _, behind = first.strip().partition(" ")
     return f"{behind}\n{rest}" if word.replace("_", "").isalnum() else block
@@ -253,7 +243,6 @@ def _read_lines(text: str, literal: bool) -> list[ToolCall]:
 
 
 def _list_starts(text: str) -> Iterator[int]:
-    """Give the places where calls may begin."""
     at = 0
     for line in text.splitlines(keepends=True):
         behind = at + len(line.partition(": ")[0]) + 2
@@ -266,7 +255,6 @@ def _list_starts(text: str) -> Iterator[int]:
 
 
 def _may_begin(text: str, at: int) -> bool:
-    """Return whether calls may begin at `at`."""
     start = text[at : at + 2 * _MAX_NAME].lstrip("`" + _BLANK)
     inner = start.lstrip("[" + _BLANK)
     return inner.startswith("{") or _begins_call(inner)
@@ -371,8 +359,8 @@ def _read_bare_calls(text: str, literal: bool) -> list[ToolCall]:
 
 
 def _split_group(text: str, start: int) -> tuple[int | None, list[str]]:
-    """Return the end of the brackets that open at `start` (None where they do not close), and the
-    pieces between their commas. Brackets and commas in strings do not count."""
+    """Return the end of the brackets from `start` (None: open), and the pieces between their
+    commas. Brackets and commas in strings do not count."""
     expected: list[str] = []
     pieces: list[str] = []
     begin = start + 1
@@ -391,7 +379,7 @@ def _split_group(text: str, start: int) -> tuple[int | None, list[str]]:
 
 
 def _list_signs(text: str, start: int) -> Iterator[tuple[int, str]]:
-    """Give each bracket and comma from `start` on that stands in no string, with its place."""
+    """Yield each bracket and comma from `start` on outside of strings, with its place."""
     quote, at = "", start
     while at < len(text):
         sign = text[at]
@@ -421,7 +409,6 @@ def _parse_expression(text: str) -> ast.expr | None:
 
 
 def _from_node(call: ast.Call) -> ToolCall:
-    """Return the call of a syntax tree; nothing is run."""
     name = ast.unparse(call.func)
     places = {str(place): node for place, node in enumerate(call.args)}
     named = {keyword.arg or "**": keyword.value for keyword in call.keywords}

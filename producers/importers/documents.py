@@ -1,9 +1,8 @@
-"""JSON records out of files, whole or damaged (file -> record).
-
-Records are lines (JSON Lines), items of one array, or values that follow each other (one
-pretty-printed object is such a file). Each is `RawRecord`, or `Damage` with place and reason, and
-reading goes on behind it. Behind damage in an array the next complete object that looks like a
-record is searched; the number of lost ones is unknown, so later positions name the character.
+"""JSON records out of files, whole or damaged. Records are lines (JSON Lines), items of one array,
+or values that follow each other (one pretty-printed object is such a file). Each is `RawRecord`, or
+`Damage` with place and reason, and reading goes on behind it. Behind damage in an array the next
+complete object that looks like a record is searched; the number of lost ones is unknown, so later
+positions name the character.
 
 Guarantee: a file's content never makes these functions raise. Not covered: damage that leaves valid
 JSON; encodings other than UTF-8 (with or without a byte order mark). Lines are read one by one; an
@@ -28,8 +27,7 @@ MAX_RECORD_CHARACTERS: Final = MAX_DECODED_BYTES // 4
 _MAX_ATTEMPTS: Final = 1_000
 """Failures behind one damage: each costs a scan of the text, because it names its line."""
 _MOST_SCANS: Final = 32
-"""Most scans of the whole text behind one damage, by failures that read far: of values around the
-damage, or without an end."""
+"""Most scans of the whole text behind one damage, by failures that read far."""
 
 _BLANK: Final = " \t\r\n"
 _NOT_BLANK: Final = re.compile(r"[^ \t\r\n]")
@@ -43,32 +41,32 @@ _DECODER: Final = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """A record that could be read."""
+    """A readable record."""
 
     position: str
     value: Any
     end: int
-    """How much of the file is behind us: bytes of lines, characters of anything else."""
+    """End in the file: in bytes for lines, in characters otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A place where no record could be read."""
+    """A place without a readable record."""
 
     position: str
     reason: str
     end: int
     whole: bool = False
-    """Whether the value ends at `end`: it could not be used, but what follows it is certain."""
+    """Whether the value ends at `end`: it is unusable, but what follows is certain."""
 
 
 def read_text(path: Path) -> str:
-    """The whole file; a byte that is not UTF-8 is kept as a lone surrogate, to be found later."""
+    """Return the file's text; a byte that is not UTF-8 becomes a lone surrogate."""
     return path.read_bytes().decode("utf-8-sig", "surrogateescape")
 
 
 def shape_of(path: Path) -> Shape:
-    """How the file holds its records, judged by its beginning."""
+    """Return how the file holds its records, judged by its beginning."""
     with path.open("rb") as file:
         first = b""
         for line in file:
@@ -85,7 +83,7 @@ def shape_of(path: Path) -> Shape:
 
 
 def records(path: Path, shape: Shape, is_record: IsRecord) -> Iterator[RawRecord | Damage]:
-    """Everything the file holds."""
+    """Yield all records and damage of the file."""
     if shape == "lines":
         return lines(path)
     text = read_text(path)
@@ -94,7 +92,7 @@ def records(path: Path, shape: Shape, is_record: IsRecord) -> Iterator[RawRecord
 
 
 def lines(path: Path) -> Iterator[RawRecord | Damage]:
-    """One record per line; blank lines are none."""
+    """Yield one record per line; blank lines are skipped."""
     end = 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
@@ -105,7 +103,7 @@ def lines(path: Path) -> Iterator[RawRecord | Damage]:
 
 
 def values(text: str, start: int) -> Iterator[RawRecord | Damage]:
-    """Values behind one another, up to the first that is damaged."""
+    """Yield values behind one another, up to the first that is damaged."""
     at, number = skip_blank(text, start), 0
     while at < len(text):
         number += 1
@@ -119,8 +117,8 @@ def values(text: str, start: int) -> Iterator[RawRecord | Damage]:
 def items(
     text: str, start: int, name: str, is_record: IsRecord, stop: int | None = None
 ) -> Iterator[RawRecord | Damage]:
-    """Yield the items of the array that opens at `start`; positions are `name[index]`. The search
-    ends at `stop`, because behind damage the array's own end cannot be recognised."""
+    """Yield the items of the array at `start`, with positions `name[index]`, up to `stop`: behind
+    damage the array's own end cannot be recognised."""
     stop = len(text) if stop is None else stop
     at, index, certain = skip_blank(text, start + 1), 0, True
     while at < stop and text[at] != "]":
@@ -149,7 +147,7 @@ def items(
 
 
 def members(text: str, start: int) -> Iterator[tuple[str, int]]:
-    """(key, where its value starts) of the object that opens at `start`, as far as it is whole."""
+    """Yield (key, start of its value) of the object at `start`, as far as it is whole."""
     at = skip_blank(text, start + 1)
     while at < len(text) and text[at] == '"':
         key = decode_at(text, at, "")
@@ -169,7 +167,7 @@ def members(text: str, start: int) -> Iterator[tuple[str, int]]:
 
 
 def decode_at(text: str, at: int, position: str) -> RawRecord | Damage:
-    """The JSON value that starts at character `at`."""
+    """Return the JSON value that starts at character `at`."""
     try:
         value, end = _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
@@ -194,8 +192,7 @@ def decode_at(text: str, at: int, position: str) -> RawRecord | Damage:
 
 
 def _unread(text: str, at: int, position: str, reason: str) -> Damage:
-    """Return the damage up to the value's closing bracket; well-formed text needs no parser for
-    that."""
+    """Return the damage up to the value's closing bracket."""
     depth = 0
     for token in _BRACKET_OR_STRING.finditer(text, at):
         depth += _DEPTH.get(token.group()[0], 0)
@@ -205,7 +202,7 @@ def _unread(text: str, at: int, position: str, reason: str) -> Damage:
 
 
 def skip_blank(text: str, at: int) -> int:
-    """Where the next character stands that is no white space; the text's end if there is none."""
+    """Return the place of the next character that is no white space, else the text's end."""
     match = _NOT_BLANK.search(text, at)
     return match.start() if match else len(text)
 
@@ -237,7 +234,6 @@ def _behind(text: str, end: int, stop: int) -> int | None:
 
 
 def _next_record(text: str, start: int, stop: int, is_record: IsRecord) -> int | None:
-    """Return the place of the next whole record behind damage."""
     attempts, left = 0, _MOST_SCANS * (stop - start)
     place = _OBJECT_IN_ARRAY.search(text, start, stop)
     while place is not None and attempts < _MAX_ATTEMPTS and left > 0:

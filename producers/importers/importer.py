@@ -1,14 +1,10 @@
-"""Importing: files of rollouts -> `RolloutEnded` events in the log.
-
-    read_rollouts(paths)  every record as a RolloutImport or a Rejection, file by file
-    append_rollouts(log)  encodes them in batches, leaves out the known ones, appends
-
-A folder is walked recursively in sorted order for *.json and *.jsonl, without hidden files. A tau2
-folder of `results.json` and `simulations/` is one source. An unread file, or a whole one in no
-format, is noted as skipped.
+"""Importing: files of rollouts -> `RolloutEnded` events in the log. A folder is walked recursively
+in sorted order for *.json and *.jsonl, without hidden files. A tau2 folder of `results.json` and
+`simulations/` is one source. An unread file, or a whole one in no format, is noted as skipped.
+Formats: docs/formats.md.
 
 Guarantees: a damaged record never stops the others, and everything that was not imported is named;
-importing again appends nothing twice. A blob is stored before its event. Formats: docs/formats.md.
+importing again appends nothing twice. A blob is stored before its event.
 """
 
 import os
@@ -56,15 +52,15 @@ __all__ = [
 
 BATCH_ROLLOUTS: Final = 128
 BATCH_BYTES: Final = 16 << 20
-"""Bytes that end a batch, unless `BATCH_ROLLOUTS` do first; both bound what is held in memory."""
+"""Bytes of a batch, unless `BATCH_ROLLOUTS` end it first; both bound memory."""
 
 _DISPLAYS: Final = "messages_display"
 _SAMPLE_RECORDS: Final = 100
-"""Damaged records skipped before a file's format is given up on."""
+"""Damaged records skipped before the format is given up."""
 
 
 class Format(Protocol):
-    """What a format's module offers."""
+    """The interface of a format's module."""
 
     NAME: str
 
@@ -76,7 +72,6 @@ class Format(Protocol):
 
 
 _MODULES: Final[tuple[Format, ...]] = (tau_bench, tau2, openai_chat, bfcl)
-"""The formats, in the order in which they are tried."""
 
 FORMATS: Final[dict[str, Format]] = {module.NAME: module for module in _MODULES}
 
@@ -102,8 +97,8 @@ def read_rollouts(
     notes: Notes | None = None,
 ) -> Iterator[RolloutImport | Rejection]:
     """Yield every record of the files and folders. `progress` gets the bytes read since its last
-    call, in sum `total_bytes(paths)`. `notes` receives remarks beside the records. Raises
-    ValueError for an unknown format."""
+    call, in sum `total_bytes(paths)`; `notes` gets remarks. Raises ValueError for an unknown
+    format."""
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format {format!r} is not one of auto, {', '.join(FORMATS)}")
     notes = Notes() if notes is None else notes
@@ -134,7 +129,7 @@ def append_rollouts(
     rollouts: Iterable[RolloutImport | Rejection],
     known: Callable[[list[str]], set[str]],
 ) -> ImportResult:
-    """Append what is not in the log yet; `known` says which of some event ids are."""
+    """Append new events in batches; `known` returns the known ones of some event ids."""
     result = ImportResult()
     warned: dict[tuple[str, str], FileWarning] = {}
     batch: list[RolloutImport] = []
@@ -167,7 +162,7 @@ def append_rollouts(
 
 
 def total_bytes(paths: Iterable[Path]) -> int:
-    """Bytes that `read_rollouts` will report as read."""
+    """Return the bytes that `read_rollouts` will report as read."""
     return sum(_size(path) for path in _sources(paths, []))
 
 
@@ -228,7 +223,6 @@ def _first_keys(path: Path, shape: Shape) -> frozenset[str]:
 
 
 def _is_whole(path: Path, shape: Shape) -> bool:
-    """Return whether a file is undamaged JSON, which another program may want so."""
     items = list(records(path, shape, _is_any_record))
     return bool(items) and all(isinstance(item, RawRecord) for item in items)
 
@@ -292,7 +286,6 @@ def _walk(folder: Path, skips: list[Skip]) -> Iterator[Path]:
 
 
 def _reason_to_skip(path: Path) -> str | None:
-    """Return why a file of a folder is not read; None for one that is."""
     if path.name.startswith("."):
         return "is a hidden file"
     if not path.name.lower().endswith((".json", ".jsonl")):
@@ -304,7 +297,7 @@ def _reason_to_skip(path: Path) -> str | None:
 
 
 def _size(path: Path) -> int:
-    """Return a source's bytes; 0 where it cannot be read, which reading it will report."""
+    """Return a source's bytes; 0 where it is unreadable, which reading it will report."""
     files = [path]
     if path.name == tau2.RESULTS:
         files += (path.parent / tau2.SIMULATIONS).glob("*.json")

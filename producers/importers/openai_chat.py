@@ -2,9 +2,8 @@
 
     {"messages": [...], "tools": [...], "task_id": "t1", "reward": 1.0, ...}
 
-Only `messages` is required; docs/formats.md lists the other fields. Unknown fields are ignored:
-real logs carry requests' parameters. Success is `success`, else a reward within 1e-6 of 1; without
-both there is no verdict.
+Only `messages` is required (docs/formats.md). Unknown fields are ignored: real logs carry requests'
+parameters. Success is `success`, else a reward within 1e-6 of 1; without both there is no verdict.
 """
 
 from collections.abc import Iterator
@@ -36,13 +35,13 @@ NAME: Final = "openai"
 
 
 class WireToolFunction(Wire):
-    """A tool's name."""
+    """The name of a tool."""
 
     name: str
 
 
 class WireTool(Wire):
-    """A tool that was offered, in OpenAI's envelope or flat."""
+    """An offered tool, in OpenAI's envelope or flat."""
 
     function: WireToolFunction | None = None
     name: str | None = None
@@ -50,7 +49,7 @@ class WireTool(Wire):
 
 
 class WireAction(Wire):
-    """A call that a perfect agent makes."""
+    """A call of a perfect agent."""
 
     name: str
     arguments: Any = None
@@ -59,7 +58,7 @@ class WireAction(Wire):
 
 
 class WireTask(Wire):
-    """The task, as far as the log knows it."""
+    """The task, as far as the log has it."""
 
     id: str | int | None = None
     environment: str | None = None
@@ -97,7 +96,7 @@ class WireRollout(Wire):
 
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
-    """Whether the first record's keys are this format's."""
+    """Return whether the first record's keys are this format's."""
     return "messages" in keys
 
 
@@ -106,7 +105,7 @@ def is_record(value: Any) -> bool:
 
 
 def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
-    """Every record of the file."""
+    """Yield every record of the file."""
     for item in source.track_progress(records(source.path, shape, is_record)):
         yield source.attempt(item, lambda record: _parse(source, record))
 
@@ -163,7 +162,7 @@ def _rollout(
 def _task(
     wire: WireRollout, raw: Any, environment: str | None, gold: tuple[Action, ...] | None
 ) -> Task | None:
-    """Return the task; None where the record names none: no repetition is known then."""
+    """Return the task; None without one: no repetition is known then."""
     task = wire.task or WireTask()
     name = task.id if task.id is not None else wire.task_id
     if name is None:
@@ -189,8 +188,7 @@ def _environment(
     offered: tuple[str, ...] | None,
     gold: tuple[Action, ...] | None,
 ) -> str | None:
-    """Return the environment that the log names, else that of the offered, else of the called
-    tools."""
+    """Return the named environment, else that of the offered, else of the called tools."""
     named = wire.environment or (wire.task.environment if wire.task else None)
     if named is not None:
         return named

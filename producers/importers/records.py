@@ -1,9 +1,8 @@
-"""The outcome of one record of an imported file: a rollout, or a rejection (record -> event).
+"""The outcome of one record of an imported file: a rollout, or a rejection.
 
 Guarantee: a record gives the same event id in any file, order or indentation, at any age: it
-follows from format, alias, base model and the record's exact canonical JSON. In stored text U+FFFD
-replaces half of a surrogate pair (legal in JSON, impossible in UTF-8); the id is that of the record
-as written.
+follows from format, alias, base model and the record's exact canonical JSON, as written. In stored
+text U+FFFD replaces half of a surrogate pair (legal in JSON, not in UTF-8).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,13 +31,13 @@ class Rejection:
 
     file: str
     position: str
-    """Position that a person can find: `[17]`, `simulations[3]`, `line 12`, or `file`."""
+    """Position for a person: `[17]`, `simulations[3]`, `line 12`, or `file`."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A file of a folder that holds no rollouts."""
+    """A file of a folder without rollouts."""
 
     file: str
     reason: str
@@ -57,7 +56,7 @@ class FileWarning:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What an import says beside its records."""
+    """Remarks of an import beside its records."""
 
     skips: list[Skip] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
@@ -72,14 +71,14 @@ class RolloutImport:
     envelope: Envelope
     data: RolloutEnded
     record: str
-    """The exact canonical JSON that the id is made from."""
+    """Exact canonical JSON that gives the id."""
     warnings: tuple[str, ...] = ()
-    """What does not add up in the record, in words that are equal for equal findings."""
+    """Contradictions of the record, in equal words for equal findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: its readable value, and its canonical text."""
+    """A readable value and its canonical text."""
 
     position: str
     value: Any
@@ -87,8 +86,7 @@ class Record:
 
     @staticmethod
     def of(position: str, value: Any) -> "Record":
-        """Return the record of a value. Raises Unusable where it is too deep to be written
-        again."""
+        """Return a value's record. Raises Unusable where it is too deep to be written again."""
         try:
             text = exact_json(value)
         except RecursionError as error:
@@ -102,32 +100,32 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file to read, and what the caller says about it."""
+    """A file to read, and the caller's settings for it."""
 
     path: Path
     alias: str = "agent"
     base: str | None = None
-    """The base model by the caller's word; it goes before the file's."""
+    """Base model by the caller; it goes before the file's."""
     advance: Callable[[int], None] = lambda _: None
-    """Called with the number of bytes read since the last call."""
+    """Callback with the number of bytes read since the last call."""
     notes: Notes = field(default_factory=Notes)
     siblings: frozenset[Path] = frozenset()
-    """Every file of the same import."""
+    """Files of the same import."""
     may_skip: bool = False
-    """Whether the file was found in a folder, where files that hold no rollouts are skipped."""
+    """Whether the file was found in a folder, where files without rollouts are skipped."""
 
     def rejection(self, position: str, reason: str) -> Rejection:
         return Rejection(str(self.path), position, reason)
 
     def leave(self, reason: str) -> Iterator[Rejection]:
-        """Note that the file holds no rollouts; one that the caller named is rejected."""
+        """Note that the file holds no rollouts; reject it if the caller named it."""
         if self.may_skip:
             self.notes.skips.append(Skip(str(self.path), reason))
         else:
             yield self.rejection("file", reason)
 
     def track_progress(self, items: Iterable[RawRecord | Damage]) -> Iterator[RawRecord | Damage]:
-        """The records one by one; `advance` is told of each after it was used."""
+        """Yield the records; `advance` is called for each after it was used."""
         done = 0
         for item in items:
             yield item
@@ -137,7 +135,7 @@ class Source:
     def attempt(
         self, item: RawRecord | Damage, parse: Callable[[Record], RolloutImport]
     ) -> RolloutImport | Rejection:
-        """The boundary where whatever is wrong with a record becomes its rejection."""
+        """Return a record's rollout, or its rejection if anything is wrong with it."""
         if isinstance(item, Damage):
             return self.rejection(item.position, item.reason)
         try:
@@ -161,7 +159,7 @@ class Source:
         time: datetime | None,
         warnings: tuple[str, ...],
     ) -> RolloutImport:
-        """The finished event; raises Unusable where it could not be read back, or not folded."""
+        """Return the finished event. Raises Unusable if it could not be read back or folded."""
         longest = max(map(len, _texts(data)), default=0)
         if longest > TEXT_CHARACTERS:
             raise Unusable(
@@ -198,16 +196,16 @@ def _texts(data: RolloutEnded) -> Iterator[str]:
 
 
 def parse_time(text: str) -> datetime:
-    """An ISO 8601 time; one without an offset is taken for UTC. Raises ValueError."""
+    """Parse an ISO 8601 time; one without an offset is UTC. Raises ValueError."""
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def is_success(reward: float | None) -> bool | None:
-    """Return the verdict of a reward that is 1 for success; None where there is no reward."""
+    """Return whether a reward is 1; None without a reward."""
     return None if reward is None else abs(reward - 1) <= 1e-6
 
 
 def task_id(environment: str | None, source_id: str) -> str:
-    """The source's id, under its environment: two of them under one alias must not collide."""
+    """Return the source's id under its environment: two under one alias must not collide."""
     return f"{environment}/{source_id}" if environment else source_id

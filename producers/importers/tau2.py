@@ -1,10 +1,8 @@
-"""Results of tau2-bench: {timestamp, info, tasks, simulations} in one file, or as a folder.
-
-A folder holds the same without simulations as `results.json`, and `simulations/<id>.json`. A
-simulation is read with the task in its results, never today's, which upstream edits; its canonical
-record is both. Half a file gives its leading simulations. Where a task cannot be read, its
-simulations are rejected. Mapping: docs/formats.md; fields of a simulation: tau2_simulation.py.
-"""
+"""Results of tau2-bench: {timestamp, info, tasks, simulations} in one file, or as a folder with
+`results.json` (without simulations) and `simulations/<id>.json`. A simulation is read with the task
+in its results, never today's, which upstream edits; its canonical record is both. Half a file gives
+its leading simulations. Where a task cannot be read, its simulations are rejected. Mapping:
+docs/formats.md; fields of a simulation: tau2_simulation.py."""
 
 import re
 from collections.abc import Iterator
@@ -49,14 +47,13 @@ class _Results:
 
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
-    """Return whether the keys are those of a file, whole or half, or of a simulation out of its
-    folder."""
+    """Return whether the keys are those of a file, whole or half, or of a single simulation."""
     whole = SIMULATIONS in keys or {"info", "tasks"} <= keys or {"timestamp", "info"} <= keys
     return keys >= _SINGLE or (whole and shape != "array")
 
 
 def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
-    """Every simulation of the file, and of the folder beside it."""
+    """Yield every simulation of the file, and of the folder beside it."""
     text = read_text(source.path)
     results = _Results()
     yield from _read_head(source, text, results)
@@ -142,7 +139,6 @@ def _read_tasks(
 def _read_index(
     source: Source, text: str, places: dict[str, int], results: _Results
 ) -> Iterator[Rejection]:
-    """Read the ids that the folder must hold."""
     item = decode_at(text, places["simulation_index"], "") if "simulation_index" in places else None
     if not isinstance(item, RawRecord) or not isinstance(item.value, list):
         return
@@ -190,7 +186,7 @@ def _attempt(
 
 
 def _with_task(item: RawRecord, results: _Results) -> RawRecord | str:
-    """Return a simulation and its task as one record, or why there is none."""
+    """Return a simulation and its task as one record, or the reason why there is none."""
     if not isinstance(item.value, dict) or "task_id" not in item.value:
         return "is no simulation: it has no `task_id`"
     name = str(item.value["task_id"])

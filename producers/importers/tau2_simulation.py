@@ -25,33 +25,33 @@ from producers.storable import Unusable, Wire
 NAME: Final = "tau2"
 
 _UNJUDGED: Final = "infrastructure_error"
-"""The termination of a run whose failure was the machine's, not the agent's."""
+"""Termination of a run whose failure was the machine's, not the agent's."""
 
 NO_USER: Final = "dummy_user"
-"""The user's implementation in a run of an agent that worked alone, with the user's tools."""
+"""User's implementation in a run of an agent alone, with the user's tools."""
 
 FOREIGN_CHECKS: Final = (
     "the recorded action checks are not the gold actions of its task: the task ids are wrong, do "
     "not trust its reward"
 )
-"""The warning about a simulation that was graded by another task than the one it names."""
+"""Warning about a simulation that was graded by another task than the one it names."""
 
 
 class WireModel(Wire):
-    """Who played a part."""
+    """The player of a part."""
 
     implementation: str | None = None
     llm: str | None = None
 
 
 class WireEnvironment(Wire):
-    """Where it was played."""
+    """The environment."""
 
     domain_name: str | None = None
 
 
 class WireInfo(Wire):
-    """What a results file says about all of its simulations."""
+    """Facts about all simulations of a results file."""
 
     git_commit: str | None = None
     agent_info: WireModel = WireModel()
@@ -69,7 +69,7 @@ class WireAction(Wire):
 
 
 class WireCriteria(Wire):
-    """How the task is graded."""
+    """The criteria of grading."""
 
     actions: list[WireAction] | None = None
     communicate_info: list[str] | None = None
@@ -77,7 +77,7 @@ class WireCriteria(Wire):
 
 
 class WireScenario(Wire):
-    """What the user's simulator is told."""
+    """Instructions for the user's simulator."""
 
     persona: str | None = None
     instructions: str | dict[str, Any] | None = None
@@ -130,7 +130,7 @@ class WireSimulation(Wire):
 
 
 def parse_simulation(source: Source, record: Record, info: WireInfo) -> RolloutImport:
-    """The rollout; raises ValidationError or Unusable."""
+    """Return the rollout. Raises ValidationError or Unusable."""
     run = WireSimulation.model_validate(record.value["simulation"])
     task = WireTask.model_validate(record.value["task"])
     if not run.messages and run.termination_reason != _UNJUDGED:

@@ -1,7 +1,6 @@
 """Trajectories of tau-bench (v1): a JSON list of {task_id, reward, info, traj, trial}. The messages
 are OpenAI's; `info.task` holds the task; base model and time are not named. A run that raised has
-an empty `traj` and `info.error`: its reward of 0 is no verdict, so its success is None. Mapping:
-docs/formats.md."""
+an empty `traj` and `info.error`: its reward of 0 is no verdict. Mapping: docs/formats.md."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -50,14 +49,14 @@ class WireTask(Wire):
 
 
 class WireReward(Wire):
-    """How the reward came about."""
+    """The parts of the reward."""
 
     reward: float | None = None
     info: dict[str, Any] | None = None
 
 
 class WireInfo(Wire):
-    """What the runner says about the run."""
+    """The runner's facts about the run."""
 
     task: WireTask | None = None
     reward_info: WireReward | None = None
@@ -75,7 +74,7 @@ class WireRun(Wire):
 
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
-    """Whether the first record's keys are this format's."""
+    """Return whether the first record's keys are this format's."""
     return "traj" in keys
 
 
@@ -84,7 +83,7 @@ def is_record(value: Any) -> bool:
 
 
 def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
-    """Every record of the file."""
+    """Yield every record of the file."""
     for item in source.track_progress(records(source.path, shape, is_record)):
         yield source.attempt(item, lambda record: _parse(source, record))
 
@@ -146,7 +145,7 @@ def _task(run: WireRun, raw: Mapping[str, Any], environment: str | None) -> Task
 
 def _environment(run: WireRun, messages: tuple[Message, ...]) -> str | None:
     """Return the environment of the policy's title, so that a trial without calls has its siblings'
-    task id; else the environment of the tools."""
+    task id; else that of the tools."""
     system = next((message.text for message in messages if message.role == "system"), "")
     title = _POLICY_TITLE.search(system, 0, 500)
     if title is not None and (declared := catalog(title.group(1).lower())) is not None:

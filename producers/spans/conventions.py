@@ -1,5 +1,5 @@
-"""Names of OpenTelemetry's conventions for generative AI, as sent and as taken (docs/tracing.md):
-our own list, as theirs are in development and their package's constants deprecated."""
+"""Names of OpenTelemetry's conventions for generative AI (docs/tracing.md): our own list, because
+theirs are in development and their package's constants deprecated."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ INPUT: Final = "gen_ai.input.messages"
 OUTPUT: Final = "gen_ai.output.messages"
 TOOLS: Final = "gen_ai.tool.definitions"
 DETAILS: Final = "gen_ai.client.inference.operation.details"
-"""The event that may hold what the span does not."""
+"""Event that may hold what the span lacks."""
 EVALUATION: Final = "gen_ai.evaluation.result"
 EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"

@@ -1,11 +1,7 @@
 """A span by OpenTelemetry's GenAI conventions, as a call of the model (span -> request, answer).
-
-    chat_of(span)     question and answer, both in OpenAI's form; None: no call of a model
-
 Reads attributes of the span, or of its event `gen_ai.client.inference.operation.details`, as
 structures or as JSON. Content is opt-in there
-(`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`): a span without it is not usable. Pure.
-"""
+(`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`): a span without it is not usable. Pure."""
 
 import json
 from collections.abc import Iterator
@@ -48,17 +44,17 @@ class Chat:
     """A call of a model."""
 
     request: Json
-    """The request in OpenAI's form."""
+    """Request in OpenAI's form."""
     answer: Json
-    """The answer in OpenAI's form; without choices where there is none."""
+    """Answer in OpenAI's form; without choices where there is none."""
     conversation: str | None
     person: str | None
     model: str | None
-    """The model that answered, else the model that was asked."""
+    """Model that answered, else the requested one."""
 
 
 def chat_of(span: ClientSpan) -> Chat | None:
-    """The call that a span tells of. Raises Unusable for one that cannot be recorded."""
+    """Return the call of a span, None for other spans. Raises Unusable if it cannot be recorded."""
     attributes = span.attributes
     if attributes.get(OPERATION) not in _CALLS:
         return None
@@ -123,7 +119,6 @@ def _messages(attributes: Attributes, name: str) -> list[Json]:
 
 
 def _structure(attributes: Attributes, name: str) -> Any:
-    """Return an attribute that is a structure, or the JSON of one."""
     value = attributes.get(name)
     if not isinstance(value, str):
         return value

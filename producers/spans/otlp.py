@@ -1,12 +1,5 @@
-"""OTLP over HTTP as a receiver sees it (pure).
-
-    spans(body, kind)       the spans of a request, as protobuf or as JSON
-    inflate(body, most)     a body that came with gzip
-    answered, refused       the answer, in the form of the request
-
-The messages are those of opentelemetry-proto, which the extra `otel` brings; without it
-OtlpUnavailable is raised.
-"""
+"""OTLP over HTTP as a receiver sees it (pure). The messages are those of opentelemetry-proto, which
+the extra `otel` brings; without it OtlpUnavailable is raised."""
 
 import base64
 import json
@@ -41,7 +34,7 @@ _ERROR: Final = 2
 """STATUS_CODE_ERROR."""
 
 _LONG_TEXT: Final = 1 << 14
-"""Characters from which on a text is not given to protobuf's parser of JSON."""
+"""Longest text in characters that protobuf's parser of JSON gets."""
 _BYTES_FIELDS: Final = ("bytesValue", "bytes_value")
 
 Attributes = Mapping[str, Any]
@@ -64,23 +57,23 @@ class ClientSpan:
     span: str
     attributes: Attributes
     events: tuple[tuple[str, Attributes], ...]
-    """Names and attributes of what happened within it."""
+    """Names and attributes of events within it."""
     seconds: float
     """Duration in seconds; 0 where the span's times give none."""
     began: int
     """Start in nanoseconds since 1970, by which spans are ordered."""
     error: str | None
-    """The error's message; None where there was no error."""
+    """The error's message, or None."""
 
     @property
     def has_valid_ids(self) -> bool:
-        """Whether the ids are those that a span must have."""
+        """Return whether the ids are valid."""
         sizes = tuple(len(name) // 2 for name in (self.trace, self.span))
         return sizes == _ID_BYTES and bool(int(self.trace, 16) and int(self.span, 16))
 
 
 def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
-    """The spans of a request. Raises BadTraces, TooMuch, OtlpUnavailable."""
+    """Return a request's spans. Raises BadTraces, TooMuch, OtlpUnavailable."""
     request = _service().ExportTraceServiceRequest()
     texts: dict[str, str] = {}
     if kind == JSON:
@@ -107,7 +100,7 @@ def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
 
 
 def inflate(body: bytes, most: int) -> bytes:
-    """A body without its gzip. Raises TooMuch, BadTraces."""
+    """Return a gzipped body's content. Raises TooMuch, BadTraces."""
     inflater = zlib.decompressobj(_GZIP)
     try:
         data = inflater.decompress(body, most + 1)
@@ -121,7 +114,7 @@ def inflate(body: bytes, most: int) -> bytes:
 
 
 def encode_answer(kind: Kind, rejected: int, message: str) -> bytes:
-    """What is said of a request that was taken, but for so many spans."""
+    """Return the answer to an accepted request, of which `rejected` spans were not taken."""
     response = _service().ExportTraceServiceResponse()
     if rejected or message:
         response.partial_success.rejected_spans = rejected
@@ -130,7 +123,7 @@ def encode_answer(kind: Kind, rejected: int, message: str) -> bytes:
 
 
 def encode_refusal(kind: Kind, message: str) -> bytes:
-    """What is said of a request that was not taken."""
+    """Return the answer to a refused request."""
     try:
         from google.rpc import status_pb2
     except ImportError:
@@ -178,9 +171,9 @@ def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> dic
 
 
 def _take_long_texts(document: Any) -> dict[str, str]:
-    """Replace the long texts of a document by stand-ins; return the texts by these. Protobuf's
-    parser searches each text by a regular expression, which holds all threads for 30 ms per
-    megabyte. Raises UnicodeEncodeError for half of a surrogate pair."""
+    """Replace the long texts of a document by stand-ins; return these with their texts. Protobuf's
+    parser holds all threads for 30 ms per megabyte of text. Raises UnicodeEncodeError for half of a
+    surrogate pair."""
     texts: dict[str, str] = {}
     name, waiting = secrets.token_hex(), [document]
     while waiting:
@@ -206,7 +199,7 @@ def _spans_of(document: Any) -> Iterator[dict[str, Any]]:
 
 
 def _ids_as_bytes(item: dict[str, Any]) -> None:
-    """Write ids, hex in OTLP, as base64, which readers of protobuf's JSON expect."""
+    """Write hex ids as base64, which readers of protobuf's JSON expect."""
     for name in _IDS:
         if name in item:
             item[name] = base64.b64encode(bytes.fromhex(item[name])).decode()

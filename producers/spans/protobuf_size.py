@@ -1,10 +1,5 @@
-"""Counts the messages of a protobuf text on its bytes, before it is parsed.
-
-    check_size(body, descriptor)    raises TooMuch where it holds more than is taken
-
-An empty message takes two bytes, and a parser a hundred times that; fields of other types cost no
-memory of their own. Pure.
-"""
+"""Counts the messages of a protobuf text on its bytes, before it is parsed. An empty message takes
+two bytes, and a parser a hundred times that; other fields cost no memory of their own. Pure."""
 
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -57,8 +52,7 @@ def _walk(body: bytes, descriptor: "Descriptor") -> None:
 
 
 def _read_length(body: bytes, at: int, kind: int) -> tuple[int, int]:
-    """Return the bytes of a field of a wire type, and its begin. A group has none: its fields
-    follow as the message's own."""
+    """Return a field's length in bytes, and its start; a group has none."""
     if kind == _LENGTH:
         return _read_varint(body, at)
     if kind == _VARINT:

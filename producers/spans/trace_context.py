@@ -1,7 +1,6 @@
-"""W3C trace context: ids of a span and its trace (header <-> ids). An envelope's header names the
-span in which its event was written; a span's first event (`CallStarted`, `CycleStarted`,
-`JobRequested`) bears that of its parent. Ids of spans derive from their subjects, so all processes
-agree."""
+"""W3C trace context: ids of a span and its trace. An envelope's header names the span in which its
+event was written; a span's first event (`CallStarted`, `CycleStarted`, `JobRequested`) bears that
+of its parent. Ids of spans derive from their subjects, so all processes agree."""
 
 import re
 from dataclasses import dataclass
@@ -21,24 +20,22 @@ class TraceContext:
     """The ids of a span and its trace."""
 
     trace: str
-    """Trace id, 32 hex digits."""
     span: str
-    """Span id, 16 hex digits."""
     sampled: bool = True
     """Whether the trace's originator records it."""
 
     @property
     def header(self) -> str:
-        """The value of the header `traceparent`."""
+        """Return the value of the header `traceparent`."""
         return f"00-{self.trace}-{self.span}-{int(self.sampled):02x}"
 
     def child(self, *of: str) -> "TraceContext":
-        """The span of something, in the same trace."""
+        """Return the span of something in the same trace."""
         return TraceContext(self.trace, span_id(*of), self.sampled)
 
 
 def parse_traceparent(header: str | None) -> TraceContext | None:
-    """What a header names; None without one, and for what is no such header."""
+    """Return the ids of a header; None for a missing or invalid one."""
     match = _HEADER.fullmatch(header) if header else None
     if match is None:
         return None
@@ -49,12 +46,12 @@ def parse_traceparent(header: str | None) -> TraceContext | None:
 
 
 def root(*of: str) -> TraceContext:
-    """The span of something in a trace of its own."""
+    """Return the span of something in a trace of its own."""
     return TraceContext(_digits("trace", *of)[:_TRACE_DIGITS], span_id(*of))
 
 
 def span_id(*of: str) -> str:
-    """The id of the span of something: its kind, then its name."""
+    """Return the id of the span of something: its kind, then its name."""
     return _digits("span", *of)[-_SPAN_DIGITS:]
 
 

@@ -1,9 +1,5 @@
-"""Counts what a spool holds, and what Kafka does not have yet (spool -> figures).
-
-For `kintsugi spool status` and the gateway's metrics. Reads a few rows and a record per partition
-that is behind; never writes. Not covered: whether a shipper runs. Where the spool is the log,
-nothing is ever shipped.
-"""
+"""Counts what a spool holds, and what Kafka lacks of it. Reads a few rows and a record per
+partition that is behind; never writes. Not covered: whether a shipper runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,16 +14,15 @@ class StreamBacklog:
 
     events: int
     bytes: int
-    """Total size of the events' values, in bytes."""
     shipped: tuple[int, ...]
     """Per partition, the offset after the last record that the broker acknowledged."""
     unshipped: int
     oldest_unshipped_ms: int | None
-    """When the first of those was recorded, Unix milliseconds; None when there is none."""
+    """Recording of the first unshipped one, Unix milliseconds, or None."""
 
 
 def read_backlog(spool: SqliteLog) -> Mapping[str, StreamBacklog]:
-    """Each stream of a spool. Raises LogError."""
+    """Return the backlog of each stream. Raises LogError."""
     stats = spool.stats()
     return {name: _read_stream(spool, name, stats[name]) for name in STREAMS}
 

@@ -1,12 +1,7 @@
 """Ownership of a home's spool: by the processes that append to it, or one that ships it instead.
-
-    own(path)                hold it as one of the processes that append, while the file is open
-    open_idle_spool(path)    the spool of a home while no process can append to it
-
 A kernel's lock beside the log's file, released with the process. Not covered: a copy of a spool
-whose owner runs elsewhere. To ship that is harmless, as folds accept each sequence once, but
-incomplete.
-"""
+whose owner runs elsewhere; shipping it is harmless, as folds accept each sequence once, but
+incomplete."""
 
 import fcntl
 from collections.abc import Iterator
@@ -30,8 +25,7 @@ class SpoolInUse(LogError):
 
 
 def own(path: Path) -> IO[str]:
-    """Hold the spool until the file is closed. Raises LogUnavailable while another home drains
-    it."""
+    """Hold the spool until the file is closed. Raises LogUnavailable while it is drained."""
     lock = _open_lock(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -46,8 +40,7 @@ def own(path: Path) -> IO[str]:
 
 @contextmanager
 def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
-    """Open the spool at `path`, a home or its log. Raises SpoolInUse, and LogError where there is
-    none."""
+    """Open the spool at `path`, a home or its log. Raises SpoolInUse, or LogError if missing."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise LogError(f"{path} holds no {FILE}; name the home whose spool is to be shipped")
@@ -67,8 +60,7 @@ def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
 
 
 def bring_bodies(spool: SqliteLog, blobs: BlobStore, again: bool = False) -> int:
-    """Copy into this blob store the bodies that unshipped records name, with `again` those of all
-    records; return how many were missing there."""
+    """Copy missing bodies of unshipped (`again`: all) records into `blobs`; return their number."""
     theirs = BlobStore(spool.path.parent / "blobs")
     ends = spool.end(ROLLOUTS.name)
     begin = spool.start(ROLLOUTS.name) if again else spool.read_ship_offsets(ROLLOUTS.name)

@@ -1,11 +1,8 @@
-"""Gives a spool that was restored from a backup a new id (old file -> a new one beside it).
-
-    renew(path)        of a home whose spool no process appends to or ships
-
-A restored spool would number its next events as the broker has them already, and folds would drop
-them as repetitions. Unshipped records go into the new log with their events' ids; one shipped after
-the copy is then in the log twice under one id, and folds drop the second. The old file stays beside
-it, under its source's name.
+"""Gives a spool that was restored from a backup a new id (old file -> a new one beside it). It
+would number its next events as the broker has them already, and folds would drop them as
+repetitions. Unshipped records go into the new log with their events' ids; one shipped after the
+copy is then in the log twice under one id, and folds drop the second. The old file stays beside it,
+under its source's name.
 
 Guarantees: at every moment a whole log stands at `path`; killed, it can be run again. Not covered:
 receipts, so a call that is retried across this is answered anew.
@@ -31,10 +28,10 @@ class RenewalResult:
     """The result of a renewal."""
 
     before: str
-    """The id that the spool had."""
+    """Former id of the spool."""
     source: str
     events: int
-    """Number of unshipped events, which were copied and are to be shipped."""
+    """Copied unshipped events."""
     kept: Path
     """Path of the old file, unchanged."""
 
