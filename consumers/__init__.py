@@ -1,1 +1,1 @@
-"""What folds: log -> SQL tables, and typed reads of them (projection)."""
+"""Folds the log: log -> SQL tables, and typed reads of them (projection)."""

@@ -1,1 +1,1 @@
-"""What decides and runs: the command line, and the one place that wires objects (cycle)."""
+"""Decides and runs: the command line, and the one place that wires objects (cycle)."""

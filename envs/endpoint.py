@@ -73,7 +73,7 @@ class EndpointRefusal(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a model read and wrote, as the endpoint reported it."""
+    """Tokens that a model read and wrote, as the endpoint reported them."""
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
@@ -115,7 +115,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What answers cost, in tokens by the endpoint's own count."""
+    """The cost of answers, in tokens by the endpoint's own count."""
 
     requests: int = 0
     prompt_tokens: int | None = 0

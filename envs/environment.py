@@ -1,4 +1,4 @@
-"""What an environment is: tools over a state, a policy, a user and an evaluator.
+"""The interface of an environment: tools over a state, a policy, a user and an evaluator.
 
 Subclass `Environment`, give it a name, tools, a policy and capabilities, and write `generate` and
 `pristine`; `kintsugi env new` writes such a file. Everything else has a default that works:
@@ -233,7 +233,7 @@ class Environment(ABC):
 
     @property
     def catalog(self) -> ToolCatalog:
-        """What diagnosis may know of the tools."""
+        """The catalog of the tools, for diagnosis."""
         return self._default_catalog
 
     @property

@@ -46,7 +46,7 @@ class EnvironmentFailure(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Who plays what."""
+    """The players of a run."""
 
     environment: Environment
     agent: Callable[[TaskDefinition, int], Player]
@@ -62,13 +62,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What a transcript of a task is worth, wherever it was recorded."""
+    """The grade and reward of a transcript, wherever it was recorded."""
 
     grade: Grade
     reward: Reward | None
     """Shaped; None where the unshaped reward is unknown."""
     penalties: Mapping[str, float | None]
-    """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
+    """Penalties of shaping, at or below 0, whatever the reward; None where unknown."""
     check: Grade | None = None
     """The grade of a loaded task by the rules of generated ones (`check_loaded`)."""
 
@@ -90,7 +90,7 @@ class Attempt:
     reward: Reward | None
     """Shaped; None where the unshaped reward is unknown."""
     penalties: Mapping[str, float | None]
-    """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
+    """Penalties of shaping, at or below 0, whatever the reward; None where unknown."""
     usage: Usage
     user_usage: Usage
     remarks: tuple[str, ...] = ()

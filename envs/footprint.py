@@ -1,4 +1,4 @@
-"""What an environment does, as hashes that a check (checking.py) compares between processes. An
+"""An environment's behaviour, as hashes that a check (checking.py) compares between processes. An
 exception of an environment becomes a failure with the stage it came from. Not covered: an
 environment that never returns."""
 
@@ -136,7 +136,7 @@ class Trial:
 
     @property
     def footprint(self) -> dict[str, str]:
-        """What another process must see too."""
+        """The hashes that another process must have too."""
         definition = {} if self.made is None else {"definition": self.made.digest()}
         traces: dict[str, str] = {
             name: self.plays[name].trace for name in REPEATED if name in self.plays
@@ -218,7 +218,7 @@ def distinct_scenarios(environment: Environment) -> tuple[dict[str, int], dict[s
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the second process saw."""
+    """The hashes of the second process."""
 
     footprints: dict[str, dict[str, str]] = field(default_factory=dict)
     """Subject -> its footprints."""

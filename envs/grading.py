@@ -40,7 +40,7 @@ def get_version(task: TaskDefinition) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What a rollout was worth, unshaped."""
+    """The reward of a rollout, unshaped."""
 
     parts: dict[Basis, float | None]
     """1 or 0 for each part of the reward basis, MILESTONES between; None where it needs a judge."""

@@ -1,4 +1,4 @@
-"""Who plays a party of an episode, near or far: the async side of the turn protocol.
+"""Players of a party of an episode, near or far: the async side of the turn protocol.
 
 `evaluation.py` hands each player the view of its party and awaits its next message. A player that
 can go on no longer raises `AnswerFailure` (endpoint.py), which ends the episode.
@@ -21,12 +21,12 @@ class Player(Protocol):
 
     @property
     def usage(self) -> Usage:
-        """What its answers cost so far."""
+        """Cost of its answers so far."""
         ...
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What went other than planned without ending the episode, equal for equal trouble."""
+        """Deviations that did not end the episode, equal for equal trouble."""
         ...
 
     async def reply(self, messages: Sequence[Message]) -> Message: ...

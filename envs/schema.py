@@ -1,4 +1,4 @@
-"""What a model is shown of a tool: OpenAI's format of functions, with JSON Schema for arguments.
+"""A tool's description for a model: OpenAI's format of functions, with JSON Schema for arguments.
 
 Guarantee: what validates here has the shape that endpoints accept and that agents of ours read.
 Not covered: keywords of JSON Schema that no tool here uses; they are passed over.

@@ -95,7 +95,7 @@ _OWN_OVERFLOW: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class LineRequest:
-    """What a user's model is asked for."""
+    """A request to a user's model."""
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]]
@@ -348,7 +348,7 @@ class ModelUser:
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What went other than planned without ending the episode."""
+        """Deviations that did not end the episode."""
         return self._writer.remarks
 
     async def reply(self, messages: Sequence[Message]) -> Message:

@@ -87,7 +87,7 @@ class BadDefinition(KintsugiError):
 
 
 class Scenario(StrictModel):
-    """What a user knows and wants; the fields are tau2-bench's user instructions."""
+    """A user's knowledge and wishes; the fields are tau2-bench's user instructions."""
 
     reason_for_call: str
     known_info: str = ""
@@ -121,7 +121,7 @@ Line = Annotated[str, Field(min_length=1)]
 
 
 class Answer(StrictModel):
-    """What a scripted user says when the agent's text matches."""
+    """The answer of a scripted user to a text of the agent that matches."""
 
     asks: Pattern
     says: Line
@@ -253,7 +253,7 @@ def find_split(source: str) -> Split:
 
 
 class Lesson(StrictModel):
-    """What a right agent writes next in a task whose prefix ends with a call that went wrong."""
+    """A right agent's next message in a task whose prefix ends with a call that went wrong."""
 
     operator: Operator
     reflection: Annotated[str, Field(min_length=1)]
@@ -335,7 +335,7 @@ class TaskDefinition(_Sparse):
 
     @property
     def first_aside(self) -> str | None:
-        """What a right agent says apart from its first answer; None where nothing is expected."""
+        """The aside of a right agent's first message; None where none is expected."""
         return None if self.lesson is None else self.lesson.reflection
 
     @property

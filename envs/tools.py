@@ -63,7 +63,7 @@ class ToolError(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered."""
+    """The answer of a tool."""
 
     content: str
     error: bool = False

@@ -1,1 +1,1 @@
-"""What may be written, and where: the contract and the log (event)."""
+"""The events that may be written, and the log: contract and storage (event)."""

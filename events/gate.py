@@ -30,8 +30,8 @@ class GateSettings(StrictModel):
     """When a candidate is good enough. Differences are of pass^1, so 0.02 is two points."""
 
     test: Test = "sign_flip"
-    """`sign_flip` tests once, at the planned number of tasks; `group_sequential` also at each
-    quarter, `e_process` after every task."""
+    """`sign_flip`: once, at the planned number of tasks. The others may look earlier:
+    `group_sequential` at each quarter of it, `e_process` after every task."""
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Chance of promoting a candidate that is no better, one-sided."""
     min_gain: Share = 0.02
@@ -45,8 +45,8 @@ class GateSettings(StrictModel):
     token_growth: Annotated[float, Field(ge=0)] = 0.2
     """How much the mean tokens of a rollout may grow, as a share of the incumbent's."""
     token_growth_after_error: Annotated[float, Field(ge=0)] = 1.0
-    """The same for rollouts with a refused call: an agent that repairs the call goes on for
-    longer."""
+    """The same of rollouts in which a tool refused a call, where these are counted apart: who
+    repairs the call goes on, and who does not stops early."""
     golden_floor: Share = 0.75
     """A golden task is lost when the candidate passes fewer of its trials than this share."""
     golden_losses: Annotated[int, Field(ge=0)] = 1

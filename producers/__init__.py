@@ -1,1 +1,1 @@
-"""What appends: importers and the shipper (event)."""
+"""Appends events: importers and the shipper (event)."""

@@ -1,1 +1,1 @@
-"""What every role is built from: wiring, leadership, health, and the log's decisions (cycle)."""
+"""The parts of every role: wiring, leadership, health, and the log's decisions (cycle)."""

@@ -26,7 +26,7 @@ from events.messages import Action
 
 @dataclass(frozen=True, slots=True)
 class Itinerary:
-    """What is booked, independent of the payment."""
+    """A booking without its payment."""
 
     flights: Sequence[Record]
     """Offers, in the order they are flown."""
@@ -56,7 +56,7 @@ class Itinerary:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """What the customer says when asked about one thing alone."""
+        """The customer's answers to questions about one thing alone."""
         wanted = "I want" if self.insured else "I do not want"
         return (
             _about("insurance", f"{wanted} travel insurance."),

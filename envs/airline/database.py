@@ -143,7 +143,7 @@ def date(day: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """What a reservation is to be like."""
+    """The properties of a reservation to generate."""
 
     situation: Situation
     cabin: str

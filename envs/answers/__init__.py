@@ -1,1 +1,1 @@
-"""What a model answered, read from the wire."""
+"""Reads answers of models from the wire."""

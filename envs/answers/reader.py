@@ -1,4 +1,4 @@
-"""What a model answered, as its engine wrote it, whole or in pieces (wire -> Message).
+"""Reads a model's answer as its engine wrote it, whole or in pieces (wire -> Message).
 
 The gateway, the importers and the endpoint's client read answers with `MessageReader`, so that they
 agree on what was said. It tolerates how engines differ:

@@ -47,7 +47,7 @@ _SHORTEST: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class TaskFault:
-    """What is wrong with a task."""
+    """A fault of a task."""
 
     rule: TaskFaultRule
     reason: str

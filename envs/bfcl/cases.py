@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the user says once, and the calls that it asks for."""
+    """One message of the user, and the calls that it asks for."""
 
     says: str
     gold: tuple[Action, ...]

@@ -1,4 +1,4 @@
-"""What a cheater knows of a kind of task: everything but the task that it plays. It comes from the
+"""A cheater's knowledge of a kind of task: everything but the task that it plays. It comes from the
 environment's code, policy and other seeds, as a function of environment, kind and seed."""
 
 from collections import Counter
@@ -40,7 +40,7 @@ class RightEpisode:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What other tasks of a kind tell about it."""
+    """Knowledge of a kind from its other tasks."""
 
     environment: Environment
     others: tuple[TaskDefinition, ...]
@@ -106,7 +106,7 @@ class Knowledge:
 
     @cached_property
     def instructions(self) -> tuple[str, ...]:
-        """What the oracle asks of users who act, the commonest first."""
+        """Requests of the oracle to users who act, the commonest first."""
         said = Counter(
             text
             for episode in self.episodes

@@ -59,7 +59,7 @@ class Win:
 
 @dataclass(frozen=True, slots=True)
 class KindTrial:
-    """What the bank made of one kind."""
+    """The bank's results on one kind."""
 
     wins: Mapping[str, Win]
     """Cheater -> how often it won; those that apply to the kind."""
@@ -78,7 +78,7 @@ class KindTrial:
 
 @dataclass(frozen=True, slots=True)
 class BankReport:
-    """What the bank made of an environment."""
+    """The bank's results on an environment."""
 
     trials: Mapping[str, KindTrial]
     failures: Mapping[str, str]

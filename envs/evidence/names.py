@@ -1,4 +1,4 @@
-"""What the tables of an environment call things: the names that a user may tell (pure).
+"""The names in the tables of an environment that a user may tell (pure).
 
     names = list_names(environment, task)
     names.find("send it to aldgate")        the values of the tables that a text has as whole words

@@ -1,4 +1,4 @@
-"""What an agent can know: what the user says, and what reading tools return for it. Pure: the tools
+"""An agent's possible knowledge: the user's words, and results of reading tools. Pure: the tools
 run on a fresh state of the task, and only the gold actions change it."""
 
 from collections.abc import Iterable, Mapping, Set
@@ -31,7 +31,7 @@ def is_computable(value: float, numbers: Iterable[float]) -> bool:
 
 
 class Knowledge:
-    """What an agent can know after a task's gold actions. An answer is known if its call's
+    """An agent's possible knowledge after a task's gold actions. An answer is known if its call's
     arguments are; else reading tools with one argument are tried on all known words."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:

@@ -1,4 +1,4 @@
-"""What follows from a task alone, each fact computed once (pure).
+"""Facts that follow from a task alone, each computed once (pure).
 
     facts = TaskFacts(environment, task)
     facts.replay.refusals         the tools that refuse a gold action
@@ -51,7 +51,7 @@ class TaskFacts:
 
     @cached_property
     def knowledge(self) -> Knowledge:
-        """What an agent can know."""
+        """An agent's possible knowledge."""
         return Knowledge(self.environment, self.task)
 
     @cached_property

@@ -59,7 +59,7 @@ FaultRule = Literal["secret", "instruction", "early_end", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class UserFault:
-    """What a user did wrong."""
+    """A fault of a user."""
 
     rule: FaultRule
     place: int

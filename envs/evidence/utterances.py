@@ -1,4 +1,4 @@
-"""What an utterance does, by its English words alone (pure): it agrees, refuses, asks, takes leave.
+"""Acts of an utterance, by its English words alone (pure): it agrees, refuses, asks, takes leave.
 `turns_down("I cannot do that.")` is True; `wants_answer` of it is False. `is_readable` tells other
 languages apart."""
 

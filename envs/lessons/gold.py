@@ -1,4 +1,4 @@
-"""What a right agent writes in a lesson, as text with tags, and a check that it is read back.
+"""A right agent's message in a lesson, as text with tags, and a check that it is read back.
 
     <reflect>what was wrong</reflect>
     what it says

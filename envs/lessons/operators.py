@@ -40,7 +40,7 @@ _CAPITAL: Final = re.compile(r"_([a-z])")
 
 @dataclass(frozen=True, slots=True)
 class WrongCall:
-    """What is called in place of a right call."""
+    """The calls in place of a right call."""
 
     operator: Operator
     name: str

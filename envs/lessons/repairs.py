@@ -59,7 +59,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a right agent writes next, where the oracle then succeeds."""
+    """A right agent's next message, after which the oracle succeeds."""
 
     message: Message
     next_call: ToolCall | None
@@ -76,7 +76,7 @@ class Repair:
 
 
 class Proofs:
-    """What was proven in one trajectory."""
+    """Proofs within one trajectory."""
 
     def __init__(self, grader: Grader, failures: int) -> None:
         self.grader = grader

@@ -78,7 +78,7 @@ class Place:
 
     @cached_property
     def seen(self) -> SeenValues:
-        """What the agent has seen before the message."""
+        """Values that the agent has seen before the message."""
         return SeenValues(self.episode.view(Party.AGENT))
 
 

@@ -1,4 +1,4 @@
-"""What an agent has seen at a place: words, and values of arguments and results by name and kind.
+"""Values seen by an agent at a place: words, and values of arguments and results by name.
 
     seen.has("O12")                     whether it was said, called with, or answered
     seen.find_others("order_id", "O12") other values of its kind, such as O7

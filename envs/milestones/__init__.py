@@ -1,1 +1,1 @@
-"""What a graded task is scored by: milestones, and minefields."""
+"""The rules that score a graded task: milestones, and minefields."""

@@ -62,7 +62,7 @@ class Measure(StrictModel):
 
 
 class Constraint(StrictModel):
-    """What one table must look like at the moment of a milestone."""
+    """The state of one table at the moment of a milestone."""
 
     table: str
     relation: Relation

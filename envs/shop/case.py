@@ -18,7 +18,7 @@ STATUS: Final[Mapping[str, str]] = {
     "payment": "pending",
     "address": "pending",
 }
-"""What a customer may wish -> the status that the order must have."""
+"""Wish of a customer -> the status that the order must have."""
 
 _WRITES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "cancel": ("cancel_order", {"order_id": "order"}),

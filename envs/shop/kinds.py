@@ -17,7 +17,7 @@ from events.messages import Action
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a customer says, and the calls of a perfect agent after it found the customer."""
+    """A customer's words, and the calls of a perfect agent after it found the customer."""
 
     request: str
     calls: tuple[Action, ...]

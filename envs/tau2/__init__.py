@@ -1,1 +1,1 @@
-"""What tau2-bench's domains share: tool conventions, loader, replay and gold (rollout)."""
+"""The shared parts of tau2-bench's domains: tool conventions, loader, replay and gold (rollout)."""

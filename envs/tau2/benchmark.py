@@ -67,7 +67,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class DomainFiles:
-    """What a domain's folder holds, and how it is read."""
+    """The files of a domain's folder, and their readers."""
 
     domain: str
     writes: frozenset[str]

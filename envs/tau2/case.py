@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a customer says, and what a perfect agent does once it has found the customer."""
+    """A customer's words, and a perfect agent's calls once it has found the customer."""
 
     request: str
     calls: tuple[Action, ...]

@@ -1,4 +1,4 @@
-"""What a transcript shows of an agent's conduct, in any domain: consent, and whose data it was."""
+"""Reads an agent's conduct from a transcript, in any domain: consent, and whose data it was."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What scripted customers of every domain have in common: how they agree and how they hang up."""
+"""The common part of scripted customers of all domains: how they agree and how they hang up."""
 
 from collections.abc import Callable, Sequence
 from random import Random

@@ -18,7 +18,7 @@ from envs.tau2.environment import Tau2Environment
 
 @dataclass(slots=True)
 class GoldReport:
-    """What the tasks of a split were worth."""
+    """The results of a split's tasks."""
 
     tasks: int = 0
     reward_one: int = 0

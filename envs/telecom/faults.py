@@ -1,4 +1,4 @@
-"""What may be wrong with a line or a phone: how it comes about, and how it is repaired. A task may
+"""The faults of a line or a phone: how each comes about, and how it is repaired. A task may
 have several faults: setups and repairs run in the order of `FAULTS`, in which none undoes another
 (`combine`)."""
 

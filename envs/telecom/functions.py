@@ -1,4 +1,4 @@
-"""What only a task can call: what goes wrong before it begins, and questions about how it ended.
+"""Functions for tasks alone: they break things before a task begins, and check how it ended.
 Guarantee: names, arguments and effects are tau2-bench's. A call that no function fits raises
 `UnknownFunction`; no party of an episode can reach one."""
 

@@ -57,7 +57,7 @@ PICTURES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is wrong, what the customer says, and what a perfect agent does."""
+    """The faults, the customer's words, and a perfect agent's calls."""
 
     request: phrases.Phrases
     setup: tuple[StateCall, ...]

@@ -1,4 +1,4 @@
-"""What customers of generated tasks say: the first phrase of each, and others for other words."""
+"""Phrases of customers of generated tasks: the first phrase of each, and others for other words."""
 
 from typing import Final
 

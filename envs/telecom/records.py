@@ -60,7 +60,7 @@ class Address(Strict):
 
 
 class Plan(Strict):
-    """What a line costs and how much data it has."""
+    """The price and data volume of a line."""
 
     plan_id: str
     name: str
@@ -109,7 +109,7 @@ class LineItem(Strict):
 
 
 class Bill(Strict):
-    """What a customer owes for a period."""
+    """A customer's bill for a period."""
 
     bill_id: str
     customer_id: str
@@ -164,7 +164,7 @@ class VpnDetails(Strict):
 
 
 class AppPermissions(Strict):
-    """What an app may do."""
+    """The permissions of an app."""
 
     sms: bool = False
     storage: bool = False
@@ -222,7 +222,7 @@ class Phone(Strict):
 
 
 class PaymentRequest(Strict):
-    """What the company asks the user to pay."""
+    """A request of the company to pay."""
 
     bill_id: str
     amount_due: float

@@ -1,4 +1,4 @@
-"""What shows that a repair of the phone is needed, and what shows that nobody here can mend it.
+"""The signs that a repair of the phone is needed, and that nobody here can mend it.
 
 A repair is a user's tool that puts one part of the phone right. Restarting, paying and Wi-Fi are
 none: they mend nothing by themselves, or the company's records judge them.

@@ -29,7 +29,7 @@ _NUMBER: Final = Measure(name="number")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a user wants, what a perfect agent does, and by what it is judged."""
+    """A user's wish, a perfect agent's calls, and the milestones that judge them."""
 
     request: str
     actions: tuple[Action, ...]

@@ -1,4 +1,4 @@
-"""What is taken from the call that a milestone refers to, to be filled into a target. Each function
+"""Values of the call that a milestone refers to, to be filled into a target. Each function
 returns the possible values by name, as a number has several precisions; none for another tool's
 call."""
 

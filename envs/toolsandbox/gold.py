@@ -1,4 +1,4 @@
-"""What a perfect agent does, worked out from a scenario's milestones.
+"""A perfect agent's calls, worked out from a scenario's milestones.
 
 In an order that the edges allow, a required state is brought about by the tool that writes it, and
 a required call is made; required texts are said at the end. The calls are made on a state of its
@@ -70,7 +70,7 @@ _PRECISION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class GoldPlan:
-    """What a perfect agent does."""
+    """A perfect agent's calls."""
 
     actions: tuple[Action, ...]
     says: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the agent of a generated task is told."""
+"""The policy for the agent of a generated task."""
 
 from collections.abc import Mapping
 from typing import Final

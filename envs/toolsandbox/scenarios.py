@@ -284,7 +284,7 @@ _BY_WEIGHT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFile:
-    """What a file holds."""
+    """The content of a file."""
 
     path: Path
     scenarios: Mapping[str, LoadedScenario]

@@ -51,7 +51,7 @@ class Backends:
 
 @dataclass(slots=True)
 class CustomerLedger:
-    """What the customers were told."""
+    """The answers that the customers got."""
 
     acknowledged: list[str] = field(default_factory=list)
     unrecorded: int = 0

@@ -1,1 +1,1 @@
-"""What a job reports while it trains: metrics, progress and trackers (job)."""
+"""Reports of a training job: metrics, progress and trackers (job)."""

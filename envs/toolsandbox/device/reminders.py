@@ -10,7 +10,7 @@ from envs.toolsandbox.device.state import REMINDER, append_row, make_id, read_ro
 
 
 class ReminderTools(PeopleTools):
-    """What the user is to be reminded of, when and where."""
+    """A reminder of the user, with time and place."""
 
     @write
     def add_reminder(

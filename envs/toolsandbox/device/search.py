@@ -18,7 +18,7 @@ MOST: Final = 5
 
 
 class Criterion(NamedTuple):
-    """What a column must be like; a value of None asks for nothing."""
+    """The condition on a column; a value of None asks for nothing."""
 
     column: str
     value: Any

@@ -1,4 +1,4 @@
-"""What the network tools know: tables that never change, so that an answer follows from the call.
+"""The data of the network tools: tables that never change, so that an answer follows from the call.
 Coordinates, symbols and addresses are real, to the accuracy of a map; phone numbers (but Apple
 Park's), prices, rates and weather are made up. Currencies are the commonest of ISO 4217."""
 

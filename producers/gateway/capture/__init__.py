@@ -1,1 +1,1 @@
-"""What the log gets of a call: sessions, records, idempotency (event)."""
+"""Records calls in the log: sessions, records, idempotency (event)."""

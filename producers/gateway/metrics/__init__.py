@@ -1,1 +1,1 @@
-"""What a gateway reports to Prometheus (event)."""
+"""The metrics of a gateway for Prometheus (event)."""

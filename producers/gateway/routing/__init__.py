@@ -1,1 +1,1 @@
-"""Who answers a call: routes, sticky sessions, engines (route)."""
+"""Chooses the engine of a call: routes, sticky sessions, engines (route)."""
