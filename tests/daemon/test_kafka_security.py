@@ -28,6 +28,9 @@ from tests.daemon.conftest import Kintsugi
 pytestmark = pytest.mark.kafka
 
 SECONDS = 30.0
+"""Limit of a wait, and of a request by a client that is let in."""
+REFUSED_SECONDS = 3.0
+"""Limit of a request by a client that is refused."""
 EVENTS = 60
 
 
@@ -59,11 +62,14 @@ def log(
 
 
 def connected(
-    bootstrap: str, security: KafkaSecurity, topics: dict[str, str] | None = None
+    bootstrap: str,
+    security: KafkaSecurity,
+    topics: dict[str, str] | None = None,
+    timeout_seconds: float = SECONDS,
 ) -> KafkaLog:
     return KafkaLog(
         bootstrap, security=client_security(security), topics=topics, replication=1,
-        timeout_seconds=3.0,
+        timeout_seconds=timeout_seconds,
     )  # fmt: skip
 
 
@@ -105,7 +111,7 @@ def changed(listener: SecureListeners, **given: object) -> KafkaSecurity:
 
 
 def refused(bootstrap: str, security: KafkaSecurity) -> KintsugiError:
-    log = connected(bootstrap, security)
+    log = connected(bootstrap, security, timeout_seconds=REFUSED_SECONDS)
     try:
         with pytest.raises((LogReadOnly, LogUnavailable)) as caught:
             log.ensure_topics()
