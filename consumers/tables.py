@@ -82,6 +82,10 @@ def _offset() -> Any:
     )
 
 
+def _partial_index(name: str, *columns: str, where: str) -> Index:
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
 class ProjectionTable(SQLModel):
     """Base of all tables."""
 
@@ -100,7 +104,16 @@ class ProjectionTable(SQLModel):
         return dict.fromkeys(column.name for column in cls.table().columns)
 
 
-class Rollout(ProjectionTable, table=True):
+class EventTable(ProjectionTable):
+    """Base of the tables whose rows follow from an event; the place of the last such event."""
+
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+    """Offset in its stream: readers that have applied a later position know of the row."""
+
+
+class Rollout(EventTable, table=True):
     """One attempt at a task, judged and labelled."""
 
     __tablename__ = "rollouts"
@@ -108,19 +121,29 @@ class Rollout(ProjectionTable, table=True):
         Index("ix_rollouts_round", "round", "alias", "base"),
         Index("ix_rollouts_agent", "alias", "base", "purpose", "time"),
         Index("ix_rollouts_counted", "alias", "base", "purpose", "round", "success"),
-        Index("ix_rollouts_failures", "alias", "base", "purpose", "round", "policy", "trace_key",
-              sqlite_where=text("category IS NOT NULL"),
-              postgresql_where=text("category IS NOT NULL")),
+        _partial_index(
+            "ix_rollouts_failures",
+            "alias",
+            "base",
+            "purpose",
+            "round",
+            "policy",
+            "trace_key",
+            where="category IS NOT NULL",
+        ),
         Index("ix_rollouts_task", "task_key", "alias", "base"),
-        Index("ix_rollouts_unread", "partition", "event_source", "sequence",
-              sqlite_where=text("round IS NULL"), postgresql_where=text("round IS NULL")),
-        Index("ix_rollouts_session", "session",
-              sqlite_where=text("session IS NOT NULL"),
-              postgresql_where=text("session IS NOT NULL")),
-        Index("ix_rollouts_judged", "partition", "event_source", "sequence",
-              sqlite_where=text("session IS NOT NULL AND success IS NOT NULL"),
-              postgresql_where=text("session IS NOT NULL AND success IS NOT NULL")),
-    )  # fmt: skip
+        _partial_index(
+            "ix_rollouts_unread", "partition", "event_source", "sequence", where="round IS NULL"
+        ),
+        _partial_index("ix_rollouts_session", "session", where="session IS NOT NULL"),
+        _partial_index(
+            "ix_rollouts_judged",
+            "partition",
+            "event_source",
+            "sequence",
+            where="session IS NOT NULL AND success IS NOT NULL",
+        ),
+    )
     MERGE: ClassVar[Merge] = Merge.FIRST
     MADE_INTO_KEYS: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("alias", "base", "task_key", "category", "pivot"),
@@ -180,9 +203,6 @@ class Rollout(ProjectionTable, table=True):
     round's close, newer rules judged its kind of task, or no task of the agent's environment could
     follow it."""
     partition: int = _pointer()
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
 class Call(ProjectionTable, table=True):
@@ -193,12 +213,9 @@ class Call(ProjectionTable, table=True):
         Index("ix_calls_session", "session"),
         Index("ix_calls_alias", "alias", "started"),
         Index("ix_calls_started", "partition", "event_source", "started_sequence"),
-        Index("ix_calls_loose", "session",
-              sqlite_where=text("rollout IS NULL"), postgresql_where=text("rollout IS NULL")),
-        Index("ix_calls_holdout", "alias", "started",
-              sqlite_where=text("holdout IS NOT NULL"),
-              postgresql_where=text("holdout IS NOT NULL")),
-    )  # fmt: skip
+        _partial_index("ix_calls_loose", "session", where="rollout IS NULL"),
+        _partial_index("ix_calls_holdout", "alias", "started", where="holdout IS NOT NULL"),
+    )
     MERGE: ClassVar[Merge] = Merge.FILL
 
     call: str = _key()
@@ -258,7 +275,7 @@ class Call(ProjectionTable, table=True):
         return columns.rollout.is_(None) & columns.started.is_not(None)
 
 
-class SessionEnd(ProjectionTable, table=True):
+class SessionEnd(EventTable, table=True):
     """One end of a session: each becomes a rollout."""
 
     __tablename__ = "session_ends"
@@ -272,21 +289,22 @@ class SessionEnd(ProjectionTable, table=True):
     """Id of the rollout that its calls become, derived from the event's id."""
     time: str | None = _string()
     partition: int = _pointer()
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class Feedback(ProjectionTable, table=True):
+class Feedback(EventTable, table=True):
     """Feedback on a call or session."""
 
     __tablename__ = "feedback"
     __table_args__ = (
         Index("ix_feedback_session", "session"),
-        Index("ix_feedback_judged", "partition", "event_source", "sequence",
-              sqlite_where=text("success IS NOT NULL"),
-              postgresql_where=text("success IS NOT NULL")),
-    )  # fmt: skip
+        _partial_index(
+            "ix_feedback_judged",
+            "partition",
+            "event_source",
+            "sequence",
+            where="success IS NOT NULL",
+        ),
+    )
     MERGE: ClassVar[Merge] = Merge.FIRST
 
     feedback: str = _key()
@@ -299,20 +317,13 @@ class Feedback(ProjectionTable, table=True):
     verified: bool = False
     time: str | None = _string()
     partition: int = _pointer()
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
 class Task(ProjectionTable, table=True):
     """A task of an agent, as its earliest rollout or its proposal defines it."""
 
     __tablename__ = "tasks"
-    __table_args__ = (
-        Index("ix_tasks_event", "event",
-              sqlite_where=text("event IS NOT NULL"),
-              postgresql_where=text("event IS NOT NULL")),
-    )  # fmt: skip
+    __table_args__ = (_partial_index("ix_tasks_event", "event", where="event IS NOT NULL"),)
     MERGE: ClassVar[Merge] = Merge.LEAST
 
     alias: str = _key()
@@ -345,7 +356,7 @@ class Task(ProjectionTable, table=True):
     offset: int | None = _offset()
 
 
-class TaskBody(ProjectionTable, table=True):
+class TaskBody(EventTable, table=True):
     """The body of a task whose id is its content (envs/task.py), shared by all agents."""
 
     __tablename__ = "task_bodies"
@@ -359,12 +370,9 @@ class TaskBody(ProjectionTable, table=True):
     """Id of the key that seals it; null if it is not a person's."""
     operator: str | None = _string()
     """Operator that made its lesson: `recorded`, or a perturbation; null without a lesson."""
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class TaskState(ProjectionTable, table=True):
+class TaskState(EventTable, table=True):
     """A task that new jobs of an agent do not draw, and why; or one that they draw again."""
 
     __tablename__ = "task_states"
@@ -376,16 +384,13 @@ class TaskState(ProjectionTable, table=True):
     """`retired`, `rejected`, or `active` again."""
     reason: str = _string()
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
 SKIPPED: Final = "skipped"
 """Outcome of the search of a rollout that could not be replayed; it may be tried again."""
 
 
-class Repair(ProjectionTable, table=True):
+class Repair(EventTable, table=True):
     """Result of the search for the smallest repair of a failed rollout. Readers of a category or a
     pivot must join it (diagnosis/labelled.py): its events are ordered with the rounds, rollouts are
     not."""
@@ -404,12 +409,9 @@ class Repair(ProjectionTable, table=True):
     replays: int = _integer()
     reason: str = _string()
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class SkillComparison(ProjectionTable, table=True):
+class SkillComparison(EventTable, table=True):
     """The last comparison of failures and successes of an agent on a base."""
 
     __tablename__ = "skill_comparisons"
@@ -430,12 +432,9 @@ class SkillComparison(ProjectionTable, table=True):
     refused: int | None = _integer()
     """Labellings by the model that were refused."""
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class Skill(ProjectionTable, table=True):
+class Skill(EventTable, table=True):
     """A skill of an agent on a base, with the figures of the last comparison that had it."""
 
     __tablename__ = "skills"
@@ -466,9 +465,6 @@ class Skill(ProjectionTable, table=True):
     round: int = _integer()
     """Last round of the history that the comparison read."""
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
 class TaskPattern(ProjectionTable, table=True):
@@ -562,7 +558,7 @@ class RuleVersion(ProjectionTable, table=True):
     """The round of that change, in which the patterns began anew."""
 
 
-class Round(ProjectionTable, table=True):
+class Round(EventTable, table=True):
     """A round of the training history."""
 
     __tablename__ = "cycles"
@@ -581,12 +577,9 @@ class Round(ProjectionTable, table=True):
     """Deduplicated failures that no rule explains; they form no pattern."""
     position: str = _pointer(STRING)
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class Leader(ProjectionTable, table=True):
+class Leader(EventTable, table=True):
     """The leader whose decisions count: one row, or none before the first leader."""
 
     __tablename__ = "leaders"
@@ -596,12 +589,9 @@ class Leader(ProjectionTable, table=True):
     epoch: int = _integer()
     holder: str = _pointer(STRING)
     since: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class Cycle(ProjectionTable, table=True):
+class Cycle(EventTable, table=True):
     """A cycle of an agent on a base, from its trigger to its outcome."""
 
     __tablename__ = "learning_cycles"
@@ -646,12 +636,9 @@ class Cycle(ProjectionTable, table=True):
     diagnosed: str | None = _pointer(STRING)
     directed: str | None = _pointer(STRING)
     ended: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class Rejection(ProjectionTable, table=True):
+class Rejection(EventTable, table=True):
     """A task that was written and failed a check."""
 
     __tablename__ = "task_rejections"
@@ -673,12 +660,9 @@ class Rejection(ProjectionTable, table=True):
     plan: str | None = _string()
     plan_revision: int | None = _integer()
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class PlanSet(ProjectionTable, table=True):
+class PlanSet(EventTable, table=True):
     """A set of plans, by which the tasks of an agent are written and judged."""
 
     __tablename__ = "plan_sets"
@@ -705,12 +689,9 @@ class PlanSet(ProjectionTable, table=True):
     stopped: str = _string()
     """Why no further round follows; empty if one may."""
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class PlanLine(ProjectionTable, table=True):
+class PlanLine(EventTable, table=True):
     """A plan of a set in its present revision, and the results of its tasks."""
 
     __tablename__ = "plans"
@@ -732,12 +713,9 @@ class PlanLine(ProjectionTable, table=True):
     disagreements: int = _integer()
     """Rollouts on which a model and the rules disagreed."""
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class PlanChange(ProjectionTable, table=True):
+class PlanChange(EventTable, table=True):
     """A revision of a plan that was tried."""
 
     __tablename__ = "plan_changes"
@@ -760,12 +738,9 @@ class PlanChange(ProjectionTable, table=True):
     kept: bool = False
     writer: str | None = _string()
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class TrajectoryVerdict(ProjectionTable, table=True):
+class TrajectoryVerdict(EventTable, table=True):
     """The fault by which a rollout of a written task failed."""
 
     __tablename__ = "trajectory_verdicts"
@@ -793,19 +768,13 @@ class TrajectoryVerdict(ProjectionTable, table=True):
     siblings: str = _string()
     """JSON list: tasks that were reviewed for it."""
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class Job(ProjectionTable, table=True):
+class Job(EventTable, table=True):
     """A training run, wanted or over."""
 
     __tablename__ = "jobs"
-    __table_args__ = (
-        Index("ix_jobs_open", "offset",
-              sqlite_where=text("outcome IS NULL"), postgresql_where=text("outcome IS NULL")),
-    )  # fmt: skip
+    __table_args__ = (_partial_index("ix_jobs_open", "offset", where="outcome IS NULL"),)
     MERGE: ClassVar[Merge] = Merge.LAST
 
     job: str = _key()
@@ -834,12 +803,9 @@ class Job(ProjectionTable, table=True):
     event: str = _pointer(STRING)
     requested: str | None = _pointer(STRING)
     ended: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class JobRound(ProjectionTable, table=True):
+class JobRound(EventTable, table=True):
     """A round that a job closed over its own rollouts."""
 
     __tablename__ = "job_rounds"
@@ -860,12 +826,9 @@ class JobRound(ProjectionTable, table=True):
     pools: str | None = _string()
     """JSON list: each pool's share, from then on and before."""
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class Adapter(ProjectionTable, table=True):
+class Adapter(EventTable, table=True):
     """An adapter and its lifecycle state (events/lifecycle.py)."""
 
     __tablename__ = "adapters"
@@ -902,13 +865,9 @@ class Adapter(ProjectionTable, table=True):
     since: str | None = _pointer(STRING)
     cause: str = _pointer(STRING)
     """Id of the event that brought it into this state."""
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
-    """Offset of that event on `learning`: readers that have applied a later position know of it."""
 
 
-class Route(ProjectionTable, table=True):
+class Route(EventTable, table=True):
     """The policies that answer an alias. Its base answers an alias without a row."""
 
     __tablename__ = "routes"
@@ -929,12 +888,9 @@ class Route(ProjectionTable, table=True):
     reason: str = _string()
     since: str | None = _pointer(STRING)
     cause: str = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class LifecycleStep(ProjectionTable, table=True):
+class LifecycleStep(EventTable, table=True):
     """The change that an event made to an adapter or a route, or why it made none."""
 
     __tablename__ = "serving_steps"
@@ -955,12 +911,9 @@ class LifecycleStep(ProjectionTable, table=True):
     event: str = _pointer(STRING)
     cause: str | None = _pointer(STRING)
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class Evaluation(ProjectionTable, table=True):
+class Evaluation(EventTable, table=True):
     """An adapter measured beside the incumbent."""
 
     __tablename__ = "evaluations"
@@ -977,12 +930,9 @@ class Evaluation(ProjectionTable, table=True):
     candidate_pass: float = 0.0
     event: str = _pointer(STRING)
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class Erasure(ProjectionTable, table=True):
+class Erasure(EventTable, table=True):
     """A person whose key is destroyed: only the key's id, so that nothing identifies the person."""
 
     __tablename__ = "erasures"
@@ -993,12 +943,9 @@ class Erasure(ProjectionTable, table=True):
     """Number of events that were sealed with the key when it was destroyed."""
     rollouts: int = _integer()
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
-class OperatorAction(ProjectionTable, table=True):
+class OperatorAction(EventTable, table=True):
     """An action that a person asked for."""
 
     __tablename__ = "operator_actions"
@@ -1011,9 +958,6 @@ class OperatorAction(ProjectionTable, table=True):
     """JSON object of texts."""
     reason: str = _string()
     time: str | None = _pointer(STRING)
-    event_source: str = _pointer(STRING)
-    sequence: int = _pointer()
-    offset: int = _offset()
 
 
 class DeadLetter(ProjectionTable, table=True):
@@ -1021,10 +965,8 @@ class DeadLetter(ProjectionTable, table=True):
 
     __tablename__ = "dead_letters"
     __table_args__ = (
-        Index("ix_dead_letters_rollout", "rollout",
-              sqlite_where=text("rollout IS NOT NULL"),
-              postgresql_where=text("rollout IS NOT NULL")),
-    )  # fmt: skip
+        _partial_index("ix_dead_letters_rollout", "rollout", where="rollout IS NOT NULL"),
+    )
     MERGE: ClassVar[Merge] = Merge.FIRST
 
     stream: str = _key()
