@@ -1,11 +1,10 @@
-"""The kinds of jobs: `agent` is the core's own, the others are those of methods."""
+"""The kinds of jobs: `agent` is the core's own, methods.py has the others."""
 
 from collections.abc import Mapping
 from typing import Final
 
-from daemon.methods.skills.routing.kind import ROUTER
-from daemon.methods.synthesis.users.kind import USER
 from daemon.solver.kind import JobKind, RunJob
+from daemon.solver.methods import METHOD_KINDS
 from daemon.solver.spec import check_pools, check_ranges
 from events.errors import KintsugiError
 from events.jobs import JobSpec
@@ -23,8 +22,7 @@ def _load_agent() -> RunJob:
 
 KINDS: Final[Mapping[str, JobKind]] = {
     "agent": JobKind(check=lambda _: None, load_run=_load_agent),
-    "user": USER,
-    "router": ROUTER,
+    **METHOD_KINDS,
 }
 """A spec's `teaches` -> its kind."""
 

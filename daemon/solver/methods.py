@@ -1,12 +1,18 @@
-"""Wire the learner with the methods: the rewards of pools, and commands beside jobs."""
+"""Wire the learner with the methods: kinds of jobs, rewards of pools, and commands beside jobs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from daemon.methods.lessons.repair_reward import BOTH, REPAIR
 from daemon.methods.lessons.rewards import print_rewards
+from daemon.methods.skills.routing.kind import ROUTER
+from daemon.methods.synthesis.users.kind import USER
+from daemon.solver.kind import JobKind
 from daemon.solver.reward import VERDICT, Reward
 from events.jobs import RewardKind
+
+METHOD_KINDS: Final[Mapping[str, JobKind]] = {"user": USER, "router": ROUTER}
+"""A spec's `teaches` -> its kind, for all but the agent."""
 
 REWARDS: Final[Mapping[RewardKind, Reward]] = {"verdict": VERDICT, "repair": REPAIR, "both": BOTH}
 """A pool's `reward` -> its computation; `check_pools` of spec.py refuses any other."""
