@@ -1,8 +1,10 @@
 """An event on its way into the tables, together with the record that names it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from consumers.batch import Row
+from consumers.batch import Batch, Row
 from events.codec import Event
 from events.envelope import timestamp
 from events.log import Record
@@ -33,3 +35,7 @@ class FoldInput:
     def place(self) -> Row:
         """Return the same for `learning`, which has one partition."""
         return {name: value for name, value in self.pointer().items() if name != "partition"}
+
+
+Fold = Callable[[FoldInput, Any, Batch], None]
+"""The fold of a decision: it reads the results of earlier ones."""

@@ -39,7 +39,7 @@ from consumers.folds.cycles import (
     store_cycle_round,
 )
 from consumers.folds.erasures import fold_person_erasure
-from consumers.folds.record import FoldInput
+from consumers.folds.record import Fold, FoldInput
 from consumers.folds.repairs import fold_repair
 from consumers.folds.task_states import (
     fold_task_retirement,
@@ -48,14 +48,7 @@ from consumers.folds.task_states import (
     restore_task,
     takes_body,
 )
-from consumers.methods.skills.folds import fold_panel_composition, fold_skill_contrast
-from consumers.methods.synthesis.folds import (
-    count_try,
-    fold_plan_revisions,
-    fold_plans,
-    fold_trajectory_verdict,
-    fold_user_evaluation,
-)
+from consumers.methods.folds import METHOD_FOLDS, count_try
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json
 from events.envelope import derive_id
@@ -72,7 +65,6 @@ from events.learning import (
     PersonErased,
     PoolsShifted,
     RepairSearched,
-    SkillsContrasted,
     TaskProposed,
     TaskRejected,
     TaskRetired,
@@ -96,18 +88,11 @@ from events.serving import (
     AdapterStaged,
     GateDecided,
     OperatorActed,
-    PanelComposed,
     RouteChanged,
-    UserEvaluated,
 )
-from events.synthesis.faults import TrajectoryVerified
-from events.synthesis.plans import PlansRevised, PlansWritten
 
 Fact = Callable[[FoldInput, Any, Staging], None]
 """The fold of an event of `rollouts`: it reads no tables."""
-
-Fold = Callable[[FoldInput, Any, Batch], None]
-"""The fold of a decision: it reads the results of earlier ones."""
 
 CALLS: Final = 200_000
 """Most calls of one rollout."""
@@ -402,7 +387,6 @@ FOLDS: Final[Mapping[str, Fold]] = {
     JobEnded.TYPE: fold_job_end,
     CycleEnded.TYPE: fold_cycle_end,
     AdapterProduced.TYPE: fold_adapter_production,
-    PanelComposed.TYPE: fold_panel_composition,
     AdapterStaged.TYPE: fold_adapter_staging,
     AdapterEvaluated.TYPE: fold_adapter_evaluation,
     GateDecided.TYPE: fold_gate_decision,
@@ -411,11 +395,7 @@ FOLDS: Final[Mapping[str, Fold]] = {
     OperatorActed.TYPE: fold_operator_action,
     PersonErased.TYPE: fold_person_erasure,
     RepairSearched.TYPE: fold_repair,
-    SkillsContrasted.TYPE: fold_skill_contrast,
-    PlansWritten.TYPE: fold_plans,
-    PlansRevised.TYPE: fold_plan_revisions,
-    TrajectoryVerified.TYPE: fold_trajectory_verdict,
-    UserEvaluated.TYPE: fold_user_evaluation,
+    **METHOD_FOLDS,
 }
 """Event type of `learning` -> its fold."""
 
