@@ -542,3 +542,22 @@ class SkillsContrasted(Decision):
         if len(set(names)) < len(names):
             raise ValueError(f"two candidates have one name, among {', '.join(names)}")
         return self
+
+
+EVENTS: Final = (
+    LeaderClaimed,
+    CycleStarted,
+    PatternsDiagnosed,
+    DirectiveWritten,
+    TaskProposed,
+    TaskRejected,
+    TaskRetired,
+    JobRequested,
+    JobEnded,
+    CycleEnded,
+    PersonErased,
+    RepairSearched,
+    PoolsShifted,
+    SkillsContrasted,
+)
+"""The event types of this module; events/registry.py knows each."""

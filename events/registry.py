@@ -11,46 +11,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from events import learning, rollouts, serving
 from events.errors import BadRecord, SchemaAhead
-from events.learning import (
-    CycleEnded,
-    CycleStarted,
-    DirectiveWritten,
-    JobEnded,
-    JobRequested,
-    LeaderClaimed,
-    PatternsDiagnosed,
-    PersonErased,
-    PoolsShifted,
-    RepairSearched,
-    SkillsContrasted,
-    TaskProposed,
-    TaskRejected,
-    TaskRetired,
-)
-from events.rollouts import (
-    CallEnded,
-    CallsGathered,
-    CallStarted,
-    ClosingFailed,
-    EventData,
-    FeedbackReceived,
-    RolloutEnded,
-    SessionEnded,
-)
-from events.serving import (
-    AdapterEvaluated,
-    AdapterMoved,
-    AdapterProduced,
-    AdapterStaged,
-    GateDecided,
-    OperatorActed,
-    PanelComposed,
-    RouteChanged,
-    UserEvaluated,
-)
-from events.synthesis.faults import TrajectoryVerified
-from events.synthesis.plans import PlansRevised, PlansWritten
+from events.rollouts import EventData
+from events.synthesis import faults, plans
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -125,39 +89,5 @@ def describe_problem(problem: ErrorDetails) -> str:
 
 
 REGISTRY: Final = Registry.of(
-    (
-        CallStarted,
-        CallEnded,
-        SessionEnded,
-        CallsGathered,
-        RolloutEnded,
-        ClosingFailed,
-        FeedbackReceived,
-        LeaderClaimed,
-        CycleStarted,
-        PatternsDiagnosed,
-        DirectiveWritten,
-        TaskProposed,
-        TaskRejected,
-        TaskRetired,
-        JobRequested,
-        JobEnded,
-        CycleEnded,
-        AdapterProduced,
-        AdapterStaged,
-        AdapterEvaluated,
-        GateDecided,
-        RouteChanged,
-        AdapterMoved,
-        OperatorActed,
-        PersonErased,
-        RepairSearched,
-        PoolsShifted,
-        SkillsContrasted,
-        PanelComposed,
-        PlansWritten,
-        PlansRevised,
-        TrajectoryVerified,
-        UserEvaluated,
-    )
+    (*rollouts.EVENTS, *learning.EVENTS, *serving.EVENTS, *plans.EVENTS, *faults.EVENTS)
 )

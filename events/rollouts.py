@@ -412,3 +412,15 @@ class FeedbackReceived(EventData):
 
     def key(self) -> str:
         return self.session
+
+
+EVENTS: Final = (
+    CallStarted,
+    CallEnded,
+    SessionEnded,
+    CallsGathered,
+    RolloutEnded,
+    ClosingFailed,
+    FeedbackReceived,
+)
+"""The event types of this module; events/registry.py knows each."""

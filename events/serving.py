@@ -347,3 +347,17 @@ ROLE_GATE: Final = "user_gate"
 """Column and field of commands for the result at the gate of an adapter's own role."""
 
 RoleEvaluated = UserEvaluated
+
+
+EVENTS: Final = (
+    AdapterProduced,
+    AdapterStaged,
+    AdapterEvaluated,
+    GateDecided,
+    RouteChanged,
+    AdapterMoved,
+    OperatorActed,
+    PanelComposed,
+    UserEvaluated,
+)
+"""The event types of this module; events/registry.py knows each."""

@@ -2,7 +2,7 @@
 section 3.1) for faults of the task and the trajectory; the user's are ours. Rules decide
 (envs/attribution); a model's opinion is recorded and decides nothing."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -58,3 +58,7 @@ class TrajectoryVerified(Decision):
         if self.siblings and self.fault != "task":
             raise ValueError("siblings are reviewed where the task is at fault")
         return self
+
+
+EVENTS: Final = (TrajectoryVerified,)
+"""The event types of this module; events/registry.py knows each."""

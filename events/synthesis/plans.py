@@ -127,3 +127,7 @@ class PlansRevised(Decision):
     trouble: Reason = ""
     stopped: Reason = ""
     """Why no further round follows; empty where one may."""
+
+
+EVENTS: Final = (PlansWritten, PlansRevised)
+"""The event types of this module; events/registry.py knows each."""
