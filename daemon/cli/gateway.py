@@ -23,10 +23,11 @@ def gateway(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any.")] = None,
 ) -> int:
     """Answer an agent's calls and record them, until stopped."""
+    from daemon.cli.methods import bind_chooser
     from daemon.roles.gateway import serve
 
     with cli.app() as app:
-        serve(app, upstream or (), host, port)
+        serve(app, upstream or (), host, port, bind_chooser(app.settings.serving))
     return DONE
 
 

@@ -3,6 +3,7 @@ this module must stay cheap, as root.py."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from daemon.methods.lessons import benchmark_command
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from consumers.reads.learning import CycleRow
     from consumers.reads.serving import AdapterRow
+    from daemon.config.settings import Serving
     from daemon.core.app import App
     from daemon.evaluation.run import Spec
     from daemon.maintenance.erasure import PersonData
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from envs.task import Operator
     from events.jobs import TaskPool
     from events.learning import TaskProposed
+    from producers.gateway.call import MakeChooser
 
     AttemptObserver = MistakeObserver
 
@@ -59,6 +62,14 @@ def build_loop_metrics() -> "list[MethodMetrics]":
     from daemon.methods.synthesis.metrics import build_metrics as of_synthesis
 
     return [of_lessons(), of_synthesis(), of_skills()]
+
+
+def bind_chooser(serving: "Serving") -> "MakeChooser":
+    """Return a maker of the chooser of members for a gateway's sessions."""
+    from producers.gateway.skills.member_choice import MemberChooser, RouterBound
+
+    bound = RouterBound(serving.router_ms / 1000, serving.router_most_ms / 1000)
+    return partial(MemberChooser, bound=bound, reroutes=serving.reroute)
 
 
 def read_version_files(app: "App", connection: "Connection", row: "AdapterRow") -> dict[str, bytes]:

@@ -31,6 +31,7 @@ from daemon.roles.route_follower import follow_routes
 from daemon.status.page import status_page
 from events.envelope import new_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
+from producers.gateway.call import MakeChooser
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.http.request_guard import MAX_HEAD_BYTES
 from producers.gateway.privacy.keys import ClientKey, ClientKeys
@@ -52,7 +53,7 @@ _CUT_SECONDS: Final = 1
 """Seconds of the grace period reserved for uvicorn's own shutdown."""
 
 
-def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
+def gateway(app: "App", urls: Sequence[str], make_chooser: MakeChooser) -> Gateway:
     """Return the gateway of a home; `urls` replace the configured upstreams."""
     settings = app.settings
     options = Options(
@@ -61,9 +62,6 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         timeout_seconds=settings.gateway.timeout_seconds,
         max_body_bytes=settings.gateway.max_body_bytes,
         feedback_per_minute=settings.gateway.feedback_per_minute,
-        router_ms=settings.serving.router_ms,
-        router_most_ms=settings.serving.router_most_ms,
-        reroutes=settings.serving.reroute,
         shows_asides=settings.shows_asides,
         control_tokens=settings.gateway.control_tokens,
         control_strings=settings.gateway.list_control_strings(),
@@ -79,9 +77,8 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         settings.serving.max_session_age_seconds,
     )
     keys = build_client_keys(settings)
-    return Gateway(
-        recorder, engines, keys, options, redaction(app), routing, [status_page(settings, keys)]
-    )
+    pages = [status_page(settings, keys)]
+    return Gateway(recorder, engines, keys, options, make_chooser, redaction(app), routing, pages)
 
 
 def redaction(app: "App") -> Redaction:
@@ -141,13 +138,19 @@ def _log_to_stderr(redaction: Redaction) -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
-def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -> None:
+def serve(
+    app: "App",
+    urls: Sequence[str],
+    host: str | None,
+    port: int | None,
+    make_chooser: MakeChooser,
+) -> None:
     """Serve until told to stop. Raises ConfigurationError, LogError."""
     settings = app.settings.gateway
     host = settings.host if host is None else host
     address = address_of(host)
     check_reach(host, address, bool(settings.keys))
-    instance = gateway(app, urls)
+    instance = gateway(app, urls, make_chooser)
     _log_to_stderr(redaction(app))
     with (
         _bind_socket(address, settings.port if port is None else port) as bound,

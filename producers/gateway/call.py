@@ -85,6 +85,10 @@ class Chooser(Protocol):
         ...
 
 
+MakeChooser = Callable[[Routing, HttpClient], Chooser]
+"""Makes the chooser of a gateway, which asks by the gateway's client."""
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
     """The objects that all calls of a gateway share."""

@@ -30,7 +30,7 @@ from events.envelope import derive_id, new_id, utc_now
 from events.errors import LogError
 from events.log import now_ms
 from producers.gateway import openapi
-from producers.gateway.call import Call, CaptureMode, GatewayContext
+from producers.gateway.call import Call, CaptureMode, GatewayContext, MakeChooser
 from producers.gateway.capture.idempotency import Once, Retries
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.capture.session_recovery import recover_sessions
@@ -50,12 +50,6 @@ from producers.gateway.routing.routing import Routing
 from producers.gateway.routing.sticky_recovery import StickyRecovery
 from producers.gateway.routing.upstreams import Upstream, UpstreamFailure, Upstreams
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
-from producers.gateway.skills.member_choice import (
-    ROUTER_MOST_MS,
-    ROUTER_MS,
-    MemberChooser,
-    RouterBound,
-)
 
 _CLOSING_SECONDS: Final = 10.0
 """Seconds for recording the calls that a stop interrupts."""
@@ -75,12 +69,6 @@ class Options:
     max_body_bytes: int = 32 << 20
     feedback_per_minute: int = 600
     max_shadows: int = MAX_SHADOWS
-    router_ms: int = ROUTER_MS
-    """Milliseconds that a call waits for the router of a panel at least."""
-    router_most_ms: int = ROUTER_MOST_MS
-    """Milliseconds beyond which a slow engine makes no call wait longer for a router."""
-    reroutes: bool = False
-    """Whether a router in doubt is asked once more, when the user speaks again."""
     shows_asides: bool = False
     """Whether clients get an agent's asides."""
     control_tokens: ControlTokens = "count"
@@ -101,6 +89,7 @@ class Gateway:
         upstreams: Upstreams,
         keyring: ClientKeys,
         options: Options,
+        make_chooser: MakeChooser,
         redaction: Redaction | None = None,
         routing: Routing | None = None,
         pages: Sequence[Route] = (),
@@ -122,12 +111,7 @@ class Gateway:
             client=client,
             metrics=self.metrics,
             routing=routing,
-            members=MemberChooser(
-                routing,
-                client,
-                RouterBound(options.router_ms / 1000, options.router_most_ms / 1000),
-                options.reroutes,
-            ),
+            members=make_chooser(routing, client),
             capture=options.capture,
             timeout_seconds=options.timeout_seconds,
             redaction=redaction,

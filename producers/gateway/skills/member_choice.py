@@ -34,8 +34,6 @@ from producers.gateway.routing.token_scores import read_token_scores, select_pro
 from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
 from producers.gateway.skills.label_router import Opening, RouterAnswer, decide, read_scores
 
-ROUTER_MS: Final = 150
-ROUTER_MOST_MS: Final = 2000
 MEDIANS: Final = 2
 """Median times to an engine's first token that a call waits for a router at least."""
 
@@ -56,8 +54,8 @@ class RouterFailure(KintsugiError):
 class RouterBound:
     """How long calls wait for a router, in seconds."""
 
-    least: float = ROUTER_MS / 1000
-    most: float = ROUTER_MOST_MS / 1000
+    least: float
+    most: float
     """Limit for a slow engine; without effect below `least`."""
 
     def find_seconds(self, upstream: Upstream) -> float:

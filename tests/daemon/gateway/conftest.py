@@ -12,6 +12,8 @@ import httpx2
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from daemon.cli.methods import bind_chooser
+from daemon.config.settings import Serving
 from events.blobs import BlobStore
 from events.codec import Event, arrays_of, decode
 from events.log import Record
@@ -100,14 +102,17 @@ def fronting(
     people: KeyStore | None = None,
     **options: object,
 ) -> Iterator[Fronted]:
-    """A gateway over engines, in a thread of this process; with `people`, their keys, it seals."""
+    """A gateway over engines, in a thread of this process; with `people`, their keys, it seals.
+    `options` are those of the gateway, and settings of `[serving]` for choosing members."""
     opened = log or SqliteLog(folder / "log.db")
     upstreams = Upstreams([Upstream(f"{url}/v1") for url in urls])
+    choosing = {name: options.pop(name) for name in Serving.model_fields.keys() & options.keys()}
     made = Gateway(
         Recorder(opened, BlobStore(folder / "blobs"), people),
         upstreams,
         ClientKeys(keys),
         Options(**options),  # type: ignore[arg-type]
+        bind_chooser(Serving.model_validate(choosing)),
         redaction,
     )
     try:

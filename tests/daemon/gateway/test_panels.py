@@ -287,7 +287,7 @@ def test_no_call_waits_longer_than_its_bound_and_a_later_one_asks_once_more(
     base: Policy, served_chat: Chat, front_over: Front, adapter: Path, other_adapter: Path
 ) -> None:
     with held(base, served_chat, one=adapter, two=other_adapter) as (url, router):
-        front = front_over(url, router_ms=60, router_most_ms=600_000, reroutes=True)
+        front = front_over(url, router_ms=60, router_most_ms=600_000, reroute=True)
         front.gateway.context.routing.apply(routed({"p": panel("returns")}, "p"))
         began = time.monotonic()
         assert answered(front) == ("p", "tiny")
