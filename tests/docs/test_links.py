@@ -2,9 +2,8 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -19,14 +18,15 @@ def prose(page: Path) -> str:
     return FENCED.sub("", page.read_text())
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def broken_links(page: Path) -> list[str]:
+    """Return the links of a page to files or headings that do not exist."""
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if "://" in target or target.startswith("mailto:"):
@@ -34,20 +34,32 @@ def test_links_lead_somewhere(page: Path) -> None:
         file, _, anchor = target.partition("#")
         path = (page.parent / file).resolve() if file else page
         if not path.exists() or (anchor and anchor not in anchors(path)):
-            broken.append(target)
-    assert not broken, f"{name_of(page)} links to {', '.join(broken)}"
+            broken.append(f"{name_of(page)}: {target}")
+    return broken
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_tests_that_are_named_as_proof_exist(page: Path) -> None:
-    missing = [
-        f"{file}::{test}"
+def test_links_lead_somewhere() -> None:
+    assert PAGES
+    broken = [link for page in PAGES for link in broken_links(page)]
+    assert not broken, f"these links lead nowhere: {', '.join(broken)}"
+
+
+def test_tests_that_are_named_as_proof_exist() -> None:
+    named = {
+        (page, file, test)
+        for page in PAGES
         for file, test in re.findall(r"(tests/[\w/]+\.py)::(\w+)", page.read_text())
+    }
+    assert named
+    missing = [
+        f"{name_of(page)}: {file}::{test}"
+        for page, file, test in sorted(named)
         if test not in functions(ROOT / file)
     ]
-    assert not missing, f"{name_of(page)} names {', '.join(missing)}"
+    assert not missing, f"these tests do not exist: {', '.join(missing)}"
 
 
+@cache
 def functions(path: Path) -> set[str]:
     if not path.is_file():
         return set()

@@ -222,28 +222,20 @@ def test_every_number_has_a_range_of_its_type(model: type[Wire]) -> None:
             assert -(2**63) <= least < most <= 2**63, name
 
 
-NUMBERS = [
-    (model, name) for model in BODIES for name, field in schema(model).items() if numbers(field)
-]
-
-
-@pytest.mark.parametrize(
-    ("model", "name"), NUMBERS, ids=lambda part: getattr(part, "__name__", part)
-)
+@pytest.mark.parametrize("model", [model for model in BODIES if numbers([*schema(model).values()])])
 @pytest.mark.parametrize("value", [*BEYOND, "1e999", "NaN", "-Infinity", "true", '"1"'])
-def test_a_number_beyond_its_range_is_refused_by_name(
-    model: type[Wire], name: str, value: str
-) -> None:
-    for written in (value, f"[{value}]", f"[[{value}]]"):
+def test_a_number_beyond_its_range_is_refused_by_name(model: type[Wire], value: str) -> None:
+    for name in [name for name, field in schema(model).items() if numbers(field)]:
         if value == '"1"' and name in ("prompt", "stop"):
             continue  # a text
-        members = {n: json.dumps(v) for n, v in BODIES[model].items()} | {name: written}
-        body = ", ".join(f'"{n}": {v}' for n, v in members.items())
-        with pytest.raises(ApiError, match=name) as refused:
-            parse_body(model, f"{{{body}}}".encode())
-        assert (refused.value.status, refused.value.param) == (400, name)
-        assert "Input should be" in str(refused.value)
-        assert "(got " in str(refused.value)
+        for written in (value, f"[{value}]", f"[[{value}]]"):
+            members = {n: json.dumps(v) for n, v in BODIES[model].items()} | {name: written}
+            body = ", ".join(f'"{n}": {v}' for n, v in members.items())
+            with pytest.raises(ApiError, match=name) as refused:
+                parse_body(model, f"{{{body}}}".encode())
+            assert (refused.value.status, refused.value.param) == (400, name)
+            assert "Input should be" in str(refused.value)
+            assert "(got " in str(refused.value)
 
 
 def test_what_is_nearest_to_a_right_prompt_says_what_is_wrong_with_it() -> None:
