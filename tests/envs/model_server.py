@@ -6,7 +6,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,10 +26,13 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     pause: float = 0.0
-    """Seconds before anything is sent."""
+    """Seconds before anything is sent. They end when the server ends."""
     cut: bool = False
     """Whether the connection ends in the middle of the body."""
 
+
+NO_ANSWER = Reply(b"{}", pause=600)
+"""A reply for which every client gives up."""
 
 Answering = Callable[[Json], Reply | Json]
 
@@ -81,6 +83,7 @@ class ModelServer:
         self.models = Reply(b'{"data": []}')
         """What a GET is answered with."""
         self._now = 0
+        self._ended = threading.Event()
         self._lock = threading.Lock()
         self._server = _Listening(("127.0.0.1", port), self._handler(answering))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
@@ -91,6 +94,7 @@ class ModelServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -120,7 +124,7 @@ class ModelServer:
                         server._now -= 1
 
             def _send(self, reply: Reply) -> None:
-                time.sleep(reply.pause)
+                server._ended.wait(reply.pause)
                 try:
                     self.send_response(reply.status)
                     for name, value in reply.headers.items():

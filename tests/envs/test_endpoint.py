@@ -27,7 +27,16 @@ from envs.endpoint import (
 )
 from envs.episode import Termination
 from events.messages import Message, ToolCall
-from tests.envs.model_server import Answering, ModelServer, Reply, answer, called, refused, said
+from tests.envs.model_server import (
+    NO_ANSWER,
+    Answering,
+    ModelServer,
+    Reply,
+    answer,
+    called,
+    refused,
+    said,
+)
 
 HELLO = (Message(role="system", content="Be kind."), Message(role="user", content="Hello"))
 
@@ -245,11 +254,11 @@ def test_a_small_answer_that_becomes_a_large_one_is_not_unpacked() -> None:
 
 
 def test_an_answer_that_does_not_come_is_a_timeout_and_asked_for_once() -> None:
-    with ModelServer(lambda _: Reply(b"{}", pause=1.0)) as server:
+    with ModelServer(lambda _: NO_ANSWER) as server:
         with pytest.raises(AnswerFailure) as failed:
-            ask(server.url, timeout=0.1)
+            ask(server.url, timeout=2)
         assert failed.value.termination is Termination.TIMEOUT
-        assert failed.value.reason == "no whole answer within 0.1 s"
+        assert failed.value.reason == "no whole answer within 2 s"
         assert len(server.requests) == 1
 
 

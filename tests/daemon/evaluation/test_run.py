@@ -21,6 +21,7 @@ from envs.task import Operator, TaskDefinition
 from tests.daemon.commands import Result, environment
 from tests.daemon.conftest import Kintsugi
 from tests.envs.model_server import (
+    NO_ANSWER,
     Answering,
     ModelServer,
     Reply,
@@ -191,7 +192,7 @@ def test_a_misbehaving_endpoint_ends_as_a_recorded_rollout_with_its_reason(
 def test_an_answer_that_does_not_come_is_a_recorded_timeout(
     evaluate: Evaluate, kintsugi: Kintsugi
 ) -> None:
-    with ModelServer(lambda _: Reply(b"", pause=2.0)) as server:
+    with ModelServer(lambda _: NO_ANSWER) as server:
         assert evaluate(server, "--tasks", "1", "--timeout", "0.5").code == 0
     assert how_it_ended(kintsugi) == "timeout: no whole answer within 0.5 s"
 

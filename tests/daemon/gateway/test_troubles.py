@@ -62,7 +62,7 @@ def test_who_hangs_up_stops_the_engine_and_is_recorded(front: Fronted, live: Liv
 
 def test_who_hangs_up_before_the_answer_stops_the_engine(front: Fronted, live: Live) -> None:
     with pytest.raises(httpx2.ReadTimeout):
-        httpx2.post(f"{front.url}{CHAT}", json=LONG | {"stream": False}, timeout=0.5)
+        httpx2.post(f"{front.url}{CHAT}", json=LONG | {"stream": False}, timeout=2)
     assert live.idle()
     assert front.wait_for(lambda: len(front.ended()) == 1)
     assert front.ended()[0].outcome == "aborted"

@@ -35,7 +35,7 @@ from tests.daemon.controller.test_directive_builder import tasks
 from tests.daemon.cycle.test_planner import ask_planner, home
 from tests.envs.faulty_task import plant_task_fault
 from tests.envs.faulty_user import FaultyUser
-from tests.envs.model_server import Json, ModelServer, Reply, refused, said
+from tests.envs.model_server import NO_ANSWER, Json, ModelServer, Reply, refused, said
 
 SHOP: Final = Shop()
 PLAN: Final = PlanName(plans="set", plan="p1")
@@ -313,22 +313,22 @@ def test_a_model_that_wants_a_task_retired_retires_none(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "why"),
+    ("reply", "timeout", "why"),
     [
-        (refused(401, "no key"), "401"),
-        (said("It is the agent."), "gave no answer of the schema"),
-        (Reply(b"{}", pause=0.6), "no whole answer within"),
+        (refused(401, "no key"), 60, "401"),
+        (said("It is the agent."), 60, "gave no answer of the schema"),
+        (NO_ANSWER, 0.1, "no whole answer within"),
     ],
 )
 def test_an_endpoint_without_an_opinion_is_recorded_and_soon_asked_no_more(
-    app: App, reply: Reply | Json, why: str
+    app: App, reply: Reply | Json, timeout: float, why: str
 ) -> None:
     definitions = [build_good(seed) for seed in range(20, 24)]
     write(app, *definitions)
     for definition in definitions:
         fail(app, definition)
     with ModelServer(lambda _: reply) as server:
-        made = run_review(app, Model(url=server.url, timeout_seconds=0.1))
+        made = run_review(app, Model(url=server.url, timeout_seconds=timeout))
         asked = len(server.requests)
     verdicts = list_verdicts(made)
     assert [verdict.fault for verdict in verdicts] == ["trajectory"] * 4

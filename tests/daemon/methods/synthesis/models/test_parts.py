@@ -16,7 +16,7 @@ from events.learning import Decision, TaskProposed, TaskRejected
 from events.synthesis.faults import TrajectoryVerified
 from events.synthesis.plans import PlansRevised, PlansWritten
 from tests.daemon.methods.synthesis.models.shop_model import PLAN, ShopModel
-from tests.envs.model_server import Json, ModelServer, Reply, said
+from tests.envs.model_server import NO_ANSWER, Json, ModelServer, Reply, said
 
 Answering = Callable[[Json], Reply | Json]
 
@@ -109,8 +109,7 @@ def test_what_a_model_gets_wrong_is_a_rejection_with_its_reason(
 
 
 def test_a_model_that_never_answers_in_time_is_on_record_and_rules_go_on() -> None:
-    slow = Reply(b"{}", pause=0.3)
-    events = synthesize_by(lambda _: slow, 2, timeout_seconds=0.1)
+    events = synthesize_by(lambda _: NO_ANSWER, 2, timeout_seconds=0.1)
     plans = events[0]
     assert isinstance(plans, PlansWritten)
     assert plans.writer is None

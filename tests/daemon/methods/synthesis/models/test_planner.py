@@ -16,7 +16,7 @@ from daemon.methods.synthesis.planner import (
 from daemon.methods.synthesis.protocols import NoPlans, PlanDrafts, PlanRequest
 from envs.shop.environment import Shop
 from tests.daemon.methods.synthesis.models.shop_model import make_client
-from tests.envs.model_server import Json, ModelServer, Reply, refused, said
+from tests.envs.model_server import NO_ANSWER, Json, ModelServer, Reply, refused, said
 
 SHOP = Shop()
 REQUEST = PlanRequest("a seed", 6)
@@ -147,7 +147,7 @@ def test_a_better_second_plan_counts_and_the_first_is_on_record() -> None:
         (said("no plan today"), {}, "gave no answer of the schema"),
         (said("[" * 5000), {}, "gave no answer of the schema"),
         (Reply(b"<html>"), {}, "is no message"),
-        (Reply(b"{}", pause=0.4), {"timeout_seconds": 0.1}, "no whole answer within 0.1 s"),
+        (NO_ANSWER, {"timeout_seconds": 0.1}, "no whole answer within 0.1 s"),
         (refused(403, "not for you"), {}, "403"),
         (said("{}"), {"max_tokens": 500}, r"raise models.proposer.max_tokens"),
     ],

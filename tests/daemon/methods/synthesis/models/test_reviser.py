@@ -13,7 +13,7 @@ from envs.shop.environment import Shop
 from events.learning import PlanName
 from events.synthesis.plans import PlanRule
 from tests.daemon.methods.synthesis.models.shop_model import PLAN, make_client
-from tests.envs.model_server import Json, ModelServer, Reply, said
+from tests.envs.model_server import NO_ANSWER, Json, ModelServer, Reply, said
 
 SHOP = Shop()
 NAME = PlanName(plans="0" * 32, plan=PLAN.plan, revision=0)
@@ -125,7 +125,7 @@ def test_a_revision_that_did_not_help_is_not_taken_again() -> None:
     ("reply", "settings", "reason"),
     [
         (said("no"), {}, "gave no answer of the schema"),
-        (Reply(b"{}", pause=0.4), {"timeout_seconds": 0.1}, "no whole answer within 0.1 s"),
+        (NO_ANSWER, {"timeout_seconds": 0.1}, "no whole answer within 0.1 s"),
         (said("{}"), {"max_tokens": 500}, "raise models.proposer.max_tokens"),
     ],
 )

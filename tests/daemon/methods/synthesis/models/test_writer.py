@@ -27,7 +27,7 @@ from tests.daemon.methods.synthesis.models.shop_model import (
     examine,
     make_client,
 )
-from tests.envs.model_server import Json, ModelServer, Reply, called, refused, said
+from tests.envs.model_server import NO_ANSWER, Json, ModelServer, Reply, called, refused, said
 
 Answering = Callable[[Json], Reply | Json]
 
@@ -399,7 +399,7 @@ def test_an_environment_that_raises_is_a_reason_and_no_exception() -> None:
 
 def test_a_slow_model_is_given_up_after_three_and_templates_write() -> None:
     shop = Shop()
-    with ModelServer(lambda _: Reply(b"{}", pause=0.4)) as server:
+    with ModelServer(lambda _: NO_ANSWER) as server:
         client = make_client(server.url, timeout_seconds=0.1)
         writer = ModelWriter(shop, client, templates=TemplateWriter(shop))
         for _ in range(3):
