@@ -101,8 +101,8 @@ def show(
     from daemon.cycle.account.account import build_document
     from daemon.cycle.account.read import read_account
     from daemon.cycle.cost import read_cost
+    from daemon.cycle.methods import describe_branches
     from daemon.cycle.views import read_step
-    from daemon.status.methods import describe_branches
 
     with cli.app() as app, app.reading() as connection:
         row = learning.find_cycle(connection, cycle)

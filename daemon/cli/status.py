@@ -34,7 +34,7 @@ def status(cli: Cli) -> int:
 
 
 def _facts(document: dict[str, Any]) -> Any:
-    from daemon.status.methods import list_member_lines
+    from daemon.cycle.methods import list_member_lines
     from daemon.status.stages import describe_job_wait, describe_lift, describe_share
 
     cycle = document["cycle"]
@@ -89,7 +89,7 @@ def _facts(document: dict[str, Any]) -> Any:
 
 
 def _loop(document: dict[str, Any]) -> dict[str, str]:
-    from daemon.status.methods import list_branch_lines
+    from daemon.cycle.methods import list_branch_lines
 
     cycle = document["cycle"]
     values = {"cycle": "none yet"}

@@ -1,17 +1,20 @@
-"""Wire cycles with the methods: leader, planner, worker and views reach the rooms only here.
+"""Wire cycles and the status with the methods. Leader, planner, worker, views and status document
+reach the rooms only here.
 
 Each function imports the room that it calls, so a role loads only the methods that it uses.
 """
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from consumers.diagnosis.round_counts import Pair
 from daemon.cycle.proposal import FreeRequest, Study
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from sqlalchemy import Connection
 
     from consumers.reads.cycle_state import CycleState
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from daemon.serving.fleet import Fleet
     from envs.environment import Environment
     from envs.task import TaskDefinition
-    from events.jobs import ModelUser, TaskPool
+    from events.jobs import JobSpec, ModelUser, TaskPool
     from events.learning import JobRequested
 
     ChooserTeacher = RouterTeacher
@@ -262,3 +265,56 @@ def hold_out_slice() -> "HeldOutLessons":
     from daemon.methods.lessons.after_error import HeldOutLessons
 
     return HeldOutLessons()
+
+
+def read_documents(app: "App", connection: "Connection", now: datetime) -> dict[str, Any]:
+    """Return the practice of each setting of `[improve]` for each agent, the players of users, the
+    answering versions with members, and the taught skills."""
+    from daemon.methods.lessons.practice import read_practices
+    from daemon.methods.skills.practice import (
+        read_panel_states,
+        read_skill_practices,
+        read_taught_skills,
+    )
+    from daemon.methods.synthesis.practice import read_synthesis_practices
+    from daemon.methods.synthesis.users.practice import read_user_documents
+
+    practices: dict[str, Sequence[DataclassInstance]] = {
+        "lessons": read_practices(connection, app.settings),
+        "skills": read_skill_practices(connection, app.settings),
+        "synthesis": read_synthesis_practices(connection, app.settings),
+    }
+    return {
+        "improve": {name: [asdict(item) for item in items] for name, items in practices.items()},
+        "skills": read_taught_skills(app, connection),
+        "users": read_user_documents(app, connection),
+        "panels": [asdict(panel) for panel in read_panel_states(connection, now)],
+    }
+
+
+def describe_branches(
+    connection: "Connection", settings: "Settings", state: "CycleState"
+) -> list[dict[str, str | None]]:
+    """Return the jobs of a cycle with branches, and their results."""
+    from daemon.methods.skills.choice import describe_jobs
+
+    return describe_jobs(connection, settings, state)
+
+
+def describe_job(spec: "JobSpec") -> dict[str, Any]:
+    """Return the fields that methods add to a job."""
+    return {"lessons": sum(pool.repair_count for pool in spec.pools)}
+
+
+def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return name -> line about the members of the answering versions."""
+    from daemon.methods.skills import practice
+
+    return practice.list_member_lines(document)
+
+
+def list_branch_lines(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return name -> line about the skills that are taught."""
+    from daemon.methods.skills import practice
+
+    return practice.list_skill_lines(document)

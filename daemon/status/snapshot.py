@@ -27,10 +27,10 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads.serving import adapter_lines, list_fields, route_lines
     from daemon.core.health import read_fold_state
     from daemon.core.kind_exclusions import read_agent_kinds
+    from daemon.cycle.methods import describe_branches, read_documents
     from daemon.cycle.outlook import read_outlooks
     from daemon.cycle.views import read_step
     from daemon.serving.lift import read_lifts
-    from daemon.status.methods import describe_branches, read_documents
     from events.envelope import utc_now
 
     with app.reading() as connection:
@@ -166,10 +166,10 @@ def _newest_job(connection: "Connection") -> "JobRow | None":
 def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     """Return a job, with its newest figures if its folder is on this machine."""
     from consumers.reads.learning import list_fields
+    from daemon.cycle.methods import describe_job
     from daemon.jobs.attempts import JobFolder
     from daemon.jobs.runner_factory import jobs_of
     from daemon.jobs.updates import newest_update
-    from daemon.status.methods import describe_job
     from events.learning import BRANCH
 
     names = (
