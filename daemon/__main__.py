@@ -79,7 +79,7 @@ def _report(error: Exception, debug: bool) -> int:
 
 
 def exit_code(error: Exception) -> int:
-    """The exit code of an error of ours."""
+    """Return the exit code of an error of ours."""
     from daemon.config.settings import ConfigurationError
     from events.errors import LogError, SchemaAhead, WrongUsage
 

@@ -404,7 +404,7 @@ def _wire_call(call: ToolCall) -> dict[str, Any]:
 
 
 class _Wire(BaseModel):
-    """What is read of an answer: exact types, the rest ignored."""
+    """The fields of an answer that are read, with exact types; others are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 

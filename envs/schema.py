@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class _Shape(BaseModel):
-    """What must hold of a part of a schema; whatever else it has is passed over."""
+    """The checked fields of a part of a schema; other fields are ignored."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 

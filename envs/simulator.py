@@ -339,7 +339,7 @@ class ModelUser:
         trained: bool = False,
         meter: TokenMeter | None = None,
     ) -> None:
-        """What `LineWriter` takes, how lines are sampled, and what counts their tokens."""
+        """Take the arguments of `LineWriter`, how lines are sampled, and the counter of tokens."""
         self._meter = meter
         self.endpoint = endpoint
         self.sampling = sampling

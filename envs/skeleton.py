@@ -18,7 +18,7 @@ TITLES = ("Dune", "Emma", "Faust", "Ivanhoe", "Nostromo", "Persuasion", "Rebecca
 
 
 def library(seed: int) -> dict[str, Any]:
-    """The books; every second one is lent. Chance comes from the seed and nowhere else."""
+    """Return the books; every second one is lent. All chance comes from the seed."""
     chance = Random(f"library {seed}")
     return {
         title: {"reader": "R1" if place % 2 else None, "shelf": chance.randrange(1_000, 10_000)}
@@ -27,7 +27,7 @@ def library(seed: int) -> dict[str, Any]:
 
 
 class SkeletonTools(Toolset):
-    """What the agent can do; types and docstrings are all that it is told about it."""
+    """The agent's tools; it is told only their types and docstrings."""
 
     @read
     def find_book(self, title: str) -> Any:
@@ -56,18 +56,18 @@ class Skeleton(Environment):
     }
 
     def policy(self, task: TaskDefinition) -> str:
-        """The rules, as the agent is told them."""
+        """Return the rules, as the agent is told them."""
         return (
             "You serve the readers of a library. Look a book up first. Before you lend it, ask "
             "the reader to confirm. At the end say: Your request is complete."
         )
 
     def pristine(self, task: TaskDefinition) -> Database:
-        """The state in which a task begins: tables of records."""
+        """Return the state in which a task begins: tables of records."""
         return Database({"books": library(task.seed)})
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """What a reader wants, and what a perfect agent does and says about it."""
+        """Return the wish of a reader, and the calls and words of a perfect agent."""
         chance, books = Random(f"{capability} {seed}"), library(seed)
         reader = f"R{chance.randrange(1_000, 10_000)}"
         lent = capability == "tell"

@@ -42,7 +42,7 @@ Basis = Literal[
     "ENV_ASSERTION",
     "NL_ASSERTION",
 ]
-"""What a reward is the product of. TURNS and ABSTENTION are BFCL's, MILESTONES is ToolSandbox's,
+"""The factors of a reward. TURNS and ABSTENTION are BFCL's, MILESTONES is ToolSandbox's,
 POLICY is ours, the others are tau2-bench's.
 
 DB             the database is as the gold actions leave it

@@ -19,8 +19,8 @@ STOP_TOKENS: Final = (STOP, TRANSFER, OUT_OF_SCOPE)
 """Any of them in a user's text ends the episode. The agent may say the first."""
 
 HEARD_CHARACTERS: Final = 20_000
-"""What a scripted user hears of one text: its last so many characters. A novel takes a simple
-pattern seconds, and the agent writes it, not the environment."""
+"""Characters that a scripted user reads at the end of one text. The agent writes the text, and a
+very long one takes a simple pattern seconds."""
 
 _CONFIRMATION: Final = r"\b(confirm|proceed|go ahead|shall i|would you like|is that right)"
 _TRANSFERRED: Final = "being transferred to a human agent"

@@ -34,7 +34,7 @@ def create_file(path: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """Opener for `open`: its owner alone can read and write a file that it creates."""
+    """Open a file for `open`; only its owner can read and write a file that this creates."""
     return os.open(path, flags, _FILE)
 
 

@@ -44,14 +44,14 @@ def upgrade(engine: Engine) -> str:
 
 
 def head() -> str:
-    """The newest revision of this code."""
+    """Return the newest revision of this code."""
     revision = _scripts().get_current_head()
     assert revision is not None, "migrations/versions holds at least one revision"
     return revision
 
 
 def current(engine: Engine) -> str | None:
-    """The revision of the database; None for an empty one."""
+    """Return the revision of the database; None for an empty one."""
     with read_transaction(engine) as connection:
         return MigrationContext.configure(connection).get_current_revision()
 

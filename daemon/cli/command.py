@@ -81,7 +81,7 @@ class Cli:
 
     @contextmanager
     def app(self) -> "Iterator[App]":
-        """The application, closed afterwards."""
+        """Open the application, and close it afterwards."""
         from daemon.core.app import App
 
         with App(self.settings) as app:

@@ -34,7 +34,7 @@ class UnknownSpool(KintsugiError):
 
 @command(group)
 def status(cli: Cli) -> None:
-    """What the spool holds, how far it was shipped, and the room on its disk."""
+    """Show what the spool holds, how far it was shipped, and the room on its disk."""
     import shutil
 
     from producers.spool.backlog import read_backlog

@@ -206,7 +206,7 @@ class Gateway(Section):
     alias: str = Field(default="agent", min_length=1, max_length=128)
     """Alias that the gateway's calls are counted under."""
     capture: Literal["best_effort", "required"] = "best_effort"
-    """What happens to a call that the disk refuses: `best_effort` answers it and says that it was
+    """Treatment of a call that the disk refuses: `best_effort` answers it and says that it was
     not recorded, `required` refuses it."""
     keys: tuple[Key, ...] = ()
     """Keys of clients, as `kintsugi key` prints them."""
@@ -256,7 +256,7 @@ class Serving(Section):
     max_session_age_seconds: float = Field(default=14400.0, gt=0)
     """Age in seconds from which a session that holds a retired adapter is moved."""
     missing: Literal["base", "refuse"] = "base"
-    """What happens to a call whose adapter no engine has. `base`: another policy of its route
+    """Treatment of a call whose adapter no engine has. `base`: another policy of its route
     answers, in the end the base; `refuse`: the call is refused."""
     router_ms: int = Field(default=150, ge=1)
     """Milliseconds that the first call of a session waits for the router of a panel; or twice the
@@ -403,7 +403,7 @@ class Engine(Section):
     model: WholePath | None = None
     """Folder of the model that it serves; the first agent's checkpoint when unset."""
     name: str | None = None
-    """What the model is called; its folder's name when unset."""
+    """Name of the model; its folder's name when unset."""
     port: int = Field(default=8001, ge=1, lt=65536)
     """Port to listen on, on this machine alone."""
     threads: int | None = Field(default=None, ge=1, le=1024)
@@ -521,7 +521,7 @@ class Training(Section):
     lora_rank: int = Field(default=16, ge=1, le=512)
     """Rank of adapters; engines must be started with at least this rank."""
     lora_alpha: float = Field(default=32.0, gt=0)
-    """What an adapter adds is multiplied by this over its rank."""
+    """Scale of an adapter: its change of the base is multiplied by this over its rank."""
     probe_groups: int = Field(default=8, ge=1)
     """Groups of each pool that are played to find out whether it can be learnt from."""
     probe_below: float = Field(default=0.2, ge=0, le=1)
@@ -646,7 +646,7 @@ class Models(Section):
 
 
 class Proposer(Section):
-    """What writes tasks for failure patterns."""
+    """The writer of tasks for failure patterns."""
 
     tasks: int = Field(default=32, ge=1, le=100_000)
     """Most tasks per cycle."""
@@ -694,7 +694,7 @@ class Improve(Section):
     skills_jobs: Annotated[int, Field(ge=1)] = 4
     """Most skills that one cycle trains for: those with the largest contrast."""
     skills_router: Literal["labels", "trained", "head"] = "trained"
-    """What chooses the adapter that answers a session. `labels`: the base, by a prompt; `trained`:
+    """Chooser of the adapter that answers a session. `labels`: the base, by a prompt; `trained`:
     an adapter that a job of the cycle trains on that prompt; `head`: a linear head on the base's
     last hidden state of the session's own prompt, which such a job fits in seconds."""
     skills_labels: Literal["rules", "analyzer"] = "rules"

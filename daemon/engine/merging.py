@@ -8,9 +8,9 @@
 The command writes a directory of PEFT into OUT, which must not be there, and prints its rank. Exit
 codes are those of `kintsugi`: 0 done, 1 failed (one sentence on stderr), 2 wrong usage.
 
-Of layer l member i changes the base by w_i s_i B_i A_i (s_i is its alpha over its rank). With U and
-V orthonormal bases of what all B and all A span, each change is a small matrix
-M_i = w_i s_i U'B_i A_i V, of at most the sum of all ranks in either direction:
+Of layer l member i changes the base by w_i s_i B_i A_i (s_i is its alpha over its rank). Let U be
+an orthonormal basis of what all B span, and V one of what all A span. Then each change is a small
+matrix M_i = w_i s_i U'B_i A_i V with at most as many rows and columns as the sum of all ranks:
 
     sum         M = M_1 + ... + M_T. Truncated by its singular values where `rank` is less than what
                 it takes: the best approximation there is.

@@ -45,7 +45,7 @@ class WrongSetting(KintsugiError):
     """A setting prevents a plan; no player is at fault."""
 
     def __init__(self, setting: str, reason: str) -> None:
-        """`setting` is its name; `reason` names its value and the remedy."""
+        """Take the setting's name and a reason that names its value and the remedy."""
         super().__init__(reason)
         self.setting: Final = setting
 

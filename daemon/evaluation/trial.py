@@ -187,7 +187,10 @@ def _chunks(plan: Plan) -> list[list[_Slot]]:
 
 class _Policies:
     def __init__(self, plan: Plan) -> None:
-        """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError."""
+        """Load the base and every adapter of the plan.
+
+        Raise WrongSetting, IncompatibleModel, BadAdapter or OSError.
+        """
         checkpoint = Path(plan.checkpoint)
         base = load_base(checkpoint, plan.base, plan.dtype, plan.threads)
         self._by_adapter: dict[Adapter | None, Policy] = {None: base}

@@ -60,7 +60,7 @@ class Observation(StrictModel):
     ran: float = 0.0
     """Seconds that it was seen to run."""
     silent: float = 0.0
-    """Those of these seconds that passed since its last output."""
+    """Seconds of `ran` since its last output."""
     told: float | None = None
     """Its `ran` when it was told to stop."""
     size: int = -1

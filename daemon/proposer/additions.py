@@ -156,7 +156,7 @@ class Additions:
                 yield Refusal(raw.position, refusal.check, str(refusal)[:1000])
 
     def _examine(self, raw: RawDefinition) -> Addition:
-        """Raises _Refused."""
+        """Return the addition of a definition. Raise _Refused."""
         named, fields = _parse(raw)
         environment = self._open(fields)
         try:

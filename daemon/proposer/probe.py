@@ -115,8 +115,8 @@ class Prober:
         record: bool = True,
         budget: ProbeBudget | None = None,
     ) -> None:
-        """`stopping`: no rollout begins once it is true. `record`: append the rollouts to the log.
-        `budget`: of a user behind an endpoint; None: no limit."""
+        """Begin no rollout once `stopping` returns true. Append rollouts to the log if `record`.
+        `budget` limits a user behind an endpoint; None sets no limit."""
         self._app, self._environment, self._probed = app, environment, probed
         self._stopping, self._recording = stopping, record
         is_metered = isinstance(probed.user, EndpointUser)

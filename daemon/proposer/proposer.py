@@ -8,8 +8,8 @@ many as the directive names; the modes above fill the rest. The followed tasks a
 failed rollouts that the directive names; the environment's label of a kind is never used.
 
 Guarantee: everything is drawn from the cycle's id (and its job's round), the pattern, the place and
-the try, so a redo writes the same tasks under the same event ids (where V8 samples the policy, as
-far as the samples agree). Not covered: appending (the cycle).
+the try, so a redo writes the same tasks under the same event ids. Where V8 samples the policy,
+this holds as far as the samples agree. Not covered: appending (the cycle).
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence

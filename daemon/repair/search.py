@@ -133,7 +133,7 @@ class _Replayer:
     """Whether the last replay's calls were answered with errors."""
 
     def check_time(self) -> None:
-        """Raises _BoundReached."""
+        """Raise _BoundReached after the deadline."""
         if time.monotonic() > self.deadline:
             raise _BoundReached("the time for one search")
 

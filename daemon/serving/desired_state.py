@@ -7,10 +7,10 @@ another takes its place, while its agent runs on its base; no gateway routes to 
 the same situation gives the same steps, also after a kill or a replica's restart.
 
 Guarantees: an adapter is unloaded only when it is no part of a version with a role, and every live
-gateway has applied the route without it and has neither a call nor an open session on it (or it has
-been retired for the longest age of a session). Its files go only when every replica was asked and
-none names it, the grace has passed, no job or gate may need them, and every version with it is
-collected. Not covered: calls that bypass the gateways; the room (residency.py).
+gateway has applied the route without it. No gateway may have a call or an open session on it,
+unless it has been retired for the longest age of a session. Its files go only when every replica
+was asked and none names it, the grace has passed, no job or gate may need them, and every version
+with it is collected. Not covered: calls that bypass the gateways; the room (residency.py).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

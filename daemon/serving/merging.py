@@ -140,7 +140,7 @@ def _read_ancestors(connection: "Connection", name: str) -> tuple[str, ...]:
 
 
 def _check_members(members: Sequence[_Member]) -> None:
-    """Raises MergeRefusal."""
+    """Raise MergeRefusal for members that cannot be merged."""
     without_files = [member.row.adapter for member in members if not member.row.has_files]
     if without_files:
         raise MergeRefusal(f"{without_files[0]} has no files to be merged; name its members")

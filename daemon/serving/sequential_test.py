@@ -3,10 +3,10 @@
 Each session goes to the canary with a known probability, its share when it was drawn. If canary and
 incumbent are equal, then given the outcomes the arms are coins with known odds, however long a
 session takes. Harder or bursty traffic moves outcomes and not the coins, so sessions need no
-partners. With failure probabilities `p` of the canary and `i` of the incumbent, the odds of the
-canary's arm are its share's odds times `p / i` among failures and times `(1 - p) / (1 - i)` among
-successes. Three e-processes read the arms (mixtures of likelihood ratios over fixed alternatives;
-arXiv 2512.04366):
+partners. Let `p` be the failure probability of the canary and `i` that of the incumbent. The odds
+of the canary's arm are then its share's odds times `p / i` among failures, and times
+`(1 - p) / (1 - i)` among successes. Three e-processes read the arms (mixtures of likelihood ratios
+over fixed alternatives; arXiv 2512.04366):
 
     against     null: p <= i. Over all sessions, and over each kind of task by itself
     towards     null: p >= `risk_ratio` * i

@@ -31,7 +31,7 @@ class NoVerdict(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class RolloutFault:
-    """Whose fault a rollout is, and by which rule."""
+    """The party at fault for a rollout, and the rule that shows it."""
 
     fault: Literal["task", "user", "trajectory"]
     rule: str

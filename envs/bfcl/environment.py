@@ -159,7 +159,7 @@ class Bfcl(Environment):
 
     @property
     def writes(self) -> frozenset[str]:
-        """Those of the catalog."""
+        """The writing tools of the catalog."""
         return self.catalog.writes
 
 

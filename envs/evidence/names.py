@@ -30,7 +30,7 @@ _ValuesByWord = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the tables in which a task begins call things."""
+    """Names of things in the tables in which a task begins."""
 
     common: frozenset[str]
     """Words of policy and tools, which anybody may use."""

@@ -1,9 +1,9 @@
 """Check a task that has a lesson, wherever it comes from.
 
-A lesson is right where its prefix ends with an answered call of the agent, its expected message is
-the oracle's next one and its calls run, its reflection is well-formed and names every key in which
-the wrong call differs from the right one, and its gold text is read back. That the oracle then
-succeeds is check V7 of docs/proposing.md.
+A lesson is right if all of this holds. Its prefix ends with an answered call of the agent. Its
+expected message is the oracle's next one, and its calls run. Its reflection is well-formed, and
+names every key in which the wrong call differs from the right one. Its gold text is read back.
+Check V7 of docs/proposing.md shows that the oracle then succeeds.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What was wrong with a call, in two sentences that follow from the tool's error and the difference
+"""Say how a call was wrong, in two sentences that follow from the tool's error and the difference
 of the two calls, so that a small model can learn them ("The call of get_order failed: no such
 order. order_id was O7 and must be O12.")."""
 

@@ -1,4 +1,4 @@
-"""What is right behind a wrong call: it is made, the oracle goes on, and the task is still done.
+"""Find the right message behind a wrong call: make it, let the oracle go on, and judge the task.
 
     mistake = make_mistake(place, wrong)          the call, made on a fork of the state
     repair = find_repair(mistake, proofs)         what the oracle does next; both raise NoLesson

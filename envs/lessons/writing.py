@@ -1,7 +1,7 @@
 """Write the lesson of a mistake as a task: its prefix, its reflection and what is expected.
 
 A lesson is kept only if its reflection names every key in which the wrong call differs from the
-right one, with values that the agent has seen, and if the gold text is read back (gold.py).
+right one, with values that the agent has seen. Its gold text must also be read back (gold.py).
 """
 
 import json

@@ -48,7 +48,7 @@ Extractor = Literal[
     "min_temperature_amount_extractor",
     "min_temperature_extractor",
 ]
-"""What is taken from the traced call of the reference; the names are those of the exported
+"""The value that is taken from the traced call of the reference, by its name in the exported
 scenarios (envs/toolsandbox/extractors.py)."""
 
 

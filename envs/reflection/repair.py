@@ -1,4 +1,4 @@
-"""What the first message after a failed call is worth, by the lesson of its task.
+"""Reward the first message after a failed call by the lesson of its task.
 
     gold = build_gold(lesson)                        once per task
     repair = assess_repair(text, calls, gold)        .reward as reward.py has it, .success

@@ -1,10 +1,10 @@
 """The environment shop: a small retail domain that a model of a million parameters can learn.
 
-It has ten tools, databases drawn from a seed, 22 kinds of task that can be mixed in any share, and
-episodes of 80 to 200 tokens with a tokenizer that holds each entity and each piece of JSON as one
-token (tests/envs/shop/tokens.py). Success is the database by replay, the right closing sentence and
-answers, and the rules that the state does not show (policy.py). Not covered: prices, quantities, a
-customer who refuses to confirm or gives a wrong zip code.
+It has ten tools, databases drawn from a seed, and 22 kinds of task that can be mixed in any share.
+Episodes have 80 to 200 tokens, with a tokenizer that holds each entity and each piece of JSON as
+one token (tests/envs/shop/tokens.py). Success is the database by replay, the right closing sentence
+and answers, and the rules that the state does not show (policy.py). Not covered: prices,
+quantities, a customer who refuses to confirm or gives a wrong zip code.
 """
 
 import re

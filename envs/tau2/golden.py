@@ -51,7 +51,7 @@ class Mismatch:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a file was compared to."""
+    """The counts and differences of a file's replay."""
 
     rows: int = 0
     calls: int = 0

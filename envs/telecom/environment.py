@@ -166,7 +166,7 @@ class Telecom(Tau2Environment):
 
     @property
     def splits(self) -> Mapping[str, int]:
-        """Those of any domain, and the variants of each real one."""
+        """The splits of every domain, and the variants of each real split."""
         splits = super().splits
         real = {name: size for name, size in splits.items() if name != GENERATED}
         variants = {

@@ -1,4 +1,4 @@
-"""What a call and a rollout take in the log, in its archive and in the tables; and the fsyncs.
+"""Measure the bytes of a call and a rollout in log, archive and tables, and the fsyncs.
 
     python -m ops.bench.sizing --calls 2000
 

@@ -3,8 +3,8 @@
     python -m ops.demo [--home FOLDER] [--fresh] [--seed N] [--small] [--general]
                        [--mix FILE] [--cycles N] [--out FOLDER]
 
-Starts `kintsugi up` on a home of its own and customers who talk to its gateway, follows the tables
-until N cycles have ended (the first one, without --cycles), then has the base and the adapters play
+Starts `kintsugi up` on a home of its own, and customers who talk to its gateway. Follows the tables
+until N cycles have ended (the first one, without --cycles). Then has the base and the adapters play
 held-out tasks, and writes demo-report.json and demo-report.html. Nothing is done by hand: the
 daemon is configured, and watched. Kill any of its processes, this one included, and run it again:
 it goes on where it was. Exit code 0 when an adapter was promoted, 3 when every cycle came out

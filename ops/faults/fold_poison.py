@@ -5,8 +5,8 @@
 `count` hostile records, each of a kind that once halted a fold or could: what no index, no column
 and no number of a table holds, ids that are one id once they are stored, origins that no log can
 have, words that are slow to read. Passes when both databases fold everything, have the same dead
-letters and the same hash, each equals its rebuild, every good record is there, and of each kind
-exactly the records that no table can hold became dead letters: one bad event costs one event.
+letters and the same hash, and equal their rebuilds. Every good record must be there, and of each
+kind exactly the records that no table can hold must be dead letters: one bad event costs one event.
 """
 
 import random

@@ -3,9 +3,9 @@
     python -m ops.faults.gateway_broker_down --count 600
 
 `kintsugi gateway` and `kintsugi ship` on one home, calls at a rate that makes 100 events a second.
-Passes when every call was answered and acknowledged all the time, at half the rate of before or
-more, the gateway's memory stayed within 128 MB of what it was, the backlog is on the broker within
-2 minutes of its return, and what a fold accepts from it is the spool, in order.
+Passes when every call was answered and acknowledged, at half of the earlier rate or more, and the
+gateway's memory grew by 128 MB at most. The backlog must be on the broker within 2 minutes of its
+return, and a fold must accept from it what the spool holds, in order.
 """
 
 import time

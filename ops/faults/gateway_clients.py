@@ -9,10 +9,10 @@ Everything over bare sockets. `count` clients of each kind, a hundred at a time:
     half       say that they will send no more, and wait for the answer
     vanish     send a part of a request and go away
 
-Passes when the gateway's memory stayed bounded while clients did not read, clients that read on got
-all of it, the engine was told of every answer that no client waits for any more, every call that
-reached it ended once with a beginning of what it said, requests that were sent in part are no
-events, and nothing is left in flight.
+Passes when the gateway's memory stayed bounded while clients did not read, and clients that read on
+got all of it. The engine must be told of every answer that no client waits for any more. Every call
+that reached it must have ended once, with a beginning of what it said. Requests that were sent in
+part must be no events, and nothing may be left in flight.
 """
 
 import json

@@ -1,10 +1,15 @@
 """A scripted engine: a real HTTP server that answers as the request tells it, also wrongly.
 
 Speaks the embedded engine's dialect and passes the gateway's proof. Its text follows from the last
-message alone. The field `script` of a request holds `mark` (key of the engine's counts), `words`,
-`pace_ms` between two pieces, `bytes` of filler per word, `tool` (call `look_up`), `held` (wait in
-the middle of the stream for `Engine.released`) and `fault`: one of FAULTS, which strikes in the
-middle of a stream or instead of a whole answer.
+message alone. The field `script` of a request holds:
+
+    mark      key of the engine's counts
+    words     number of words of the answer
+    pace_ms   milliseconds between two pieces
+    bytes     filler per word
+    tool      whether it calls `look_up`
+    held      whether the stream waits in its middle for `Engine.released`
+    fault     one of FAULTS, which strikes in the middle of a stream or instead of a whole answer
 """
 
 import asyncio

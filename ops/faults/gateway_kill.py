@@ -3,8 +3,9 @@
     python -m ops.faults.gateway_kill --count 100
 
 The same home and port are taken up again each time; clients go on, and send again what has an
-idempotency key. Passes when everything acknowledged is in the log as it was read, no event and no
-end of a call is there twice, offsets are dense, and each stream that had begun has left its start.
+idempotency key. Passes when everything acknowledged is in the log as it was read, and no event
+and no end of a call is there twice. Offsets must be dense, and each begun stream must have left its
+start.
 """
 
 import random

@@ -5,9 +5,9 @@
 Two embedded engines behind one gateway, clients in named sessions with long streams; one engine
 after the other is killed while it speaks, and started again. Then a scripted engine cuts answers
 off, resets, sends garbage and falls silent, `count` times each. Passes when every call ended once
-in the log with what its client had read of it, no client was given a truncated answer that looks
-complete, a session moves to the other engine while its own is away and returns to it, and the log
-says of each wrong answer that it failed or timed out.
+in the log with what its client had read of it, and no client got a truncated answer that looks
+complete. A session must move to the other engine while its own is away, and return to it. The log
+must say of each wrong answer that it failed or timed out.
 """
 
 import random

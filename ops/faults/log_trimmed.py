@@ -1,7 +1,8 @@
 """Row 11: the log's start was moved past the position that a reader stored.
 
-Passes when every read from there says LogTruncated instead of going on at the new start, in the
-reader that was connected all along and in a fresh one, and when reading from the start works.
+Passes when every read from there says LogTruncated instead of going on at the new start. This must
+hold in the reader that was connected all along and in a fresh one. Reading from the start must
+work.
 """
 
 from pathlib import Path

@@ -3,9 +3,9 @@
     python -m ops.faults.serving_database_down --count 20
 
 PostgreSQL is killed at a random moment of a promotion, every second time of the part that decides,
-and stays away for a while. Passes when no call failed, only the two adapters answered, the command
-that was hit ended with a sentence or had done its work, and the same command afterwards has the new
-adapter answer, by one turn of the route; and when live tables equal a rebuild.
+and stays away for a while. Passes when no call failed, only the two adapters answered, and the
+command that was hit ended with a sentence or had done its work. The same command afterwards must
+have the new adapter answer, by one turn of the route. Live tables must equal a rebuild.
 """
 
 import random

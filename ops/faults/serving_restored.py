@@ -3,9 +3,9 @@
     python -m ops.faults.serving_restored --count 20
 
 An adapter is pushed and promoted; then its home is exported and restored as docs/backup.md says, or
-moved as a whole, in turns. Passes when the new home has the tables of the old one, `doctor` says
-that its adapters are whole and names one whose files were taken away, and an engine that holds
-nothing gets the adapter from the new home and answers with it.
+moved as a whole, in turns. Passes when the new home has the tables of the old one, and `doctor`
+says that its adapters are whole and names one whose files were taken away. An engine that holds
+nothing must get the adapter from the new home and answer with it.
 """
 
 import json

@@ -3,9 +3,9 @@
     python -m ops.faults.serving_twins --count 20
 
 In turn the second replica sees no such folder, sees other weights in it, or is killed while the
-adapter is loaded. Passes when the promotion is refused with a sentence, the route stays, calls go
-on (those of the killed engine may be told that it was lost), no replica holds the adapter, and the
-same command promotes it once both are well.
+adapter is loaded. Passes when the promotion is refused with a sentence, the route stays, and no
+replica holds the adapter. Calls must go on; those of the killed engine may be told that it was
+lost. The same command must promote it once both are well.
 """
 
 import random

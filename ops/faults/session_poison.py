@@ -1,9 +1,9 @@
 """Sessions that cannot become rollouts, of every kind, among three times as many that can.
 
-Passes when every good one is a rollout, each bad one is one dead letter with the error that was
-foreseen, a file that a client named was not run, more rounds append nothing, the rest of the round
-had its turn, and the tables equal a rebuild. Then the persons' keys come back, and `kintsugi dlq
-retry` makes rollouts of those that lacked them, and of no other.
+Passes when every good one is a rollout, and each bad one is one dead letter with the error that was
+foreseen. A file that a client named must not run, more rounds must append nothing, and the rest of
+the round must have its turn. The tables must equal a rebuild. Then the persons' keys come back, and
+`kintsugi dlq retry` makes rollouts of those that lacked them, and of no other.
 """
 
 import sqlite3

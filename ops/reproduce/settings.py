@@ -19,7 +19,7 @@ class EnvironmentDefaults(StrictModel):
 
     split: str
     tasks: int | None = None
-    """Of generated tasks; None for all of the split."""
+    """Number of generated tasks; None for all of the split."""
     traffic: Mapping[str, float] = {}
     """Kind of generated task -> its share; empty for equal shares."""
     max_tokens: int

@@ -6,9 +6,9 @@ Customers play the shop's tasks through the gateway of `kintsugi up` while other
 praise, hang up and ask wrongly (traffic.py); cycles fire one after the other; roles, `up` itself
 and running jobs are killed, with Kafka the broker and the database as well (troubles.py). Every ten
 seconds everything is measured (sampling.py) and kept in FOLDER/samples.jsonl. Prints one document
-of JSON, and on stderr a table; exit code 1 when something grows beyond its bound (growth.py says
-what that means, verdict.py how much), when something that was acknowledged is not in the log, or
-when the tables are not what the log makes of them.
+of JSON, and on stderr a table. Exit code 1 when something grows beyond its bound
+(growth.py has the meaning, verdict.py the bounds). It is also 1 when an acknowledged event is not
+in the log, or when the tables are not what the log makes of them.
 """
 
 import json

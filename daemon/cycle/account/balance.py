@@ -10,8 +10,8 @@
 Each stage loses the difference of two neighbours (diagnosis, tasks, learner, gate, canary). A
 negative gain counts as none, and a failure without a kind by its pattern. If live traffic shows an
 unpromoted candidate to be worse, nothing was learnt and the canary lost nothing. The limit is the
-stage that lost most, if the 95 % interval of its loss lies above `LEAST` points, that of its
-difference from each other loss above 0, and its lower end above the unmeasured points. Pure.
+stage that lost most, if the 95 % interval of its loss lies above `LEAST` points and above the
+unmeasured points. The interval of its difference from each other loss must lie above 0. Pure.
 """
 
 from collections.abc import Callable, Mapping

@@ -50,10 +50,11 @@ def estimate_gain(
 
     `traffic`: kind of task -> rollouts, N in all; `differences`: kind -> candidate less incumbent
     on each task. A kind without tasks counts as unchanged. The estimate is g = sum_k w_k mean(D_k)
-    with w_k the kind's share of traffic. Its variance sums the tasks', sum_k w_k^2 s_k^2 / n_k,
-    where s_k^2 has one imagined value of variance 1/4 among its n_k (few equal tasks do not show
-    that all are), and the shares', (sum_k w_k mean(D_k)^2 - g^2) / N (stratified sampling with
-    estimated weights; Cochran, Sampling Techniques, 1977, 12.2).
+    with w_k the kind's share of traffic. Its variance is the sum of that of the tasks,
+    sum_k w_k^2 s_k^2 / n_k, and that of the shares, (sum_k w_k mean(D_k)^2 - g^2) / N. Each s_k^2
+    has one imagined value of variance 1/4 among its n_k, since few equal tasks do not show that
+    all are equal. Source: stratified sampling with estimated weights (Cochran, Sampling
+    Techniques, 1977, 12.2).
     """
     whole = sum(traffic.values())
     shares = {kind: count / whole for kind, count in traffic.items() if differences.get(kind)}

@@ -34,7 +34,7 @@ class KindTasks:
     starved: bool | None
     """Whether its share of failures is shown to be above 5 % and twice its share of rollouts."""
     sampled: PassCount
-    """Those tasks in the job before its first step."""
+    """Passes of these pools' tasks in the job before its first step."""
     easier: bool | None
     """Whether those are shown to pass more often than the traffic, if both have judged rollouts."""
 

@@ -228,10 +228,10 @@ def _spread(values: Sequence[float]) -> float:
 class EProcess:
     """Evidence that a mean of values between -2 and 2 is above 0, valid at any stopping time.
 
-    A wealth process that bets on each value by the earlier ones: prod(1 + bet_i x_i), bet_i =
-    clip(m / (v + m^2), 0, 1/2) with the mean m and variance v of those before, shrunk by one
-    imagined value with mean 0 and variance 1/4 (Waudby-Smith and Ramdas 2024). If the mean is not
-    above 0, it ever reaches 1/alpha with a chance of at most alpha (Ville).
+    A wealth process that bets on each value by the earlier ones: prod(1 + bet_i x_i) with bet_i =
+    clip(m / (v + m^2), 0, 1/2). Mean m and variance v are those of the earlier values, shrunk by
+    one imagined value with mean 0 and variance 1/4 (Waudby-Smith and Ramdas 2024). If the mean is
+    not above 0, it ever reaches 1/alpha with a chance of at most alpha (Ville).
     """
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ class LessonPractice:
     lessons: int
     """Number that its next job may draw."""
     patterns: tuple[PatternRefusals, ...]
-    """Those that tasks are written for, the highest priority first."""
+    """The patterns with a quota of tasks, the highest priority first."""
     says: str
     """The effect of the setting on the agent, or why there is none, as a sentence."""
 

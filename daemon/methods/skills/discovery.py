@@ -167,7 +167,7 @@ class SkillStudy:
     only after as many rounds as one that answered."""
 
     def __init__(self, app: "App", stopping: Callable[[], bool] = lambda: False) -> None:
-        """`stopping` returns whether the process was told to stop; then no model is asked."""
+        """Ask no model once `stopping` returns that the process was told to stop."""
         self._app, self._stopping = app, stopping
         self._unlabelled: dict[Pair, int] = {}
         """Agent -> first round after which an analyzer that failed is asked again."""

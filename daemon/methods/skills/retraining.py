@@ -43,7 +43,7 @@ class Retraining:
     """The members of the panel of another base."""
 
     waiting: tuple[OldMember, ...] = ()
-    """Those to be retrained, the best first."""
+    """The members to retrain, the best first."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Skill of others that were not tried -> why not."""
 

@@ -5,9 +5,9 @@ fitting set of the agent, base, environment and pattern is used again, with its 
 at offset `before` of `learning`, where the cycle began. A set without further rounds is used only
 while the checks accept half of its tries.
 
-A set does not fit if the environment no longer allows one of its plans, has a tool that is new
-since, if no plan is of a kind that fails now, or if a new set may have twice its plans. Without a
-fitting set a new one is written.
+A set does not fit if the environment no longer allows one of its plans, or has a new tool. Nor
+does it fit if no plan is of a kind that fails now, or if a new set may have twice its plans.
+Without a fitting set a new one is written.
 """
 
 from collections.abc import Collection, Sequence

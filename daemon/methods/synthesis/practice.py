@@ -52,7 +52,7 @@ class SynthesisPractice:
     disagreements: int
     """Rollouts on which a model and the rules disagreed."""
     patterns: tuple[PatternSynthesis, ...]
-    """Those that tasks are written for, the highest priority first."""
+    """The patterns with a quota of tasks, the highest priority first."""
     trouble: str
     """The newest reason why a model's plans were not used."""
     says: str

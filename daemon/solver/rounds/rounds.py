@@ -48,8 +48,8 @@ class Rounds:
         self, spec: JobSpec, settings: JobRounds, environment: "Environment", chat: "Chat",
         out: Path, spec_digest: str,
     ) -> None:  # fmt: skip
-        """`settings` are the spec's rounds, `out` is the job's directory, `spec_digest` that of the
-        requested spec. Raise UnknownTask for a known task that the environment does not make."""
+        """Take the spec's rounds, the job's directory `out`, and the digest of the requested spec.
+        Raise UnknownTask for a known task that the environment does not make."""
         self._spec, self._settings = spec, settings
         self._environment, self._chat, self._out = environment, chat, out
         self._digest = spec_digest

@@ -1,4 +1,4 @@
-"""What the gateway costs a call, beside direct access and LiteLLM's proxy.
+"""Measure the cost of the gateway per call, beside direct access and LiteLLM's proxy.
 
     python -m ops.bench.gateway [--rounds 5] [--seconds 3] [--folder DIR]
 

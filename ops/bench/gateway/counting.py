@@ -1,4 +1,4 @@
-"""What counting one call costs a gateway: processor time of what its metrics do for it.
+"""Measure the processor time that a gateway's metrics take per call.
 
     python -m ops.bench.gateway.counting [--calls 20000] [--rounds 9]
 

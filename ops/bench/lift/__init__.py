@@ -1,1 +1,1 @@
-"""How often the interval of the cumulative lift is wrong, on simulated traffic."""
+"""Measure how often the interval of the cumulative lift is wrong, on simulated traffic."""

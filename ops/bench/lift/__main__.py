@@ -1,4 +1,4 @@
-"""How often the interval of the cumulative lift is wrong, on simulated traffic.
+"""Measure how often the interval of the cumulative lift is wrong, on simulated traffic.
 
     python -m ops.bench.lift [--runs N] [--rows TEXT]
 
@@ -16,10 +16,10 @@ product's own functions (`daemon.serving.lift`) say the interval from the verdic
 arms' mean success probabilities over the sessions that it counts. `false_claim`: share in which
 some look's interval leaves out 0 where both policies are equal. `found`: share in which the last
 interval lies above 0. `width`: mean width of the last interval. `alarms`: share of the runs in
-which the shares, or the judged shares, were said to be off. A row is met unless the 95 % interval
-(Wilson) of `miscovered` or `false_claim` lies above 5 %, that of `alarms` above 2 % where nothing
-is off, or `found` or `alarms` is below the row's bound. Exit code 1 where a row is not met. Runs
-are seeded by their number.
+which the shares, or the judged shares, were said to be off. A row is met if the 95 % interval
+(Wilson) of `miscovered` and that of `false_claim` reach down to 5 %, and that of `alarms` to 2 %
+where nothing is off; and if `found` and `alarms` are not below the row's bounds. Exit code 1 where
+a row is not met. Runs are seeded by their number.
 """
 
 import sys

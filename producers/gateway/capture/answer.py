@@ -70,7 +70,7 @@ class _Choice:
         return *self.words.collect_texts(), tokens
 
     def untrainable(self) -> str | None:
-        """The reason why this choice has no exact tokens; None if it has them."""
+        """Return the reason why this choice has no exact tokens; None if it has them."""
         if not self.has_ids:
             return "the engine gave no token ids"
         if not self.has_logprobs:

@@ -82,7 +82,7 @@ class Probes:
     """Whether the tools of every chat are a grammar; None where that was not shown."""
 
     def unproven(self) -> str | None:
-        """The reason why answers of this engine cannot be trained on; None if they can."""
+        """Return the reason why its answers cannot be trained on; None if they can."""
         return (
             self.check_token_ids()
             or self.check_logprobs()

@@ -4,8 +4,8 @@
     plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
 
 `run` turns every failure of an endpoint into ModelFailure, and raises CannotSample once the process
-has to stop. A model is not asked again (`trouble` has the reason) if it refuses to serve, may not
-be asked, has spent its tokens or minutes, or failed to answer in time three times in a row.
+has to stop. A model is not asked again if it refuses to serve, may not be asked, has spent its
+tokens or minutes, or was late three times in a row; `trouble` has the reason.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Choose a perfect agent's calls from those that a model made (pure).
 
-It keeps the calls that change something or hand the user over, the first that identifies the user,
-look-ups of named and of changed things, and the earliest look-ups that tell the arguments of kept
-calls and the words that the agent must say. If no kept call has a tool of the plan, its last call
-is kept. Other look-ups were detours. Source: ALGORITHMS 1.8 (SENTINEL, arXiv 2606.12908, section
-3.4): writes, and the reads for what must be said.
+It keeps the calls that change something or hand the user over, and the first that identifies the
+user. It keeps look-ups of named and of changed things, and the earliest look-ups that tell the
+arguments of kept calls and the words that the agent must say. If no kept call has a tool of the
+plan, its last call is kept. Other look-ups were detours. Source: ALGORITHMS 1.8 (SENTINEL, arXiv
+2606.12908, section 3.4): writes, and the reads for what must be said.
 """
 
 from collections.abc import Iterable, Sequence
