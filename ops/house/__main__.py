@@ -1,4 +1,4 @@
-"""Measure the structure of the code and hold it to its goals.
+"""Measure the structure and the prose of the code and hold them to their goals.
 
     python -m ops.house [--root .] [--json] [--list MEASURE]
 
@@ -18,6 +18,7 @@ from typing import Final
 
 from ops.house.imports import import_circles, python_files
 from ops.house.names import VAGUE, Name, definitions, has_participle, local_names
+from ops.house.prose import find_hard_prose
 from ops.house.rooms import METHODS, count_imports, is_text, is_wiring, list_entries, list_mentions
 
 PACKAGES: Final = ("events", "envs", "producers", "consumers", "migrations", "daemon", "ops")
@@ -28,17 +29,18 @@ GOALS: Final = {
     "longest_function_lines": 60,
     "imports_90th_percentile": 83,
     "circles": 0,
+    "hard_prose": 0,
     "readme_lines": 170,
-    "lines": 155_450,
-    "ops_lines": 22_400,
-    "statements": 78_950,
+    "lines": 155_500,
+    "ops_lines": 22_450,
+    "statements": 79_000,
     "skills_files": 12,
     "lessons_files": 10,
     "synthesis_files": 10,
     "entry_files": 8,
 }
 
-LISTS: Final = ("participles", "vague", "long", "circles", *METHODS, "entries")
+LISTS: Final = ("participles", "vague", "long", "circles", "prose", *METHODS, "entries")
 
 DECLARATIONS: Final = frozenset({"producers/gateway/metrics/registry.py:__init__"})
 """Functions that only declare tables or metrics; they may be as long as these declarations."""
@@ -56,6 +58,8 @@ class Measures:
     imports_90th_percentile: int
     """Product modules that an import of one module loads."""
     circles: int
+    hard_prose: int
+    """Docstrings with a hard opening, and their overlong sentences (prose.py)."""
     readme_lines: int
     lines: int
     ops_lines: int
@@ -97,6 +101,8 @@ class _Tally:
         )
         self._add_names([*definitions(tree), Name(path.stem, "module", 1)], place)
         self._add_locals(list(local_names(tree)), place)
+        for line, text in find_hard_prose(tree, place):
+            self._note("prose", place, line, text)
         for name, line, length in _functions(tree, place):
             if length > GOALS["longest_function_lines"]:
                 self._note("long", place, line, f"{name} ({length} lines)")
@@ -148,6 +154,7 @@ def measure(root: Path) -> tuple[Measures, list[Occurrence]]:
         longest_function_lines=tally.longest,
         imports_90th_percentile=imports[int(0.9 * len(imports))] if imports else 0,
         circles=len(circles),
+        hard_prose=counts["prose"],
         readme_lines=_lines(root / "README.md"),
         lines=tally.lines.total(),
         ops_lines=tally.lines["ops"],

@@ -1,5 +1,6 @@
 """The measures of the code's structure count what they say, and a planted fault is found."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from ops.house.__main__ import check_goals, measure
 from ops.house.imports import import_circles
 from ops.house.names import has_participle, split_words
+from ops.house.prose import MOST_WORDS, find_hard_prose
 from ops.house.rooms import count_imports, is_wiring, list_entries, list_mentions
 
 
@@ -149,3 +151,29 @@ def test_lines_and_statements_are_counted_without_docstrings(tmp_path: Path) -> 
 def test_names_of_event_types_are_promised_and_do_not_count(tmp_path: Path) -> None:
     plant(tmp_path, events__m="class CallEnded(EventData): ...\n")
     assert measure(tmp_path)[0].participles_percent == 0
+
+
+def test_hard_openings_and_overlong_sentences_of_docstrings_are_listed() -> None:
+    module = f"""{'"' * 3}Read a file. {"Word " * (MOST_WORDS + 1)}.{'"' * 3}
+
+
+def fine():
+    {'"' * 3}Return a sum:
+
+        x    {"word " * (MOST_WORDS + 1)}
+    {'"' * 3}
+
+
+class Sample:
+    size: int
+    {'"' * 3}Of all files.{'"' * 3}
+    text = "Of all files."
+"""
+    hard = list(find_hard_prose(ast.parse(module), "events/m.py"))
+    assert [line for line, _ in hard] == [1, 13]
+    assert hard[1][1] == "Of all files."
+
+
+def test_a_sentence_at_the_limit_is_not_hard() -> None:
+    text = " ".join(["word"] * MOST_WORDS)
+    assert not list(find_hard_prose(ast.parse(f"'''{text}.'''"), "events/m.py"))
