@@ -23,13 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-from daemon.adapters.directory import (
-    PROVENANCE,
-    BadAdapter,
-    Provenance,
-    has_provenance,
-    read_file,
-)
+from daemon.adapters.directory import PROVENANCE, BadAdapter, Provenance, has_provenance, read_file
 from daemon.adapters.fingerprint import Expectation
 from daemon.adapters.model_card import CardFacts, build_card
 from events.errors import KintsugiError

@@ -388,14 +388,7 @@ def play_evaluation(
 ) -> PlayedEvaluation:
     from daemon.cli.methods import open_observer
     from daemon.core.task_definitions import with_definitions
-    from daemon.evaluation.run import (
-        digest_of,
-        lock_evaluation,
-        open_run,
-        passive,
-        report,
-        survey,
-    )
+    from daemon.evaluation.run import digest_of, lock_evaluation, open_run, passive, report, survey
     from envs.task import is_content_id
 
     with cli.app() as app, ExitStack() as held:

@@ -15,20 +15,11 @@ from consumers.reads.learning import BufferTask, RejectionRow
 from consumers.reads.rollouts import PatternLine
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, analyze
-from daemon.controller.directive import (
-    EXAMPLES,
-    ClientFailures,
-    Failures,
-    leave_out_mastered,
-)
+from daemon.controller.directive import EXAMPLES, ClientFailures, Failures, leave_out_mastered
 from daemon.controller.refusals import read_refusals
 from daemon.controller.rejected_tries import bad_tries
 from daemon.controller.rollout_views import build_view
-from daemon.controller.sampling import (
-    Candidate,
-    sample_failures,
-    sample_successes,
-)
+from daemon.controller.sampling import Candidate, sample_failures, sample_successes
 from events.learning import BadTries, Directive, DirectiveWritten, PatternFinding
 from producers.gateway.privacy.redaction import Redaction
 

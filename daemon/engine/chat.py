@@ -21,12 +21,7 @@ from typing import Any, Final, cast
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from daemon.adapters.end_tokens import (
-    WrongEndToken,
-    describe_absence,
-    describe_other,
-    read_end_ids,
-)
+from daemon.adapters.end_tokens import WrongEndToken, describe_absence, describe_other, read_end_ids
 from daemon.engine.prompts.control_tokens import ControlTokens, encode_alone
 from daemon.engine.prompts.marks import Conversation, Rendering
 from envs.asides import CLOSING, OPENING, split_aside, write_aside

@@ -9,14 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from daemon.engine.chat import name_reasoning

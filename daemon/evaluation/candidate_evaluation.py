@@ -39,30 +39,16 @@ from daemon.evaluation.aims import list_aims, list_jobs
 from daemon.evaluation.best_policies import BestPolicy, find_best
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.evaluation.gate.decision import conclude, decide
-from daemon.evaluation.gate.measurements import (
-    Conduct,
-    Evaluation,
-    Reference,
-    TaskEvidence,
-)
+from daemon.evaluation.gate.measurements import Conduct, Evaluation, Reference, TaskEvidence
 from daemon.evaluation.gate.pairs import Pair, TooFewTrials, count_surplus, list_traffic
 from daemon.evaluation.gate_trials import CannotExamine, GateTrials
-from daemon.evaluation.gate_waits import (
-    GateWait,
-    SettingFault,
-    describe_endpoint_wait,
-)
+from daemon.evaluation.gate_waits import GateWait, SettingFault, describe_endpoint_wait
 from daemon.evaluation.plan_program import BadPlan
 from daemon.evaluation.players import NoSuchPart, Player, build_player, list_member_kinds
 from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
 from daemon.evaluation.targets import MOST, Target, find_targets
 from daemon.evaluation.trial import Plan, TrialAttempt, read_attempts
-from daemon.evaluation.user_faults import (
-    FaultCount,
-    describe_faults,
-    pair_judged,
-    shrink_target,
-)
+from daemon.evaluation.user_faults import FaultCount, describe_faults, pair_judged, shrink_target
 from daemon.jobs.runner import (
     CHECKPOINT_SETTING,
     OUT,
@@ -73,9 +59,7 @@ from daemon.jobs.runner import (
     JobStartError,
     Over,
 )
-from daemon.jobs.runner import (
-    State as TrialState,
-)
+from daemon.jobs.runner import State as TrialState
 from daemon.jobs.task_bodies import collect_bodies
 from daemon.jobs.user_endpoints import wait_for_files, wait_for_users
 from daemon.solver.journal import DEFINITIONS, write_definitions

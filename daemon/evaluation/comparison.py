@@ -45,12 +45,7 @@ from daemon.evaluation.run import (
     survey,
 )
 from daemon.evaluation.targets import PlannedTarget
-from daemon.evaluation.user_faults import (
-    FaultCount,
-    describe_faults,
-    pair_judged,
-    shrink_target,
-)
+from daemon.evaluation.user_faults import FaultCount, describe_faults, pair_judged, shrink_target
 from envs.environment import Environment
 from envs.episode import Termination
 from envs.statistics import Outcomes

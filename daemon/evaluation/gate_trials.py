@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import Decisions
-from daemon.evaluation.gate_waits import (
-    Means,
-    SettingFault,
-    find_checkpoint_trouble,
-    judge_exit,
-)
+from daemon.evaluation.gate_waits import Means, SettingFault, find_checkpoint_trouble, judge_exit
 from daemon.jobs.runner import Absent, Active, Again, Exit, JobRunner, JobStartError, Over
 from events.errors import KintsugiError
 from events.jobs import ModelUser

@@ -22,12 +22,7 @@ from consumers.reads.scheduling import job_seconds
 from daemon.cycle.outlook import read_facts
 from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step
-from daemon.cycle.views import (
-    ENDING,
-    read_next_step,
-    step_name,
-    step_start,
-)
+from daemon.cycle.views import ENDING, read_next_step, step_name, step_start
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
 from daemon.metrics.observations import BackgroundCollector

@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from daemon.proposer.candidate import CannotSample, CheckFailure
 from daemon.proposer.verification import SAMPLES
-from envs.endpoint import (
-    Endpoint,
-    EndpointRefusal,
-    EndpointUnavailable,
-    Sampling,
-    read_key,
-)
+from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, Sampling, read_key
 from envs.environment import Environment
 from envs.episode import Termination
 from envs.evaluation import UNJUDGED, Attempt, Setup, make_environment_user, play_all

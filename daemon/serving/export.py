@@ -11,12 +11,7 @@ from consumers.reads.explanation import Node
 from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow, EvaluationLine, UnknownAdapter
 from daemon.adapters.adoption import intact, read_expectation
-from daemon.adapters.bundle import (
-    BundleFacts,
-    BundleRefusal,
-    read_contents,
-    read_provenance,
-)
+from daemon.adapters.bundle import BundleFacts, BundleRefusal, read_contents, read_provenance
 from daemon.adapters.compatibility import fit
 from daemon.adapters.directory import Provenance
 from daemon.adapters.model_card import CardFacts, Measured

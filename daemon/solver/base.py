@@ -10,10 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from daemon.adapters.directory import WEIGHTS, Base, WrongBase
 from daemon.config.adapter_paths import locate_for_job
 from daemon.engine.identity import weights_sha256
-from daemon.solver.lora import (
-    attach,
-    continue_from,
-)
+from daemon.solver.lora import attach, continue_from
 from daemon.solver.update import Learner
 from events.errors import KintsugiError
 from events.jobs import JobSpec

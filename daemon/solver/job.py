@@ -33,13 +33,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import probe_model
 from daemon.solver import journal, parallel, sft
 from daemon.solver.base import CannotBegin, checkpoint, load_model, new_learner
-from daemon.solver.journal import (
-    DEFINITIONS,
-    BadJournal,
-    Journal,
-    read_definitions,
-    read_successes,
-)
+from daemon.solver.journal import DEFINITIONS, BadJournal, Journal, read_definitions, read_successes
 from daemon.solver.lora import save
 from daemon.solver.methods import REWARDS
 from daemon.solver.parallel import Anew, Update

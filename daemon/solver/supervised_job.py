@@ -23,21 +23,11 @@ from daemon.adapters.directory import WEIGHTS, Base, Provenance, verify
 from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import probe_model
 from daemon.solver.base import CannotBegin, checkpoint
-from daemon.solver.job import (
-    ADAPTER,
-    JobInterrupt,
-    check_same_spec,
-    lock_file,
-    read_gap,
-)
+from daemon.solver.job import ADAPTER, JobInterrupt, check_same_spec, lock_file, read_gap
 from daemon.solver.journal import read_definitions
 from daemon.solver.kinds import check_supported
 from daemon.solver.lora import save, trainable_parameters
-from daemon.solver.sampling.environments import (
-    JobEnvironments,
-    drop_unplayable,
-    open_environments,
-)
+from daemon.solver.sampling.environments import JobEnvironments, drop_unplayable, open_environments
 from daemon.solver.sampling.seals import Seals
 from daemon.solver.telemetry.outcome import Activity, Outcome, make_failure
 from daemon.solver.telemetry.progress import Progress

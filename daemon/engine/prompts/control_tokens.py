@@ -28,13 +28,7 @@ from typing import Any, Final
 
 from tokenizers import AddedToken, Tokenizer
 
-from daemon.engine.prompts.marks import (
-    Conversation,
-    Rendering,
-    choose_mark,
-    put_mark,
-    read_marks,
-)
+from daemon.engine.prompts.marks import Conversation, Rendering, choose_mark, put_mark, read_marks
 from events.errors import CheckpointFault
 
 _GUARD: Final = "\ue0f0guard\ue0f0"

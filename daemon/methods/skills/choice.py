@@ -17,13 +17,7 @@ from consumers.methods.skills.reads import SkillLine, read_skills
 from consumers.reads import learning, rollouts, serving, succession
 from consumers.reads.cycle_state import CycleState, read_branch
 from daemon.cycle.branches import Branch, BranchChoice
-from daemon.cycle.parent import (
-    KEPT,
-    MOST_TRIES,
-    count_tries,
-    describe_parent,
-    is_worth_training,
-)
+from daemon.cycle.parent import KEPT, MOST_TRIES, count_tries, describe_parent, is_worth_training
 from daemon.cycle.state_machine import BranchEnd, find_branch_step
 from daemon.methods.skills.panel_parts import find_router_obstacle
 from daemon.methods.skills.retraining import read_retraining

@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from consumers.diagnosis.round_counts import Pair
-from consumers.methods.skills.old_members import (
-    OldMember,
-    list_skill_attempts,
-    read_old_members,
-)
+from consumers.methods.skills.old_members import OldMember, list_skill_attempts, read_old_members
 from consumers.reads import evidence, learning, serving
 from daemon.cycle.estimate import JobBudget
 from daemon.proposer.buffer import LEAST, RETIRED, WINDOW, PoolEntry

@@ -37,12 +37,7 @@ from daemon.controller.model_answers import TokenBudget
 from daemon.controller.sampling import order_key
 from daemon.methods.synthesis.opinion import OpinionAnswer, ask_opinion
 from daemon.sessions import transcript
-from envs.attribution.examination import (
-    NoVerdict,
-    RolloutFault,
-    blame_task,
-    find_fault_beside_task,
-)
+from envs.attribution.examination import NoVerdict, RolloutFault, blame_task, find_fault_beside_task
 from envs.attribution.task_faults import find_task_fault
 from envs.environment import UnknownTask
 from envs.evaluation import UNJUDGED, EnvironmentFailure, environment_code

@@ -20,10 +20,7 @@ from daemon.methods.skills.routing.figures import RouterFigures, RouterProgress
 from daemon.methods.skills.routing.head import assess, compute_inputs, fit
 from daemon.methods.skills.routing.training import RouterTraining
 from daemon.solver.base import load_base, load_model
-from daemon.solver.job import (
-    JobInterrupt,
-    write_gap,
-)
+from daemon.solver.job import JobInterrupt, write_gap
 from daemon.solver.lora import attach_head
 from daemon.solver.policy import check, check_ids
 from daemon.solver.supervised_job import JobResult, SupervisedJob, SupervisedRun, save_result

@@ -25,12 +25,7 @@ from daemon.solver.sft import take_step
 from daemon.solver.supervised_job import BestWeights
 from daemon.solver.update import adamw
 from events.jobs import JobSpec
-from producers.gateway.skills.label_router import (
-    ORDERS,
-    find_label,
-    list_label_tokens,
-    read_scores,
-)
+from producers.gateway.skills.label_router import ORDERS, find_label, list_label_tokens, read_scores
 
 _ASSESSMENTS: Final = 8
 """Assessments in a training of full length."""

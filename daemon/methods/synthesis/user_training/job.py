@@ -18,15 +18,9 @@ from daemon.engine.chat import Chat
 from daemon.methods.synthesis.manners import vary_manner
 from daemon.methods.synthesis.user_training.dialogue_file import DialogueRecord, read_dialogues
 from daemon.methods.synthesis.user_training.examples import NoExample, build_example, play_gold
-from daemon.methods.synthesis.user_training.training import (
-    UserFigures,
-    UserProgress,
-    UserTraining,
-)
+from daemon.methods.synthesis.user_training.training import UserFigures, UserProgress, UserTraining
 from daemon.solver.base import load_model
-from daemon.solver.sampling.environments import (
-    JobEnvironments,
-)
+from daemon.solver.sampling.environments import JobEnvironments
 from daemon.solver.spec import NothingPlayable
 from daemon.solver.supervised_job import (
     JobResult,

@@ -15,11 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from consumers.reads.evidence import (
-    PassedRollout,
-    list_dialogue_successes,
-    list_dialogue_tasks,
-)
+from consumers.reads.evidence import PassedRollout, list_dialogue_successes, list_dialogue_tasks
 from consumers.reads.rollouts import rollout_row
 from daemon.jobs.own_successes import NotShown, read_event
 from daemon.methods.synthesis.user_training.dialogue_file import DialogueRecord, write_dialogues

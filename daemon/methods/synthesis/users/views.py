@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning, serving
 from daemon.methods.synthesis.users.dialogues import count_dialogues
-from daemon.methods.synthesis.users.players import (
-    find_obstacle,
-    has_manners,
-    read_environment,
-)
+from daemon.methods.synthesis.users.players import find_obstacle, has_manners, read_environment
 from daemon.methods.synthesis.users.state_machine import (
     LEAST_DIALOGUES,
     LastAttempt,
