@@ -37,10 +37,11 @@ _ROUNDING: Final = 1e-9
 _SHOWN: Final = 5
 """Unjudged attempts, remarks and defects on stderr; the log has all of the first."""
 
-_TASK_PANEL: Final = "Which tasks"
-_AGENT_PANEL: Final = "The agent"
-_USER_PANEL: Final = "The user"
-_RUN_PANEL: Final = "The run"
+# The options of each panel of the help.
+_task_option = partial(typer.Option, rich_help_panel="Which tasks")
+_agent_option = partial(typer.Option, rich_help_panel="The agent")
+_user_option = partial(typer.Option, rich_help_panel="The user")
+_run_option = partial(typer.Option, rich_help_panel="The run")
 
 
 def register(app: typer.Typer) -> None:
@@ -52,143 +53,76 @@ def evaluate(
     cli: Cli,
     env: Annotated[
         str,
-        typer.Option(
-            metavar="NAME[,NAME...]",
-            help="Name or path of the environment, or several names.",
-            rich_help_panel=_TASK_PANEL,
+        _task_option(
+            metavar="NAME[,NAME...]", help="Name or path of the environment, or several names."
         ),
     ],
-    base_url: Annotated[
-        str, typer.Option(help="Of the endpoint, up to /v1.", rich_help_panel=_AGENT_PANEL)
-    ],
-    model: Annotated[
-        str, typer.Option(help="As the endpoint calls it.", rich_help_panel=_AGENT_PANEL)
-    ],
-    split: Annotated[
-        str, typer.Option(help="kintsugi env ls lists them.", rich_help_panel=_TASK_PANEL)
-    ] = GENERATED,
-    tasks: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="The first N.", rich_help_panel=_TASK_PANEL),
-    ] = None,
+    base_url: Annotated[str, _agent_option(help="Of the endpoint, up to /v1.")],
+    model: Annotated[str, _agent_option(help="As the endpoint calls it.")],
+    split: Annotated[str, _task_option(help="kintsugi env ls lists them.")] = GENERATED,
+    tasks: Annotated[int | None, _task_option(min=1, metavar="N", help="The first N.")] = None,
     task: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="This task; may be repeated.", rich_help_panel=_TASK_PANEL),
+        list[str] | None, _task_option(metavar="ID", help="This task; may be repeated.")
     ] = None,
     capability: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this kind; may be repeated.", rich_help_panel=_TASK_PANEL),
+        list[str] | None, _task_option(help="Only this kind; may be repeated.")
     ] = None,
     mix: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND=SHARE,...",
-            help="Generate --tasks N tasks in these shares.",
-            rich_help_panel=_TASK_PANEL,
-        ),
+        _task_option(metavar="KIND=SHARE,...", help="Generate --tasks N tasks in these shares."),
     ] = None,
     inject: Annotated[
         list[str] | None,
-        typer.Option(
+        _task_option(
             metavar="OP=RATE",
             help="Begin this share of the tasks behind a wrong call: swap, redundant, missing or "
             "argument; may be repeated.",
-            rich_help_panel=_TASK_PANEL,
         ),
     ] = None,
     scenarios: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Exported scenarios, of toolsandbox.",
-            rich_help_panel=_TASK_PANEL,
+        _task_option(
+            metavar="FILE", exists=True, dir_okay=False, help="Exported scenarios, of toolsandbox."
         ),
     ] = None,
-    trials: Annotated[
-        int, typer.Option(min=1, help="Attempts at each task.", rich_help_panel=_RUN_PANEL)
-    ] = 1,
-    seed: Annotated[
-        int, typer.Option(help="All others follow from it.", rich_help_panel=_RUN_PANEL)
-    ] = 0,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Episodes at once.", rich_help_panel=_RUN_PANEL)
-    ] = 16,
-    timeout: Annotated[
-        float,
-        typer.Option(min=0.001, help="Seconds for one answer.", rich_help_panel=_RUN_PANEL),
-    ] = 300.0,
+    trials: Annotated[int, _run_option(min=1, help="Attempts at each task.")] = 1,
+    seed: Annotated[int, _run_option(help="All others follow from it.")] = 0,
+    concurrency: Annotated[int, _run_option(min=1, help="Episodes at once.")] = 16,
+    timeout: Annotated[float, _run_option(min=0.001, help="Seconds for one answer.")] = 300.0,
     retries: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Of a request, while the endpoint is busy.", rich_help_panel=_RUN_PANEL
-        ),
+        int, _run_option(min=0, help="Of a request, while the endpoint is busy.")
     ] = 5,
     temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="Default: the endpoint's.", rich_help_panel=_AGENT_PANEL),
+        float | None, _agent_option(min=0, help="Default: the endpoint's.")
     ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of one answer.", rich_help_panel=_AGENT_PANEL),
-    ] = None,
+    max_tokens: Annotated[int | None, _agent_option(min=1, help="Of one answer.")] = None,
     extra: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON", help="Further fields of each request.", rich_help_panel=_AGENT_PANEL
-        ),
+        str | None, _agent_option(metavar="JSON", help="Further fields of each request.")
     ] = None,
     api_key_env: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Environment variable that holds the key.",
-            rich_help_panel=_AGENT_PANEL,
-        ),
+        str, _agent_option(metavar="NAME", help="Environment variable that holds the key.")
     ] = "OPENAI_API_KEY",
-    alias: Annotated[
-        str,
-        typer.Option(help="Name under which the agent is served.", rich_help_panel=_AGENT_PANEL),
-    ] = "agent",
-    base: Annotated[
-        str | None,
-        typer.Option(help="Base model; default: the model.", rich_help_panel=_AGENT_PANEL),
-    ] = None,
+    alias: Annotated[str, _agent_option(help="Name under which the agent is served.")] = "agent",
+    base: Annotated[str | None, _agent_option(help="Base model; default: the model.")] = None,
     moved_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="Its address when this evaluation was begun, which goes on.",
-            rich_help_panel=_AGENT_PANEL,
+        _agent_option(
+            metavar="URL", help="Its address when this evaluation was begun, which goes on."
         ),
     ] = None,
     user_model: Annotated[
-        str | None,
-        typer.Option(help="Plays the user; default: a script.", rich_help_panel=_USER_PANEL),
+        str | None, _user_option(help="Plays the user; default: a script.")
     ] = None,
-    user_base_url: Annotated[
-        str | None, typer.Option(help="Default: the agent's.", rich_help_panel=_USER_PANEL)
-    ] = None,
+    user_base_url: Annotated[str | None, _user_option(help="Default: the agent's.")] = None,
     user_moved_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="Default: --moved-from, where it is at the agent's endpoint.",
-            rich_help_panel=_USER_PANEL,
+        _user_option(
+            metavar="URL", help="Default: --moved-from, where it is at the agent's endpoint."
         ),
     ] = None,
-    user_best_of: Annotated[
-        int,
-        typer.Option(min=1, max=16, help="Candidates per line.", rich_help_panel=_USER_PANEL),
-    ] = 1,
+    user_best_of: Annotated[int, _user_option(min=1, max=16, help="Candidates per line.")] = 1,
     user_api_key_env: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Environment variable that holds its key.",
-            rich_help_panel=_USER_PANEL,
-        ),
+        str, _user_option(metavar="NAME", help="Environment variable that holds its key.")
     ] = "OPENAI_API_KEY",
 ) -> int:
     """Evaluate an agent on tasks. Killed, the same command goes on where it was."""

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from daemon.engine.policy import Policy
     from daemon.engine.thread import EngineThread
     from daemon.solver.sampling.local import Attempt, InProcess, Rollout
-    from envs.environment import Environment
     from envs.evaluation import Attempt as EvaluationAttempt
     from envs.simulator import TokenMeter
     from envs.task import TaskDefinition
@@ -141,11 +140,7 @@ _CHUNK: Final[TypeAdapter[tuple[TrialAttempt, ...]]] = TypeAdapter(tuple[TrialAt
 
 def read_attempts(folder: Path, plan: Plan) -> list[tuple[TrialAttempt, ...]]:
     """Return the whole chunks in a folder. Raises BadPlan if they are another plan's."""
-    return _open_journal(folder, plan).read()
-
-
-def _open_journal(folder: Path, plan: Plan) -> ChunkJournal[TrialAttempt]:
-    return ChunkJournal(folder, plan.digest, _CHUNK)
+    return ChunkJournal(folder, plan.digest, _CHUNK).read()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -156,23 +151,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def play(plan: Plan, out: Path) -> None:
     """Play the missing chunks. Raises BadPlan, WrongSetting, BadAdapter, OSError, environment
     errors."""
-
-    def prepare() -> Callable[[list[_Slot]], Iterator[TrialAttempt]]:
-        environment = open_plan_environment(plan.environment, plan.benchmarks, out)
-        return partial(_play_chunk, plan, environment, _Policies(plan), _make_meter(plan, out))
-
-    _open_journal(out, plan).fill(_chunks(plan), prepare)
-
-
-def _make_meter(plan: Plan, out: Path) -> "TokenMeter | None":
-    from envs.simulator import TokenMeter
-
-    user = plan.user
-    return TokenMeter(user.budget, out / _USER_TOKENS) if isinstance(user, EndpointUser) else None
+    journal = ChunkJournal(out, plan.digest, _CHUNK)
+    journal.fill(_chunks(plan), lambda: _Trial(plan, out).play)
 
 
 _Slot = tuple[int, str, int]
 """Player, task, trial."""
+_Played = dict[_Slot, "tuple[EvaluationAttempt, MemberChoice | None]"]
+"""Slot -> its attempt, and the choice of the member that played it, where there are members."""
 
 
 def _chunks(plan: Plan) -> list[list[_Slot]]:
@@ -266,213 +252,264 @@ def prove_adapter(checkpoint: Path, adapter: Adapter) -> Path:
     return folder
 
 
-def _play_chunk(
-    plan: Plan,
-    environment: "Environment",
-    policies: _Policies,
-    meter: "TokenMeter | None",
-    chunk: Sequence[_Slot],
-) -> Iterator[TrialAttempt]:
-    """Play a chunk in its order; `meter` counts the tokens of a user's endpoint."""
-    from daemon.solver.sampling.local import Attempt
-    from envs.evaluation import episode_seed
+class _Trial:
+    """A plan with its environment, policies and template, each opened once."""
 
-    chat = load_chat(Path(plan.checkpoint))
-    attempts = {
-        plan.rollout(*slot): Attempt(
-            task=environment.task(slot[1]),
-            group=slot[1],
-            seed=episode_seed(plan.seed, slot[1], slot[2]),
-            rollout=plan.rollout(*slot),
-            user=plan.user,
+    def __init__(self, plan: Plan, out: Path) -> None:
+        """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError, environment errors."""
+        from envs.simulator import TokenMeter
+
+        user = plan.user
+        self._plan = plan
+        self._environment = open_plan_environment(plan.environment, plan.benchmarks, out)
+        self._policies = _Policies(plan)
+        self._meter = (
+            TokenMeter(user.budget, out / _USER_TOKENS) if isinstance(user, EndpointUser) else None
         )
-        for slot in chunk
-    }
-    player = plan.players[chunk[0][0]]
-    if meter is not None:
-        yield from _play_within_budget(plan, environment, policies, chat, chunk, meter)
-        return
-    choices: Mapping[str, MemberChoice] = {}
-    groups: dict[Adapter | None, list[Attempt]] = {}
-    if isinstance(player, PlayerWithMembers):
-        Heartbeat().say(phase=f"chooser of {player.name}")
-        views = _read_openings(plan, environment, policies, chat, attempts)
-        choices = _choose_members(player, environment, policies, chat, attempts, views)
-        for name, attempt in attempts.items():
-            groups.setdefault(player.find_member(choices[name]), []).append(attempt)
-    else:
-        groups[player] = list(attempts.values())
-    rollouts: dict[str, Rollout] = {}
-    for adapter, own in groups.items():
-        policy = policies.find(adapter)
-        rollouts |= _all(_make_player(plan, policies, chat, policy), environment, own, policy)
-    for slot, name in zip(chunk, attempts, strict=True):
-        rollout = rollouts[name]
-        yield _build_attempt(
-            plan,
-            environment,
-            rollout.to_attempt(slot[2]),
-            rollout.trajectory.tokens,
-            slot,
-            choices.get(name),
+        """Counts the tokens of a user's endpoint."""
+        self._chat = load_chat(Path(plan.checkpoint))
+
+    def play(self, chunk: Sequence[_Slot]) -> Iterator[TrialAttempt]:
+        """Play a chunk in its order."""
+        if self._meter is not None:
+            yield from self._play_within_budget(chunk, self._meter)
+        else:
+            yield from self._play_in_process(chunk)
+
+    def _play_in_process(self, chunk: Sequence[_Slot]) -> Iterator[TrialAttempt]:
+        from daemon.solver.sampling.local import Attempt
+        from envs.evaluation import episode_seed
+
+        plan = self._plan
+        attempts = {
+            plan.rollout(*slot): Attempt(
+                task=self._environment.task(slot[1]),
+                group=slot[1],
+                seed=episode_seed(plan.seed, slot[1], slot[2]),
+                rollout=plan.rollout(*slot),
+                user=plan.user,
+            )
+            for slot in chunk
+        }
+        player = plan.players[chunk[0][0]]
+        choices: Mapping[str, MemberChoice] = {}
+        groups: dict[Adapter | None, list[Attempt]] = {}
+        if isinstance(player, PlayerWithMembers):
+            Heartbeat().say(phase=f"chooser of {player.name}")
+            choices = self._choose_members(player, attempts)
+            for name, attempt in attempts.items():
+                groups.setdefault(player.find_member(choices[name]), []).append(attempt)
+        else:
+            groups[player] = list(attempts.values())
+        rollouts: dict[str, Rollout] = {}
+        for adapter, own in groups.items():
+            rollouts |= self._play_all(own, self._policies.find(adapter))
+        for slot, name in zip(chunk, attempts, strict=True):
+            rollout = rollouts[name]
+            attempt, tokens = rollout.to_attempt(slot[2]), rollout.trajectory.tokens
+            yield self._build_attempt(attempt, tokens, slot, choices.get(name))
+
+    def _make_player(self, policy: "Policy") -> "InProcess":
+        """Return a player for a policy in a fresh engine."""
+        from daemon.engine.generation import Engine
+        from daemon.solver.sampling.local import InProcess
+
+        # A user that an adapter plays reads and writes in a slot of its own. And a cache that has
+        # seen other conversations may round otherwise.
+        plan, users = self._plan, self._policies.users
+        slots = 2 * plan.episodes if users else plan.episodes
+        return InProcess(
+            Engine(policy, slots),
+            self._chat,
+            temperature=plan.temperature,
+            max_tokens=plan.max_tokens,
+            users=users,
+            episodes=plan.episodes,
         )
 
+    def _play_within_budget(
+        self, chunk: Sequence[_Slot], meter: "TokenMeter"
+    ) -> list[TrialAttempt]:
+        """Play a chunk with an endpoint's users, whose tokens `meter` counts. Raises WrongSetting
+        if too few are left, and the errors of `_play_beside_endpoint`."""
+        from envs.simulator import UserBudgetSpent
 
-def _make_player(plan: Plan, policies: _Policies, chat: "Chat", policy: "Policy") -> "InProcess":
-    """Return a player for a policy in a fresh engine."""
-    from daemon.engine.generation import Engine
-    from daemon.solver.sampling.local import InProcess
+        try:
+            with meter.measure(f"a part of {CHUNK} episodes"):
+                return self._play_beside_endpoint(chunk)
+        except UserBudgetSpent as error:
+            raise WrongSetting(USER_TOKENS_SETTING, str(error)) from error
 
-    # A user that an adapter plays reads and writes in a slot of its own. And a cache that has seen
-    # other conversations may round otherwise.
-    slots = 2 * plan.episodes if policies.users else plan.episodes
-    return InProcess(
-        Engine(policy, slots),
-        chat,
-        temperature=plan.temperature,
-        max_tokens=plan.max_tokens,
-        users=policies.users,
-        episodes=plan.episodes,
-    )
+    def _play_beside_endpoint(self, chunk: Sequence[_Slot]) -> list[TrialAttempt]:
+        """Play a chunk beside an endpoint. Raises EndpointRefusal, EndpointUnavailable,
+        EnvironmentFailure."""
+        from envs.endpoint import EndpointUnavailable
+        from envs.evaluation import is_spoilt
 
+        played: _Played = {}
+        for _ in range(_TRIES):
+            missing = [slot for slot in chunk if slot not in played]
+            results = asyncio.run(self._play_async(missing))
+            # What the endpoint failed to answer is neither player's, nor a fault of the user.
+            played |= {slot: item for slot, item in results.items() if not is_spoilt(item[0])}
+            if len(played) == len(chunk):
+                break
+        else:
+            last = next(attempt for attempt, _ in results.values() if is_spoilt(attempt))
+            raise EndpointUnavailable(
+                f"{len(chunk) - len(played)} of {len(chunk)} episodes could not be played in "
+                f"{_TRIES} tries, the first one (task {last.task.id}) because of {last.reason}; "
+                "see to the endpoint, then run the same command to go on"
+            )
+        return [
+            self._build_attempt(attempt, attempt.usage.completion_tokens or 0, slot, choice)
+            for slot, (attempt, choice) in ((slot, played[slot]) for slot in chunk)
+        ]
 
-_Played = dict[_Slot, "tuple[EvaluationAttempt, MemberChoice | None]"]
-"""Slot -> its attempt, and the choice of the member that played it, where there are members."""
+    async def _play_async(self, chunk: Sequence[_Slot]) -> _Played:
+        """Play one player's slots. Raises EndpointRefusal, EndpointUnavailable,
+        EnvironmentFailure."""
+        from daemon.engine.generation import Engine
+        from daemon.engine.thread import EngineThread
+        from envs.endpoint import read_key
+        from envs.evaluation import Setup, play_all
+        from envs.simulator import make_user, open_user
 
+        plan, environment = self._plan, self._environment
+        user, player = plan.user, chunk[0][0]
+        assert isinstance(user, EndpointUser), "other users are played by the engine"
+        thread = EngineThread(Engine(self._policies.find(None), plan.episodes))
+        agents = self._make_agents(player, thread)
+        played: _Played = {}
+        async with AsyncExitStack() as stack:
+            key = read_key(user.url, user.api_key_variable)
+            simulator = await open_user(stack, user, key, plan.episodes)
+            thread.start()
+            stack.push_async_callback(thread.stop)
+            setup = Setup(
+                environment,
+                agent=agents,
+                user=partial(make_user, user, simulator, environment, meter=self._meter),
+                seed=plan.seed,
+                user_may_err=True,
+            )
+            tasks = [(environment.task(task), trial) for _, task, trial in chunk]
+            playing = play_all(setup, tasks, concurrency=plan.episodes)
+            # No episode may end for minutes: a line may take as long as the endpoint's timeout.
+            beating = asyncio.create_task(_beat(plan.name_policy(player), played))
+            stack.callback(beating.cancel)
+            async for attempts in await stack.enter_async_context(aclosing(playing)):
+                for attempt in attempts:
+                    choice = None
+                    if isinstance(agents, MemberAgents):
+                        # An episode that ends before its first turn is the base's.
+                        choice = agents.choices.get((attempt.task.id, attempt.seed), MemberChoice())
+                    played[player, attempt.task.id, attempt.trial] = attempt, choice
+        return played
 
-def _play_within_budget(
-    plan: Plan,
-    environment: "Environment",
-    policies: _Policies,
-    chat: "Chat",
-    chunk: Sequence[_Slot],
-    meter: "TokenMeter",
-) -> list[TrialAttempt]:
-    """Play a chunk with an endpoint's users, whose tokens `meter` counts. Raises WrongSetting if
-    too few are left, and the errors of `_play_beside_endpoint`."""
-    from envs.simulator import UserBudgetSpent
+    def _make_agents(
+        self, player: int, thread: "EngineThread"
+    ) -> "MemberAgents | Callable[[TaskDefinition, int], EngineAgent]":
+        """Return a factory of an episode's agent; `thread` runs the engine that answers for it."""
+        from daemon.engine.agent import EngineAgent
+        from daemon.engine.chat import as_chat
 
-    try:
-        with meter.measure(f"a part of {CHUNK} episodes"):
-            return _play_beside_endpoint(plan, environment, policies, chat, chunk, meter)
-    except UserBudgetSpent as error:
-        raise WrongSetting(USER_TOKENS_SETTING, str(error)) from error
-
-
-def _play_beside_endpoint(
-    plan: Plan,
-    environment: "Environment",
-    policies: _Policies,
-    chat: "Chat",
-    chunk: Sequence[_Slot],
-    meter: "TokenMeter",
-) -> list[TrialAttempt]:
-    """Play a chunk beside an endpoint. Raises EndpointRefusal, EndpointUnavailable,
-    EnvironmentFailure."""
-    from envs.endpoint import EndpointUnavailable
-    from envs.evaluation import is_spoilt
-
-    played: _Played = {}
-    for _ in range(_TRIES):
-        missing = [slot for slot in chunk if slot not in played]
-        results = asyncio.run(_play_async(plan, environment, policies, chat, missing, meter))
-        # What the endpoint failed to answer is neither player's, nor a fault of the user.
-        played |= {slot: item for slot, item in results.items() if not is_spoilt(item[0])}
-        if len(played) == len(chunk):
-            break
-    else:
-        last = next(attempt for attempt, _ in results.values() if is_spoilt(attempt))
-        raise EndpointUnavailable(
-            f"{len(chunk) - len(played)} of {len(chunk)} episodes could not be played in {_TRIES} "
-            f"tries, the first one (task {last.task.id}) because of {last.reason}; see to the "
-            "endpoint, then run the same command to go on"
-        )
-    return [
-        _build_attempt(
-            plan, environment, attempt, attempt.usage.completion_tokens or 0, slot, choice
-        )
-        for slot, (attempt, choice) in ((slot, played[slot]) for slot in chunk)
-    ]
-
-
-async def _play_async(
-    plan: Plan,
-    environment: "Environment",
-    policies: _Policies,
-    chat: "Chat",
-    chunk: Sequence[_Slot],
-    meter: "TokenMeter",
-) -> _Played:
-    """Play one player's slots. Raises EndpointRefusal, EndpointUnavailable, EnvironmentFailure."""
-    from daemon.engine.generation import Engine
-    from daemon.engine.thread import EngineThread
-    from envs.endpoint import read_key
-    from envs.evaluation import Setup, play_all
-    from envs.simulator import make_user, open_user
-
-    user, player = plan.user, chunk[0][0]
-    assert isinstance(user, EndpointUser), "other users are played by the engine"
-    thread = EngineThread(Engine(policies.find(None), plan.episodes))
-    agents = _make_agents(plan, environment, policies, chat, player, thread)
-    played: _Played = {}
-    async with AsyncExitStack() as stack:
-        key = read_key(user.url, user.api_key_variable)
-        simulator = await open_user(stack, user, key, plan.episodes)
-        thread.start()
-        stack.push_async_callback(thread.stop)
-        setup = Setup(
-            environment,
-            agent=agents,
-            user=partial(make_user, user, simulator, environment, meter=meter),
-            seed=plan.seed,
-            user_may_err=True,
-        )
-        tasks = [(environment.task(task), trial) for _, task, trial in chunk]
-        playing = play_all(setup, tasks, concurrency=plan.episodes)
-        # No episode may end for minutes: a line may take as long as the endpoint's timeout.
-        beating = asyncio.create_task(_beat(plan.name_policy(player), played))
-        stack.callback(beating.cancel)
-        async for attempts in await stack.enter_async_context(aclosing(playing)):
-            for attempt in attempts:
-                choice = None
-                if isinstance(agents, MemberAgents):
-                    # An episode that ends before its first turn is the base's.
-                    choice = agents.choices.get((attempt.task.id, attempt.seed), MemberChoice())
-                played[player, attempt.task.id, attempt.trial] = attempt, choice
-    return played
-
-
-def _make_agents(
-    plan: Plan,
-    environment: "Environment",
-    policies: _Policies,
-    chat: "Chat",
-    player: int,
-    thread: "EngineThread",
-) -> "MemberAgents | Callable[[TaskDefinition, int], EngineAgent]":
-    """Return a factory of an episode's agent; `thread` runs the engine that answers for it."""
-    from daemon.engine.agent import EngineAgent
-    from daemon.engine.chat import as_chat
-
-    def make(adapter: Adapter | None, task: "TaskDefinition", seed: int) -> EngineAgent:
-        return EngineAgent(
-            thread, chat, policies.find(adapter), partial(environment.select_schemas, task), seed,
-            temperature=plan.temperature, max_tokens=plan.max_tokens,
+        plan, environment, policies, chat = (
+            self._plan, self._environment, self._policies, self._chat,
         )  # fmt: skip
 
-    whole = plan.players[player]
-    if not isinstance(whole, PlayerWithMembers):
-        return partial(make, whole)
+        def make(adapter: Adapter | None, task: "TaskDefinition", seed: int) -> EngineAgent:
+            return EngineAgent(
+                thread, chat, policies.find(adapter), partial(environment.select_schemas, task),
+                seed, temperature=plan.temperature, max_tokens=plan.max_tokens,
+            )  # fmt: skip
 
-    async def choose(messages: Sequence[Message], task: "TaskDefinition") -> MemberChoice:
-        policy = policies.find(whole.chooser_adapter)
-        tools = environment.select_schemas(task, messages) if chat.shows_tools else ()
-        shown = list(map(as_chat, messages))
-        return await choose_member(whole, thread, policy, chat, shown, tools)
+        whole = plan.players[player]
+        if not isinstance(whole, PlayerWithMembers):
+            return partial(make, whole)
 
-    return MemberAgents(
-        choose, lambda choice, task, seed: make(whole.find_member(choice), task, seed)
-    )
+        async def choose(messages: Sequence[Message], task: "TaskDefinition") -> MemberChoice:
+            policy = policies.find(whole.chooser_adapter)
+            tools = environment.select_schemas(task, messages) if chat.shows_tools else ()
+            shown = list(map(as_chat, messages))
+            return await choose_member(whole, thread, policy, chat, shown, tools)
+
+        return MemberAgents(
+            choose, lambda choice, task, seed: make(whole.find_member(choice), task, seed)
+        )
+
+    def _read_openings(
+        self, attempts: "Mapping[str, Attempt]"
+    ) -> "Mapping[str, Sequence[Message] | None]":
+        """Return rollout -> the agent's first view; None if the episode ends before."""
+        from daemon.solver.sampling.opening import read_opening
+
+        if self._plan.user is not None:
+            player = self._make_player(self._policies.find(None))
+            return player.read_openings(self._environment, attempts.values())
+        return {
+            name: read_opening(self._environment, attempt.task, attempt.seed)
+            for name, attempt in attempts.items()
+        }
+
+    def _choose_members(
+        self, player: PlayerWithMembers, attempts: "Mapping[str, Attempt]"
+    ) -> dict[str, MemberChoice]:
+        """Return the chooser's member for each rollout, by the agent's first views. Episodes that
+        end before their first turn are the base's, without a doubt."""
+        from daemon.engine.chat import as_chat
+
+        chat, views = self._chat, self._read_openings(attempts)
+        shown = {name: view for name, view in views.items() if view is not None}
+        asked = {name: list(map(as_chat, view)) for name, view in shown.items()}
+        offers = [
+            self._environment.select_schemas(attempts[name].task, view) if chat.shows_tools else ()
+            for name, view in shown.items()
+        ]
+        policy = self._policies.find(player.chooser_adapter)
+        made = choose_members(player, policy, chat, list(asked.values()), offers)
+        return dict.fromkeys(attempts, MemberChoice()) | dict(zip(asked, made, strict=True))
+
+    def _play_all(self, attempts: "list[Attempt]", policy: "Policy") -> "dict[str, Rollout]":
+        """Return every rollout by its id, with heartbeats while it plays."""
+        player = self._make_player(policy)
+        rollouts: dict[str, Rollout] = {}
+        heartbeat = Heartbeat()
+        for rollout in player.play(self._environment, attempts, policy):
+            rollouts[rollout.attempt.rollout] = rollout
+            heartbeat.say_when_due(phase=policy.name, rollouts=len(rollouts))
+        return rollouts
+
+    def _build_attempt(
+        self, attempt: "EvaluationAttempt", tokens: int, slot: _Slot, choice: MemberChoice | None
+    ) -> TrialAttempt:
+        from envs.comparison.evidence import count_unseen_values, has_lookup
+        from producers.simulation import Provenance, build_rollout_event
+
+        player, _, trial = slot
+        plan, environment = self._plan, self._environment
+        simulator = None if plan.user is None else plan.user.simulator
+        policy = plan.name_policy(player)
+        provenance = Provenance(plan.alias, plan.base, policy, "evaluate", simulator)
+        event = build_rollout_event(attempt, environment, provenance, plan.rollout(*slot))
+        messages = event.content.messages if event.content is not None else ()
+        policy_text = environment.policy(attempt.task)
+        evidence = AttemptEvidence(
+            has_lookup=has_lookup(attempt.messages, environment.lookups),
+            unseen_values=count_unseen_values(policy_text, attempt.messages),
+            answers=sum(
+                message.role == "assistant" and message.sampled is not False
+                for message in attempt.messages
+            ),
+        )
+        return TrialAttempt(
+            player=player,
+            trial=trial,
+            tokens=tokens,
+            head=event if choice is None else event.model_copy(update={"member": choice}),
+            messages=messages,
+            evidence=evidence,
+        )
 
 
 async def _beat(phase: str, played: Sized) -> None:
@@ -480,96 +517,6 @@ async def _beat(phase: str, played: Sized) -> None:
     while True:
         heartbeat.say(phase=phase, rollouts=len(played))
         await asyncio.sleep(_HEARTBEAT_SECONDS)
-
-
-def _read_openings(
-    plan: Plan,
-    environment: "Environment",
-    policies: _Policies,
-    chat: "Chat",
-    attempts: "Mapping[str, Attempt]",
-) -> "Mapping[str, Sequence[Message] | None]":
-    """Return rollout -> the agent's first view; None if the episode ends before."""
-    from daemon.solver.sampling.opening import read_opening
-
-    if plan.user is not None:
-        player = _make_player(plan, policies, chat, policies.find(None))
-        return player.read_openings(environment, attempts.values())
-    return {
-        name: read_opening(environment, attempt.task, attempt.seed)
-        for name, attempt in attempts.items()
-    }
-
-
-def _choose_members(
-    player: PlayerWithMembers,
-    environment: "Environment",
-    policies: _Policies,
-    chat: "Chat",
-    attempts: "Mapping[str, Attempt]",
-    views: "Mapping[str, Sequence[Message] | None]",
-) -> dict[str, MemberChoice]:
-    """Return the chooser's member for each rollout, by the agent's first views. Episodes that end
-    before their first turn are the base's, without a doubt."""
-    from daemon.engine.chat import as_chat
-
-    shown = {name: view for name, view in views.items() if view is not None}
-    asked = {name: list(map(as_chat, view)) for name, view in shown.items()}
-    offers = [
-        environment.select_schemas(attempts[name].task, view) if chat.shows_tools else ()
-        for name, view in shown.items()
-    ]
-    policy = policies.find(player.chooser_adapter)
-    made = choose_members(player, policy, chat, list(asked.values()), offers)
-    return dict.fromkeys(attempts, MemberChoice()) | dict(zip(asked, made, strict=True))
-
-
-def _all(
-    player: "InProcess", environment: "Environment", attempts: "list[Any]", policy: "Policy"
-) -> "dict[str, Rollout]":
-    """Return every rollout by its id, with heartbeats while it plays."""
-    rollouts: dict[str, Rollout] = {}
-    heartbeat = Heartbeat()
-    for rollout in player.play(environment, attempts, policy):
-        rollouts[rollout.attempt.rollout] = rollout
-        heartbeat.say_when_due(phase=policy.name, rollouts=len(rollouts))
-    return rollouts
-
-
-def _build_attempt(
-    plan: Plan,
-    environment: "Environment",
-    attempt: "EvaluationAttempt",
-    tokens: int,
-    slot: _Slot,
-    choice: MemberChoice | None,
-) -> TrialAttempt:
-    from envs.comparison.evidence import count_unseen_values, has_lookup
-    from producers.simulation import Provenance, build_rollout_event
-
-    player, _, trial = slot
-    simulator = None if plan.user is None else plan.user.simulator
-    policy = plan.name_policy(player)
-    provenance = Provenance(plan.alias, plan.base, policy, "evaluate", simulator)
-    event = build_rollout_event(attempt, environment, provenance, plan.rollout(*slot))
-    messages = event.content.messages if event.content is not None else ()
-    policy_text = environment.policy(attempt.task)
-    evidence = AttemptEvidence(
-        has_lookup=has_lookup(attempt.messages, environment.lookups),
-        unseen_values=count_unseen_values(policy_text, attempt.messages),
-        answers=sum(
-            message.role == "assistant" and message.sampled is not False
-            for message in attempt.messages
-        ),
-    )
-    return TrialAttempt(
-        player=player,
-        trial=trial,
-        tokens=tokens,
-        head=event if choice is None else event.model_copy(update={"member": choice}),
-        messages=messages,
-        evidence=evidence,
-    )
 
 
 if __name__ == "__main__":

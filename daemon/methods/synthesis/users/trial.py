@@ -125,8 +125,7 @@ class UserCounts:
     schema_errors: int
 
 
-@dataclass(frozen=True, slots=True)
-class UserJudgement:
+class UserJudgement(StrictModel):
     """The decision of a gate."""
 
     violations: UserFaultRate
@@ -136,15 +135,10 @@ class UserJudgement:
     reason: str
 
 
-class UserResult(StrictModel):
+class UserResult(UserJudgement):
     """The result of a plan."""
 
     dialogues: int
-    violations: UserFaultRate
-    early_ends: UserFaultRate
-    schema_errors: UserFaultRate
-    passed: bool
-    reason: str
     examples: tuple[str, ...]
     """Faults, the first ones of each kind."""
     solved: int
@@ -157,15 +151,9 @@ class UserResult(StrictModel):
             alias=plan.alias,
             previous=plan.previous,
             environment=plan.environment,
-            dialogues=self.dialogues,
-            violations=self.violations,
-            early_ends=self.early_ends,
-            schema_errors=self.schema_errors,
-            passed=self.passed,
-            reason=self.reason,
-            examples=self.examples,
             candidates=plan.user.candidates,
             manners=plan.manners,
+            **self.model_dump(exclude={"solved"}),
         )
 
 
@@ -185,7 +173,13 @@ def judge_user(counts: UserCounts) -> UserJudgement:
         f"{name} {rate.count} of {rate.of}, at most {rate.upper:.2%} where {rate.limit:.1%} may be"
         for name, rate in named.items()
     )
-    return UserJudgement(violations, early_ends, errors, not broken, clip_reason(reason))
+    return UserJudgement(
+        violations=violations,
+        early_ends=early_ends,
+        schema_errors=errors,
+        passed=not broken,
+        reason=clip_reason(reason),
+    )
 
 
 def _rate(count: int, whole: int, limit: float) -> UserFaultRate:
@@ -196,7 +190,7 @@ def _rate(count: int, whole: int, limit: float) -> UserFaultRate:
 def read_result(folder: Path, plan: UserPlan) -> UserResult | None:
     """Return the result of a plan in a folder; None until all chunks are there. Raise BadPlan for
     another plan's dialogues or a damaged file."""
-    done = _open_journal(folder, plan).read()
+    done = ChunkJournal(folder, plan.digest, _CHUNK).read()
     if len(done) < len(_list_chunks(plan)):
         return None
     return summarize([dialogue for chunk in done for dialogue in chunk])
@@ -204,16 +198,11 @@ def read_result(folder: Path, plan: UserPlan) -> UserResult | None:
 
 def summarize(dialogues: Sequence[DialogueResult]) -> UserResult:
     """Return the result of dialogues. Raise ValueError without one."""
-    judgement = judge_user(_count(dialogues))
     return UserResult(
         dialogues=len(dialogues),
-        violations=judgement.violations,
-        early_ends=judgement.early_ends,
-        schema_errors=judgement.schema_errors,
-        passed=judgement.passed,
-        reason=judgement.reason,
         examples=tuple(_list_examples(dialogues))[:_EXAMPLES],
         solved=sum(item.success is True for item in dialogues),
+        **dict(judge_user(_count(dialogues))),
     )
 
 
@@ -255,11 +244,7 @@ def play(plan: UserPlan, out: Path) -> None:
         environment = open_plan_environment(plan.environment, plan.benchmarks, out)
         return partial(_Players(plan).play, environment)
 
-    _open_journal(out, plan).fill(_list_chunks(plan), prepare)
-
-
-def _open_journal(folder: Path, plan: UserPlan) -> ChunkJournal[DialogueResult]:
-    return ChunkJournal(folder, plan.digest, _CHUNK)
+    ChunkJournal(out, plan.digest, _CHUNK).fill(_list_chunks(plan), prepare)
 
 
 def _list_chunks(plan: UserPlan) -> list[tuple[str, ...]]:
@@ -280,7 +265,10 @@ class _Players:
 
     def play(self, environment: "Environment", chunk: tuple[str, ...]) -> list[DialogueResult]:
         """Play the tasks of a chunk; return their dialogues in order."""
-        tasks = {task: self._define(environment, task) for task in chunk}
+        manners = self._plan.manners
+        tasks = {
+            task: vary_manner(environment.task(task), self._places[task], manners) for task in chunk
+        }
         results: dict[str, DialogueResult] = {}
         heartbeat = Heartbeat()
         for result in self._play_dialogues(environment, tasks.values()):
@@ -291,13 +279,10 @@ class _Players:
             results[task.id]
             if task.id == name
             else results[task.id].model_copy(
-                update={"task": name, "manner": find_turn(self._places[name], self._plan.manners)}
+                update={"task": name, "manner": find_turn(self._places[name], manners)}
             )
             for name, task in tasks.items()
         ]
-
-    def _define(self, environment: "Environment", task: str) -> TaskDefinition:
-        return vary_manner(environment.task(task), self._places[task], self._plan.manners)
 
     def _play_dialogues(
         self, environment: "Environment", tasks: Iterable[TaskDefinition]
