@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from consumers.reads.serving import AdapterLine, AdapterRow
     from daemon.evaluation.comparison import Comparison, ComparisonResult
+    from daemon.serving.push import PushResult
     from events.gate import GateReport, TargetReport
     from events.serving import UserFaultRate
 
@@ -257,13 +258,18 @@ def push_(
             name=name,
             checkpoint=checkpoint,
         )
+    _print_pushed(cli, pushed, "these very files were pushed before")
+
+
+def _print_pushed(cli: Cli, pushed: "PushResult", repetition: str) -> None:
+    """Print an adapter that came into the home; `repetition` is the hint where it was there."""
     row = pushed.adapter
     if cli.out.json:
         cli.out.document({**build_document(cli, row), "new": pushed.new})
         return
     cli.out.show(_about(cli, row))
     if not pushed.new:
-        cli.out.hint("these very files were pushed before")
+        cli.out.hint(repetition)
     cli.out.hint(f"is it any good? kintsugi adapters evaluate {row.adapter} --env ENV")
 
 
@@ -281,8 +287,7 @@ def merge(
         Literal["sum", "core_tsv"], typer.Option(help="How they become one.")
     ] = "sum",
     rank: Annotated[
-        int | None,
-        typer.Option(min=1, help="Default: the largest of a member."),
+        int | None, typer.Option(min=1, help="Default: the largest of a member.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Default: made of its weights.")] = None,
     checkpoint: CheckpointFolder = None,
@@ -308,19 +313,12 @@ def merge(
             name=name,
             checkpoint=checkpoint,
         )
-    row = result.pushed.adapter
     for ancestor, times in result.repeated.items():
         cli.out.hint(
             f"several of them go on from {ancestor}, whose change counts {times:.3g} times; "
             f"weights that sum to 1, or {ancestor}={1 - times:.3g} more, make it count once"
         )
-    if cli.out.json:
-        cli.out.document({**build_document(cli, row), "new": result.pushed.new})
-        return
-    cli.out.show(_about(cli, row))
-    if not result.pushed.new:
-        cli.out.hint("these very adapters were merged so before")
-    cli.out.hint(f"is it any good? kintsugi adapters evaluate {row.adapter} --env ENV")
+    _print_pushed(cli, result.pushed, "these very adapters were merged so before")
 
 
 def _parse_parts(texts: list[str], default: float) -> list[tuple[str, float]]:
@@ -402,8 +400,7 @@ def promote(
     cli: Cli,
     adapter: Named,
     share: Annotated[
-        str,
-        typer.Option(metavar="SHARE", help="Part of the sessions: below 1 it is a canary."),
+        str, typer.Option(metavar="SHARE", help="Part of the sessions: below 1 it is a canary.")
     ] = "1",
     override: Annotated[
         bool, typer.Option("--override", help="Although no gate was passed; needs --reason.")
@@ -427,8 +424,7 @@ def rollback(
         str | None, typer.Argument(metavar="[ALIAS]", help="Default: the gateway's.")
     ] = None,
     to: Annotated[
-        str | None,
-        typer.Option(metavar="ADAPTER", help="Who answered before; default: the last."),
+        str | None, typer.Option(metavar="ADAPTER", help="Who answered before; default: the last.")
     ] = None,
     upstream: EngineUrls = None,
     actor: ActorName = None,

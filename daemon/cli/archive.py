@@ -55,8 +55,7 @@ def export_log(
 
 
 def import_log(
-    cli: Cli,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An archive.")],
+    cli: Cli, folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An archive.")]
 ) -> None:
     """Put an exported log into an empty home or, with Kafka, into its empty topics: the same bytes,
     sources and sequences."""

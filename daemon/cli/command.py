@@ -121,6 +121,15 @@ def _is_default(context: typer.Context, options: Mapping[str, Any]) -> bool:
     return False
 
 
+def check_name(option: str, value: str) -> None:
+    """Raise BadParameter for the name of an agent or a model that no event can hold."""
+    if not 0 < len(value) <= 128:
+        raise typer.BadParameter(
+            f"{value[:20]!r} has {len(value)} characters; 1 to 128 can be stored",
+            param_hint=option,
+        )
+
+
 def noun(name: str, help: str) -> typer.Typer:
     """Return a group of commands on one noun."""
     return typer.Typer(name=name, help=help, add_completion=False)

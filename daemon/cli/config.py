@@ -16,8 +16,7 @@ group = noun("config", "What is set, and by whom.")
 
 @command(group)
 def show(
-    cli: Cli,
-    origin: Annotated[bool, typer.Option("--origin", help="Who set each value.")] = False,
+    cli: Cli, origin: Annotated[bool, typer.Option("--origin", help="Who set each value.")] = False
 ) -> None:
     """Print every setting; secrets are starred out."""
     from daemon.config.settings import origins
@@ -60,10 +59,7 @@ def check(cli: Cli) -> None:
     file = config_file(cli.home)
     document = {"ok": True, "file": None if file is None else str(file)}
     document |= _describe_schedule(cli, settings.scheduler)
-    if cli.out.json:
-        cli.out.document(document)
-    else:
-        cli.out.show(f"the settings can be used (file: {file or 'none'})")
+    cli.out.report(document, f"the settings can be used (file: {file or 'none'})")
 
 
 def _describe_schedule(cli: Cli, scheduler: "Scheduler") -> dict[str, Any]:
@@ -92,10 +88,7 @@ def schema(cli: Cli) -> None:
     from daemon.config.reference import schema
 
     document = schema()
-    if cli.out.json:
-        cli.out.document(document)
-    else:
-        cli.out.show(json.dumps(document, indent=2))
+    cli.out.report(document, json.dumps(document, indent=2))
 
 
 @command(group)

@@ -37,8 +37,7 @@ def register(group: typer.Typer) -> None:
 def account(
     cli: Cli,
     cycle: Annotated[
-        str | None,
-        typer.Argument(metavar="ID", help="Its id, how that begins, or its number."),
+        str | None, typer.Argument(metavar="ID", help="Its id, how that begins, or its number.")
     ] = None,
     every: Annotated[
         str | None,

@@ -275,12 +275,10 @@ def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = ""
         with app.reading() as connection:
             next_cycle = read_outlook(connection, app.settings, alias, utc_now())
     assert next_cycle is not None, "it was there a moment ago"
-    if cli.out.json:
-        cli.out.document({"acted": acted, **asdict(next_cycle)})
-    elif next_cycle.due:
-        cli.out.show(f"a cycle of {alias} begins at the leader's next look (kintsugi schedule)")
-    else:
-        cli.out.show(f"a cycle of {alias} begins later: {'; '.join(next_cycle.missing)}")
+    when = f"later: {'; '.join(next_cycle.missing)}"
+    if next_cycle.due:
+        when = "at the leader's next look (kintsugi schedule)"
+    cli.out.report({"acted": acted, **asdict(next_cycle)}, f"a cycle of {alias} begins {when}")
 
 
 def _check_trainable(alias: str, outlook: "Outlook | None") -> None:
@@ -319,7 +317,5 @@ def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "
                 f"adapters rollback {alias}"
             )
         acted = Decisions(app).act(act_of(actor, reason), CYCLE_CANCEL, {"cycle": row.cycle})
-    if cli.out.json:
-        cli.out.document({"acted": acted, "cycle": row.cycle, "alias": alias})
-    else:
-        cli.out.show(f"cycle {row.number} of {alias} is called off; it ends when the leader looks")
+    text = f"cycle {row.number} of {alias} is called off; it ends when the leader looks"
+    cli.out.report({"acted": acted, "cycle": row.cycle, "alias": alias}, text)

@@ -16,12 +16,10 @@ def upgrade(cli: Cli) -> None:
         before = read_revision(app.database)
         with explain_errors(app.database):
             reached = migrate(app.database)
-    if cli.out.json:
-        cli.out.document({"before": before, "revision": reached})
-    elif before == reached:
-        cli.out.show(f"already at revision {reached}")
-    else:
-        cli.out.show(f"upgraded from {before or 'an empty database'} to revision {reached}")
+    text = f"upgraded from {before or 'an empty database'} to revision {reached}"
+    if before == reached:
+        text = f"already at revision {reached}"
+    cli.out.report({"before": before, "revision": reached}, text)
 
 
 @command(group)

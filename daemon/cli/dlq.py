@@ -147,10 +147,8 @@ def drop(
         named = {"stream": letter.stream, "source": letter.source, "sequence": letter.sequence}
         arguments = {name: str(value) for name, value in named.items()}
         acted = Decisions(app).act(act_of(actor, reason), DROP, arguments)
-    if cli.out.json:
-        cli.out.document({"acted": acted, **named})
-    else:
-        cli.out.show(f"{stream} {place} is dropped; kintsugi dlq list --all still shows it")
+    text = f"{stream} {place} is dropped; kintsugi dlq list --all still shows it"
+    cli.out.report({"acted": acted, **named}, text)
 
 
 def _describe_fold(app: "App") -> tuple[list[str], str]:

@@ -21,8 +21,7 @@ def register(app: typer.Typer) -> None:
 def erase(
     cli: Cli,
     person: Annotated[
-        str | None,
-        typer.Option("--person", metavar="ID", help="As x-kintsugi-user named them."),
+        str | None, typer.Option("--person", metavar="ID", help="As x-kintsugi-user named them.")
     ] = None,
     key: Annotated[
         str | None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from daemon.cli.command import DONE, PARTLY, Cli, command
+from daemon.cli.command import DONE, PARTLY, Cli, check_name, command
 from daemon.cli.output import format_interval, table
 
 if TYPE_CHECKING:
@@ -132,11 +132,7 @@ def evaluate(
     if user_model is None and (user_base_url or user_moved_from or user_best_of > 1):
         raise typer.BadParameter("name the model too", param_hint="--user-model")
     for name, value in (("--model", model), ("--alias", alias), ("--base", base or model)):
-        if not 0 < len(value) <= 128:
-            raise typer.BadParameter(
-                f"{value[:20]!r} has {len(value)} characters; 1 to 128 can be stored",
-                param_hint=name,
-            )
+        check_name(name, value)
     if scenarios is not None and split == GENERATED:
         split = SCENARIOS
     fields = parse_json_object(extra)

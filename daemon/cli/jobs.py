@@ -137,7 +137,5 @@ def cancel(cli: Cli, job: Named, actor: ActorName = None, reason: WhyNot = "") -
         if row.outcome is not None:
             raise TooLate(f"job {row.job} is over ({row.outcome}); see kintsugi jobs ls")
         acted = Decisions(app).act(act_of(actor, reason), JOBS_CANCEL, {"job": row.job})
-    if cli.out.json:
-        cli.out.document({"acted": acted, "job": row.job})
-    else:
-        cli.out.show(f"job {row.job} is called off; it stops when the role work looks")
+    text = f"job {row.job} is called off; it stops when the role work looks"
+    cli.out.report({"acted": acted, "job": row.job}, text)

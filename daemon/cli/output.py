@@ -48,6 +48,13 @@ class Output:
             # A terminal wraps long lines itself, so that they can be copied whole.
             console.print(renderable, soft_wrap=isinstance(renderable, str))
 
+    def report(self, document: Any, *texts: str) -> None:
+        """Print a result: with `--json` its document, else its texts."""
+        if self.json:
+            self.document(document)
+        else:
+            self.show(*texts)
+
     def show_rows(
         self,
         rows: Sequence[Any],

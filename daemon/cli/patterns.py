@@ -63,8 +63,7 @@ def _describe_unusable(app: "App", connection: "Connection", alias: str | None) 
 
 @default_command(group)
 def patterns(
-    cli: Cli,
-    alias: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
+    cli: Cli, alias: Annotated[str | None, typer.Option(help="Only this agent.")] = None
 ) -> None:
     """Failure patterns as of the last round, highest priority first."""
     from consumers.reads.rollouts import count_backlog, pattern_lines

@@ -54,8 +54,7 @@ def set_(
         ),
     ],
     shadow: Annotated[
-        str | None,
-        typer.Option(metavar="ADAPTER", help="Answers as well, unseen by anybody."),
+        str | None, typer.Option(metavar="ADAPTER", help="Answers as well, unseen by anybody.")
     ] = None,
     base: Annotated[
         str | None, typer.Option(help="The base model, where nobody named tells it.")

@@ -28,8 +28,7 @@ _FOLLOW_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.05
 
 EngineUrls = Annotated[
-    list[str] | None,
-    typer.Option("--upstream", metavar="URL", help="An engine; may be repeated."),
+    list[str] | None, typer.Option("--upstream", metavar="URL", help="An engine; may be repeated.")
 ]
 ActorName = Annotated[
     str | None, typer.Option("--actor", metavar="NAME", help="Who asks; default: who you are.")

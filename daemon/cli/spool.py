@@ -129,10 +129,8 @@ def forget(
                 )
             spools.forget(connection, source)
         line = _spool_line(known[source])
-    if cli.out.json:
-        cli.out.document(line)
-        return
-    cli.out.show(f"{source} is missed no more; {line['unfolded']:,} of its events are in no table")
+    unfolded = line["unfolded"]
+    cli.out.report(line, f"{source} is missed no more; {unfolded:,} of its events are in no table")
 
 
 @command(group)
@@ -141,17 +139,12 @@ def renew(cli: Cli) -> None:
     from producers.spool.renewal import renew
 
     result = renew(cli.settings.home)
-    if cli.out.json:
-        cli.out.document(
-            {"was": result.before, "source": result.source, "events": result.events,
-             "kept": str(result.kept)}
-        )  # fmt: skip
-        return
-    cli.out.show(
+    cli.out.report(
+        {"was": result.before, "source": result.source, "events": result.events,
+         "kept": str(result.kept)},
         f"the spool is {result.source} now, was {result.before}; {result.events:,} events are to "
-        "be "
-        f"shipped. {result.kept} holds what it was"
-    )
+        f"be shipped. {result.kept} holds what it was",
+    )  # fmt: skip
 
 
 @command(group)
@@ -165,8 +158,7 @@ def drain(
         typer.Option("--spool", metavar="HOME", help="Of a home whose owner never returns."),
     ] = None,
     again: Annotated[
-        bool,
-        typer.Option("--again", help="Also what was shipped before: for topics that lost it."),
+        bool, typer.Option("--again", help="Also what was shipped before: for topics that lost it.")
     ] = False,
 ) -> None:
     """Ship what is in the spool now; done when the broker has acknowledged all of it."""
@@ -179,10 +171,8 @@ def drain(
             drained = _drain(cli, app, app.spool, within, again)
         else:
             drained = 0
-    if cli.out.json:
-        cli.out.document({"ships": ships, "drained": drained, "left": 0})
-        return
-    cli.out.show(f"{drained:,} events were acknowledged, none is left" if ships else _ALONE)
+    text = f"{drained:,} events were acknowledged, none is left" if ships else _ALONE
+    cli.out.report({"ships": ships, "drained": drained, "left": 0}, text)
 
 
 def _check(app: "App") -> None:

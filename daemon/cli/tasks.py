@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from daemon.cli.command import DONE, PARTLY, Cli, OnlyAgent, command, noun
+from daemon.cli.command import DONE, PARTLY, Cli, OnlyAgent, check_name, command, noun
 from daemon.cli.output import Columns, facts
 from daemon.cli.serving import ActorName, WhyNot, act_of
 from events.errors import KintsugiError
@@ -50,11 +50,7 @@ class UnknownTaskId(KintsugiError):
 
 
 @command(group)
-def ls(
-    cli: Cli,
-    alias: OnlyAgent = None,
-    env: OnlyEnvironment = None,
-) -> None:
+def ls(cli: Cli, alias: OnlyAgent = None, env: OnlyEnvironment = None) -> None:
     """List the tasks that cycles wrote and operators added, in the order of the log."""
     from consumers.reads.learning import list_task_lines
 
@@ -255,10 +251,7 @@ def add(
 
 
 def add_definitions(
-    cli: Cli,
-    additions: "Additions",
-    definitions: "Iterable[RawDefinition]",
-    writer: "TaskWriter",
+    cli: Cli, additions: "Additions", definitions: "Iterable[RawDefinition]", writer: "TaskWriter"
 ) -> "tuple[list[str], list[Refusal]]":
     """Append sound definitions; return ids and refusals. Raises LogError, DatabaseUnavailable."""
     from daemon.proposer.additions import Addition, Refusal
@@ -301,11 +294,7 @@ def _print_added(cli: Cli, file: Path, ids: Sequence[str], refused: "Sequence[Re
 
 
 def resolve_target(
-    cli: Cli,
-    connection: "Connection",
-    alias: str | None,
-    base: str | None,
-    pattern: str | None,
+    cli: Cli, connection: "Connection", alias: str | None, base: str | None, pattern: str | None
 ) -> "Target":
     """Return the agent, base and pattern that tasks are added for. Raises BadParameter."""
     from consumers.reads import agents
@@ -321,11 +310,8 @@ def resolve_target(
             )
         alias = names[0] if names else "agent"
     for option, value in (("--alias", alias), ("--base", base)):
-        if value is not None and not 0 < len(value) <= 128:
-            raise typer.BadParameter(
-                f"{value[:20]!r} has {len(value)} characters; 1 to 128 can be stored",
-                param_hint=option,
-            )
+        if value is not None:
+            check_name(option, value)
     if pattern is not None:
         patterns = sorted({line.pattern for line in pattern_lines(connection, alias)})
         if pattern not in patterns:
@@ -429,9 +415,9 @@ def retire(
             acted = retire_task(app, act_of(actor, reason), line.alias, line.task)
         with app.reading() as connection:
             line = find_task_line(connection, line.task, line.alias)
-    if cli.out.json:
-        cli.out.document({"acted": acted, **build_task_document(line)})
-        return
     before = "" if acted is not None else " already"
     why = f": {line.reason}" if line.reason else ""
-    cli.out.show(f"{line.task} of {line.alias} is {line.state}{before}{why}")
+    cli.out.report(
+        {"acted": acted, **build_task_document(line)},
+        f"{line.task} of {line.alias} is {line.state}{before}{why}",
+    )

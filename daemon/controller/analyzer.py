@@ -28,6 +28,7 @@ from daemon.controller.model_answers import (
     ask,
     build_format,
     build_object_schema,
+    build_request,
     estimate_json,
     measure_bytes,
     open_endpoint,
@@ -36,7 +37,6 @@ from daemon.controller.model_answers import (
 from daemon.controller.rollout_views import RolloutView
 from envs.endpoint import AnswerFailure, EndpointRefusal
 from events.learning import PatternFinding
-from events.messages import Message
 
 if TYPE_CHECKING:
     from daemon.config.settings import Model
@@ -143,10 +143,7 @@ async def _ask(
         raise ModelFailure(
             f"not even one rollout fits into {budget.left} tokens; raise {budget.setting}"
         )
-    messages = [
-        Message(role="system", content=_INSTRUCTIONS),
-        Message(role="user", content="\n".join(items)),
-    ]
+    messages = build_request(_INSTRUCTIONS, "\n".join(items))
     question = Question(_parse, _FORMAT)
     async with open_endpoint(settings, "analyzer") as endpoint:
         answer = await ask(endpoint, "analyzer", messages, question, budget)

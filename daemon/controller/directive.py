@@ -202,10 +202,7 @@ def _mostly_of(rollouts: set[str], findings: Sequence[PatternFinding]) -> Patter
 
 
 def _quota(
-    line: PatternLine,
-    tasks: int,
-    examples: Sequence[str] | None,
-    finding: PatternFinding | None,
+    line: PatternLine, tasks: int, examples: Sequence[str] | None, finding: PatternFinding | None
 ) -> Quota:
     return Quota(
         pattern=line.pattern,

@@ -220,11 +220,7 @@ def _sample_examples(failures: Sequence[RoundRollout], seed: str) -> tuple[str, 
 
 
 def _analysis(
-    app: "App",
-    connection: "Connection",
-    seed: str,
-    seen: Sequence[RoundRollout],
-    written: set[str],
+    app: "App", connection: "Connection", seed: str, seen: Sequence[RoundRollout], written: set[str]
 ) -> Analysis | None:
     settings = app.settings.models.analyzer
     failed = [rollout for rollout in seen if rollout.category is not None]

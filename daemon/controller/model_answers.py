@@ -105,6 +105,11 @@ def check_host(url: str, allowed: Sequence[str], role: str) -> None:
         )
 
 
+def build_request(instructions: str, given: str) -> list[Message]:
+    """Return the messages of a request: the instructions, then what they are about."""
+    return [Message(role="system", content=instructions), Message(role="user", content=given)]
+
+
 async def ask(
     endpoint: Endpoint,
     role: str,
@@ -152,11 +157,7 @@ def strip_fence(text: str) -> str:
 
 
 def spend(
-    budget: TokenBudget,
-    messages: Sequence[Message],
-    role: str,
-    cost: int,
-    problem: str = "",
+    budget: TokenBudget, messages: Sequence[Message], role: str, cost: int, problem: str = ""
 ) -> None:
     """Take a request's cost from the budget: its messages, and `cost` for its schema or tools and
     its answer. Raise BudgetSpent, which quotes the problem of the answer before it."""

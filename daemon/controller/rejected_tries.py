@@ -16,8 +16,7 @@ REASONS: Final = 3
 
 
 def bad_tries(
-    written: Sequence[BufferTask | TaskProposed],
-    rejected: Sequence[RejectionRow | TaskRejected],
+    written: Sequence[BufferTask | TaskProposed], rejected: Sequence[RejectionRow | TaskRejected]
 ) -> tuple[BadTries, ...]:
     """Return the modes that failed in `BAD` of their tries or more, by pattern and mode. `written`
     and `rejected` are the tasks of one cycle or one round of a job."""

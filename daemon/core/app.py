@@ -279,9 +279,7 @@ class App:
             return rollouts.last_round(connection)
 
     def _close_round(
-        self,
-        trigger: Literal["import", "diagnose"],
-        reached: dict[str, dict[str, dict[str, int]]],
+        self, trigger: Literal["import", "diagnose"], reached: dict[str, dict[str, dict[str, int]]]
     ) -> None:
         from daemon.core.task_kinds import list_agent_kinds
         from events.codec import encode

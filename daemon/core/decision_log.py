@@ -99,10 +99,7 @@ class Decisions:
             )
 
     def _append(
-        self,
-        events: Mapping[str, Decision],
-        cause: str | None,
-        within: TraceContext | None = None,
+        self, events: Mapping[str, Decision], cause: str | None, within: TraceContext | None = None
     ) -> None:
         # The span of a cause is read from the log, so only where traces are sent. A cycle's own
         # context is always written (`within`), so spans can be made later too.

@@ -24,7 +24,7 @@ from daemon.core.kind_exclusions import (
 )
 from daemon.core.task_definitions import open_event_environment, with_definitions
 from daemon.core.task_kinds import find_kinds
-from daemon.cycle.estimate import read_job_budget
+from daemon.cycle.estimate import JobBudget, read_job_budget
 from daemon.cycle.job_spec import NotTrainable, build_job_spec, name_capability, plan_rounds
 from daemon.cycle.methods import CycleMethods, find_user
 from daemon.cycle.outlook import describe_unusable
@@ -172,9 +172,7 @@ class CyclePlanner:
     ) -> tuple[dict[str, Decision], dict[str, str]]:
         """Return the jobs that train branches again (id of event -> request), in order, and name ->
         why another has none. Raises NotTrainable, RetryLater, CannotSample."""
-        pair = Pair(cycle.alias, cycle.base)
-        with self._app.reading() as connection:
-            budget = read_job_budget(connection, self._app.settings, pair, utc_now())
+        budget = self._read_budget(cycle)
         # What answers may lack these branches: then the base answers for them.
         sampler = self._build_prober(environment, cycle, cycle.base)
         drawn, untaught = self._methods.draw_retraining(
@@ -204,6 +202,7 @@ class CyclePlanner:
             parameters = self._count_parameters(cycle)
         except NotTrainable as error:
             return Proposal({}, str(error))
+        assert cycle.round is not None, "a cycle is diagnosed first"
         pair = Pair(cycle.alias, cycle.base)
         excluded = self._find_exclusions(environment)
         review = self._methods.review_tasks(environment, cycle)
@@ -216,7 +215,9 @@ class CyclePlanner:
                 if entry.task not in review.retired
             ]
             sealed = learning.read_sealed_tasks(connection, cycle.alias)
-            drawn = self._read_traffic(connection, environment, cycle)
+            drawn = sources.read_traffic(
+                connection, environment, cycle.alias, cycle.base, cycle.round
+            )
             priorities = {
                 line.pattern: line.priority
                 for line in rollouts.pattern_lines(connection, cycle.alias)
@@ -256,10 +257,7 @@ class CyclePlanner:
         return f"; {describe_unusable(lines)}" if lines else ""
 
     def _write_tasks(
-        self,
-        environment: "Environment",
-        cycle: CycleRow,
-        wanted: ProposalRequest,
+        self, environment: "Environment", cycle: CycleRow, wanted: ProposalRequest
     ) -> dict[str, Decision]:
         """Return a directive's tasks and rejections by id of event. Raises CannotSample."""
         with_definitions(self._app, environment, wanted.bodies)
@@ -298,9 +296,7 @@ class CyclePlanner:
         has none. Raises NotTrainable, RetryLater."""
         jobs: dict[str, Decision] = {}
         untaught = dict(choice.left)
-        pair = Pair(stock.cycle.alias, stock.cycle.base)
-        with self._app.reading() as connection:
-            budget = read_job_budget(connection, self._app.settings, pair, utc_now())
+        budget = self._read_budget(stock.cycle)
         for branch in choice.branches:
             if not any(data.pattern in branch.patterns for data in stock.new):
                 untaught[branch.name] = "no task that was written for it passed its checks"
@@ -318,6 +314,12 @@ class CyclePlanner:
                 task_pools, branch.name,
             )  # fmt: skip
         return jobs, untaught
+
+    def _read_budget(self, cycle: CycleRow) -> JobBudget:
+        """Return the training time that is left for the cycle's jobs."""
+        pair = Pair(cycle.alias, cycle.base)
+        with self._app.reading() as connection:
+            return read_job_budget(connection, self._app.settings, pair, utc_now())
 
     def _mix_pools(self, stock: "_Stock", branch: "Branch | None" = None) -> tuple[TaskPool, ...]:
         """Return the pools of a branch's job, or of one for everything. A branch's targets are the
@@ -374,12 +376,9 @@ class CyclePlanner:
     def _build_mix(self) -> PoolMix:
         settings = self._app.settings.proposer
         return PoolMix(
-            settings.targeted_step,
-            settings.targeted_most,
-            settings.replay,
-            settings.siblings,
+            settings.targeted_step, settings.targeted_most, settings.replay, settings.siblings,
             settings.operator,
-        )
+        )  # fmt: skip
 
     def _build_sampler(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
@@ -418,12 +417,6 @@ class CyclePlanner:
             budget = ProbeBudget(model.max_tokens, model.minutes)
             self._probe_budgets[cycle.alias] = cycle.cycle, budget
         return budget
-
-    def _read_traffic(
-        self, connection: "Connection", environment: "Environment", cycle: CycleRow
-    ) -> sources.Traffic:
-        assert cycle.round is not None, "a cycle is diagnosed first"
-        return sources.read_traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
 
     def _read_start(
         self,

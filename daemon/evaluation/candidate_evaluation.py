@@ -249,9 +249,7 @@ class CandidateEvaluation:
                 if not (yield from self._run(self._job(number), plan, _look_name(number))):
                     return
                 noted = yield from self._close_trial(number, plan, sizes, earlier)
-            if noted is None:
-                return
-            if noted.following is None:
+            if noted is None or noted.following is None:
                 return
             if number != _PILOT:
                 earlier.append(plan)

@@ -289,12 +289,7 @@ def _describe_user_faults(comparison: Comparison) -> str | None:
 
 
 def _say(
-    app: "App",
-    comparison: Comparison,
-    act: Act,
-    rates: PassRates,
-    report: GateReport,
-    tasks: int,
+    app: "App", comparison: Comparison, act: Act, rates: PassRates, report: GateReport, tasks: int
 ) -> None:
     """Append measurement and decision once, together, so that nothing is played again."""
     row, decisions, origin = comparison.adapter, Decisions(app), comparison.digest

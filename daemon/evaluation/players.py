@@ -175,9 +175,7 @@ async def choose_member(
 
 
 def make_endpoint_chooser(
-    composition: Composition,
-    endpoints: "Mapping[str | None, Endpoint]",
-    list_fields: "ListFields",
+    composition: Composition, endpoints: "Mapping[str | None, Endpoint]", list_fields: "ListFields"
 ) -> "Choose":
     """Return a function that asks the chooser behind an endpoint. `endpoints` maps each part (None:
     the base) to its endpoint; `list_fields` returns the prompt's fields beside the messages."""

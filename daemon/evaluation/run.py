@@ -211,9 +211,7 @@ class Run:
 
 
 def survey(
-    environment: Environment,
-    spec: Spec,
-    note: Callable[[TaskDefinition], None] | None = None,
+    environment: Environment, spec: Spec, note: Callable[[TaskDefinition], None] | None = None
 ) -> list[Line]:
     """Return an evaluation's tasks, and call `note` with each. Raises UnknownTask, also for too
     few."""
@@ -276,10 +274,7 @@ def lock_evaluation(home: Path, digest: str) -> Iterator[None]:
 
 
 async def prepare_setup(
-    stack: AsyncExitStack,
-    environment: Environment,
-    spec: Spec,
-    means: Means,
+    stack: AsyncExitStack, environment: Environment, spec: Spec, means: Means
 ) -> Setup:
     """Return the players, after a check of both endpoints."""
     import stamina.instrumentation

@@ -306,8 +306,8 @@ class _Trial:
             rollouts |= self._play_all(own, self._policies.find(adapter))
         for slot, name in zip(chunk, attempts, strict=True):
             rollout = rollouts[name]
-            attempt, tokens = rollout.to_attempt(slot[2]), rollout.trajectory.tokens
-            yield self._build_attempt(attempt, tokens, slot, choices.get(name))
+            played, tokens = rollout.to_attempt(slot[2]), rollout.trajectory.tokens
+            yield self._build_attempt(played, tokens, slot, choices.get(name))
 
     def _make_player(self, policy: "Policy") -> "InProcess":
         """Return a player for a policy in a fresh engine."""

@@ -18,10 +18,7 @@ _UNLIKELY: Final = 0.05
 
 
 def pair_judged(
-    both: tuple[Outcomes, Outcomes],
-    slices: Mapping[str, str],
-    trials: int,
-    users: str | None,
+    both: tuple[Outcomes, Outcomes], slices: Mapping[str, str], trials: int, users: str | None
 ) -> list[Pair]:
     """Return the pairs of two players' outcomes in the order of `slices`. If `users` may err, a
     task counts by the trials with both verdicts, or is left out without any, and the candidate's

@@ -2,13 +2,11 @@
 is `holdout` or `loop`; `bound` is `difference`, `low` or `high`; `of` is `sessions` or `judged`. A
 reading covers every session since the first promotion, so it is reused for a minute."""
 
-import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from daemon.metrics.families import Family, Sheet
-from daemon.metrics.recent import Recent
-from daemon.serving.lift import Lift, read_lifts
+from daemon.serving.lift import Lift
 
 HOLDOUT: Final = (
     Family(
@@ -36,13 +34,6 @@ HOLDOUT: Final = (
         ("alias", "of"),
     ),
 )  # fmt: skip
-
-
-class RecentLifts(Recent[list[Lift]]):
-    """The last reading of the lifts."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(read_lifts, clock)
 
 
 def say_lifts(sheet: Sheet, lifts: Iterable[Lift], names: Collection[str]) -> None:

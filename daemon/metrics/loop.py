@@ -24,8 +24,10 @@ from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step
 from daemon.cycle.views import ENDING, read_next_step, step_name, step_start
 from daemon.metrics.families import Family, Sheet
-from daemon.metrics.holdout import HOLDOUT, RecentLifts, say_lifts
+from daemon.metrics.holdout import HOLDOUT, say_lifts
 from daemon.metrics.observations import BackgroundCollector
+from daemon.metrics.recent import Recent
+from daemon.serving.lift import Lift, read_lifts
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome
@@ -167,7 +169,7 @@ class MethodMetrics:
 
 def loop(settings: "Settings", methods: Sequence[MethodMetrics]) -> BackgroundCollector:
     """Return the collector of these metrics and of those that methods add."""
-    kept = partial(read, lifts=RecentLifts(), methods=methods)
+    kept = partial(read, lifts=Recent(read_lifts).read, methods=methods)
     return BackgroundCollector("loop", list_families(methods), settings, kept)
 
 
@@ -180,42 +182,35 @@ def read(
     app: "App",
     sheet: Sheet,
     now: datetime | None = None,
-    lifts: RecentLifts | None = None,
+    lifts: "Callable[[Connection], list[Lift]]" = read_lifts,
     methods: Sequence[MethodMetrics] = (),
 ) -> None:
-    """Read the metrics declared above and those of `methods`, at one moment of the tables; take
-    lifts from `lifts` if given."""
-    moment, lifts = now or utc_now(), lifts or RecentLifts()
+    """Read the metrics declared above and those of `methods`, at one moment of the tables; `lifts`
+    reads the lifts."""
+    moment, settings = now or utc_now(), app.settings
     with app.reading() as connection:
         pairs = agents.present(connection)
-        shown = _select_pairs(app.settings, pairs)
-        sheet.say("kintsugi_agents", len({pair.alias for pair in pairs} | _collect_aliases(app)))
+        configured = {agent.alias for agent in settings.agents}
+        # The first ones, those of the settings first.
+        shown = sorted(pairs, key=lambda pair: (pair.alias not in configured, pair.alias))
+        shown = shown[:MOST_AGENTS]
+        sheet.say("kintsugi_agents", len({pair.alias for pair in pairs} | configured))
         _patterns(connection, sheet, shown)
         for pair in shown:
-            _agent(connection, app.settings, sheet, pair, moment)
+            _agent(connection, settings, sheet, pair, moment)
         names = [pair.alias for pair in shown]
         _counts(connection, sheet, names)
         _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
         since = timestamp(moment - LIVE_WINDOW)
         for method in methods:
-            method.report(LoopReading(connection, app.settings, shown, since), sheet)
-        say_lifts(sheet, lifts.read(connection), names)
+            method.report(LoopReading(connection, settings, shown, since), sheet)
+        say_lifts(sheet, lifts(connection), names)
         sheet.say("kintsugi_job_today_seconds", job_seconds(connection, moment))
-        sheet.say("kintsugi_job_budget_seconds", app.settings.scheduler.budget_minutes * 60)
-        _gateways(connection, app.settings, sheet)
+        sheet.say("kintsugi_job_budget_seconds", settings.scheduler.budget_minutes * 60)
+        _gateways(connection, settings, sheet)
         leader = learning.leader(connection)
         sheet.say("kintsugi_leader_epoch", 0 if leader is None else leader.epoch)
-
-
-def _collect_aliases(app: "App") -> set[str]:
-    return {agent.alias for agent in app.settings.agents}
-
-
-def _select_pairs(settings: "Settings", pairs: list[Pair]) -> list[Pair]:
-    """Return the first `MOST_AGENTS` agents, those of the settings first."""
-    named = {agent.alias for agent in settings.agents}
-    return sorted(pairs, key=lambda pair: (pair.alias not in named, pair.alias))[:MOST_AGENTS]
 
 
 def _patterns(connection: "Connection", sheet: Sheet, shown: list[Pair]) -> None:

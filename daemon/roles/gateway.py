@@ -139,11 +139,7 @@ def _log_to_stderr(redaction: Redaction) -> None:
 
 
 def serve(
-    app: "App",
-    urls: Sequence[str],
-    host: str | None,
-    port: int | None,
-    make_chooser: MakeChooser,
+    app: "App", urls: Sequence[str], host: str | None, port: int | None, make_chooser: MakeChooser
 ) -> None:
     """Serve until told to stop. Raises ConfigurationError, LogError."""
     settings = app.settings.gateway

@@ -200,12 +200,7 @@ def _find_repeated(members: Sequence[_Member]) -> dict[str, float]:
     return {name: repeated[name] for name in sorted({n for n in nearest if n is not None})}
 
 
-def _compute(
-    out: Path,
-    merged: Sequence[_Member],
-    method: MergeMethod,
-    rank: int | None,
-) -> int:
+def _compute(out: Path, merged: Sequence[_Member], method: MergeMethod, rank: int | None) -> int:
     """Write the merged folder and return its rank. Raises MergeRefusal."""
     if find_spec("torch") is None:
         raise MergeRefusal("adapters are merged by torch; install kintsugi[train] here")

@@ -127,16 +127,10 @@ class Publisher:
         self.app.settle()
         with hold_serving_lock(self.app.home):
             row = self.adapter(name)
-            standing = self.route(row.alias, row.base)
-            shares = _shares(row.adapter, share, standing)
-            if shares == standing.shares:
-                return self._route_row(row.alias)
-            _check_promotion(row, act, override)
             why: Why = "operator" if override else "promoted" if share == 1 else "canary"
-            route = RouteChanged(
-                alias=row.alias, base=row.base, shares=shares, shadow=standing.shadow, why=why,
-                reason=act.reason, holdout=self._choose_holdout(shares),
-            )  # fmt: skip
+            route = self._build_promotion(row, act, share, why, override=override)
+            if route is None:
+                return self._route_row(row.alias)
             arguments = {
                 "adapter": row.adapter, "share": f"{share:g}", "override": str(override).lower(),
             }  # fmt: skip
@@ -148,18 +142,28 @@ class Publisher:
         self.app.settle()
         with hold_serving_lock(self.app.home, patience=0):
             row = self.adapter(name)
-            standing = self.route(row.alias, row.base)
-            shares = _shares(row.adapter, share, standing)
-            if shares == standing.shares:
+            act = Act("kintsugi", "it passed the gate")
+            route = self._build_promotion(row, act, share, "canary")
+            if route is None:
                 return self._route_row(row.alias)
-            _check_promotion(row, Act("kintsugi"), override=False)
-            route = RouteChanged(
-                alias=row.alias, base=row.base, shares=shares, shadow=standing.shadow, why="canary",
-                reason="it passed the gate", holdout=self._choose_holdout(shares),
-            )  # fmt: skip
             self._check(route)
             rows = [self.adapter(adapter) for adapter in _list_adapters(route)]
             return self._bring(route, rows, row.cause)
+
+    def _build_promotion(
+        self, row: AdapterRow, act: Act, share: float, why: Why, *, override: bool = False
+    ) -> RouteChanged | None:
+        """Return the route with an adapter's share of the sessions; None if it has that share.
+        Raises PromotionRefusal."""
+        standing = self.route(row.alias, row.base)
+        shares = _shares(row.adapter, share, standing)
+        if shares == standing.shares:
+            return None
+        _check_promotion(row, act, override)
+        return RouteChanged(
+            alias=row.alias, base=row.base, shares=shares, shadow=standing.shadow, why=why,
+            reason=act.reason, holdout=self._choose_holdout(shares),
+        )  # fmt: skip
 
     def set_route(
         self,

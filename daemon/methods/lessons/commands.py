@@ -55,11 +55,7 @@ class NoLessonsHere(KintsugiError):
 
 
 @command(group)
-def ls(
-    cli: Cli,
-    alias: OnlyAgent = None,
-    env: OnlyEnvironment = None,
-) -> None:
+def ls(cli: Cli, alias: OnlyAgent = None, env: OnlyEnvironment = None) -> None:
     """List the tasks that have a lesson, in the order of the log."""
     from consumers.methods.lessons.reads import read_lessons
     from consumers.reads.learning import list_task_lines
@@ -373,13 +369,11 @@ def edit(
             replace_task(app, act_of(actor, reason), EDIT, target, addition, replaced)
         with app.reading() as connection:
             new_line, stored, _ = _find_lesson(app, connection, edited.id, line.alias)
-    if cli.out.json:
-        document = {**_build_document(new_line, stored), "reflection": text}
-        cli.out.document({**document, "replaces": task.id})
-    elif edited.id == task.id:
-        cli.out.show(f"{task.id} has this reflection already")
-    else:
-        cli.out.show(f"{edited.id} is in place of {task.id}")
+    document = {**_build_document(new_line, stored), "reflection": text, "replaces": task.id}
+    sentence = f"{edited.id} is in place of {task.id}"
+    if edited.id == task.id:
+        sentence = f"{task.id} has this reflection already"
+    cli.out.report(document, sentence)
 
 
 def _read_reflection(reflection: str | None, file: Path | None) -> str:

@@ -308,24 +308,26 @@ def score_all(
 ) -> Iterator[ItemScores]:
     """Yield the verdicts on each item."""
     for item in items:
-        official: list[bool | None] = []
-        mended: list[bool | None] = []
-        overlaps: list[float] = []
-        for sample in range(samples):
-            answer = answers.get((item.line, sample))
-            if answer is None:
-                official.append(None)
-                mended.append(None)
-            elif answer.text is None:
-                official.append(False)
-                mended.append(False)
-                overlaps.append(0.0)
-            else:
-                score = score_officially(answer.text, item.gold, dialect)
-                official.append(score.correct)
-                mended.append(is_repaired(answer.text, item.gold, dialect))
-                overlaps.append(score.overlap)
-        yield ItemScores(item, tuple(official), tuple(mended), tuple(overlaps))
+        asked = [answers.get((item.line, sample)) for sample in range(samples)]
+        scores = [_score(answer, item.gold, dialect) for answer in asked]
+        yield ItemScores(
+            item,
+            official=tuple(official for official, _, _ in scores),
+            mended=tuple(mended for _, mended, _ in scores),
+            overlaps=tuple(overlap for _, _, overlap in scores if overlap is not None),
+        )
+
+
+def _score(
+    answer: Answer | None, gold: str, dialect: Dialect
+) -> tuple[bool | None, bool | None, float | None]:
+    """Return the official verdict, the mended one and the overlap; None if unjudged."""
+    if answer is None:
+        return None, None, None
+    if answer.text is None:
+        return False, False, 0.0
+    score = score_officially(answer.text, gold, dialect)
+    return score.correct, is_repaired(answer.text, gold, dialect), score.overlap
 
 
 def report(

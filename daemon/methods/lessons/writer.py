@@ -87,46 +87,46 @@ class RecordingReader:
                 for actions in evidence.read_evaluated_tasks(connection, self._alias)
             }
         for rollout in rollouts:
-            task = self._find_task(rollout.task, evaluated)
-            if isinstance(task, str):
-                self.left_out[task] += 1
-                continue
-            with self._app.reading() as connection:
-                row = rollout_row(connection, rollout.rollout)
-            if row is None:  # a rebuild of the tables began in between
-                continue
-            try:
-                if not self._persons and is_sealed(row, self._app.readable_log):
-                    self.left_out[PERSON] += 1
-                    continue
-                transcript = read(row, self._app.readable_log, self._app.bodies)
-            except LogTruncated:
-                self.left_out[TRIMMED] += 1
-                continue
-            except KeyMissing:
-                self.left_out[KEY_LOST] += 1
-                continue
-            except BlobUnavailable:
-                raise
-            except BlobError:
-                self.left_out[BLOB_LOST] += 1
-                continue
+            recording = self._read_rollout(rollout.rollout, rollout.task, evaluated)
+            if isinstance(recording, str):
+                self.left_out[recording] += 1
+            elif recording is not None:
+                yield recording
+
+    def _read_rollout(
+        self, rollout: str, name: str | None, evaluated: set[str]
+    ) -> Trajectory | str | None:
+        """Return the conversation of a rollout of the task `name`, or why it is not used; None
+        while the tables are rebuilt."""
+        task = self._find_task(name, evaluated)
+        if isinstance(task, str):
+            return task
+        with self._app.reading() as connection:
+            row = rollout_row(connection, rollout)
+        if row is None:
+            return None
+        try:
+            if not self._persons and is_sealed(row, self._app.readable_log):
+                return PERSON
+            transcript = read(row, self._app.readable_log, self._app.bodies)
             reason = _find_objection(transcript, task)
             if reason is not None:
-                self.left_out[reason] += 1
-                continue
+                return reason
             if transcript.keyid is not None:
-                try:
-                    key = self._app.find_key(transcript.keyid)
-                except KeyMissing:  # destroyed since it was opened
-                    self.left_out[KEY_LOST] += 1
-                    continue
+                # It may have been destroyed since the conversation was opened.
+                key = self._app.find_key(transcript.keyid)
                 if key is None:
-                    self.left_out[ERASED] += 1
-                    continue
-                self.keys[rollout.rollout] = key
-            messages = trim(self._environment, task, transcript.messages)
-            yield Trajectory(task, messages, rollout.rollout)
+                    return ERASED
+                self.keys[rollout] = key
+        except LogTruncated:
+            return TRIMMED
+        except KeyMissing:
+            return KEY_LOST
+        except BlobUnavailable:
+            raise
+        except BlobError:
+            return BLOB_LOST
+        return Trajectory(task, trim(self._environment, task, transcript.messages), rollout)
 
     def _find_task(self, name: str | None, evaluated: set[str]) -> TaskDefinition | str:
         """Return the task of this id, or why its rollouts are not used."""

@@ -42,12 +42,13 @@ from daemon.controller.model_answers import (
     ask,
     build_format,
     build_object_schema,
+    build_request,
     check_answer,
     estimate_json,
     measure_bytes,
     open_endpoint,
 )
-from daemon.controller.rollout_views import RolloutView, build_view
+from daemon.controller.rollout_views import build_view
 from daemon.controller.sampling import Candidate as SampleCandidate
 from daemon.controller.sampling import sample_failures, sample_successes
 from daemon.methods.skills.labels import (
@@ -64,7 +65,6 @@ from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable
 from events.canonical import exact_json
 from events.errors import KintsugiError
 from events.learning import MOST_SKILLS
-from events.messages import Message
 from producers.gateway.privacy.redaction import Redaction
 
 if TYPE_CHECKING:
@@ -175,7 +175,8 @@ def _label_by_analyzer(
         return LabelledRollouts(tuple(rollouts), (), (), settings.model)
     redact = Redaction(app.settings.redaction.build_rules()).redact_text
     with app.reading() as connection:
-        shown = _list_shown(app, connection, redact, rollouts, improve.skills_rollouts)
+        show = partial(_show, app, connection, redact)
+        shown = _list_shown(rollouts, improve.skills_rollouts, show)
         known = _read_known(connection, pair)
     representative = tuple(item.rollout for item in shown)
     left_out = len(rollouts) - len(shown)
@@ -222,11 +223,7 @@ def _read_known(connection: "Connection", pair: Pair) -> dict[str, str]:
 
 
 def _list_shown(
-    app: "App",
-    connection: "Connection",
-    redact: Callable[[str], str],
-    rollouts: Sequence[ContrastRollout],
-    most: int,
+    rollouts: Sequence[ContrastRollout], most: int, show: Callable[[ContrastRollout], _Shown | None]
 ) -> list[_Shown]:
     """Return the newest rollouts that can be shown: `most`, half of them failures if possible."""
     groups = [[item for item in rollouts if item.failed is failed] for failed in (True, False)]
@@ -234,32 +231,26 @@ def _list_shown(
     most_failures = min(len(groups[0]), max(half, most - len(groups[1])))
     shown: list[_Shown] = []
     for group, count in zip(groups, (most_failures, most - most_failures), strict=True):
-        shown += _show_newest(app, connection, redact, group, count)
+        newest = filter(None, map(show, group[::-1][: count * _LOOKED_AT]))
+        shown += list(islice(newest, count))[::-1]
     return shown
 
 
-def _show_newest(
-    app: "App",
-    connection: "Connection",
-    redact: Callable[[str], str],
-    rollouts: Sequence[ContrastRollout],
-    most: int,
-) -> list[_Shown]:
-    shown: list[_Shown] = []
-    for item in rollouts[::-1][: most * _LOOKED_AT]:
-        if len(shown) == most:
-            break
-        view = build_view(app, connection, _see(item), SHOWN_CHARACTERS)
-        if view is None:
-            continue
+def _show(
+    app: "App", connection: "Connection", redact: Callable[[str], str], item: ContrastRollout
+) -> _Shown | None:
+    """Return a rollout that can be shown; None for a person's, a trimmed or a long one."""
+    view = build_view(app, connection, _see(item), SHOWN_CHARACTERS)
+    if view is None:
+        return None
 
-        def write(name: str, view: RolloutView = view) -> str:
-            return redact(view.plain_item(name))
+    def write(name: str) -> str:
+        return redact(view.plain_item(name))
 
-        text = write("r0000")
-        if len(text) <= REQUEST_CHARACTERS:
-            shown.append(_Shown(item, write, len(text), measure_bytes(text)))
-    return shown[::-1]
+    text = write("r0000")
+    if len(text) > REQUEST_CHARACTERS:
+        return None
+    return _Shown(item, write, len(text), measure_bytes(text))
 
 
 def _see(item: ContrastRollout) -> RoundRollout:
@@ -323,10 +314,7 @@ class _Asking:
         sample = _sample(self.shown, self.seed)
         names = {f"r{place}": item for place, item in enumerate(sample, 1)}
         parts = [exact_json(self.known), *(item.write(name) for name, item in names.items())]
-        messages = [
-            Message(role="system", content=_DISCOVER),
-            Message(role="user", content="\n".join(parts)),
-        ]
+        messages = build_request(_DISCOVER, "\n".join(parts))
         question = Question(partial(_read_skills, names=names), _DISCOVERY)
         return await ask(endpoint, "analyzer", messages, question, self.budget)
 
@@ -350,10 +338,7 @@ class _Asking:
                 temperature=1.0,
                 seed=chance.randrange(2**31),
             )
-            messages = [
-                Message(role="system", content=_LABEL),
-                Message(role="user", content="\n".join([definitions, *items])),
-            ]
+            messages = build_request(_LABEL, "\n".join([definitions, *items]))
             try:
                 own = await ask(endpoint, "analyzer", messages, question, self.budget)
             except BudgetSpent:
@@ -437,9 +422,7 @@ def _read_labels(text: str, skills: Sequence[str], names: Sequence[str]) -> Labe
 
 
 def _build_candidates(
-    skills: Sequence[_Skill],
-    labellings: Sequence[Labelling],
-    rollouts: Sequence[ContrastRollout],
+    skills: Sequence[_Skill], labellings: Sequence[Labelling], rollouts: Sequence[ContrastRollout]
 ) -> tuple[Candidate, ...]:
     """Return the candidates, the one that most failures lack first."""
     candidates = [

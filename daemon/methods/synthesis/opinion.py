@@ -21,6 +21,7 @@ from daemon.controller.model_answers import (
     ask,
     build_format,
     build_object_schema,
+    build_request,
     open_endpoint,
     parse_answer,
 )
@@ -95,10 +96,7 @@ def ask_opinion(
 
 
 async def _ask(settings: "Model", shown: str, budget: TokenBudget) -> _Answer:
-    messages = [
-        Message(role="system", content=_INSTRUCTIONS),
-        Message(role="user", content=shown),
-    ]
+    messages = build_request(_INSTRUCTIONS, shown)
     question = Question(partial(parse_answer, _Answer), _FORMAT)
     async with open_endpoint(settings, "analyzer") as endpoint:
         return await ask(endpoint, "analyzer", messages, question, budget)

@@ -119,11 +119,7 @@ class CycleReviews:
 
 class _Reviewer:
     def __init__(
-        self,
-        app: "App",
-        environment: "Environment",
-        cycle: "CycleRow",
-        analyzer: "Model | None",
+        self, app: "App", environment: "Environment", cycle: "CycleRow", analyzer: "Model | None"
     ) -> None:
         self._app, self._environment, self._cycle = app, environment, cycle
         with app.reading() as connection:

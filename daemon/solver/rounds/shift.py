@@ -72,9 +72,7 @@ def _is_fixed(pool: TaskPool) -> bool:
 
 
 def describe_shift(
-    before: Sequence[TaskPool],
-    after: Sequence[TaskPool],
-    outcomes: Mapping[str, tuple[int, int]],
+    before: Sequence[TaskPool], after: Sequence[TaskPool], outcomes: Mapping[str, tuple[int, int]]
 ) -> tuple[PoolShare, ...]:
     """Return the shares of all pools, removed ones last, with (attempts, passes) of their tasks."""
     old, new = _shares(before), _shares(after)

@@ -35,10 +35,7 @@ class Batch:
 
 
 def batch_of(
-    spec: JobSpec,
-    environments: JobEnvironments,
-    number: int,
-    drawn: Sequence[tuple[str, TaskPool]],
+    spec: JobSpec, environments: JobEnvironments, number: int, drawn: Sequence[tuple[str, TaskPool]]
 ) -> Batch:
     """Return the batch of this number, a group per drawn task. Raise UnknownTask."""
     seed = Random(f"batch {spec.seed} {number}").getrandbits(48)

@@ -10,7 +10,8 @@ import pytest
 from daemon.core.app import App
 from daemon.metrics import loop
 from daemon.metrics.families import Sheet
-from daemon.metrics.holdout import RecentLifts
+from daemon.metrics.recent import Recent
+from daemon.serving.lift import read_lifts
 from daemon.status.doctor.serving import holdout
 from daemon.status.page import read, render
 from daemon.status.snapshot import situation
@@ -145,7 +146,7 @@ def test_without_a_holdout_nothing_is_said(tmp_path: Path) -> None:
 
 def test_metrics_read_the_lift_anew_after_a_minute(tmp_path: Path) -> None:
     now = 0.0
-    lifts = RecentLifts(lambda: now)
+    lifts = Recent(read_lifts, lambda: now)
     with home(tmp_path / "home", every=10) as app:
         with app.reading() as connection:
             (before,) = lifts.read(connection)

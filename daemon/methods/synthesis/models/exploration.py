@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from daemon.controller.model_answers import build_request
 from daemon.methods.synthesis.models.client import ModelClient
 from daemon.methods.synthesis.protocols import NoTask
 from envs.endpoint import Endpoint
@@ -69,10 +70,8 @@ async def explore(
 ) -> Exploration:
     """Have the model explore the first state of `drawn`. Raise NoTask and the endpoint's errors."""
     sandbox = _Sandbox(environment, drawn, client.label)
-    messages = [
-        Message(role="system", content=_INSTRUCTIONS + environment.policy(drawn)),
-        Message(role="user", content=exact_json(dict(material))),
-    ]
+    instructions = _INSTRUCTIONS + environment.policy(drawn)
+    messages = build_request(instructions, exact_json(dict(material)))
     for _ in range(MOST_MESSAGES):
         answer = await client.ask_for_calls(endpoint, messages, sandbox.schemas, seed)
         if not answer.tool_calls:

@@ -20,6 +20,7 @@ from daemon.controller.model_answers import (
     Question,
     build_format,
     build_object_schema,
+    build_request,
     parse_answer,
 )
 from daemon.methods.synthesis.cells import Survey, survey_kinds
@@ -186,10 +187,7 @@ class _PlanDialogue:
         }
         if self._directive:
             material["weaknesses"] = self._directive
-        return [
-            Message(role="system", content=_INSTRUCTIONS),
-            Message(role="user", content=exact_json(material)),
-        ]
+        return build_request(_INSTRUCTIONS, exact_json(material))
 
     def _build_schema(self) -> dict[str, Any]:
         text = {"type": "string"}

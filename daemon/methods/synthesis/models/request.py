@@ -17,6 +17,7 @@ from daemon.controller.model_answers import (
     Question,
     build_format,
     build_object_schema,
+    build_request,
     parse_answer,
 )
 from daemon.methods.synthesis.models.texts import check_text
@@ -86,10 +87,8 @@ class RequestFields(AnswerModel):
 
 def build_messages(policy: str, material: Mapping[str, Any]) -> list[Message]:
     """Return the request for the fields; `material` goes as one JSON text."""
-    return [
-        Message(role="system", content=f"{_INSTRUCTIONS}The agent's rules:\n{policy}"),
-        Message(role="user", content=exact_json(dict(material))),
-    ]
+    instructions = f"{_INSTRUCTIONS}The agent's rules:\n{policy}"
+    return build_request(instructions, exact_json(dict(material)))
 
 
 def build_question(seed: int) -> Question[RequestFields]:

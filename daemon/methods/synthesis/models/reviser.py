@@ -18,6 +18,7 @@ from daemon.controller.model_answers import (
     Question,
     build_format,
     build_object_schema,
+    build_request,
     parse_answer,
 )
 from daemon.methods.synthesis.manners import MANNERS
@@ -27,7 +28,6 @@ from daemon.methods.synthesis.planner import find_plan_problem
 from daemon.methods.synthesis.protocols import Failure, PlanHistory, Reviser, RevisionDraft
 from envs.environment import Environment
 from events.canonical import exact_json
-from events.messages import Message
 from events.rollouts import clip_reason
 from events.synthesis.plans import Aspect, Plan, PlanRule
 
@@ -87,10 +87,7 @@ class ModelReviser:
         if not history.failures:
             return self._rules.revise(environment, history)
         reading = _Reading(environment, history, self._client.name)
-        messages = [
-            Message(role="system", content=_INSTRUCTIONS),
-            Message(role="user", content=exact_json(reading.describe())),
-        ]
+        messages = build_request(_INSTRUCTIONS, exact_json(reading.describe()))
         question = Question(reading.parse, reading.build_format())
         try:
             return self._client.run(lambda endpoint: self._client.ask(endpoint, messages, question))
