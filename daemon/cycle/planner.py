@@ -367,7 +367,7 @@ class CyclePlanner:
             base=cycle.base,
             directive=cycle.directive,
             sources=sources.sources(connection, environment, cycle.directive),
-            known=sources.read_prior_tasks(connection, cycle.alias, cycle.base, cycle.cycle),
+            known=sources.read_prior_tasks(connection, cycle.alias, cycle.cycle),
             explore=self._app.settings.proposer.explore,
             sampler=self._build_sampler(connection, environment, cycle),
             writers=writers,

@@ -12,7 +12,7 @@ the try, so a redo writes the same tasks under the same event ids. Where V8 samp
 this holds as far as the samples agree. Not covered: appending (the cycle).
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -92,12 +92,8 @@ class Proposal:
     data: TaskProposed | TaskRejected
 
 
-def propose(
-    environment: Environment,
-    wanted: ProposalRequest,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Iterator[Proposal]:
-    """Yield proposals for the quotas; call `progress` at each full place. Raises CannotSample."""
+def propose(environment: Environment, wanted: ProposalRequest) -> Iterator[Proposal]:
+    """Yield proposals for the quotas. Raises CannotSample."""
     known = list(wanted.known)
     for quota in wanted.directive.quotas:
         sources = wanted.sources.get(quota.pattern, ())
@@ -106,7 +102,7 @@ def propose(
         if not sources:
             yield _reject_pattern(wanted, quota)
             continue
-        yield from _QuotaWriter(environment, wanted, quota, sources, known, progress).write()
+        yield from _QuotaWriter(environment, wanted, quota, sources, known).write()
 
 
 class ClientPlaces:
@@ -142,10 +138,9 @@ class _QuotaWriter:
         quota: Quota,
         sources: Sequence[Source],
         known: list[PriorTask],
-        progress: Callable[[int], None],
     ) -> None:
         self._environment, self._wanted, self._quota = environment, wanted, quota
-        self._sources, self._known, self._progress = sources, known, progress
+        self._sources, self._known = sources, known
         self._hard = 0
         """Tasks that may still be accepted though the policy never passes them."""
         self._full = wanted.full.get(quota.pattern, 0)
@@ -210,7 +205,6 @@ class _QuotaWriter:
             self._known.append(PriorTask.of(candidate.task))
             self._hard -= any(check.note.startswith("0 of") for check in verdict.passed)
             self._full += 1
-            self._progress(1)
         return verdict
 
 

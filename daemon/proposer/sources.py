@@ -146,9 +146,7 @@ def filter_known(environment: Environment, tasks: Sequence[str]) -> list[str]:
     return known
 
 
-def read_prior_tasks(
-    connection: "Connection", alias: str, base: str, cycle: str
-) -> list[PriorTask]:
+def read_prior_tasks(connection: "Connection", alias: str, cycle: str) -> list[PriorTask]:
     """Return this agent's tasks of earlier cycles; the cycle's own must not keep a redo from
     writing them. Tasks by content have their prefix, to recognize the lesson of another rollout; a
     person's have only the id, which repeats."""

@@ -150,7 +150,7 @@ def wanted(app: App, made: DirectiveWritten) -> ProposalRequest:
         return ProposalRequest(
             cycle=made.cycle, alias="agent", base="base", directive=made.directive,
             sources=sources(connection, SHOP, made.directive),
-            known=read_prior_tasks(connection, "agent", "base", made.cycle),
+            known=read_prior_tasks(connection, "agent", made.cycle),
         )  # fmt: skip
 
 

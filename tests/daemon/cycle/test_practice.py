@@ -180,7 +180,7 @@ def test_a_lesson_of_another_rollout_behind_the_same_call_is_known(app: App) -> 
         bodies = [
             learning.read_task_body(connection, task) for task in read_lessons(connection, "agent")
         ]
-        prior = read_prior_tasks(connection, "agent", "base", "another cycle")
+        prior = read_prior_tasks(connection, "agent", "another cycle")
     for body in bodies:
         assert body is not None
         task = TaskDefinition.model_validate({**json.loads(body), "id": "shop/=0"})

@@ -82,8 +82,7 @@ def offer(
         for record in app.log.read(ROLLOUTS.name, partition, 0)
     }
     passed = [PassedRollout(name, task, *places[name]) for task, name in names.items()]
-    with app.reading() as connection:
-        return offer_dialogues(app, connection, environment, passed, most)
+    return offer_dialogues(app, environment, passed, most)
 
 
 def test_a_dialogue_is_offered_with_the_sha256_of_the_file_that_is_read_back(app: App) -> None:

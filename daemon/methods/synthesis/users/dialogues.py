@@ -73,11 +73,7 @@ def may_teach(task: str) -> bool:
 
 
 def offer_dialogues(
-    app: "App",
-    connection: "Connection",
-    environment: Environment,
-    passed: Iterable[PassedRollout],
-    most: int,
+    app: "App", environment: Environment, passed: Iterable[PassedRollout], most: int
 ) -> DialogueOffer:
     """Return the first `most` usable rollouts. Raise EnvironmentFailure, BlobUnavailable."""
     shown: list[DialogueRecord] = []

@@ -107,8 +107,7 @@ def build_user_spec(
             agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
         ),
     )
-    with app.reading() as connection:
-        offer = offer_dialogues(app, connection, environment, dialogues, most)
+    offer = offer_dialogues(app, environment, dialogues, most)
     chance = Random(f"user job {job}").getrandbits(_SEED_BITS)
     count = most - len(offer.rollouts)
     gold = _draw_tasks(environment, agent.traffic, chance, HELD_OUT + count)
