@@ -258,10 +258,10 @@ def push_(
             name=name,
             checkpoint=checkpoint,
         )
-    _print_pushed(cli, pushed, "these very files were pushed before")
+    _print_result(cli, pushed, "these very files were pushed before")
 
 
-def _print_pushed(cli: Cli, pushed: "PushResult", repetition: str) -> None:
+def _print_result(cli: Cli, pushed: "PushResult", repetition: str) -> None:
     """Print an adapter that came into the home; `repetition` is the hint where it was there."""
     row = pushed.adapter
     if cli.out.json:
@@ -318,7 +318,7 @@ def merge(
             f"several of them go on from {ancestor}, whose change counts {times:.3g} times; "
             f"weights that sum to 1, or {ancestor}={1 - times:.3g} more, make it count once"
         )
-    _print_pushed(cli, result.pushed, "these very adapters were merged so before")
+    _print_result(cli, result.pushed, "these very adapters were merged so before")
 
 
 def _parse_parts(texts: list[str], default: float) -> list[tuple[str, float]]:

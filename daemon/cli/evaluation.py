@@ -200,13 +200,13 @@ def _load(cli: Cli, name: str, split: str, scenarios: Path | None) -> "tuple[Env
     environment = load_environment(cli, name)
     if scenarios is None and split != SCENARIOS:
         return environment, 0
-    damaged = _read_damaged(name, environment, scenarios)
+    damaged = _read_damage(name, environment, scenarios)
     for sentence in damaged:
         cli.out.warn(sentence)
     return environment, len(damaged)
 
 
-def _read_damaged(name: str, environment: "Environment", scenarios: Path | None) -> tuple[str, ...]:
+def _read_damage(name: str, environment: "Environment", scenarios: Path | None) -> tuple[str, ...]:
     """Have an environment read its scenarios, or those of a file; describe each damaged line."""
     from envs.toolsandbox.environment import ToolSandbox
 

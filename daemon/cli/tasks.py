@@ -102,7 +102,7 @@ def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
     with cli.app() as app:
         with app.reading() as connection:
             line = find_task_line(connection, task, alias)
-            written = _read_written(connection, line)
+            written = _read_origin(connection, line)
             sections = read_task_sections(connection, line.task, line.alias)
             stored = read_definition(app, connection, line.task)
         definition = stored or _define(app, line.task)
@@ -138,7 +138,7 @@ def show(cli: Cli, task: Named, alias: OfAgent = None) -> None:
 _TOLD_APART: Final = frozenset({"definition", "verified", "patterns"})
 
 
-def _read_written(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
+def _read_origin(connection: "Connection", line: "TaskLine") -> dict[str, Any]:
     """Return pattern, mode, plan, author, source and checks of a task, empty for a rejected one."""
     from consumers.reads.learning import tasks_of
 
@@ -247,7 +247,7 @@ def add(
             ids, refused = add_definitions(cli, additions, read_definitions(opened), writer)
     if pattern is not None:
         _warn_of_patterns(cli, {task: patterns.get(task, pattern) for task in ids}, pattern)
-    return _print_added(cli, file, ids, refused)
+    return _print_additions(cli, file, ids, refused)
 
 
 def add_definitions(
@@ -279,7 +279,7 @@ _AT_ONCE: Final = 64
 """Definitions that are checked before those that passed are appended."""
 
 
-def _print_added(cli: Cli, file: Path, ids: Sequence[str], refused: "Sequence[Refusal]") -> int:
+def _print_additions(cli: Cli, file: Path, ids: Sequence[str], refused: "Sequence[Refusal]") -> int:
     for item in refused[:_SHOWN]:
         cli.out.warn(f"{file} {item.position}: {item.check}: {item.reason}")
     if len(refused) > _SHOWN:

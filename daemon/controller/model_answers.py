@@ -105,9 +105,9 @@ def check_host(url: str, allowed: Sequence[str], role: str) -> None:
         )
 
 
-def build_request(instructions: str, given: str) -> list[Message]:
-    """Return the messages of a request: the instructions, then what they are about."""
-    return [Message(role="system", content=instructions), Message(role="user", content=given)]
+def build_request(instructions: str, material: str) -> list[Message]:
+    """Return the messages of a request: the instructions, then their material."""
+    return [Message(role="system", content=instructions), Message(role="user", content=material)]
 
 
 async def ask(

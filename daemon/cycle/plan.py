@@ -11,7 +11,7 @@ covered: later rollouts, and other answers of the policy.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from consumers.diagnosis.preview import preview_round
@@ -90,12 +90,12 @@ class CyclePlan:
         return self.jobs[0] if self.jobs else None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Draft:
     directive: DirectiveWritten
     patterns: list[PatternLine]
     round: int
-    proposal: Proposal = field(default_factory=lambda: Proposal({}))
+    proposal: Proposal
 
 
 class _PreviewApp(App):
@@ -198,9 +198,8 @@ def _draft(app: App, row: CycleRow, engines: Sequence[Engine]) -> _Draft:
             ]
         diagnosed = replace(row, round=number)
         directive = planner.write_directive(diagnosed)
-        draft = _Draft(directive, lines, number)
-        draft.proposal = _propose(planner, replace(diagnosed, directive=directive.directive))
-        return draft
+        proposal = _propose(planner, replace(diagnosed, directive=directive.directive))
+        return _Draft(directive, lines, number, proposal)
 
 
 def _propose(planner: CyclePlanner, row: CycleRow) -> Proposal:

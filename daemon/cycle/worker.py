@@ -181,12 +181,13 @@ class CycleWorker:
             raise StageRefusal(
                 f"{row.alias} is no longer in the setting agents, so {row.adapter} is not evaluated"
             )
+        incumbent = self._read_incumbent(row)
         with self._app.reading() as connection:
             user = find_user(connection, self._app.settings, row.alias, row.base)
+            gates = serving.count_gate_passes(connection, row.adapter)
         return CandidateEvaluation(
-            self._app, self._runner, agent, row, self._incumbent(row), self._gates(row),
-            self._held_out, user,
-        )  # fmt: skip
+            self._app, self._runner, agent, row, incumbent, gates, self._held_out, user
+        )
 
     def _compose(self, state: CycleState) -> Iterator[str]:
         """Compose a cycle's version, or give up an impossible one with its members."""
@@ -196,19 +197,12 @@ class CycleWorker:
             for member in list_passed_adapters(state):
                 yield self._reject(member, error)
 
-    def _incumbent(self, row: AdapterRow) -> AdapterRow | None:
-        return self._read_incumbent(row.alias, row.base)
-
-    def _read_incumbent(self, alias: str, base: str) -> AdapterRow | None:
-        name = self._publisher.route(alias, base).incumbent
+    def _read_incumbent(self, row: AdapterRow) -> AdapterRow | None:
+        name = self._publisher.route(row.alias, row.base).incumbent
         if name is None:
             return None
         with self._app.reading() as connection:
             return serving.find_adapter(connection, name)
-
-    def _gates(self, row: AdapterRow) -> int:
-        with self._app.reading() as connection:
-            return serving.count_gate_passes(connection, row.adapter)
 
     def _route(self, row: AdapterRow) -> str:
         share = self._app.settings.canary.shares[0]

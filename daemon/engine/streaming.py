@@ -206,7 +206,6 @@ class Answer:
         self._detokenizer = Detokenizer(decode, byte_ids)
         self._stops = StopStrings(stops)
         self._spoken = ToolCallStream() if tools else None
-        self._called = False
         self.finish: Reason | None = None
 
     @property

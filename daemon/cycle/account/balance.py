@@ -84,8 +84,8 @@ def measure_balance(facts: CycleFacts) -> Balance:
     learnt = measure_learnt(facts)
     accepted, kept = _pass_on(facts, learnt)
     lost: dict[Stage, Interval | None] = {
-        "diagnosis": _count_lost(facts, directed, lambda count: not is_directed(facts, count)),
-        "tasks": _count_lost(
+        "diagnosis": _count_loss(facts, directed, lambda count: not is_directed(facts, count)),
+        "tasks": _count_loss(
             facts, aimed, lambda count: is_directed(facts, count) and not is_aimed(facts, count)
         ),
         "learner": None if aimed is None or learnt is None else subtract(aimed, learnt),
@@ -221,7 +221,7 @@ def _count_points(facts: CycleFacts, holds: Callable[[TrafficCount], bool]) -> I
     return to_points(share)
 
 
-def _count_lost(
+def _count_loss(
     facts: CycleFacts, passed_on: Interval | None, holds: Callable[[TrafficCount], bool]
 ) -> Interval | None:
     """Return the failures that a stage did not pass on; exactly none if it passed on all."""

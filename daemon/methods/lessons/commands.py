@@ -231,7 +231,7 @@ def make(
                 )
             _write_file(out, made)
     printed = _Made(report, reader.left_out, ids, refused, len(keys), retired)
-    return _print_made(cli, printed, out, len(made))
+    return _print_lessons(cli, printed, out, len(made))
 
 
 def _explain_none(environment: "Environment", report: "LessonReport") -> str:
@@ -276,7 +276,7 @@ class _Made:
     """Lessons that were retired before and are not added."""
 
 
-def _print_made(cli: Cli, made: _Made, out: Path | None, lines: int) -> int:
+def _print_lessons(cli: Cli, made: _Made, out: Path | None, lines: int) -> int:
     """Print the result; `lines` is the number of lessons in the file `out`."""
     report, left_out, ids, refused = made.report, made.left_out, made.ids, made.refused
     for item in refused[:5]:
