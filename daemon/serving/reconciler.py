@@ -44,7 +44,7 @@ from events.envelope import utc_now
 from events.errors import KintsugiError, LogError
 from events.files import UNFINISHED
 from events.lifecycle import RETIRED
-from events.serving import AdapterMoved, AdapterStaged
+from events.serving import AdapterMoved, AdapterStaged, Retired
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -203,11 +203,11 @@ class _Taker:
             case Load():
                 self._load(step)
             case Note():
-                self._note(self._row(step.adapter))
+                self._move(step, "unloaded", "nobody holds it any more")
             case Retire():
-                self._retire(self._row(step.adapter))
+                self._move(step, "draining", "the last version with it is unloaded", "retired")
             case Delete():
-                self._delete(self._row(step.adapter))
+                self._delete(step)
 
     def tell(self) -> None:
         """Append events for replicas that newly answer with adapters."""
@@ -258,19 +258,14 @@ class _Taker:
     def _hold(self, url: str, adapters: frozenset[str]) -> None:
         self._holding[url] = replace(self._holding[url], adapters=adapters)
 
-    def _note(self, row: AdapterRow) -> None:
-        moved = AdapterMoved(
-            adapter=row.adapter, state="unloaded", reason="nobody holds it any more"
-        )
-        self._decisions.take(moved, f"unloaded {row.adapter}", row.cause)
+    def _move(self, step: Step, state: Retired, reason: str, name: str | None = None) -> None:
+        """Append the adapter's new state; `name` is that of the decision, if not the state's."""
+        row = self._row(step.adapter)
+        moved = AdapterMoved(adapter=row.adapter, state=state, reason=reason)
+        self._decisions.take(moved, f"{name or state} {row.adapter}", row.cause)
 
-    def _retire(self, row: AdapterRow) -> None:
-        moved = AdapterMoved(
-            adapter=row.adapter, state="draining", reason="the last version with it is unloaded"
-        )
-        self._decisions.take(moved, f"retired {row.adapter}", row.cause)
-
-    def _delete(self, row: AdapterRow) -> None:
+    def _delete(self, step: Delete) -> None:
+        row = self._row(step.adapter)
         store, folder = self._app.settings.adapters, self._fleet.locate(row.path)
         ours = row.has_files and folder.parent == store
         if ours:
@@ -278,8 +273,7 @@ class _Taker:
         reason = "its files are deleted" if ours else f"its files are left in {folder}"
         if not row.has_files:
             reason = "it has no files of its own"
-        moved = AdapterMoved(adapter=row.adapter, state="collected", reason=reason)
-        self._decisions.take(moved, f"collected {row.adapter}", row.cause)
+        self._move(step, "collected", reason)
         self._done.collected.append(row.adapter)
 
 
