@@ -7,6 +7,7 @@ green run there means that everything ran.
 """
 
 import os
+import shutil
 import signal
 import tempfile
 import warnings
@@ -104,11 +105,21 @@ def kafka_log(broker: Broker, kafka_topics: dict[str, str]) -> Iterator[KafkaLog
     log.close()
 
 
+def _find_memory() -> str | None:
+    """Return the folder of a file system in memory with 2 GiB free, or None.
+
+    PostgreSQL copies a thousand files for each database.
+    """
+    memory = Path("/dev/shm")
+    usable = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 << 30
+    return str(memory) if usable else None
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """The session's server, without fsync; a test of faults makes a Postgres of its own."""
-    # Directly below the temporary folder: pytest's own folders are closed to the user postgres.
-    with tempfile.TemporaryDirectory(prefix="kintsugi-postgres-") as folder:
+    # Directly below a shared folder: pytest's own folders are closed to the user postgres.
+    with tempfile.TemporaryDirectory(prefix="kintsugi-postgres-", dir=_find_memory()) as folder:
         started = Postgres(Path(folder), fsync=False)
         try:
             started.start()
@@ -119,9 +130,11 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def postgres_url(postgres: Postgres) -> str:
+def postgres_url(postgres: Postgres) -> Iterator[str]:
     """SQLAlchemy URL of an empty database of this test's own."""
-    return postgres.create_database()
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
 
 
 @pytest.fixture(scope="session")
@@ -156,12 +169,16 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     if request.param == "sqlite":
         opened = open_database(f"sqlite:///{tmp_path / 'projection.db'}")
         upgrade(opened)
+        yield opened
+        opened.dispose()
     else:
         server: Postgres = request.getfixturevalue("postgres")
         template = request.getfixturevalue("migrated_postgres")
-        opened = open_database(server.create_database(template=template))
-    yield opened
-    opened.dispose()
+        url = server.create_database(template=template)
+        opened = open_database(url)
+        yield opened
+        opened.dispose()
+        server.drop_database(url)
 
 
 @pytest.fixture(scope="session")

@@ -116,6 +116,12 @@ class Postgres(Server):
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return self._url(name)
 
+    def drop_database(self, url: str) -> None:
+        """Delete the database of a URL that `create_database` returned, and end its connections."""
+        name = url.rpartition("/")[2]
+        with self._connect() as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
     def database(self, name: str) -> str:
         """Return the SQLAlchemy URL of a database; create it if it is missing."""
         with self._connect() as connection:
