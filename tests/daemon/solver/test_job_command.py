@@ -93,7 +93,7 @@ def test_a_gap_has_an_exit_code_of_its_own(base: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_a_failure_with_a_last_line(base: Path, tmp_path: Path) -> None:
-    done = ended([*COMMAND, *job(base, tmp_path, checkpoint="nowhere")])
+    done = run_forked(job(base, tmp_path, checkpoint="nowhere"))
     assert done.code == 1
     assert done.last["outcome"] == "failed"
     assert "nowhere holds no checkpoint" in done.last["reason"]
@@ -116,7 +116,7 @@ def test_a_spec_that_cannot_be_read_is_a_failure_with_a_last_line(
     path = tmp_path / "job.json"
     if content is not None:
         path.write_bytes(content)
-    done = run_forked([str(path), "--out", str(tmp_path / "out")])
+    done = ended([*COMMAND, str(path), "--out", str(tmp_path / "out")])
     assert (done.code, done.last["outcome"]) == (code, "failed")
     assert reason in done.last["reason"]
     assert "Traceback" not in done.complaint
