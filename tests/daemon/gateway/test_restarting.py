@@ -4,7 +4,7 @@ The engines are scripted: they wait before they say what they serve, as an engin
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,16 @@ Json = dict[str, Any]
 def engine() -> Iterator[Engine]:
     with Engine() as started:
         yield started
+
+
+@contextmanager
+def withhold_models(engine: Engine) -> Iterator[None]:
+    """Inside the block the engine lists no models, and a gateway waits a second for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("producers.gateway.routing.upstreams._CHECK_SECONDS", 1.0)
+        engine.listed.clear()
+        yield
+    engine.listed.set()
 
 
 def server(engine: Engine) -> str:
@@ -75,14 +85,16 @@ def test_an_engine_that_has_not_said_what_it_serves_is_no_refusal_and_no_agent(
 ) -> None:
     """An alias is no model: passed on as one, every engine refuses it, and the client gives up."""
     home.mkdir()
-    engine.listed.clear()
-    with fronting(home, [server(engine)], keys=[GRADER], proven=False) as front:
-        early = ask(front, "Where is my order?", session="early")
-        assert (early.status_code, early.headers["retry-after"]) == (503, "1")
-        assert early.headers["x-kintsugi-recorded"] == "yes"
-        lost = ask(front, "Is anybody there?", session="lost")
-        assert lost.status_code == 503
-        engine.listed.set()
+    with ExitStack() as stack:
+        with withhold_models(engine):
+            front = stack.enter_context(
+                fronting(home, [server(engine)], keys=[GRADER], proven=False)
+            )
+            early = ask(front, "Where is my order?", session="early")
+            assert (early.status_code, early.headers["retry-after"]) == (503, "1")
+            assert early.headers["x-kintsugi-recorded"] == "yes"
+            lost = ask(front, "Is anybody there?", session="lost")
+            assert lost.status_code == 503
         assert ask(front, "Where is my order?", session="early").status_code == 200
     assert closed() == [Pair("agent", "scripted")]
     closed_as = {one["messages"][0]["content"]: one for one in shown(kintsugi)}
@@ -102,8 +114,10 @@ def test_a_session_whose_last_call_nobody_answered_is_of_who_answered_before(
         answer = ask(front, "Where is my order?")
         assert answer.status_code == 200
         said = answer.json()["choices"][0]["message"]["content"]
-    engine.listed.clear()
-    with fronting(home, [server(engine)], keys=[GRADER], proven=False) as front:
+    with (
+        withhold_models(engine),
+        fronting(home, [server(engine)], keys=[GRADER], proven=False) as front,
+    ):
         assert ask(front, "Where is my order?", said, "Well?").status_code == 503
     assert closed() == [Pair("agent", "scripted")]
     (rollout,) = shown(kintsugi)
@@ -143,8 +157,10 @@ def test_where_a_route_names_the_base_it_is_asked_for_before_the_engine_listed_i
     home: Path, engine: Engine
 ) -> None:
     home.mkdir()
-    engine.listed.clear()
-    with fronting(home, [server(engine)], keys=[GRADER], proven=False) as front:
+    with (
+        withhold_models(engine),
+        fronting(home, [server(engine)], keys=[GRADER], proven=False) as front,
+    ):
         route = GatewayRoute("scripted", (RouteShare(adapter=None, share=1.0),))
         front.gateway.context.routing.apply(GatewayRoutes(1, {"agent": route}))
         answer = ask(front, "Where is my order?")
