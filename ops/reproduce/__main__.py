@@ -32,11 +32,11 @@ from envs.endpoint import EndpointUnavailable
 from events.errors import KintsugiError
 from events.registry import first_problem
 from ops.command_line import build_parser
-from ops.reproduce.areal_sea import options as areal_sea
+from ops.reproduce.areal_sea import stages as areal_sea
 from ops.reproduce.commands import Document, EndpointAway, Folder, write_model
 from ops.reproduce.options import WrongUsage, check_unused, set_defaults
-from ops.reproduce.reflection import options as reflection
-from ops.reproduce.sentinel import options as sentinel
+from ops.reproduce.reflection import stages as reflection
+from ops.reproduce.sentinel import stages as sentinel
 from ops.reproduce.settings import Served
 from ops.reproduce.stages import Stage, Table, describe
 

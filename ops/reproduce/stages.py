@@ -9,6 +9,7 @@ import argparse
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from ops.reproduce.commands import Document, Folder, StageFailure, run_command
@@ -73,7 +74,7 @@ def describe(
     return "\n".join([*lines, "", f"# all: {hours:.2f} h"])
 
 
-def check(plan: Served) -> Document:
+def _check(plan: Served) -> Document:
     """Compare checkpoint and endpoint. Raise WrongCheckpoint or ReplicaError."""
     from ops.reproduce.endpoint import check_endpoint
 
@@ -95,21 +96,29 @@ def load(plan: Served, folder: Folder, names: Iterable[tuple[str, str]]) -> Docu
     return {policy: load_adapter(plan, name, folder.adapter(policy)) for policy, name in names}
 
 
-def build_own_command(table: str, folder: Folder, stage: str) -> tuple[str, ...]:
-    """Return the command that runs only this stage."""
-    options = ("--out", str(folder.path), "--only", stage)
-    return ("python", "-m", "ops.reproduce", table, *options)
+def build_own(
+    table: str, folder: Folder, name: str, action: str, run: Callable[[], Document],
+    episodes: int = 0, repeated: bool = False,
+) -> Stage:  # fmt: skip
+    """Return a stage that this program runs itself."""
+    options = ("--out", str(folder.path), "--only", name)
+    command = ("python", "-m", "ops.reproduce", table, *options)
+    return Stage(name, action, command, run, episodes, repeated=repeated)
+
+
+def build_command(
+    folder: Folder, name: str, action: str, command: Sequence[str], episodes: int = 0,
+    tokens: int | None = None,
+) -> Stage:  # fmt: skip
+    """Return a stage that runs a command, whose JSON object is the result."""
+    run = partial(run_command, folder, command)
+    return Stage(name, action, tuple(command), run, episodes, tokens)
 
 
 def build_check(table: str, plan: Served, folder: Folder) -> Stage:
     """Return the stage that comes first."""
-    return Stage(
-        "check",
-        "compare the checkpoint's answers to probes with the endpoint's",
-        build_own_command(table, folder, "check"),
-        lambda: check(plan),
-        repeated=True,
-    )
+    action = "compare the checkpoint's answers to probes with the endpoint's"
+    return build_own(table, folder, "check", action, partial(_check, plan), repeated=True)
 
 
 def build_training(

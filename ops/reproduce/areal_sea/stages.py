@@ -1,5 +1,6 @@
-"""The stages of the table, in order; every domain has all of them."""
+"""The table's options, its plan, and its stages in order; every domain has all of them."""
 
+import argparse
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,14 +8,67 @@ from functools import partial
 from typing import Final, Literal
 
 from ops.reproduce.areal_sea.commands import USER, build_evaluation, build_gate, name_stage
-from ops.reproduce.areal_sea.settings import ARMS, PRESET, REINFORCED, TRAINED, Arm, Reproduction
+from ops.reproduce.areal_sea.settings import (
+    ARMS,
+    ENVIRONMENTS,
+    PRESET,
+    REINFORCED,
+    SMALL,
+    TAU2,
+    TRAINED,
+    WHOLE,
+    Arm,
+    Reproduction,
+)
 from ops.reproduce.commands import Document, Folder, StageFailure, run_command
-from ops.reproduce.options import count_tasks
-from ops.reproduce.stages import Stage, build_check, build_own_command, build_training, train
+from ops.reproduce.options import (
+    WrongUsage,
+    add_common_options,
+    count_tasks,
+    read_address,
+    read_common_options,
+)
+from ops.reproduce.stages import (
+    Stage,
+    Table,
+    build_check,
+    build_command,
+    build_own,
+    build_training,
+    train,
+)
 
-NAME: Final = "areal-sea"
+_NAME: Final = "areal-sea"
 _UNTAUGHT: Final = re.compile(r"none of \d+ rollouts taught anything.*")
 """Reason of a job without any informative group (daemon/solver/job.py)."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the table's options."""
+    add_common_options(parser, sorted(ENVIRONMENTS), TAU2)
+    add = parser.add_argument
+    add("--proposer-model", help="writes plans and tasks; default: rules and templates")
+    add("--proposer-base-url", type=read_address, help="default: --base-url")
+    parser.set_defaults(table=TABLE)
+
+
+def build_plan(options: argparse.Namespace) -> Reproduction:
+    """Return the plan of the options. Raise WrongUsage."""
+    defaults = ENVIRONMENTS[options.env]
+    common = read_common_options(options, defaults)
+    if options.source == "in_process":
+        raise WrongUsage(
+            "rollouts in a job's own process wait for no endpoint, and one arm's user is the base "
+            "at the endpoint; give --source endpoint or vllm"
+        )
+    if options.proposer_base_url is not None and options.proposer_model is None:
+        raise WrongUsage("--proposer-base-url names no model; give --proposer-model too")
+    return Reproduction(
+        **common,
+        counts=SMALL if options.small else WHOLE.model_copy(update={"tasks": defaults.tasks}),
+        proposer_model=options.proposer_model,
+        proposer_base_url=options.proposer_base_url,
+    )
 
 
 def count_domain(plan: Reproduction, domain: str) -> int:
@@ -25,48 +79,45 @@ def count_domain(plan: Reproduction, domain: str) -> int:
 
 def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:
     """Return all stages; `tasks` is the number of evaluated ones of all domains."""
-    own = partial(build_own_command, NAME, folder)
+    report = partial(_report, plan, folder)
     return [
-        build_check(NAME, plan, folder),
+        build_check(_NAME, plan, folder),
         *(stage for domain in plan.domains for stage in _build_domain(plan, folder, domain)),
-        Stage("report", "the table", own("report"), partial(_report, plan, folder),
-              repeated=True),
-    ]  # fmt: skip
+        build_own(_NAME, folder, "report", "the table", report, repeated=True),
+    ]
 
 
 def _build_domain(plan: Reproduction, folder: Folder, domain: str) -> Iterator[Stage]:
     counts, tasks = plan.counts, count_domain(plan, domain)
-    own = partial(build_own_command, NAME, folder)
+    own = partial(build_own, _NAME, folder)
     writer = plan.proposer_model or "rules and templates"
-    specs, load = f"write-specs-{domain}", f"load-{domain}"
-    gate = build_gate(folder, domain)
     yield _evaluate(plan, folder, "base", domain, tasks)
-    yield Stage(
+    yield own(
         f"write-tasks-{domain}",
         f"{counts.plans} plans and {counts.written:,} tasks of {domain} by {writer}: synthesis, "
         "verification, rollout by the oracle, attribution, reflection",
-        own(f"write-tasks-{domain}"), partial(_write, "tasks", plan, folder, domain),
-    )  # fmt: skip
-    yield Stage(
-        specs, "the specs of the jobs of agent and user", own(specs),
+        partial(_write, "tasks", plan, folder, domain),
+    )
+    yield own(
+        f"write-specs-{domain}", "the specs of the jobs of agent and user",
         partial(_write, "jobs", plan, folder, domain),
     )  # fmt: skip
     user = name_stage(USER, domain)
     action = f"supervised training of the user on at most {counts.dialogues:,} dialogues"
     yield build_training(folder, user, action, rollouts=0)
-    yield Stage(
-        f"write-gate-{domain}", "the plan of the user's gate", own(f"write-gate-{domain}"),
+    yield own(
+        f"write-gate-{domain}", "the plan of the user's gate",
         partial(_write, "gate", plan, folder, domain),
     )  # fmt: skip
-    yield Stage(
-        f"gate-{domain}", f"the user's gate of {counts.gate} dialogues with the oracle",
-        tuple(gate), partial(run_command, folder, gate), counts.gate,
+    yield build_command(
+        folder, f"gate-{domain}", f"the user's gate of {counts.gate} dialogues with the oracle",
+        build_gate(folder, domain), counts.gate,
     )  # fmt: skip
     yield build_training(folder, name_stage("sft", domain), ARMS["sft"], rollouts=0)
     for arm in REINFORCED:
         yield _reinforce(plan, folder, arm, domain)
-    yield Stage(
-        load, "load the adapters at the endpoint, and prove that they answer", own(load),
+    yield own(
+        f"load-{domain}", "load the adapters at the endpoint, and prove that they answer",
         partial(_load, plan, folder, domain), repeated=True,
     )  # fmt: skip
     for arm in TRAINED:
@@ -140,3 +191,13 @@ def _report(plan: Reproduction, folder: Folder) -> Document:
     from ops.reproduce.areal_sea.table import build_table
 
     return build_table(plan, folder)
+
+
+TABLE: Final = Table(
+    _NAME,
+    Reproduction,
+    ENVIRONMENTS,
+    build_plan,
+    lambda plan: sum(count_domain(plan, domain) for domain in plan.domains),
+    build_stages,
+)

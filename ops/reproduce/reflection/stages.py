@@ -1,9 +1,20 @@
-"""The stages of the table, in order."""
+"""The table's options, its plan, and its stages in order."""
 
+import argparse
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from ops.reproduce.commands import Document, Folder, run_command
+from envs.bfcl.cases import find_splits
+from envs.bfcl.classes import NoBfclClasses, require
+from ops.reproduce.commands import Document, Folder
+from ops.reproduce.options import (
+    BENCHMARKS,
+    WrongUsage,
+    add_common_options,
+    count_tasks,
+    read_common_options,
+)
 from ops.reproduce.reflection.commands import (
     build_bfcl,
     build_evaluation,
@@ -12,70 +23,126 @@ from ops.reproduce.reflection.commands import (
 )
 from ops.reproduce.reflection.settings import (
     CASE_TOKENS,
+    ENVIRONMENTS,
+    PRESETS,
     REPAIR_TOKENS,
+    SMALL,
     SUPERVISED,
+    WHOLE,
     Reproduction,
 )
-from ops.reproduce.stages import Stage, build_check, build_own_command, build_training, load
+from ops.reproduce.stages import (
+    Stage,
+    Table,
+    build_check,
+    build_command,
+    build_own,
+    build_training,
+    load,
+)
 
-NAME: Final = "reflection"
+_NAME: Final = "reflection"
 
 _CASES: Final = 800
 _ITEMS: Final = 1000
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the table's options."""
+    add_common_options(parser, sorted(ENVIRONMENTS), "retail")
+    add = parser.add_argument
+    add("--presets", metavar="NAME,...",
+        help=f"what follows the supervised training, of {', '.join(PRESETS)}; default: "
+        f"{PRESETS[0]}")  # fmt: skip
+    add("--items", type=Path, metavar="FILE", help="of Tool-Reflection-Bench")
+    add("--extra", metavar="JSON", help="further fields of the items' requests")
+    add("--without-bfcl", action="store_true",
+        help=f"leave out BFCL, also where {BENCHMARKS} has it")  # fmt: skip
+    parser.set_defaults(table=TABLE)
+
+
+def build_plan(options: argparse.Namespace) -> Reproduction:
+    """Return the plan of the options. Raise WrongUsage."""
+    defaults = ENVIRONMENTS[options.env]
+    common = read_common_options(options, defaults)
+    counts = SMALL if options.small else WHOLE.model_copy(update={"tasks": defaults.tasks})
+    if options.items is not None and not options.items.is_file():
+        raise WrongUsage(f"{options.items} is no file; correct --items")
+    return Reproduction(
+        **common,
+        counts=counts,
+        presets=_read_presets(PRESETS[0] if options.presets is None else options.presets),
+        file=None if options.items is None else options.items.absolute(),
+        extra=options.extra or "",
+        bfcl=not options.without_bfcl and _has_bfcl(common["benchmarks"]),
+    )
+
+
+def _read_presets(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in PRESETS:
+            raise WrongUsage(f"{name!r} is none of {', '.join(PRESETS)}; correct --presets")
+    return names
+
+
+def _has_bfcl(benchmarks: Path | None) -> bool:
+    if benchmarks is None or not find_splits(benchmarks):
+        return False
+    try:
+        require()
+    except NoBfclClasses as error:
+        raise WrongUsage(f"{error}; or give --without-bfcl") from error
+    return True
+
+
 def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:
     """Return all stages; `tasks` is the number of evaluated ones."""
-    own = partial(build_own_command, NAME, folder)
+    own = partial(build_own, _NAME, folder)
     names = [(policy, plan.name_policy(policy)) for policy in plan.arms]
-    lessons = build_lessons(plan, folder)
     return [
-        build_check(NAME, plan, folder),
+        build_check(_NAME, plan, folder),
         *_evaluate(plan, folder, "base", tasks),
-        Stage(
-            "lessons", f"lessons of generated tasks of {plan.env}, those for tests kept apart",
-            tuple(lessons), partial(run_command, folder, lessons),
+        build_command(
+            folder, "lessons", f"lessons of generated tasks of {plan.env}, those for tests kept "
+            "apart", build_lessons(plan, folder),
         ),
-        Stage(
+        own(
             "write-specs", "which lessons are shown and which practised, and the jobs' specs",
-            own("write-specs"), partial(_write_jobs, plan, folder),
+            partial(_write_jobs, plan, folder),
         ),
         *(_train(plan, folder, arm) for arm in plan.arms),
-        Stage(
+        own(
             "load", "load the adapters at the endpoint, and prove that they answer",
-            own("load"), partial(load, plan, folder, names), repeated=True,
+            partial(load, plan, folder, names), repeated=True,
         ),
         *(stage for arm in plan.arms for stage in _evaluate(plan, folder, arm, tasks)),
-        Stage("report", "the table", own("report"), partial(_report, plan, folder),
-              repeated=True),
+        own("report", "the table", partial(_report, plan, folder), repeated=True),
     ]  # fmt: skip
 
 
 def _evaluate(plan: Reproduction, folder: Folder, policy: str, tasks: int) -> list[Stage]:
     counts = plan.counts
-    command = build_evaluation(plan, folder, policy)
     stages = [
-        Stage(
-            f"evaluate-{policy}", f"repairs and clean tasks of the policy {policy}",
-            tuple(command), partial(run_command, folder, command), tasks * counts.trials,
+        build_command(
+            folder, f"evaluate-{policy}", f"repairs and clean tasks of the policy {policy}",
+            build_evaluation(plan, folder, policy), tasks * counts.trials,
         )
     ]  # fmt: skip
     if plan.file is not None:
-        command = build_items(plan, folder, policy)
+        episodes = (counts.items or _ITEMS) * counts.samples
         stages.append(
-            Stage(
-                f"items-{policy}", f"Tool-Reflection-Bench, {policy}", tuple(command),
-                partial(run_command, folder, command),
-                (counts.items or _ITEMS) * counts.samples, REPAIR_TOKENS,
+            build_command(
+                folder, f"items-{policy}", f"Tool-Reflection-Bench, {policy}",
+                build_items(plan, folder, policy), episodes, REPAIR_TOKENS,
             )
         )  # fmt: skip
     if plan.bfcl:
-        command = build_bfcl(plan, folder, policy)
         episodes = _CASES if counts.cases is None else 4 * counts.cases
         stages.append(
-            Stage(
-                f"bfcl-{policy}", f"BFCL's multi-turn categories, {policy}", tuple(command),
-                partial(run_command, folder, command), episodes, CASE_TOKENS,
+            build_command(
+                folder, f"bfcl-{policy}", f"BFCL's multi-turn categories, {policy}",
+                build_bfcl(plan, folder, policy), episodes, CASE_TOKENS,
             )
         )  # fmt: skip
     return stages
@@ -100,3 +167,13 @@ def _report(plan: Reproduction, folder: Folder) -> Document:
     from ops.reproduce.reflection.table import build_table
 
     return build_table(plan, folder)
+
+
+TABLE: Final = Table(
+    _NAME,
+    Reproduction,
+    ENVIRONMENTS,
+    build_plan,
+    lambda plan: count_tasks(plan, split=plan.split, first=plan.counts.tasks),
+    build_stages,
+)

@@ -1,7 +1,7 @@
 """Settings of SENTINEL's table beside the model and its endpoint."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,9 @@ from events.messages import StrictModel
 from ops.reproduce.settings import EnvironmentDefaults, Served
 
 TEMPERATURE: Final = 1.0
+
+Policy = Literal["base", "general", "targeted"]
+POLICIES: Final[tuple[Policy, ...]] = ("base", "general", "targeted")
 
 
 class Counts(StrictModel):
@@ -55,3 +58,12 @@ class Reproduction(Served):
 
     counts: Counts
     traffic: Mapping[str, float]
+
+    def name_policy(self, policy: Policy) -> str:
+        """Return a policy's name at the endpoint."""
+        return self.model if policy == "base" else f"sentinel-{policy}-{self.digest[:8]}"
+
+    def select_evaluated(self) -> dict[str, Any]:
+        """Return the fields of the selection of evaluated tasks, of the split or generated."""
+        first = {"first": self.counts.tasks}
+        return first | ({"mix": self.traffic} if self.traffic else {"split": self.split})

@@ -1,60 +1,92 @@
-"""The stages of the table, in order."""
+"""The table's options, its plan, and its stages in order."""
 
+import argparse
 from functools import partial
 from typing import Final
 
-from ops.reproduce.commands import Document, Folder, run_command, write_model
-from ops.reproduce.sentinel.commands import Policy, build_evaluation, name_policy
-from ops.reproduce.sentinel.settings import Reproduction
-from ops.reproduce.stages import Stage, build_check, build_own_command, build_training, load
+from ops.reproduce.commands import Document, Folder, build_eval_command, write_model
+from ops.reproduce.options import add_common_options, count_tasks, read_common_options
+from ops.reproduce.sentinel.settings import (
+    ENVIRONMENTS,
+    SMALL,
+    TEMPERATURE,
+    WHOLE,
+    Policy,
+    Reproduction,
+)
+from ops.reproduce.stages import (
+    Stage,
+    Table,
+    build_check,
+    build_command,
+    build_own,
+    build_training,
+    load,
+)
 
-NAME: Final = "sentinel"
+_NAME: Final = "sentinel"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the table's options."""
+    add_common_options(parser, sorted(ENVIRONMENTS), "retail")
+    parser.set_defaults(table=TABLE)
+
+
+def build_plan(options: argparse.Namespace) -> Reproduction:
+    """Return the plan of the options. Raise WrongUsage."""
+    defaults = ENVIRONMENTS[options.env]
+    common = read_common_options(options, defaults)
+    counts = SMALL if options.small else WHOLE.model_copy(update={"tasks": defaults.tasks})
+    return Reproduction(**common, counts=counts, traffic=defaults.traffic)
 
 
 def build_stages(plan: Reproduction, folder: Folder, tasks: int) -> list[Stage]:
     """Return all stages; `tasks` is the number of evaluated ones."""
     counts = plan.counts
-    own = partial(build_own_command, NAME, folder)
+    own = partial(build_own, _NAME, folder)
     trained: tuple[Policy, ...] = ("general", "targeted")
-    diagnose = ["kintsugi", "diagnose", "--home", str(folder.training), "--json"]
-    names = [(policy, name_policy(plan, policy)) for policy in trained]
+    names = [(policy, plan.name_policy(policy)) for policy in trained]
     return [
-        build_check(NAME, plan, folder),
+        build_check(_NAME, plan, folder),
         _evaluate(plan, folder, "base", tasks),
-        Stage(
+        own(
             "record", "the base serves generated traffic, which counts in the targeted budget",
-            own("record"), partial(_record, plan, folder), episodes=counts.recorded,
+            partial(_record, plan, folder), episodes=counts.recorded,
         ),
-        Stage(
-            "diagnose", "close a round over what was recorded",
-            tuple(diagnose), partial(run_command, folder, diagnose),
+        build_command(
+            folder, "diagnose", "close a round over what was recorded",
+            ["kintsugi", "diagnose", "--home", str(folder.training), "--json"],
         ),
-        Stage(
+        own(
             "write-tasks", "directive, written tasks, and the specs of both jobs",
-            own("write-tasks"), partial(_write_tasks, plan, folder),
+            partial(_write_tasks, plan, folder),
         ),
         build_training(folder, "general", "the general job, preset sentinel", counts.rollouts),
         build_training(
             folder, "targeted", "the targeted job, preset sentinel",
             counts.rollouts - counts.recorded,
         ),
-        Stage(
+        own(
             "load", "load both adapters at the endpoint, and prove that they answer",
-            own("load"), partial(load, plan, folder, names), repeated=True,
+            partial(load, plan, folder, names), repeated=True,
         ),
         _evaluate(plan, folder, "general", tasks),
         _evaluate(plan, folder, "targeted", tasks),
-        Stage("report", "the table", own("report"), partial(_report, plan, folder),
-              repeated=True),
+        own("report", "the table", partial(_report, plan, folder), repeated=True),
     ]  # fmt: skip
 
 
 def _evaluate(plan: Reproduction, folder: Folder, policy: Policy, tasks: int) -> Stage:
-    command = build_evaluation(plan, folder, policy)
-    return Stage(
-        f"evaluate-{policy}", f"pass^1 to pass^{plan.counts.trials} of the {policy} policy",
-        tuple(command), partial(run_command, folder, command), tasks * plan.counts.trials,
-    )  # fmt: skip
+    selection = ["--split", plan.split]
+    if plan.traffic:
+        selection = ["--mix", ",".join(f"{kind}={part:g}" for kind, part in plan.traffic.items())]
+    if plan.counts.tasks is not None:
+        selection += ["--tasks", str(plan.counts.tasks)]
+    name, trials = plan.name_policy(policy), plan.counts.trials
+    command = build_eval_command(plan, folder, name, selection, trials, TEMPERATURE)
+    action = f"pass^1 to pass^{trials} of the {policy} policy"
+    return build_command(folder, f"evaluate-{policy}", action, command, tasks * trials)
 
 
 def _record(plan: Reproduction, folder: Folder) -> Document:
@@ -81,3 +113,13 @@ def _report(plan: Reproduction, folder: Folder) -> Document:
     from ops.reproduce.sentinel.table import build_table
 
     return build_table(plan, folder)
+
+
+TABLE: Final = Table(
+    _NAME,
+    Reproduction,
+    ENVIRONMENTS,
+    build_plan,
+    lambda plan: count_tasks(plan, **plan.select_evaluated()),
+    build_stages,
+)

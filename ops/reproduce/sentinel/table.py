@@ -19,8 +19,7 @@ from ops.reproduce.figures import (
     measure_ratio,
 )
 from ops.reproduce.homes import Verdicts, read_verdicts
-from ops.reproduce.sentinel.commands import POLICIES, Policy, name_policy
-from ops.reproduce.sentinel.settings import Reproduction
+from ops.reproduce.sentinel.settings import POLICIES, Policy, Reproduction
 from ops.reproduce.sentinel.training import build_own_settings
 
 _COMPARED: Final[tuple[tuple[Policy, Policy], ...]] = (
@@ -32,7 +31,7 @@ def build_table(plan: Reproduction, folder: Folder) -> Document:
     """Return the figures, and the table as Markdown under `text`. Raise StageFailure."""
     evaluations = {policy: folder.read(f"evaluate-{policy}") for policy in POLICIES}
     powers = range(1, plan.counts.trials + 1)
-    names = {name_policy(plan, policy): policy for policy in POLICIES}
+    names = {plan.name_policy(policy): policy for policy in POLICIES}
     settings = build_own_settings(plan, folder.evaluation)
     verdicts = read_verdicts(settings, names, plan.env, plan.counts.trials)
     common = sorted(set.intersection(*(set(own) for own in verdicts.values())))

@@ -36,7 +36,6 @@ from events.jobs import JobSpec, TaskPool
 from events.learning import JobRequested, TaskRejected
 from ops.reproduce.homes import ALIAS, build_settings, build_source, open_plan_environment
 from ops.reproduce.jobs import build_training, change_spec
-from ops.reproduce.sentinel.commands import select_evaluated
 from ops.reproduce.sentinel.settings import TEMPERATURE, Reproduction
 from producers.simulation import Provenance
 
@@ -184,7 +183,7 @@ def _describe_cycle(app: App, plan: Reproduction) -> CycleRow:
 
 def read_signatures(plan: Reproduction, environment: Environment) -> frozenset[str]:
     """Return the signatures of all evaluated tasks."""
-    tasks = Selection(**select_evaluated(plan)).tasks(environment, plan.seed)
+    tasks = Selection(**plan.select_evaluated()).tasks(environment, plan.seed)
     return frozenset(task.signature for task in tasks if task.signature is not None)
 
 

@@ -23,8 +23,7 @@ from ops.reproduce.commands import Folder
 from ops.reproduce.endpoint import WrongCheckpoint, check_endpoint
 from ops.reproduce.homes import open_plan_environment
 from ops.reproduce.options import BENCHMARKS
-from ops.reproduce.sentinel.commands import POLICIES
-from ops.reproduce.sentinel.settings import ENVIRONMENTS, SMALL, Reproduction
+from ops.reproduce.sentinel.settings import ENVIRONMENTS, POLICIES, SMALL, Reproduction
 from ops.reproduce.sentinel.training import (
     NoJob,
     draw_traffic,
