@@ -5,7 +5,6 @@ fold changes no other table: a person's content is sealed in the log and never o
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from sqlalchemy import Connection, or_, select
 
@@ -13,10 +12,9 @@ from consumers.batch import Batch
 from consumers.folds.adapters import has_members, read_compositions
 from consumers.folds.record import FoldInput
 from consumers.folds.task_states import ACTIVE
+from consumers.rows import split_ids
 from consumers.tables import Adapter, Cycle, Erasure, Job, Rollout, Task, TaskBody, TaskState
 from events.learning import PersonErased
-
-_IDS_PER_QUERY: Final = 500
 
 
 def fold_person_erasure(folding: FoldInput, data: PersonErased, batch: Batch) -> None:
@@ -165,9 +163,7 @@ def _parts(connection: Connection, rollouts: frozenset[str]) -> Iterator[tuple[s
             & (seen.base == cycles.base),
         )
     )
-    names = sorted(rollouts)
-    for begin in range(0, len(names), _IDS_PER_QUERY):
-        some = names[begin : begin + _IDS_PER_QUERY]
+    for some in split_ids(sorted(rollouts)):
         judged = counted.where(seen.success.is_not(None), seen.rollout.in_(some))
         for row in connection.execute(judged.order_by(cycles.cycle)):
             yield row.cycle, "counted"

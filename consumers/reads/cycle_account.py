@@ -6,21 +6,19 @@ equal tables give equal answers. Kinds are the environment's labels, for reports
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import mean
-from typing import Final
 
 from sqlalchemy import Connection, case, func, literal, select
 
 from consumers.diagnosis.labelled import label_columns, rollouts_with_repairs
 from consumers.diagnosis.round_counts import of_agents
 from consumers.folds.cycles import PROPOSED
+from consumers.rows import split_ids
 from consumers.tables import Cycle, Job, PatternRound, Rollout, Task
 from events.learning import Mode
 from events.rollouts import Purpose
-
-_IDS_PER_QUERY: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,7 @@ def read_task_kinds(
     table = Task.table().c
     return {
         row.task: row.capability
-        for names in _chunks(tasks)
+        for names in split_ids(tasks)
         for row in connection.execute(
             select(table.task, table.capability).where(table.alias == alias, table.task.in_(names))
         )
@@ -167,7 +165,7 @@ def count_passes(
     passes = func.sum(case((table.success, 1), else_=0))
     return {
         row.task: (row.n, int(row.passes))
-        for names in _chunks(tasks)
+        for names in split_ids(tasks)
         for row in connection.execute(
             select(table.task, func.count().label("n"), passes.label("passes"))
             .where(
@@ -232,10 +230,3 @@ def read_successors(connection: Connection, alias: str, base: str, folder: str) 
     )  # fmt: skip
     rows = connection.execute(query)
     return [row.number for row in rows if json.loads(row.spec)["parent"] == folder]
-
-
-def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the names once each, in lists that fit a statement."""
-    unique = list(dict.fromkeys(names))
-    for start in range(0, len(unique), _IDS_PER_QUERY):
-        yield unique[start : start + _IDS_PER_QUERY]

@@ -14,10 +14,10 @@ from consumers.diagnosis.round_counts import LIVE_PURPOSES
 from consumers.diagnosis.rule_versions import follows_newest_rules
 from consumers.diagnosis.task_kinds import is_usable
 from consumers.folds.cycles import PROPOSED
+from consumers.rows import make_row, split_ids
 from consumers.tables import Call, Rollout, Task
 from events.messages import Action
 
-_IDS_PER_QUERY: Final = 1000
 _DIALOGUE_PURPOSES: Final = ("evaluate", "probe")
 """Purposes of simulated rollouts whose messages are recorded."""
 
@@ -89,12 +89,7 @@ def read_round_rollouts(
         .where(seen.alias == alias, seen.base == base)
         .order_by(seen.rollout)
     )  # fmt: skip
-    return [
-        RoundRollout(
-            row.rollout, row.task_key, row.reward, row.category, row.pivot or "*", row.client
-        )
-        for row in rows
-    ]
+    return [make_row(RoundRollout, row, pivot=row.pivot or "*") for row in rows]
 
 
 def select_client(rollouts: Any) -> ScalarSelect[Any]:
@@ -111,14 +106,13 @@ def read_clients(
     connection: Connection, rollouts: Collection[str], kinds: Collection[str] | None
 ) -> dict[str, str | None]:
     """Return rollout -> key, for those of the rollouts that are on a task of these kinds."""
-    table, names = Rollout.table().c, sorted(rollouts)
-    clients: dict[str, str | None] = {}
-    for start in range(0, len(names), _IDS_PER_QUERY):
-        query = select(table.rollout, select_client(table).label("client")).where(
-            table.rollout.in_(names[start : start + _IDS_PER_QUERY]), is_usable(table, kinds)
-        )
-        clients |= {row.rollout: row.client for row in connection.execute(query)}
-    return clients
+    table = Rollout.table().c
+    query = select(table.rollout, select_client(table).label("client"))
+    return {
+        row.rollout: row.client
+        for part in split_ids(sorted(rollouts))
+        for row in connection.execute(query.where(table.rollout.in_(part), is_usable(table, kinds)))
+    }
 
 
 def task_rates(
@@ -172,7 +166,7 @@ def last_outcomes(
         order_by=(rollouts.time.desc().nulls_last(), rollouts.rollout.desc()),
     )
     outcomes: dict[str, tuple[int, int]] = {}
-    for start in range(0, len(tasks), _IDS_PER_QUERY):
+    for part in split_ids(tasks):
         ranked = (
             select(
                 rollouts.task_key, rollouts.success, rollouts.category, place.label("place")
@@ -182,7 +176,7 @@ def last_outcomes(
                 rollouts.base == base,
                 rollouts.success.is_not(None),
                 follows_newest_rules(rollouts),
-                rollouts.task_key.in_(tasks[start : start + _IDS_PER_QUERY]),
+                rollouts.task_key.in_(part),
             )
             .subquery()
         )  # fmt: skip

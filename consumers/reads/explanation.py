@@ -19,6 +19,7 @@ from consumers.folds.task_states import ACTIVE
 from consumers.reads.repairs import read_repair
 from consumers.reads.serving import parse_adapter
 from consumers.reads.succession import find_adapter_at
+from consumers.rows import find_by_prefix
 from consumers.tables import (
     Adapter,
     Cycle,
@@ -106,15 +107,7 @@ def _find_names_by_prefix(connection: Connection, prefix: str) -> list[str]:
         TaskBody.table().c.task,
     )
     return [
-        name
-        for column in columns
-        for name in connection.execute(
-            select(column)
-            .where(column.startswith(prefix, autoescape=True))
-            .distinct()
-            .order_by(column)
-            .limit(_NAMED)
-        ).scalars()
+        name for column in columns for name in find_by_prefix(connection, column, prefix, _NAMED)
     ]
 
 
@@ -156,7 +149,7 @@ def _adapter(connection: Connection, name: str) -> Node | None:
     row = _row(connection, Adapter, "adapter", name)
     if row is None:
         return None
-    version = parse_adapter(row._mapping)
+    version = parse_adapter(row)
     if version.merge is not None:
         because = [_adapter(connection, member.adapter) for member in version.merge.members]
     elif not version.has_files:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from consumers.database import clock
+from consumers.rows import make_row
 from consumers.tables import METADATA
 from events.canonical import exact_json
 
@@ -91,9 +92,9 @@ def read_live_gateways(connection: Connection, within_seconds: float) -> list[Ga
     live = _GATEWAYS.c.seen >= now - within_seconds
     return [
         GatewayState(
-            Report(
-                row.gateway, row.host, row.position, json.loads(row.in_flight),
-                json.loads(row.open_sessions),
+            make_row(
+                Report, row, in_flight=json.loads(row.in_flight),
+                open_sessions=json.loads(row.open_sessions),
             ),
             now - row.seen,
             now - row.started,

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Row, Select, select
 
 from consumers.folds.cycles import PROPOSED
 from consumers.folds.task_states import ACTIVE
+from consumers.rows import find_by_prefix, make_row
 from consumers.tables import (
     Cycle,
     Job,
@@ -238,7 +239,7 @@ def open_cycles(connection: Connection) -> list[CycleRow]:
     """Return the open cycles, at most one of an agent, by agent."""
     table = Cycle.table()
     query = select(table).where(table.c.outcome.is_(None)).order_by(table.c.alias)
-    return [_cycle(dict(row)) for row in connection.execute(query).mappings()]
+    return [_parse_cycle(row) for row in connection.execute(query)]
 
 
 def read_cycle_offsets(connection: Connection) -> dict[str, int]:
@@ -255,7 +256,7 @@ def cycles(
     query = select(table).order_by(table.c.offset.desc(), table.c.cycle).limit(limit)
     if alias is not None:
         query = query.where(table.c.alias == alias)
-    return [_cycle(dict(row)) for row in connection.execute(query).mappings()]
+    return [_parse_cycle(row) for row in connection.execute(query)]
 
 
 def newest_cycle(connection: Connection) -> CycleRow | None:
@@ -324,7 +325,7 @@ def job_rounds(connection: Connection, job: str) -> list[JobRoundRow]:
     """Return the rounds that a job closed, in their order."""
     table = JobRound.table()
     query = select(table).where(table.c.job == job).order_by(table.c.number)
-    return [_parse_job_round(dict(row)) for row in connection.execute(query).mappings()]
+    return [_parse_job_round(row) for row in connection.execute(query)]
 
 
 def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str | None:
@@ -349,7 +350,7 @@ def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Ite
     if base is not None:
         query = query.where(table.c.base == base)
     query = query.order_by(table.c.offset, table.c.task).execution_options(yield_per=_AT_ONCE)
-    return (_parse_buffer_task(dict(row)) for row in connection.execute(query).mappings())
+    return (_parse_buffer_task(row) for row in connection.execute(query))
 
 
 def patterns_of(connection: Connection, alias: str) -> dict[str, str]:
@@ -486,16 +487,12 @@ def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:
     """Return a cycle's rejected tasks in log order."""
     table = Rejection.table()
     query = select(table).where(table.c.cycle == cycle).order_by(table.c.offset, table.c.event)
-    names = RejectionRow.__dataclass_fields__
-    rows = connection.execute(query).mappings()
-    return [RejectionRow(**{name: row[name] for name in names}) for row in rows]
+    return [make_row(RejectionRow, row) for row in connection.execute(query)]
 
 
 def _whole(connection: Connection, table: type[ProjectionTable], key: str, begins: str) -> str:
     """Return the one id that begins so, or `begins` if none does. Raise UnknownId for several."""
-    ids = table.table().c[key]
-    query = select(ids).where(ids.startswith(begins, autoescape=True)).order_by(ids).limit(3)
-    matches: list[str] = list(connection.execute(query).scalars())
+    matches = find_by_prefix(connection, table.table().c[key], begins, 3)
     if len(matches) > 1 and begins not in matches:
         raise UnknownId(
             f"several {key}s begin with {begins!r}: {', '.join(matches)}, ...; give more"
@@ -517,68 +514,58 @@ def _find_numbered(connection: Connection, name: str) -> str | None:
 
 
 def _first_cycle(connection: Connection, query: Select[Any]) -> CycleRow | None:
-    row = connection.execute(query).mappings().first()
-    return None if row is None else _cycle(dict(row))
+    row = connection.execute(query).first()
+    return None if row is None else _parse_cycle(row)
 
 
-def _cycle(row: dict[str, Any]) -> CycleRow:
-    known = {name: row[_COLUMNS.get(name, name)] for name in CycleRow.__dataclass_fields__}
-    directive, findings = row["directive"], json.loads(row["findings"] or "[]")
-    known |= {
-        "position": json.loads(row["position"]),
-        "directive": None if directive is None else Directive.model_validate_json(directive),
-        "findings": tuple(PatternFinding.model_validate(finding) for finding in findings),
-    }
-    return CycleRow(**known)
+def _parse_cycle(row: Row[Any]) -> CycleRow:
+    findings = json.loads(row.findings or "[]")
+    return make_row(
+        CycleRow,
+        row,
+        position=json.loads(row.position),
+        directive=None if row.directive is None else Directive.model_validate_json(row.directive),
+        findings=tuple(PatternFinding.model_validate(finding) for finding in findings),
+        version=row._mapping[VERSION],
+    )
 
 
 def _jobs(connection: Connection, query: Select[Any]) -> list[JobRow]:
     return [
-        JobRow(
-            **{
-                **{name: row[_COLUMNS.get(name, name)] for name in JobRow.__dataclass_fields__},
-                "spec": JobSpec.model_validate_json(row["spec"]),
-            }
+        make_row(
+            JobRow,
+            row,
+            spec=JobSpec.model_validate_json(row.spec),
+            branch=row._mapping[BRANCH],
         )
-        for row in connection.execute(query).mappings()
+        for row in connection.execute(query)
     ]
 
 
-def _parse_job_round(row: dict[str, Any]) -> JobRoundRow:
-    known = {name: row[name] for name in JobRoundRow.__dataclass_fields__}
-    pools = json.loads(row["pools"] or "[]")
-    known |= {
-        "directive": Directive.model_validate_json(row["directive"]),
-        "tasks": tuple(json.loads(row["tasks"])),
-        "pools": tuple(PoolShare.model_validate(pool) for pool in pools),
-    }
-    return JobRoundRow(**known)
+def _parse_job_round(row: Row[Any]) -> JobRoundRow:
+    pools = json.loads(row.pools or "[]")
+    return make_row(
+        JobRoundRow,
+        row,
+        directive=Directive.model_validate_json(row.directive),
+        tasks=tuple(json.loads(row.tasks)),
+        pools=tuple(PoolShare.model_validate(pool) for pool in pools),
+    )
 
 
-def _parse_buffer_task(row: dict[str, Any]) -> BufferTask:
+def _parse_buffer_task(row: Row[Any]) -> BufferTask:
     task = TaskData.model_validate(
         {
-            "id": row["task"],
-            "environment": row["environment"],
-            "capability": row["capability"],
-            "instruction": row["instruction"],
-            "gold_actions": json.loads(row["gold_actions"]) if row["gold_actions"] else None,
-            "outputs": json.loads(row["outputs"]),
-            "reward_basis": json.loads(row["reward_basis"]),
-            "definition": row["definition"],
+            "id": row.task,
+            "environment": row.environment,
+            "capability": row.capability,
+            "instruction": row.instruction,
+            "gold_actions": json.loads(row.gold_actions) if row.gold_actions else None,
+            "outputs": json.loads(row.outputs),
+            "reward_basis": json.loads(row.reward_basis),
+            "definition": row.definition,
         }
     )
-    return BufferTask(
-        task=task,
-        pattern=row["pattern"],
-        base=row["base"],
-        cycle=row["cycle"],
-        mode=row["mode"],
-        verified=tuple(Verified.model_validate(check) for check in json.loads(row["verified"])),
-        text_by=row["text_by"],
-        source_rollout=row["source_rollout"],
-        event=row["event"],
-        plans=row["plans"],
-        plan=row["plan"],
-        plan_revision=row["plan_revision"],
-    )
+    checks = json.loads(row.verified)
+    verified = tuple(Verified.model_validate(check) for check in checks)
+    return make_row(BufferTask, row, task=task, verified=verified)

@@ -17,7 +17,7 @@ from consumers.diagnosis.priority import Override
 from consumers.diagnosis.round_counts import of_agents
 from consumers.diagnosis.rule_versions import follows_newest_rules
 from consumers.reads.repairs import RepairRow, read_repair
-from consumers.rows import make_row
+from consumers.rows import find_by_prefix, make_row, split_ids
 from consumers.tables import (
     DeadLetter,
     OperatorAction,
@@ -180,37 +180,20 @@ def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
     ).first()
     if row is None:
         return None
-    return RolloutRow(
+    return make_row(
+        RolloutRow,
+        row,
         line=_line(row),
-        alias=row.alias,
-        base=row.base,
-        environment=row.environment,
-        termination=row.termination,
-        time=row.time,
-        pivot=row.pivot,
         evidence=json.loads(row.evidence) if row.evidence else None,
-        round=row.round,
-        partition=row.partition,
-        offset=row.offset,
         gold_actions=json.loads(row.gold_actions) if row.gold_actions else None,
-        rule_category=row.rule_category,
-        rule_pivot=row.rule_pivot,
         repair=read_repair(connection, rollout),
         has_older_rules=bool(row.has_older_rules),
     )
 
 
-def find_rollouts_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
-    """Return the first ids that start with `prefix`."""
-    rollouts = Rollout.table().c
-    return list(
-        connection.execute(
-            select(rollouts.rollout)
-            .where(rollouts.rollout.startswith(prefix, autoescape=True))
-            .order_by(rollouts.rollout)
-            .limit(limit)
-        ).scalars()
-    )
+def find_rollouts_by_prefix(connection: Connection, prefix: str) -> list[str]:
+    """Return the first three ids that start with `prefix`."""
+    return find_by_prefix(connection, Rollout.table().c.rollout, prefix, 3)
 
 
 def filter_rollout_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
@@ -229,19 +212,14 @@ class Verdict:
     reward: float | None = None
 
 
-_IDS_PER_QUERY: Final = 1000
-
-
 def verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Verdict]:
     """Return the outcomes of those of `ids` that have been folded."""
     rollouts = Rollout.table().c
     columns = select(rollouts.rollout, rollouts.success, rollouts.termination, rollouts.reward)
     return {
         row.rollout: Verdict(row.success, row.termination, row.reward)
-        for start in range(0, len(ids), _IDS_PER_QUERY)
-        for row in connection.execute(
-            columns.where(rollouts.rollout.in_(ids[start : start + _IDS_PER_QUERY]))
-        )
+        for part in split_ids(ids)
+        for row in connection.execute(columns.where(rollouts.rollout.in_(part)))
     }
 
 
@@ -266,11 +244,9 @@ def read_conduct(connection: Connection, ids: Sequence[str]) -> list[RolloutCond
         rollouts.tool_errors, rollouts.malformed_calls,
     )  # fmt: skip
     return [
-        RolloutConduct(**{**row, "categories": json.loads(row["categories"])})
-        for start in range(0, len(ids), _IDS_PER_QUERY)
-        for row in connection.execute(
-            columns.where(rollouts.rollout.in_(ids[start : start + _IDS_PER_QUERY]))
-        ).mappings()
+        make_row(RolloutConduct, row, categories=json.loads(row.categories))
+        for part in split_ids(ids)
+        for row in connection.execute(columns.where(rollouts.rollout.in_(part)))
     ]
 
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, Row, func, select
 
 from consumers.folds.adapters import has_members, parse_route_state
 from consumers.folds.routing import Candidate, RouteState
 from consumers.position import next_offset
-from consumers.rows import make_row
+from consumers.rows import find_by_prefix, make_row
 from consumers.tables import Adapter, Evaluation, LifecycleStep, OperatorAction, Route
 from events.errors import KintsugiError
 from events.gate import GateReport
@@ -304,7 +304,7 @@ def _route_lines(row: Any, members: dict[str, dict[str, str | None] | None]) -> 
 def adapter_row(connection: Connection, name: str) -> AdapterRow | None:
     """Return an adapter by its name; None if there is none."""
     adapters = Adapter.table()
-    row = connection.execute(select(adapters).where(adapters.c.adapter == name)).mappings().first()
+    row = connection.execute(select(adapters).where(adapters.c.adapter == name)).first()
     return None if row is None else parse_adapter(row)
 
 
@@ -323,19 +323,7 @@ def list_user_adapters(connection: Connection, alias: str) -> list[AdapterRow]:
         .where(adapters.c.alias == alias, adapters.c.role == "user")
         .order_by(adapters.c.offset, adapters.c.adapter)
     )
-    return [parse_adapter(row) for row in connection.execute(query).mappings()]
-
-
-def find_adapters_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
-    """Return the first names that start with `prefix`."""
-    adapters = Adapter.table().c
-    query = (
-        select(adapters.adapter)
-        .where(adapters.adapter.startswith(prefix, autoescape=True))
-        .order_by(adapters.adapter)
-        .limit(limit)
-    )
-    return list(connection.execute(query).scalars())
+    return [parse_adapter(row) for row in connection.execute(query)]
 
 
 def find_adapter(connection: Connection, name: str) -> AdapterRow:
@@ -343,7 +331,7 @@ def find_adapter(connection: Connection, name: str) -> AdapterRow:
     row = adapter_row(connection, name)
     if row is not None:
         return row
-    names = find_adapters_by_prefix(connection, name)
+    names = find_by_prefix(connection, Adapter.table().c.adapter, name, 3)
     if len(names) > 1:
         raise UnknownAdapter(f"several adapters begin with {name!r}: {', '.join(names)}, ...")
     row = adapter_row(connection, names[0]) if names else None
@@ -355,8 +343,8 @@ def find_adapter(connection: Connection, name: str) -> AdapterRow:
 def route_row(connection: Connection, alias: str) -> RouteRow | None:
     """Return the route of an alias; None if nothing was ever decided about it."""
     routes = Route.table()
-    row = connection.execute(select(routes).where(routes.c.alias == alias)).mappings().first()
-    return None if row is None else _route(dict(row))
+    row = connection.execute(select(routes).where(routes.c.alias == alias)).first()
+    return None if row is None else _parse_route(row)
 
 
 def read_decision_offset(connection: Connection) -> int:
@@ -369,19 +357,13 @@ def route_table(connection: Connection) -> RouteTable:
     """Return the routes and adapters that gateways and the reconciler follow. Call it within
     `database.read_transaction`, so that they and the position are of one moment."""
     routes, adapters = Route.table(), Adapter.table()
-    kept = adapters.c.state != State.COLLECTED.value
+    kept = select(adapters).where(adapters.c.state != State.COLLECTED.value)
     return RouteTable(
         position=read_decision_offset(connection),
         routes=tuple(
-            _route(dict(row))
-            for row in connection.execute(select(routes).order_by(routes.c.alias)).mappings()
+            map(_parse_route, connection.execute(select(routes).order_by(routes.c.alias)))
         ),
-        adapters=tuple(
-            parse_adapter(row)
-            for row in connection.execute(
-                select(adapters).where(kept).order_by(adapters.c.adapter)
-            ).mappings()
-        ),
+        adapters=tuple(map(parse_adapter, connection.execute(kept.order_by(adapters.c.adapter)))),
     )
 
 
@@ -415,13 +397,8 @@ def evaluation_lines(connection: Connection, adapter: str) -> list[EvaluationLin
     """Return the measurements of an adapter, first to last."""
     evaluations = Evaluation.table()
     query = select(evaluations).where(evaluations.c.adapter == adapter)
-    return [
-        EvaluationLine(
-            row.adapter, row.number, row.incumbent, row.environment, row.tasks, row.trials,
-            row.incumbent_pass, row.candidate_pass, row.event, row.time,
-        )
-        for row in connection.execute(query.order_by(evaluations.c.number))
-    ]  # fmt: skip
+    rows = connection.execute(query.order_by(evaluations.c.number))
+    return [make_row(EvaluationLine, row) for row in rows]
 
 
 def operator_action(connection: Connection, event: str) -> OperatorActionLine | None:
@@ -440,46 +417,29 @@ def _operator_actions(connection: Connection, *where: Any) -> list[OperatorActio
     actions = OperatorAction.table()
     query = select(actions).where(*where).order_by(actions.c.offset)
     return [
-        OperatorActionLine(
-            row.event, row.actor, row.action, json.loads(row.arguments), row.reason, row.time
-        )
+        make_row(OperatorActionLine, row, arguments=json.loads(row.arguments))
         for row in connection.execute(query)
     ]
 
 
 def _step(row: Any) -> Step:
-    return Step(
-        row.kind, row.subject, row.number, row.type, State(row.state) if row.state else None,
-        row.refused, row.reason, row.event, row.cause, row.time,
-    )  # fmt: skip
+    return make_row(Step, row, state=State(row.state) if row.state else None)
 
 
-_AS_STORED: Final = (
-    "adapter", "alias", "base", "sha256", "path", "capability", "job", "origin", "reason",
-    "distance", "from_base", "incumbent", "since", "cause", "offset", "role",
-)  # fmt: skip
-
-
-def parse_adapter(row: RowMapping) -> AdapterRow:
+def parse_adapter(row: Row[Any]) -> AdapterRow:
     """Return an adapter from its row of the table."""
-    return AdapterRow(
-        **{name: row[name] for name in _AS_STORED},
-        merge=AdapterMerge.model_validate_json(row["merge"]) if row["merge"] else None,
-        composition=Composition.model_validate_json(row[VERSION]) if row[VERSION] else None,
-        state=State(row["state"]),
-        replicas=tuple(json.loads(row["replicas"])),
-        gate=GateReport.model_validate_json(row["gate"]) if row["gate"] else None,
-        role_gate=RoleEvaluated.model_validate_json(row[ROLE_GATE]) if row[ROLE_GATE] else None,
+    composition, role_gate = row._mapping[VERSION], row._mapping[ROLE_GATE]
+    return make_row(
+        AdapterRow,
+        row,
+        merge=AdapterMerge.model_validate_json(row.merge) if row.merge else None,
+        composition=Composition.model_validate_json(composition) if composition else None,
+        state=State(row.state),
+        replicas=tuple(json.loads(row.replicas)),
+        gate=GateReport.model_validate_json(row.gate) if row.gate else None,
+        role_gate=RoleEvaluated.model_validate_json(role_gate) if role_gate else None,
     )
 
 
-def _route(row: dict[str, Any]) -> RouteRow:
-    return RouteRow(
-        alias=row["alias"],
-        standing=parse_route_state(row),
-        why=row["why"],
-        reason=row["reason"],
-        since=row["since"],
-        cause=row["cause"],
-        offset=row["offset"],
-    )
+def _parse_route(row: Row[Any]) -> RouteRow:
+    return make_row(RouteRow, row, standing=parse_route_state(dict(row._mapping)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Integer, Subquery, case, cast, func, null, select
 
 from consumers.reads.outcomes.canary import read_first_verdicts
+from consumers.rows import make_row
 from consumers.tables import Call, Rollout
 
 
@@ -51,13 +52,8 @@ def read_member_shares(connection: Connection, policy: str) -> list[MemberShare]
             func.coalesce(rollouts.skill, ""),
         )
     )
-    return [
-        MemberShare(
-            row.capability, row.member, row.skill, row.purpose, row.rollouts, row.judged,
-            int(row.passed),
-        )
-        for row in connection.execute(query)
-    ]  # fmt: skip
+    rows = connection.execute(query)
+    return [make_row(MemberShare, row, passed=int(row.passed)) for row in rows]
 
 
 @dataclass(slots=True)

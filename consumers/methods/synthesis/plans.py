@@ -177,16 +177,13 @@ def find_plan(connection: Connection, line: PlanSetLine, name: str) -> PlanState
 
 
 def read_plan_changes(
-    connection: Connection, plans: str, plan: str | None = None, before: int | None = None
+    connection: Connection, plans: str, plan: str | None = None
 ) -> list[PlanChangeLine]:
-    """Return the revisions of a set or a plan of it, by round; only those before offset
-    `before`."""
+    """Return the revisions of a set or a plan of it, by round."""
     changes = PlanChange.table()
     query = select(changes).where(changes.c.plans == plans)
     if plan is not None:
         query = query.where(changes.c.plan == plan)
-    if before is not None:
-        query = query.where(changes.c.offset < before)
     return [
         make_row(
             PlanChangeLine,

@@ -9,11 +9,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select
 
 from consumers.folds.cycles import PROPOSED
-from consumers.rows import make_row
+from consumers.rows import make_row, split_ids
 from consumers.tables import Rollout, Task, TrajectoryVerdict
 from events.learning import PlanName
 
-_IDS_PER_QUERY: Final = 1000
 _USER_ERROR: Final = "user_error"
 """Ending of a rollout without a verdict, for a fault of its user."""
 
@@ -82,7 +81,7 @@ def read_last_failures(
         order_by=(rollouts.time.desc().nulls_last(), rollouts.rollout.desc()),
     )
     rows: dict[str, list[Any]] = {}
-    for start in range(0, len(tasks), _IDS_PER_QUERY):
+    for part in split_ids(tasks):
         ranked = (
             select(
                 rollouts.task_key, rollouts.rollout, rollouts.success, place.label("place")
@@ -91,7 +90,7 @@ def read_last_failures(
                 rollouts.alias == alias,
                 rollouts.base == base,
                 rollouts.success.is_not(None) | (rollouts.termination == _USER_ERROR),
-                rollouts.task_key.in_(tasks[start : start + _IDS_PER_QUERY]),
+                rollouts.task_key.in_(part),
             )
             .subquery()
         )  # fmt: skip

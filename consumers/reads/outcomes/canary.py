@@ -21,6 +21,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Subquery, case, func, null, select, true
 
 from consumers.diagnosis.rule_versions import find_rule_kind
+from consumers.rows import make_row
 from consumers.tables import Call, Feedback, Rollout
 from events.position import Position, entries
 from events.streams import ROLLOUTS
@@ -108,16 +109,8 @@ def read_session_verdicts(
     rows = _read_verdicts(connection, sessions)
     known = [row for row in rows if until is None or _covers(row, until)]
     return [
-        SessionVerdict(
-            row.session,
-            None if row.policy == base else row.policy,
-            row.capability or EVERY,
-            row.success,
-            row.time,
-            row.began,
-            row.shares,
-            row.kind,
-            row.rules,
+        make_row(
+            SessionVerdict, row, adapter=_name_adapter(row, base), slice=row.capability or EVERY
         )
         for row in _first_of_each(known)
     ]
@@ -146,7 +139,7 @@ def read_live_verdicts(
     sessions = _sessions(alias, base, since, compared=False)
     verdicts: dict[str | None, list[bool]] = {}
     for row in read_first_verdicts(connection, sessions):
-        verdicts.setdefault(None if row.policy == base else row.policy, []).append(row.success)
+        verdicts.setdefault(_name_adapter(row, base), []).append(row.success)
     return verdicts
 
 
@@ -174,13 +167,7 @@ def open_sessions(connection: Connection, alias: str, base: str, since: str) -> 
         .order_by(sessions.session)
     )
     return [
-        OpenSession(
-            row.session,
-            None if row.policy == base else row.policy,
-            row.began,
-            row.shares,
-            bool(row.ended),
-        )
+        OpenSession(row.session, _name_adapter(row, base), row.began, row.shares, bool(row.ended))
         for row in rows
     ]
 
@@ -226,17 +213,12 @@ def behaviours(connection: Connection, alias: str, base: str, since: str) -> lis
         .group_by(sessions.policy, sessions.shares)
         .order_by(sessions.policy, sessions.shares)
     )
-    return [
-        Behaviour(
-            None if row.policy == base else row.policy,
-            row.shares,
-            row.sessions,
-            row.tool_errors,
-            row.loops,
-            row.format_errors,
-        )
-        for row in rows
-    ]
+    return [make_row(Behaviour, row, adapter=_name_adapter(row, base)) for row in rows]
+
+
+def _name_adapter(row: Any, base: str) -> str | None:
+    """Return the policy of a row as an adapter: None for the base."""
+    return None if row.policy == base else row.policy
 
 
 def _find_changes(

@@ -299,7 +299,7 @@ def test_the_lists_say_what_scripts_were_promised(engine: Engine) -> None:
         adapters = {line.adapter: line for line in serving.adapter_lines(connection)}
         (measured,) = serving.evaluation_lines(connection, "b")
         assert serving.route_lines(connection, "nobody") == []
-        assert serving.find_adapters_by_prefix(connection, "b") == ["b"]
+        assert serving.find_adapter(connection, "b").adapter == "b"
     assert [(line.adapter, line.share, line.shadow) for line in routes] == [
         ("a", 0.75, False), ("b", 0.25, False), ("c", 0.0, True),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import Row, delete, select
 
 from consumers import database
 from consumers.reads import learning, planning
@@ -115,7 +115,7 @@ def test_of_all_tasks_that_were_ever_written_one_is_held_at_a_time(
     """Every cycle writes more, and whoever leads does so for months."""
     made, read = list[weakref.ref[Task]](), learning._parse_buffer_task
 
-    def counted(row: dict[str, Any]) -> learning.BufferTask:
+    def counted(row: Row[Any]) -> learning.BufferTask:
         found = read(row)
         made.append(weakref.ref(found.task))
         assert sum(one() is not None for one in made) <= 2
