@@ -3,7 +3,7 @@ chat format in logs (calls and contents by envs/answers). Arguments that are no 
 text, as evidence. Results are paired with calls by position (events/messages.py)."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal, NoReturn
 
 from pydantic import Field
@@ -150,12 +150,16 @@ def findings(
     return tuple(problems)
 
 
-def mentions_all(outputs: Iterable[str], messages: Sequence[Message]) -> bool:
-    """Return whether the assistant said each of them, by the rule of tau-bench and tau2."""
+def contradicts(part: float | None, outputs: Sequence[str], messages: Sequence[Message]) -> bool:
+    """Return whether a part of the reward (1 if the assistant said each of `outputs`, by the rule
+    of tau-bench and tau2) is not what the messages show. False without a part or outputs."""
+    if part is None or not outputs:
+        return False
     answers = [
         message.text.lower().replace(",", "") for message in messages if message.role == "assistant"
     ]
-    return all(any(output.lower() in text for text in answers) for output in outputs)
+    said_all = all(any(output.lower() in text for text in answers) for output in outputs)
+    return (part == 1) != said_all
 
 
 _MAX_NAMED: Final = 5

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from envs.catalog import Record, ToolCatalog
 from events.canonical import comparable_json
@@ -125,36 +125,30 @@ def parse_agent_write(item: ExecutedCall, catalog: ToolCatalog) -> AgentWrite:
     )
 
 
-class _Gold:
-    """A gold write, with a key of each argument that is compared."""
+W = TypeVar("W", bound=GoldWrite | AgentWrite)
 
-    def __init__(self, write: GoldWrite) -> None:
+
+class _Keyed(Generic[W]):
+    """A write, with a key of each argument that is compared."""
+
+    def __init__(self, write: W) -> None:
         self.write = write
 
     @cached_property
     def keys(self) -> Mapping[str, bytes]:
-        return _argument_keys(self.write.arguments)
+        arguments = self.write.arguments
+        names = arguments if len(arguments) <= ARGUMENTS else sorted(arguments)[:ARGUMENTS]
+        return {name: value_key(arguments[name]) for name in names}
 
+
+class _Gold(_Keyed[GoldWrite]):
     @cached_property
     def argument_names(self) -> tuple[str, ...] | None:
         compare = self.write.action.compare
         return None if compare is None else tuple(sorted(set(compare))[:ARGUMENTS])
 
 
-class _Actual:
-    """An executed write, with a key of each argument that is compared."""
-
-    def __init__(self, write: AgentWrite) -> None:
-        self.write = write
-
-    @cached_property
-    def keys(self) -> Mapping[str, bytes]:
-        return _argument_keys(self.write.arguments)
-
-
-def _argument_keys(arguments: Mapping[str, Any]) -> dict[str, bytes]:
-    names = arguments if len(arguments) <= ARGUMENTS else sorted(arguments)[:ARGUMENTS]
-    return {name: value_key(arguments[name]) for name in names}
+_Actual = _Keyed[AgentWrite]
 
 
 def match(gold: Sequence[GoldWrite], executed: Sequence[AgentWrite]) -> WriteMatch:
@@ -210,33 +204,27 @@ def _find_differences(wanted: _Gold, other: _Actual) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if left.get(name) != right.get(name)))
 
 
-def _exact(wanted: _Gold, other: _Actual) -> bool:
-    return wanted.write.action.name == other.write.tool and not _find_differences(wanted, other)
+def _has_same_tool(wanted: _Gold, other: _Actual) -> bool:
+    return wanted.write.action.name == other.write.tool
 
 
-def _same_tool_same_record(wanted: _Gold, other: _Actual) -> bool:
-    return (
-        wanted.write.action.name == other.write.tool and wanted.write.record == other.write.record
-    )
+def _has_same_record(wanted: _Gold, other: _Actual) -> bool:
+    return wanted.write.record == other.write.record
 
 
-def _other_tool_same_record(wanted: _Gold, other: _Actual) -> bool:
-    return (
-        wanted.write.action.name != other.write.tool
+_RELATED: Final[Mapping[Relation, Callable[[_Gold, _Actual], bool]]] = {
+    Relation.EXACT: lambda wanted, other: (
+        _has_same_tool(wanted, other) and not _find_differences(wanted, other)
+    ),
+    Relation.ARGUMENTS: lambda wanted, other: (
+        _has_same_tool(wanted, other) and _has_same_record(wanted, other)
+    ),
+    Relation.TOOL: lambda wanted, other: (
+        not _has_same_tool(wanted, other)
         and wanted.write.record is not None
-        and wanted.write.record == other.write.record
-    )
-
-
-def _same_tool_other_record(wanted: _Gold, other: _Actual) -> bool:
-    return (
-        wanted.write.action.name == other.write.tool and wanted.write.record != other.write.record
-    )
-
-
-_RELATED: dict[Relation, Callable[[_Gold, _Actual], bool]] = {
-    Relation.EXACT: _exact,
-    Relation.ARGUMENTS: _same_tool_same_record,
-    Relation.TOOL: _other_tool_same_record,
-    Relation.ENTITY: _same_tool_other_record,
+        and _has_same_record(wanted, other)
+    ),
+    Relation.ENTITY: lambda wanted, other: (
+        _has_same_tool(wanted, other) and not _has_same_record(wanted, other)
+    ),
 }

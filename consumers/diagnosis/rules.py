@@ -39,10 +39,6 @@ def _context_overflow(facts: Facts) -> list[Finding]:
     return []
 
 
-def _tool_loop(facts: Facts) -> list[Finding]:
-    return tool_loops(facts.own_calls)
-
-
 def tool_loops(calls: Sequence[Call]) -> list[Finding]:
     """Return the agent's repetitions: same name and arguments, or errors from one tool."""
     counts = Counter([call.name for call in calls])
@@ -120,10 +116,6 @@ def _policy_violation(facts: Facts) -> list[Finding]:
     return [_write(write) for write in facts.wrong_writes.surplus]
 
 
-def _wrong_tool(facts: Facts) -> list[Finding]:
-    return _stand_ins(facts, Relation.TOOL) or _no_transfer(facts)
-
-
 def _no_transfer(facts: Facts) -> list[Finding]:
     """Return evidence if gold only hands the user over and the agent did something else."""
     if facts.wrong_writes is None or not facts.gold_transfers or _expects_writes(facts):
@@ -140,10 +132,6 @@ def _no_transfer(facts: Facts) -> list[Finding]:
 def _expects_writes(facts: Facts) -> bool:
     writes = facts.catalog.changes
     return any(a.requestor == "assistant" and a.name in writes for a in facts.gold or ())
-
-
-def _wrong_entity(facts: Facts) -> list[Finding]:
-    return _stand_ins(facts, Relation.ENTITY)
 
 
 def _wrong_item_selection(facts: Facts) -> list[Finding]:
@@ -173,10 +161,6 @@ def _find_invalid_calls(facts: Facts) -> list[Finding]:
     helped = {call.name for call in facts.calls if not call.failed}
     only_failed = [call for call in facts.own_calls if call.name not in helped]
     return findings + [{"kind": "only failed"} | call.describe() for call in only_failed]
-
-
-def _over_cautious(facts: Facts) -> list[Finding]:
-    return find_refusals(facts, facts.omissions) or _find_early_transfer(facts)
 
 
 def _find_early_transfer(facts: Facts) -> list[Finding]:
@@ -291,10 +275,6 @@ def _open_question(messages: Sequence[Message]) -> int | None:
     return None
 
 
-def _write_omission(facts: Facts) -> list[Finding]:
-    return [_gold(write) for write in facts.omissions]
-
-
 def _information_error(facts: Facts) -> list[Finding]:
     task = facts.task
     if task is None or not task.outputs or not _state_is_right(facts):
@@ -374,16 +354,18 @@ def _record(record: tuple[str, str] | None) -> dict[str, str] | None:
 
 RULES: Final[Mapping[str, Callable[[Facts], list[Finding]]]] = {
     "context_overflow": _context_overflow,
-    "tool_loop": _tool_loop,
+    "tool_loop": lambda facts: tool_loops(facts.own_calls),
     "user_id_failure": _user_id_failure,
     "policy_violation": _policy_violation,
-    "wrong_tool": _wrong_tool,
-    "wrong_entity": _wrong_entity,
+    "wrong_tool": lambda facts: _stand_ins(facts, Relation.TOOL) or _no_transfer(facts),
+    "wrong_entity": lambda facts: _stand_ins(facts, Relation.ENTITY),
     "wrong_item_selection": _wrong_item_selection,
     "incorrect_arguments": _incorrect_arguments,
-    "over_cautious": _over_cautious,
+    "over_cautious": lambda facts: (
+        find_refusals(facts, facts.omissions) or _find_early_transfer(facts)
+    ),
     "premature_termination": find_early_end,
-    "missing_write_action": _write_omission,
+    "missing_write_action": lambda facts: [_gold(write) for write in facts.omissions],
     "information_error": _information_error,
 }
 """Name -> rule, in the order in which the primary label is chosen."""

@@ -10,7 +10,7 @@ from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message, Requestor, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.conversation import WireMessage, findings, mentions_all, to_message
+from producers.conversation import WireMessage, contradicts, findings, to_message
 from producers.importers.records import (
     Identity,
     Record,
@@ -288,15 +288,8 @@ def _warnings(
         warnings.append(FOREIGN_CHECKS)
     if reward.reward_breakdown and _product(reward.reward_breakdown.values()) != reward.reward:
         warnings.append("the reward is not the product of its parts")
-    communicate_part = (reward.reward_breakdown or {}).get("COMMUNICATE")
-    outputs = (
-        task.evaluation_criteria.communicate_info if task.evaluation_criteria else None
-    ) or []
-    if (
-        communicate_part is not None
-        and outputs
-        and (communicate_part == 1) != mentions_all(outputs, messages)
-    ):
+    part = (reward.reward_breakdown or {}).get("COMMUNICATE")
+    if contradicts(part, criteria.communicate_info or (), messages):
         warnings.append("what the agent said does not give the recorded COMMUNICATE part")
     return tuple(warnings)
 

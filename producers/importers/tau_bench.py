@@ -12,7 +12,7 @@ from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.conversation import findings, mentions_all, parse_messages
+from producers.conversation import contradicts, findings, parse_messages
 from producers.importers.documents import Shape, records
 from producers.importers.records import (
     Identity,
@@ -198,12 +198,7 @@ def _warnings(
         warnings.append("`reward` is not the reward of `reward_info`")
     if run.reward is not None and is_success(run.reward) and 0.0 in _parts(run).values():
         warnings.append("the reward is 1 although one of its parts is 0")
-    outputs_part = _parts(run).get("r_outputs")
     outputs = run.info.task.outputs if run.info.task else []
-    if (
-        outputs_part is not None
-        and outputs
-        and (outputs_part == 1) != mentions_all(outputs, messages)
-    ):
+    if contradicts(_parts(run).get("r_outputs"), outputs, messages):
         warnings.append("what the agent said does not give the recorded `r_outputs`")
     return tuple(warnings)
