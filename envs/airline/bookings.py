@@ -21,6 +21,7 @@ from envs.airline.tools import BAG_PRICE, CERTIFICATE, INSURANCE_PRICE
 from envs.database import Record
 from envs.task import Answer
 from envs.tau2.case import Plan, action
+from envs.tau2.customer import UnfitCustomer
 from events.messages import Action
 
 
@@ -85,26 +86,26 @@ class Itinerary:
         )
 
 
-def one_way(case: Case) -> Plan | None:
+def one_way(case: Case) -> Plan:
     """Plan one flight there, with no bag that costs anything."""
     booking = _draw_itinerary(case, paid_bags=0)
     method = case.payer(booking.price)
     return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
 
 
-def with_bags(case: Case) -> Plan | None:
+def with_bags(case: Case) -> Plan:
     """Plan one flight there, with more bags than are free."""
     booking = _draw_itinerary(case, paid_bags=case.chance.randrange(1, 3))
     method = case.payer(booking.price)
     return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
 
 
-def split_payment(case: Case) -> Plan | None:
+def split_payment(case: Case) -> Plan:
     """Plan one flight there, paid with a certificate as far as it goes."""
     booking = _draw_itinerary(case, paid_bags=0)
     certificates = case.methods(CERTIFICATE)
     if not certificates or certificates[0]["amount"] >= booking.price:
-        return None
+        raise UnfitCustomer
     amount = int(certificates[0]["amount"])
     return _one_way(
         case,
@@ -115,7 +116,7 @@ def split_payment(case: Case) -> Plan | None:
     )
 
 
-def round_trip(case: Case) -> Plan | None:
+def round_trip(case: Case) -> Plan:
     """Plan flights there and back, with one payment."""
     out = _draw_itinerary(case, paid_bags=0)
     there = out.flights[0]
@@ -124,7 +125,7 @@ def round_trip(case: Case) -> Plan | None:
         if offers:
             break
     else:
-        return None
+        raise UnfitCustomer
     back = case.chance.choice(offers)
     both = Itinerary([there, back], out.cabin, out.people, out.bags, 0, out.insured)
     method = case.payer(both.price)
@@ -143,7 +144,7 @@ def round_trip(case: Case) -> Plan | None:
     )
 
 
-def cheapest(case: Case) -> Plan | None:
+def cheapest(case: Case) -> Plan:
     """Plan the cheapest flight of two days."""
     cabin, people = case.chance.choice(CABINS), case.party(most=2)
     for origin, destination in case.routes():
@@ -157,7 +158,7 @@ def cheapest(case: Case) -> Plan | None:
         if len(offers) > 2 and offers[0]["prices"][cabin] < offers[1]["prices"][cabin]:
             break
     else:
-        return None
+        raise UnfitCustomer
     booking = Itinerary(offers[:1], cabin, people)
     searched = (search({**offers[0], "date": day}) for day in days)
     return Plan(
@@ -174,7 +175,7 @@ def cheapest(case: Case) -> Plan | None:
     )
 
 
-def one_stop(case: Case) -> Plan | None:
+def one_stop(case: Case) -> Plan:
     """Plan the cheapest connection where no direct flight goes."""
     direct = set(case.routes())
     airports = sorted({origin for origin, _ in direct})
@@ -190,7 +191,7 @@ def one_stop(case: Case) -> Plan | None:
         if len(connections) > 1 and connections[0][0] < connections[1][0]:
             break
     else:
-        return None
+        raise UnfitCustomer
     booking = Itinerary(connections[0][1], ECONOMY, case.party(most=1))
     searched = {"origin": origin, "destination": destination, "date": day}
     method = case.payer(booking.price)
@@ -212,7 +213,7 @@ def one_stop(case: Case) -> Plan | None:
     )
 
 
-def second_choice(case: Case) -> Plan | None:
+def second_choice(case: Case) -> Plan:
     """Plan one flight, or another if that is full."""
     people, full = case.party(most=2), case.chance.random() < 0.6
     for offers in case.trips(ECONOMY, 0):
@@ -220,7 +221,7 @@ def second_choice(case: Case) -> Plan | None:
         if len(offers) == 2 and seats in ([not full, True], [True, not full]):
             break
     else:
-        return None
+        raise UnfitCustomer
     if full:
         offers.sort(key=lambda flight: int(flight["available_seats"][BUSINESS]) >= len(people))
     booking = Itinerary(offers[1:] if full else offers[:1], BUSINESS, people)

@@ -17,6 +17,7 @@ from envs.airline.tools import (
 from envs.database import Database, Record
 from envs.task import Answer, Source
 from envs.tau2.case import CustomerCase, action
+from envs.tau2.customer import UnfitCustomer
 from events.messages import Action
 
 METHODS: Final[Mapping[str, str]] = {
@@ -41,9 +42,15 @@ class Case(CustomerCase):
         """Return the customer's reservations, in the order of their record."""
         return [self.database["reservations"][own] for own in self.user["reservations"]]
 
-    def reservation(self, fits: Callable[[Record], bool]) -> Record | None:
-        """Return a reservation that fits, by chance."""
+    def find(self, fits: Callable[[Record], bool]) -> Record | None:
+        """Return a reservation that fits, by chance; None if none does."""
         return next((candidate for candidate in self.shuffle(self.own()) if fits(candidate)), None)
+
+    def reservation(self, fits: Callable[[Record], bool]) -> Record:
+        """Return a reservation that fits, by chance. Raise UnfitCustomer."""
+        if (reservation := self.find(fits)) is None:
+            raise UnfitCustomer
+        return reservation
 
     def statuses(self, reservation: Record) -> list[str]:
         """Return the statuses of its flights."""

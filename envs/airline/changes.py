@@ -24,6 +24,7 @@ from envs.airline.policy import BUSINESS, CABINS, ECONOMY
 from envs.airline.tools import BAG_PRICE, CANCELLED
 from envs.database import Record
 from envs.tau2.case import Plan, action
+from envs.tau2.customer import UnfitCustomer
 from events.messages import Action
 
 PLANS: Final = "My plans have changed."
@@ -31,29 +32,26 @@ ILLNESS: Final = "I have fallen ill and cannot fly."
 BY_AIRLINE: Final = "You have cancelled one of its flights."
 
 
-def cancellation(case: Case) -> Plan | None:
+def cancellation(case: Case) -> Plan:
     """Plan the cancellation of a reservation that the rules allow to cancel."""
     reservation = case.reservation(
         lambda candidate: case.can_cancel(candidate, insured_reason=True)
     )
-    return None if reservation is None else _plan_cancellation(case, reservation)
+    return _plan_cancellation(case, reservation)
 
 
-def more_bags(case: Case) -> Plan | None:
+def more_bags(case: Case) -> Plan:
     """Plan bags beyond those of the reservation."""
-    reservation = case.reservation(case.open)
-    return None if reservation is None else _plan_more_bags(case, reservation)
+    return _plan_more_bags(case, case.reservation(case.open))
 
 
-def other_cabin(case: Case) -> Plan | None:
+def other_cabin(case: Case) -> Plan:
     """Plan another cabin on the same flights, for a payment or a refund."""
     reservation = case.reservation(case.open)
-    if reservation is None:
-        return None
     cabins = case.shuffle(cabin for cabin in CABINS if cabin != reservation["cabin"])
     flights = case.rebook(reservation, cabins[0])
     if flights is None:
-        return None
+        raise UnfitCustomer
     method = case.payer(difference(reservation, flights))
     return Plan(
         case.say(
@@ -66,11 +64,9 @@ def other_cabin(case: Case) -> Plan | None:
     )
 
 
-def other_passenger(case: Case) -> Plan | None:
+def other_passenger(case: Case) -> Plan:
     """Plan the replacement of one passenger by another person."""
     reservation = case.reservation(case.open)
-    if reservation is None:
-        return None
     people = list(reservation["passengers"])
     place = case.chance.randrange(len(people))
     leaves, comes = people[place], database.person(case.chance)
@@ -93,17 +89,15 @@ def other_passenger(case: Case) -> Plan | None:
     )
 
 
-def other_flight(case: Case) -> Plan | None:
+def other_flight(case: Case) -> Plan:
     """Plan another day for one flight; the others are kept."""
     reservation = case.reservation(
         lambda candidate: case.open(candidate) and not is_basic(candidate)
     )
-    if reservation is None:
-        return None
     cabin, place = reservation["cabin"], len(reservation["flights"]) - 1
     offers = case.replacements(reservation, place, cabin)
     if not offers:
-        return None
+        raise UnfitCustomer
     new, flights = offers[0], _with(reservation["flights"], place, _at_price(offers[0], cabin))
     method = case.payer(difference(reservation, flights))
     return Plan(
@@ -123,12 +117,12 @@ def other_flight(case: Case) -> Plan | None:
     )
 
 
-def two_requests(case: Case) -> Plan | None:
+def two_requests(case: Case) -> Plan:
     """Plan a cancellation, and bags for another reservation."""
-    first = case.reservation(lambda candidate: case.can_cancel(candidate, insured_reason=True))
-    second = case.reservation(lambda candidate: candidate is not first and case.open(candidate))
+    first = case.find(lambda candidate: case.can_cancel(candidate, insured_reason=True))
+    second = case.find(lambda candidate: candidate is not first and case.open(candidate))
     if first is None or second is None:
-        return None
+        raise UnfitCustomer
     cancelled, added = _plan_cancellation(case, first), _plan_more_bags(case, second)
     return Plan(
         case.say(phrases.TWO_REQUESTS, first=cancelled.request, second=added.request),
@@ -137,7 +131,7 @@ def two_requests(case: Case) -> Plan | None:
     )
 
 
-def upgrade_then_change(case: Case) -> Plan | None:
+def upgrade_then_change(case: Case) -> Plan:
     """Plan an upgrade from basic economy, after which the flights may be changed."""
     reservation = case.reservation(
         lambda candidate: (
@@ -146,13 +140,11 @@ def upgrade_then_change(case: Case) -> Plan | None:
             and case.rebook(candidate, ECONOMY) is not None
         )
     )
-    if reservation is None:
-        return None
     same = reservation["flights"]
     place = len(same) - 1
     offers = case.replacements(reservation, place, ECONOMY)
     if not offers:
-        return None
+        raise UnfitCustomer
     card, new = case.credit_card, offers[0]
     return Plan(
         case.say(
@@ -171,19 +163,19 @@ def upgrade_then_change(case: Case) -> Plan | None:
     )
 
 
-def price_condition(case: Case) -> Plan | None:
+def price_condition(case: Case) -> Plan:
     """Plan business class if it costs little enough, else a bag."""
     reservation = case.reservation(
         lambda candidate: case.open(candidate) and candidate["cabin"] != BUSINESS
     )
-    flights = None if reservation is None else case.rebook(reservation, BUSINESS)
-    if reservation is None or flights is None:
-        return None
+    flights = case.rebook(reservation, BUSINESS)
+    if flights is None:
+        raise UnfitCustomer
     price, card = difference(reservation, flights), case.credit_card
     affordable = case.chance.random() < 0.5
     limit = price + (1 if affordable else -1) * case.chance.randrange(5, 60)
     if limit <= 0:
-        return None
+        raise UnfitCustomer
     return Plan(
         case.say(
             phrases.PRICE_CONDITION, reservation=reservation["reservation_id"], limit=str(limit)
@@ -198,16 +190,14 @@ def price_condition(case: Case) -> Plan | None:
     )
 
 
-def find_reservation(case: Case) -> Plan | None:
+def find_reservation(case: Case) -> Plan:
     """Plan bags for a reservation that the customer names only by its journey."""
     reservation = case.reservation(case.open)
-    if reservation is None:
-        return None
     own = case.own()
     journeys = [(item["origin"], item["destination"], item["flights"][0]["date"]) for item in own]
     place = own.index(reservation)
     if journeys.count(journeys[place]) > 1:
-        return None
+        raise UnfitCustomer
     origin, destination, day = journeys[place]
     bags = case.chance.randrange(1, 4)
     return Plan(
@@ -225,12 +215,12 @@ def find_reservation(case: Case) -> Plan | None:
     )
 
 
-def cancel_all(case: Case) -> Plan | None:
+def cancel_all(case: Case) -> Plan:
     """Plan the cancellation of the reservations that may be cancelled, and no other."""
     own = case.own()
     allowed = [reservation for reservation in own if case.can_cancel(reservation)]
     if len(allowed) in (0, len(own)) or any(case.is_underway(reservation) for reservation in own):
-        return None
+        raise UnfitCustomer
     return Plan(
         case.say(phrases.CANCEL_ALL, reason=PLANS),
         (
@@ -241,12 +231,12 @@ def cancel_all(case: Case) -> Plan | None:
     )
 
 
-def move_flight(case: Case, reservation: Record, place: int) -> Action | None:
+def move_flight(case: Case, reservation: Record, place: int) -> Action:
     """Return the call that moves one flight to another day, at the expense of the credit card."""
     cabin = reservation["cabin"]
     offers = case.replacements(reservation, place, cabin)
     if not offers:
-        return None
+        raise UnfitCustomer
     flights = _with(reservation["flights"], place, offers[0])
     return update_flights(reservation, cabin, flights, case.credit_card)
 

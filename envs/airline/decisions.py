@@ -1,5 +1,7 @@
 """Kinds of task in which rules decide: compensation, refusals, and questions to be answered."""
 
+from dataclasses import replace
+
 from envs.airline import phrases
 from envs.airline.case import (
     Case,
@@ -25,7 +27,7 @@ from envs.tau2.case import Plan, action
 from events.messages import Action
 
 
-def compensate_cancellation(case: Case) -> Plan | None:
+def compensate_cancellation(case: Case) -> Plan:
     """Plan a certificate for a flight that the airline cancelled."""
     reservation = case.reservation(
         lambda candidate: (
@@ -33,26 +35,12 @@ def compensate_cancellation(case: Case) -> Plan | None:
             and is_compensable(case.user["membership"], candidate)
         )
     )
-    if reservation is None:
-        return None
-    paid, rest = sum_payments(reservation), case.draw_rest()
-    return Plan(
-        case.say(
-            phrases.CANCELLED_FLIGHT,
-            reservation=reservation["reservation_id"],
-            budget=str(paid + rest),
-        ),
-        (
-            *get_statuses(reservation),
-            _certificate(case, reservation, PER_CANCELLED),
-            subtract(paid + rest, paid),
-        ),
-        outputs=(str(rest),),
-        sources=(find_payments(reservation),),
-    )
+    certificate = _certificate(case, reservation, PER_CANCELLED)
+    looked = (*get_statuses(reservation), certificate)
+    return _plan_rest(case, reservation, phrases.CANCELLED_FLIGHT, looked)
 
 
-def compensate_delay(case: Case) -> Plan | None:
+def compensate_delay(case: Case) -> Plan:
     """Plan a certificate for a delayed flight, once the reservation is cancelled or changed."""
     reservation = case.reservation(
         lambda candidate: (
@@ -61,16 +49,12 @@ def compensate_delay(case: Case) -> Plan | None:
             and is_compensable(case.user["membership"], candidate)
         )
     )
-    if reservation is None:
-        return None
     if case.can_cancel(reservation) and case.chance.random() < 0.5:
-        change: Action | None = cancel(reservation)
+        change = cancel(reservation)
         wish = case.say(phrases.DELAY_CANCEL)
     else:
         change = move_flight(case, reservation, 0)
-        wish = "" if change is None else case.say(phrases.DELAY_CHANGE, flight=_number(change))
-    if change is None:
-        return None
+        wish = case.say(phrases.DELAY_CHANGE, flight=_number(change))
     return Plan(
         case.say(phrases.DELAYED_FLIGHT, reservation=reservation["reservation_id"], wish=wish),
         (*get_statuses(reservation), change, _certificate(case, reservation, PER_DELAYED)),
@@ -78,7 +62,7 @@ def compensate_delay(case: Case) -> Plan | None:
     )
 
 
-def refuse_compensation(case: Case) -> Plan | None:
+def refuse_compensation(case: Case) -> Plan:
     """Plan no certificate, but the cancellation that the rules allow."""
     reservation = case.reservation(
         lambda candidate: (
@@ -86,8 +70,6 @@ def refuse_compensation(case: Case) -> Plan | None:
             and not is_compensable(case.user["membership"], candidate)
         )
     )
-    if reservation is None:
-        return None
     return Plan(
         case.say(phrases.REFUSED_COMPENSATION, reservation=reservation["reservation_id"]),
         (*get_statuses(reservation), cancel(reservation)),
@@ -95,52 +77,28 @@ def refuse_compensation(case: Case) -> Plan | None:
     )
 
 
-def refuse_cancellation(case: Case) -> Plan | None:
+def refuse_cancellation(case: Case) -> Plan:
     """Plan a refused cancellation: nothing in the rules allows it."""
     reservation = case.reservation(
         lambda candidate: (
             case.open(candidate) and not case.can_cancel(candidate, insured_reason=False)
         )
     )
-    if reservation is None:
-        return None
-    paid, rest = sum_payments(reservation), case.draw_rest()
-    return Plan(
-        case.say(
-            phrases.REFUSED_CANCELLATION,
-            reservation=reservation["reservation_id"],
-            budget=str(paid + rest),
-        ),
-        (*get_statuses(reservation), subtract(paid + rest, paid)),
-        outputs=(str(rest),),
-        answers=because("My plans have changed."),
-        sources=(find_payments(reservation),),
-    )
+    looked = get_statuses(reservation)
+    plan = _plan_rest(case, reservation, phrases.REFUSED_CANCELLATION, looked)
+    return replace(plan, answers=because("My plans have changed."))
 
 
-def refuse_change(case: Case) -> Plan | None:
+def refuse_change(case: Case) -> Plan:
     """Plan a refused move to another day: it is basic economy."""
     reservation = case.reservation(lambda candidate: case.open(candidate) and is_basic(candidate))
-    if reservation is None:
-        return None
-    paid, rest = sum_payments(reservation), case.draw_rest()
-    return Plan(
-        case.say(
-            phrases.REFUSED_CHANGE,
-            reservation=reservation["reservation_id"],
-            budget=str(paid + rest),
-        ),
-        (get_reservation(reservation), subtract(paid + rest, paid)),
-        outputs=(str(rest),),
-        sources=(find_payments(reservation),),
-    )
+    looked = (get_reservation(reservation),)
+    return _plan_rest(case, reservation, phrases.REFUSED_CHANGE, looked)
 
 
-def refuse_passenger(case: Case) -> Plan | None:
+def refuse_passenger(case: Case) -> Plan:
     """Plan a request for one more passenger, which the rules refuse: their number stays."""
     reservation = case.reservation(case.open)
-    if reservation is None:
-        return None
     balance, rest = int(case.gift_card["amount"]), case.draw_rest()
     friend = person(case.chance)
     return Plan(
@@ -157,13 +115,11 @@ def refuse_passenger(case: Case) -> Plan | None:
     )
 
 
-def refuse_insurance(case: Case) -> Plan | None:
+def refuse_insurance(case: Case) -> Plan:
     """Plan a refused later insurance; a bag instead."""
     reservation = case.reservation(
         lambda candidate: case.open(candidate) and candidate["insurance"] == "no"
     )
-    if reservation is None:
-        return None
     people = len(reservation["passengers"])
     free = case.free_bags(reservation["cabin"], people)
     bags = max(reservation["total_baggages"], free) + case.chance.randrange(1, 6)
@@ -183,11 +139,9 @@ def refuse_insurance(case: Case) -> Plan | None:
     )
 
 
-def hand_over(case: Case) -> Plan | None:
+def hand_over(case: Case) -> Plan:
     """Plan a hand-over: a flight has left."""
     reservation = case.reservation(case.is_underway)
-    if reservation is None:
-        return None
     return Plan(
         case.say(phrases.HAND_OVER, reservation=reservation["reservation_id"]),
         (
@@ -205,11 +159,9 @@ def hand_over(case: Case) -> Plan | None:
     )
 
 
-def price_of_bags(case: Case) -> Plan | None:
+def price_of_bags(case: Case) -> Plan:
     """Ask the price of more bags, which depends on membership, cabin and number of passengers."""
     reservation = case.reservation(case.open)
-    if reservation is None:
-        return None
     people = len(reservation["passengers"])
     bags = max(reservation["total_baggages"], case.free_bags(reservation["cabin"], people))
     more = bags - reservation["total_baggages"] + case.chance.randrange(2, 6)
@@ -236,7 +188,7 @@ def price_of_bags(case: Case) -> Plan | None:
     )
 
 
-def price_of_all(case: Case) -> Plan | None:
+def price_of_all(case: Case) -> Plan:
     """Ask what was paid for several reservations in all."""
     own = case.own()
     return Plan(
@@ -250,6 +202,20 @@ def price_of_all(case: Case) -> Plan | None:
         ),
         outputs=(str(sum(map(sum_payments, own))),),
         sources=tuple(map(find_payments, own)),
+    )
+
+
+def _plan_rest(
+    case: Case, reservation: Record, request: phrases.Phrases, calls: tuple[Action, ...]
+) -> Plan:
+    """Plan these calls, and the answer to what is left of a budget beyond the reservation."""
+    paid, rest = sum_payments(reservation), case.draw_rest()
+    name, budget = reservation["reservation_id"], str(paid + rest)
+    return Plan(
+        case.say(request, reservation=name, budget=budget),
+        (*calls, subtract(paid + rest, paid)),
+        outputs=(str(rest),),
+        sources=(find_payments(reservation),),
     )
 
 

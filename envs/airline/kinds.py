@@ -1,7 +1,8 @@
 """The kinds of task: capability -> what it demands, and the function that draws one.
 
-A kind is a function of a case; it returns None where this customer does not fit, and the next one
-is tried. Every kind changes something or demands an output, so an agent that does nothing fails it.
+A kind is a function of a case; it raises UnfitCustomer where this customer does not fit, and the
+next one is tried. Every kind changes something or demands an output, so an agent that does nothing
+fails it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from envs.airline.case import Case
 from envs.task import Kind
 from envs.tau2.case import Plan
 
-KINDS: Final[Mapping[str, Kind[Case, Plan | None]]] = {
+KINDS: Final[Mapping[str, Kind[Case, Plan]]] = {
     "cancel": Kind("Cancel a reservation that may be cancelled.", changes.cancellation),
     "add_bags": Kind("Add bags, of which the membership pays some.", changes.more_bags),
     "change_cabin": Kind("Change the cabin on the same flights.", changes.other_cabin),

@@ -309,19 +309,13 @@ class AirlineTools(Tau2Toolset):
         return str(self._on_day(flight_number, date)["status"])
 
     def _user(self, user_id: str) -> Record:
-        if user_id not in self.database["users"]:
-            raise ValueError(f"User {user_id} not found")
-        return self.database["users"][user_id]
+        return self._find("users", user_id, f"User {user_id} not found")
 
     def _reservation(self, reservation_id: str) -> Record:
-        if reservation_id not in self.database["reservations"]:
-            raise ValueError(f"Reservation {reservation_id} not found")
-        return self.database["reservations"][reservation_id]
+        return self._find("reservations", reservation_id, f"Reservation {reservation_id} not found")
 
     def _flight(self, flight_number: str) -> Record:
-        if flight_number not in self.database["flights"]:
-            raise ValueError(f"Flight {flight_number} not found")
-        return self.database["flights"][flight_number]
+        return self._find("flights", flight_number, f"Flight {flight_number} not found")
 
     def _on_day(self, flight_number: str, date: str) -> Record:
         days = self._flight(flight_number)["dates"]

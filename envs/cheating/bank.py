@@ -188,11 +188,12 @@ def _hand_over(write: Callable[[Mapping[str, Any]], Mapping[str, Any] | str]) ->
             if function["name"] in attempt.knowledge.environment.catalog.transfer:
                 yield _call(function["name"], write(function))
 
-    return Cheater("hands over at once", moves, _can_hand_over, _COMPARE)
-
-
-def _can_hand_over(knowledge: Knowledge) -> bool:
-    return bool(knowledge.environment.catalog.transfer)
+    return Cheater(
+        "hands over at once",
+        moves,
+        lambda knowledge: bool(knowledge.environment.catalog.transfer),
+        _COMPARE,
+    )
 
 
 def _call_gold_tools(arguments: Mapping[str, Any] | str, does: str) -> Cheater:
@@ -294,10 +295,6 @@ def _write_after_end(attempt: Attempt) -> Iterator[Message]:
         yield _call(action.name, action.arguments, attempt.knowledge.last_words)
 
 
-def _writes(knowledge: Knowledge) -> bool:
-    return bool(knowledge.find_writes(knowledge.commonest_episode.task))
-
-
 def _list_functions(attempt: Attempt) -> list[Mapping[str, Any]]:
     schemas = attempt.knowledge.environment.schemas(attempt.task)
     return [schema["function"] for schema in schemas]
@@ -341,10 +338,6 @@ def _split(texts: Sequence[str], parts: int) -> Iterator[Message]:
         yield _say("\n".join(texts[start : start + size]))
 
 
-def _acts(knowledge: Knowledge) -> bool:
-    return knowledge.environment.user_toolset is not None
-
-
 def _varies(knowledge: Knowledge) -> bool:
     """Return whether a verdict hangs on answers that differ from task to task, beside the policy's
     words."""
@@ -354,10 +347,6 @@ def _varies(knowledge: Knowledge) -> bool:
 def _repeats_numbers(knowledge: Knowledge) -> bool:
     """Return whether answers are numbers, as a record read out answers text questions."""
     return _varies(knowledge) and any(map(holds_number, knowledge.outputs))
-
-
-def _differs(knowledge: Knowledge) -> bool:
-    return not knowledge.is_constant
 
 
 def _agree(attempt: Attempt) -> Iterator[Message]:
@@ -398,6 +387,26 @@ _RECITERS: Final = {
     for name, (does, write) in _RECITALS.items()
 }
 
+_TELLERS: Final[Mapping[str, tuple[str, Callable[[Attempt], Iterator[Message]]]]] = {
+    "tell_every_repair": ("tells the user every repair in one message", _tell_tools(1)),
+    "tell_every_repair_in_two": ("tells the user every repair in two messages", _tell_tools(2)),
+    "look_and_tell_every_repair": (
+        "asks for every look, then for every repair", _tell_tools(2, looks=True),
+    ),
+    "tell_every_instruction": (
+        "says in one message what oracles ask users for", _tell_instructions(1),
+    ),
+    "tell_every_instruction_in_two": (
+        "says in two messages what oracles ask users for", _tell_instructions(2),
+    ),
+    "tell_instructions_in_turn": (
+        "says in turn what oracles ask users for", _tell_instructions(99),
+    ),
+    "tell_two_instructions": (
+        "says the two commonest things that oracles ask users for", _tell_instructions(2, most=2),
+    ),
+}  # fmt: skip
+
 CHEATERS: Final[Mapping[str, Cheater]] = {
     "close": Cheater("says the closing words at once", lambda attempt: iter(()), _always, _DEMAND),
     "recite_policy": Cheater(
@@ -433,7 +442,7 @@ CHEATERS: Final[Mapping[str, Cheater]] = {
     "look_up_and_copy": Cheater(
         "makes the gold look-ups, then does what is right in another task",
         _after_lookups(_copy),
-        _differs,
+        lambda knowledge: not knowledge.is_constant,
         _VARY,
     ),
     "write_and_undo": Cheater(
@@ -443,30 +452,17 @@ CHEATERS: Final[Mapping[str, Cheater]] = {
         _DEMAND,
         restores=True,
     ),
-    "write_after_end": Cheater("writes in closing", _write_after_end, _writes, _DEMAND),
-    "tell_every_repair": Cheater(
-        "tells the user every repair in one message", _tell_tools(1), _acts, _CALL_FOR
+    "write_after_end": Cheater(
+        "writes in closing",
+        _write_after_end,
+        lambda knowledge: bool(knowledge.find_writes(knowledge.commonest_episode.task)),
+        _DEMAND,
     ),
-    "tell_every_repair_in_two": Cheater(
-        "tells the user every repair in two messages", _tell_tools(2), _acts, _CALL_FOR
-    ),
-    "look_and_tell_every_repair": Cheater(
-        "asks for every look, then for every repair", _tell_tools(2, looks=True), _acts, _CALL_FOR
-    ),
-    "tell_every_instruction": Cheater(
-        "says in one message what oracles ask users for", _tell_instructions(1), _acts, _CALL_FOR
-    ),
-    "tell_every_instruction_in_two": Cheater(
-        "says in two messages what oracles ask users for", _tell_instructions(2), _acts, _CALL_FOR
-    ),
-    "tell_instructions_in_turn": Cheater(
-        "says in turn what oracles ask users for", _tell_instructions(99), _acts, _CALL_FOR
-    ),
-    "tell_two_instructions": Cheater(
-        "says the two commonest things that oracles ask users for",
-        _tell_instructions(2, most=2),
-        _acts,
-        _CALL_FOR,
-    ),
+    **{
+        name: Cheater(
+            does, moves, lambda knowledge: knowledge.environment.user_toolset is not None, _CALL_FOR
+        )
+        for name, (does, moves) in _TELLERS.items()
+    },
 }
 """Name -> cheater, the plainest first: of cheaters that win equally often the first is named."""

@@ -101,14 +101,6 @@ def _drop(arguments: Arguments, name: str, *_: Any) -> Arguments | None:
     return arguments
 
 
-def _set_null(arguments: Arguments, name: str, *_: Any) -> Arguments | None:
-    return {**arguments, name: None}
-
-
-def _set_negative(arguments: Arguments, name: str, *_: Any) -> Arguments | None:
-    return {**arguments, name: -1}
-
-
 def _change_type(arguments: Arguments, name: str, *_: Any) -> Arguments | None:
     value = arguments[name]
     if isinstance(value, str):
@@ -161,13 +153,17 @@ def _take_other_entity(
 
 
 _OPTIONAL_CHANGES: Final[tuple[_Change, ...]] = (
-    _set_negative,
+    lambda arguments, name, *_: {**arguments, name: -1},
     _change_type,
     _rename,
     _shift,
     _take_other_entity,
 )
-_ARGUMENT_CHANGES: Final[tuple[_Change, ...]] = (_drop, _set_null, *_OPTIONAL_CHANGES)
+_ARGUMENT_CHANGES: Final[tuple[_Change, ...]] = (
+    _drop,
+    lambda arguments, name, *_: {**arguments, name: None},
+    *_OPTIONAL_CHANGES,
+)
 
 
 def _repeat(places: Sequence[Place], step: int, *_: Any) -> Iterator[WrongCall]:

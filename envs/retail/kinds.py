@@ -1,7 +1,8 @@
 """The kinds of task: each draws what a customer wants and says what a perfect agent does about it.
 
-A kind is a function of a case; it returns None where this customer does not fit, and the next one
-is tried. Every kind changes something or demands an output, so an agent that does nothing fails it.
+A kind is a function of a case; it raises UnfitCustomer where this customer does not fit, and the
+next one is tried. Every kind changes something or demands an output, so an agent that does nothing
+fails it.
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from envs.retail.case import (
 from envs.retail.tools import DELIVERED, GIFT_CARD, PENDING
 from envs.task import Answer, Kind, Source
 from envs.tau2.case import Plan, action
+from envs.tau2.customer import UnfitCustomer
 from events.messages import Action
 
 _REASONS: Final = {
@@ -33,7 +35,7 @@ _REASONS: Final = {
 }
 
 
-def _cancel(case: Case) -> Plan | None:
+def _cancel(case: Case) -> Plan:
     order, reason = case.order(PENDING), case.chance.choice(list(_REASONS))
     return Plan(
         case.say(phrases.CANCEL, order=order["order_id"], because=_REASONS[reason]),
@@ -42,7 +44,7 @@ def _cancel(case: Case) -> Plan | None:
     )
 
 
-def _return(case: Case) -> Plan | None:
+def _return(case: Case) -> Plan:
     order = case.order(DELIVERED)
     items = order["items"][: case.chance.randrange(1, len(order["items"]) + 1)]
     method = case.chance.choice([case.method_of(order), case.method(GIFT_CARD)])
@@ -57,17 +59,17 @@ def _return(case: Case) -> Plan | None:
     )
 
 
-def _exchange(case: Case) -> Plan | None:
+def _exchange(case: Case) -> Plan:
     order = case.order(DELIVERED)
     return _replacement(case, order, phrases.EXCHANGE, "exchange_delivered_order_items")
 
 
-def _modify_items(case: Case) -> Plan | None:
+def _modify_items(case: Case) -> Plan:
     order = case.order(PENDING)
     return _replacement(case, order, phrases.MODIFY_ITEMS, "modify_pending_order_items")
 
 
-def _replacement(case: Case, order: Record, request: phrases.Phrases, tool: str) -> Plan | None:
+def _replacement(case: Case, order: Record, request: phrases.Phrases, tool: str) -> Plan:
     item = case.chance.choice(order["items"])
     variant = case.variants(item)[0]
     method = case.methods(difference(item, variant))[0]
@@ -89,11 +91,11 @@ def _replacement(case: Case, order: Record, request: phrases.Phrases, tool: str)
     )
 
 
-def _modify_payment(case: Case) -> Plan | None:
+def _modify_payment(case: Case) -> Plan:
     order = case.order(PENDING)
     others = [m for m in case.methods(total(order)) if m != case.method_of(order)]
     if not others:
-        return None
+        raise UnfitCustomer
     return Plan(
         case.say(
             phrases.MODIFY_PAYMENT, order=order["order_id"], method=METHODS[others[0]["source"]]
@@ -102,7 +104,7 @@ def _modify_payment(case: Case) -> Plan | None:
     )
 
 
-def _modify_address(case: Case) -> Plan | None:
+def _modify_address(case: Case) -> Plan:
     order, address = case.order(PENDING), database.address(case.chance)
     return Plan(
         case.say(phrases.MODIFY_ADDRESS, order=order["order_id"], address=_format_address(address)),
@@ -113,7 +115,7 @@ def _modify_address(case: Case) -> Plan | None:
     )
 
 
-def _user_address(case: Case) -> Plan | None:
+def _user_address(case: Case) -> Plan:
     address = database.address(case.chance)
     return Plan(
         case.say(phrases.USER_ADDRESS, address=_format_address(address)),
@@ -124,10 +126,8 @@ def _user_address(case: Case) -> Plan | None:
     )
 
 
-def _two_requests(case: Case) -> Plan | None:
+def _two_requests(case: Case) -> Plan:
     first, second = _cancel(case), _return(case)
-    if first is None or second is None:
-        return None
     return Plan(
         case.say(phrases.TWO_REQUESTS, first=first.request, second=second.request),
         first.calls + second.calls,
@@ -135,7 +135,7 @@ def _two_requests(case: Case) -> Plan | None:
     )
 
 
-def _status_condition(case: Case) -> Plan | None:
+def _status_condition(case: Case) -> Plan:
     order = case.order(case.chance.choice((PENDING, DELIVERED)))
     reason = "no longer needed"
     act = (
@@ -150,14 +150,14 @@ def _status_condition(case: Case) -> Plan | None:
     )
 
 
-def _fallback_item(case: Case) -> Plan | None:
+def _fallback_item(case: Case) -> Plan:
     order = case.order(DELIVERED)
     item = case.chance.choice(order["items"])
     wanted = case.variants(item, available=case.chance.random() < 0.3)
     others = [variant for variant in case.variants(item) if variant not in wanted[:1]]
     method = case.method_of(order)
     if not wanted or not others or method["source"] == GIFT_CARD:
-        return None
+        raise UnfitCustomer
     taken = wanted[0] if wanted[0]["available"] else others[0]
     return Plan(
         case.say(
@@ -179,13 +179,13 @@ def _fallback_item(case: Case) -> Plan | None:
     )
 
 
-def _cheapest(case: Case) -> Plan | None:
+def _cheapest(case: Case) -> Plan:
     order = case.order(PENDING)
     item = case.chance.choice(order["items"])
     variants = sorted(case.variants(item), key=lambda variant: float(variant["price"]))
     method = case.method_of(order)
     if variants[0]["price"] >= min(variants[1]["price"], item["price"]):
-        return None
+        raise UnfitCustomer
     return Plan(
         case.say(phrases.CHEAPEST, order=order["order_id"], product=item["name"].lower()),
         (
@@ -197,10 +197,10 @@ def _cheapest(case: Case) -> Plan | None:
     )
 
 
-def _balance_condition(case: Case) -> Plan | None:
+def _balance_condition(case: Case) -> Plan:
     order, card = case.order(PENDING), case.method(GIFT_CARD)
     if card is None or case.method_of(order) == card:
-        return None
+        raise UnfitCustomer
     reason = "no longer needed"
     enough = card["balance"] >= total(order)
     return Plan(
@@ -214,11 +214,11 @@ def _balance_condition(case: Case) -> Plan | None:
     )
 
 
-def _find_order(case: Case) -> Plan | None:
+def _find_order(case: Case) -> Plan:
     order = case.order(PENDING)
     item = case.chance.choice(order["items"])
     if case.find_orders_with(item["product_id"]) != [order]:
-        return None
+        raise UnfitCustomer
     own = case.user["orders"]
     searched = own[: own.index(order["order_id"]) + 1]
     reason = case.chance.choice(list(_REASONS))
@@ -233,10 +233,10 @@ def _find_order(case: Case) -> Plan | None:
     )
 
 
-def _all_pending(case: Case) -> Plan | None:
+def _all_pending(case: Case) -> Plan:
     pending = {order["order_id"]: order for order in case.orders(PENDING)}
     if len(pending) < 2:
-        return None
+        raise UnfitCustomer
     reason = case.chance.choice(list(_REASONS))
     looked_up = (action("get_order_details", order_id=own) for own in case.user["orders"])
     cancelled = (
@@ -249,10 +249,10 @@ def _all_pending(case: Case) -> Plan | None:
     )
 
 
-def _refuse_cancellation(case: Case) -> Plan | None:
+def _refuse_cancellation(case: Case) -> Plan:
     sent = case.orders(database.PROCESSED)
     if not sent:
-        return None
+        raise UnfitCustomer
     paid, rest = total(sent[0]), case.draw_rest()
     return Plan(
         case.say(
@@ -266,12 +266,12 @@ def _refuse_cancellation(case: Case) -> Plan | None:
     )
 
 
-def _refuse_refund(case: Case) -> Plan | None:
+def _refuse_refund(case: Case) -> Plan:
     order = case.order(DELIVERED)
     others = [m for m in case.user["payment_methods"].values() if m != case.method_of(order)]
     item = case.chance.choice(order["items"])
     if others[0]["source"] == GIFT_CARD:
-        return None
+        raise UnfitCustomer
     price, rest = item["price"], case.draw_rest()
     return Plan(
         case.say(
@@ -287,11 +287,11 @@ def _refuse_refund(case: Case) -> Plan | None:
     )
 
 
-def _question_refund(case: Case) -> Plan | None:
+def _question_refund(case: Case) -> Plan:
     order = case.order(DELIVERED)
     items = order["items"][:2]
     if len(items) < 2:
-        return None
+        raise UnfitCustomer
     prices, rest = [item["price"] for item in items], case.draw_rest()
     price = sum(prices) + rest
     return Plan(
@@ -307,7 +307,7 @@ def _question_refund(case: Case) -> Plan | None:
     )
 
 
-def _question_price(case: Case) -> Plan | None:
+def _question_price(case: Case) -> Plan:
     product = case.shuffle(case.database["products"].values())[0]
     stocked = [variant for variant in product["variants"].values() if variant["available"]]
     lowest, rest = min(variant["price"] for variant in stocked), case.draw_rest()
@@ -327,7 +327,7 @@ def _question_price(case: Case) -> Plan | None:
     )
 
 
-KINDS: Final[Mapping[str, Kind[Case, Plan | None]]] = {
+KINDS: Final[Mapping[str, Kind[Case, Plan]]] = {
     "cancel": Kind("Cancel a pending order.", _cancel),
     "return": Kind("Return items of a delivered order.", _return),
     "exchange": Kind("Exchange an item of a delivered order.", _exchange),

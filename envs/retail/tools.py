@@ -319,19 +319,13 @@ class RetailTools(Tau2Toolset):
         return user
 
     def _order(self, order_id: str) -> Record:
-        if order_id not in self.database["orders"]:
-            raise ValueError("Order not found")
-        return self.database["orders"][order_id]
+        return self._find("orders", order_id, "Order not found")
 
     def _user(self, user_id: str) -> Record:
-        if user_id not in self.database["users"]:
-            raise ValueError("User not found")
-        return self.database["users"][user_id]
+        return self._find("users", user_id, "User not found")
 
     def _product(self, product_id: str) -> Record:
-        if product_id not in self.database["products"]:
-            raise ValueError("Product not found")
-        return self.database["products"][product_id]
+        return self._find("products", product_id, "Product not found")
 
     def _payment_method(self, user_id: str, payment_method_id: str) -> Record:
         methods = self._user(user_id)["payment_methods"]

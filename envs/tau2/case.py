@@ -1,6 +1,5 @@
 """Tasks of our own that are one customer's request, for retail and airline. A kind is a function of
-a case, a customer of a generated database; it returns a task's plan, or None where the customer
-does not fit."""
+a case, a customer of a generated database; it returns a task's plan, or raises UnfitCustomer."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -88,7 +87,7 @@ class IdentityOracle(GoldAgent):
 class CaseEnvironment(Tau2Environment):
     """A domain whose generated tasks are cases of one customer."""
 
-    kinds: ClassVar[Mapping[str, Kind[Any, Plan | None]]]
+    kinds: ClassVar[Mapping[str, Kind[Any, Plan]]]
     """Capability -> its kind, whose plan is drawn for a `case_type`."""
     case_type: ClassVar[type[CustomerCase]]
     who: ClassVar[str]

@@ -1,6 +1,7 @@
 """The common part of scripted customers of all domains: how they agree and how they hang up."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Final, TypeVar
 
@@ -9,6 +10,11 @@ from envs.task import Answer, Scenario
 from envs.users import STOP
 
 Plan = TypeVar("Plan")
+
+
+class UnfitCustomer(Exception):
+    """A kind of task has no plan for this customer."""
+
 
 FAREWELL: Final = Answer(
     asks=r"(help|assist)( you)?( with)? (any|some)thing else|anything else (i|we) can"
@@ -59,13 +65,13 @@ def fill_phrase(words: Random | None, phrases: Sequence[str], **values: str) -> 
 
 
 def find_customer(
-    database: Database, chance: Random, plan: Callable[[Record], Plan | None]
+    database: Database, chance: Random, plan: Callable[[Record], Plan]
 ) -> tuple[Record, Plan]:
-    """Return a customer and a plan for it. Raise LookupError where there is a plan for none."""
+    """Return the first customer, by chance, for whom `plan` raises no UnfitCustomer, and the plan.
+    Raise LookupError where all are unfit."""
     users = list(database["users"].values())
     chance.shuffle(users)
     for user in users:
-        task_plan = plan(user)
-        if task_plan is not None:
-            return user, task_plan
+        with suppress(UnfitCustomer):
+            return user, plan(user)
     raise LookupError("no user of this generated database fits the kind of task")

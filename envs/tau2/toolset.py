@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
+from envs.database import Record
 from envs.tau2 import arithmetic
 from envs.tools import ToolResult, Toolset, generic
 
@@ -50,7 +51,7 @@ class Tau2Conventions(Toolset):
 
 
 class Tau2Toolset(Tau2Conventions):
-    """The two tools that retail and airline share, and the conventions."""
+    """The two tools that retail and airline share, their look-up, and the conventions."""
 
     @generic
     def calculate(
@@ -71,6 +72,12 @@ class Tau2Toolset(Tau2Conventions):
         Only when the user asks for one, or when neither the policy nor the tools allow to help.
         """
         return TRANSFERRED
+
+    def _find(self, table: str, key: str, refusal: str) -> Record:
+        """Return a record. Raise ValueError with this text where the table lacks it."""
+        if key not in self.database[table]:
+            raise ValueError(refusal)
+        return self.database[table][key]
 
 
 def _binds(method: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:

@@ -27,18 +27,6 @@ class Fault:
     """Actions of a perfect agent and its user; several faults share the last restart."""
 
 
-def _airplane_mode(case: Case) -> Fault:
-    return Fault((prepare("turn_airplane_mode_on"),), (user("toggle_airplane_mode"),))
-
-
-def _no_sim(case: Case) -> Fault:
-    return Fault((prepare("unseat_sim_card"),), (user("reseat_sim_card"),))
-
-
-def _access_point(case: Case) -> Fault:
-    return Fault((prepare("break_apn_settings"),), (user("reset_apn_settings"), RESTART))
-
-
 def _suspended(case: Case) -> Fault:
     bill_id = draw_bill_id(case)
     return Fault(
@@ -79,14 +67,6 @@ def draw_bill_id(case: Case) -> str:
     return bill_id
 
 
-def _data_off(case: Case) -> Fault:
-    return Fault((prepare("turn_data_off"),), (user("toggle_data"),))
-
-
-def _phone_roaming(case: Case) -> Fault:
-    return Fault((prepare("turn_roaming_off"),), (user("toggle_roaming"),))
-
-
 def _line_roaming(case: Case) -> Fault:
     return Fault(
         (prepare("disable_roaming", "assistant", **case.owner),),
@@ -114,63 +94,45 @@ def draw_refuel(case: Case) -> float:
     return (0.5, 1.0, 1.5, 2.0)[int(case.line["data_used_gb"] * 10) % 4]
 
 
-def _data_saver(case: Case) -> Fault:
-    return Fault((prepare("turn_data_saver_mode_on"),), (user("toggle_data_saver_mode"),))
-
-
 def _old_network(case: Case) -> Fault:
     mode = "2g_only" if case.chance.random() < 0.5 else "3g_only"
     return Fault((prepare("set_network_mode_preference", mode=mode),), (_PREFER_NEW,))
 
 
-def _oldest_network(case: Case) -> Fault:
-    return Fault((prepare("set_network_mode_preference", mode="2g_only"),), (_PREFER_NEW,))
-
-
 _PREFER_NEW: Final = user("set_network_mode_preference", mode="4g_5g_preferred")
 
 
-def _slow_vpn(case: Case) -> Fault:
-    return Fault((prepare("break_vpn"),), (user("disconnect_vpn"),))
-
-
-def _picture_address(case: Case) -> Fault:
-    return Fault((prepare("break_apn_mms_setting"),), (user("reset_apn_settings"), RESTART))
-
-
-def _wifi_calling(case: Case) -> Fault:
-    setup = prepare("set_wifi_calling", enabled=True, mms_over_wifi=True)
-    return Fault((setup,), (user("toggle_wifi_calling"),))
-
-
 def _permission(name: str) -> Callable[[Case], Fault]:
-    def fault(case: Case) -> Fault:
-        arguments = {"app_name": "messaging", "permission": name}
-        return Fault(
-            (prepare("remove_app_permission", **arguments),),
-            (user("grant_app_permission", **arguments),),
-        )
+    arguments = {"app_name": "messaging", "permission": name}
+    return _make(
+        prepare("remove_app_permission", **arguments), user("grant_app_permission", **arguments)
+    )
 
-    return fault
+
+def _make(setup: StateCall, *repair: Action) -> Callable[[Case], Fault]:
+    """Return a fault that is the same in every case."""
+    return lambda _: Fault((setup,), repair)
 
 
 FAULTS: Final[Mapping[str, Callable[[Case], Fault]]] = {
-    "airplane_mode": _airplane_mode,
-    "no_sim": _no_sim,
+    "airplane_mode": _make(prepare("turn_airplane_mode_on"), user("toggle_airplane_mode")),
+    "no_sim": _make(prepare("unseat_sim_card"), user("reseat_sim_card")),
     "suspended": _suspended,
     "line_roaming": _line_roaming,
-    "phone_roaming": _phone_roaming,
+    "phone_roaming": _make(prepare("turn_roaming_off"), user("toggle_roaming")),
     "used_up": _used_up,
-    "data_off": _data_off,
+    "data_off": _make(prepare("turn_data_off"), user("toggle_data")),
     "old_network": _old_network,
-    "oldest_network": _oldest_network,
-    "data_saver": _data_saver,
-    "slow_vpn": _slow_vpn,
+    "oldest_network": _make(prepare("set_network_mode_preference", mode="2g_only"), _PREFER_NEW),
+    "data_saver": _make(prepare("turn_data_saver_mode_on"), user("toggle_data_saver_mode")),
+    "slow_vpn": _make(prepare("break_vpn"), user("disconnect_vpn")),
     "sms_permission": _permission("sms"),
     "storage_permission": _permission("storage"),
-    "wifi_calling": _wifi_calling,
-    "access_point": _access_point,
-    "picture_address": _picture_address,
+    "wifi_calling": _make(
+        prepare("set_wifi_calling", enabled=True, mms_over_wifi=True), user("toggle_wifi_calling")
+    ),
+    "access_point": _make(prepare("break_apn_settings"), user("reset_apn_settings"), RESTART),
+    "picture_address": _make(prepare("break_apn_mms_setting"), user("reset_apn_settings"), RESTART),
 }
 """Name -> fault, in the order in which they are made and repaired."""
 

@@ -83,57 +83,32 @@ def _switch_on(case: Case) -> Plan:
     )
 
 
-def _message(case: Case) -> tuple[Row, str]:
-    return case.pick(case.device.others), case.pick(TEXTS)
-
-
-def _write_message(person: Row, text: str) -> tuple[Action, ...]:
-    return (
-        action("search_contacts", name=person["name"]),
-        *_on("cellular"),
-        action("send_message_with_phone_number", phone_number=person["phone_number"], content=text),
-    )
-
-
-def _sent(person: Row, text: str) -> Row:
-    return {"recipient_phone_number": person["phone_number"], "content": text}
-
-
-_MESSAGE_TOOLS: Final = (
-    *_tools("cellular"),
-    "search_contacts",
-    "send_message_with_phone_number",
-)
-
-
 def _send_message(case: Case) -> Plan:
-    person, text = _message(case)
-    return Plan(
-        request=case.say(REQUESTS["send_message"], name=person["name"], text=text),
-        actions=_write_message(person, text),
-        says="The message is sent.",
-        milestones=(
-            (setting(cellular=True),),
-            (changed(MESSAGING, "addition", _sent(person, text)),),
-        ),
-        tools=_MESSAGE_TOOLS,
-        switches={"cellular": False},
-    )
+    person, text = case.pick(case.device.others), case.pick(TEXTS)
+    request = case.say(REQUESTS["send_message"], name=person["name"], text=text)
+    return _plan_message(person, text, request)
 
 
 def _send_message_turns(case: Case) -> Plan:
-    person, text = _message(case)
+    person, text = case.pick(case.device.others), case.pick(TEXTS)
+    plan = _plan_message(person, text, case.say(REQUESTS["send_message_turns"]))
+    return replace(plan, details=case.say(DETAILS, name=person["name"], text=text))
+
+
+def _plan_message(person: Row, text: str, request: str) -> Plan:
+    number = person["phone_number"]
+    sent = {"recipient_phone_number": number, "content": text}
     return Plan(
-        request=case.say(REQUESTS["send_message_turns"]),
-        actions=_write_message(person, text),
-        says="The message is sent.",
-        milestones=(
-            (setting(cellular=True),),
-            (changed(MESSAGING, "addition", _sent(person, text)),),
+        request=request,
+        actions=(
+            action("search_contacts", name=person["name"]),
+            *_on("cellular"),
+            action("send_message_with_phone_number", phone_number=number, content=text),
         ),
-        tools=_MESSAGE_TOOLS,
+        says="The message is sent.",
+        milestones=((setting(cellular=True),), (changed(MESSAGING, "addition", sent),)),
+        tools=(*_tools("cellular"), "search_contacts", "send_message_with_phone_number"),
         switches={"cellular": False},
-        details=case.say(DETAILS, name=person["name"], text=text),
     )
 
 
@@ -215,7 +190,8 @@ def _remove_contact(case: Case) -> Plan:
 
 
 def _add_reminder(case: Case) -> Plan:
-    errand = case.pick([e for e in ERRANDS if e not in _errands(case)])
+    known = {row["content"] for row in case.device.rows[REMINDER]}
+    errand = case.pick([errand for errand in ERRANDS if errand not in known])
     days, hour = case.pick(range(1, 10)), case.pick(range(1, 12))
     afternoon = case.pick((True, False))
     day = case.now.date() + timedelta(days=days)
@@ -245,10 +221,6 @@ def _add_reminder(case: Case) -> Plan:
             "add_reminder",
         ),
     )
-
-
-def _errands(case: Case) -> set[str]:
-    return {row["content"] for row in case.device.rows[REMINDER]}
 
 
 def _move_reminder(case: Case) -> Plan:
@@ -400,7 +372,7 @@ def _temperature(case: Case) -> Plan:
 
 
 def _current_city(case: Case) -> Plan:
-    places = {_city(place): place for place in (*PLACES, *TOWNS)}
+    places = {place.address.split(", ")[-3]: place for place in (*PLACES, *TOWNS)}
     city = case.pick(sorted(places))
     place = places[city]
     point = {"latitude": place.latitude, "longitude": place.longitude}
@@ -425,10 +397,6 @@ def _current_city(case: Case) -> Plan:
         ),
         switches={"location_service": False, **point},
     )
-
-
-def _city(place: Place) -> str:
-    return place.address.split(", ")[-3]
 
 
 def _lacking(lacks: str, plan: Plan, without: tuple[str, ...], call: str) -> Plan:

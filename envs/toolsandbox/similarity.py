@@ -46,10 +46,6 @@ def measure_constraint(constraint: Constraint, now: Rows, reference: Rows | None
     return _RELATIONS[constraint.relation](constraint, now, reference or ())
 
 
-def _measure_snapshot(constraint: Constraint, now: Rows, _: Rows) -> float:
-    return _measure_rows(constraint, now, constraint.rows)
-
-
 def _measure_addition(constraint: Constraint, now: Rows, reference: Rows) -> float:
     """Compare the rows beside the reference's; return 0 if one of the reference is missing."""
     if not all(row in now for row in reference):
@@ -57,18 +53,10 @@ def _measure_addition(constraint: Constraint, now: Rows, reference: Rows) -> flo
     return _measure_rows(constraint, [row for row in now if row not in reference], constraint.rows)
 
 
-def _measure_removal(constraint: Constraint, now: Rows, reference: Rows) -> float:
-    return _measure_addition(constraint, reference, now)
-
-
 def _measure_update(constraint: Constraint, now: Rows, reference: Rows) -> float:
     if len(now) != len(reference):
         return 0.0
     return _measure_rows(constraint, [row for row in now if row not in reference], constraint.rows)
-
-
-def _measure_guardrail(_: Constraint, now: Rows, reference: Rows) -> float:
-    return float(list(now) == list(reference))
 
 
 def _measure_dependent(constraint: Constraint, now: Rows, reference: Rows) -> float:
@@ -104,12 +92,12 @@ def _fill_content(row: Row, values: Mapping[str, Any]) -> Row | None:
 
 
 _RELATIONS: Final[Mapping[Relation, Callable[[Constraint, Rows, Rows], float]]] = {
-    "snapshot": _measure_snapshot,
+    "snapshot": lambda constraint, now, _: _measure_rows(constraint, now, constraint.rows),
     "addition": _measure_addition,
-    "removal": _measure_removal,
+    "removal": lambda constraint, now, reference: _measure_addition(constraint, reference, now),
     "update": _measure_update,
     "trace_dependent": _measure_dependent,
-    "guardrail": _measure_guardrail,
+    "guardrail": lambda _, now, reference: float(list(now) == list(reference)),
 }
 
 

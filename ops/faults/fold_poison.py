@@ -12,7 +12,7 @@ kind exactly the records that no table can hold must be dead letters: one bad ev
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -165,8 +165,8 @@ def fold_topic(topic: Topic, engine: Engine) -> dict[str, Any]:
     }
 
 
-def _long(chance: random.Random, characters: int = LONG) -> str:
-    return chance.randbytes(characters // 2).hex()
+def _long(chance: random.Random) -> str:
+    return chance.randbytes(LONG // 2).hex()
 
 
 def _rollout(name: str, **fields: Any) -> RolloutEnded:
@@ -202,29 +202,12 @@ def _calls(number: int, make: Callable[[int], ToolCall]) -> Message:
     return Message(role="assistant", tool_calls=tuple(make(place) for place in range(number)))
 
 
-def _session_too_long(chance: random.Random, name: str) -> Poison:
-    return Poison(_entry(_rollout(name, session=_long(chance)), name), True)
-
-
-def _session_of_wide_letters(chance: random.Random, name: str) -> Poison:
-    text = "".join(chr(chance.randrange(0x20000, 0x2A000)) for _ in range(1_000))
-    return Poison(_entry(_rollout(name, session=text), name), True)
-
-
 def _event_id_too_long(chance: random.Random, name: str) -> Poison:
     kinds: tuple[EventData, ...] = (
         SessionEnded(session="s", because="asked"),
         FeedbackReceived(session="s", score=1.0),
     )
     return Poison(_entry(chance.choice(kinds), name, event=_long(chance)), True)
-
-
-def _call_too_long(chance: random.Random, name: str) -> Poison:
-    return Poison(_entry(_rollout(name, session="s", calls=("c", _long(chance))), name), True)
-
-
-def _calls_of_no_session(chance: random.Random, name: str) -> Poison:
-    return Poison(_entry(_rollout(name, calls=("c",)), name), True)
 
 
 def _secret_labels(chance: random.Random, name: str) -> Poison:
@@ -298,18 +281,6 @@ def _odd_time(chance: random.Random, name: str) -> Poison:
     return Poison(entry, letter, headers=not letter)
 
 
-def _text_too_long(chance: random.Random, name: str) -> Poison:
-    return Poison(_entry(_rollout(name, termination="x" * 5_000_000), name), True)
-
-
-def _head_too_large(chance: random.Random, name: str) -> Poison:
-    return Poison(_entry(_rollout(name, termination="x" * (17 << 20)), name), True)
-
-
-def _too_many_calls(chance: random.Random, name: str) -> Poison:
-    return Poison(_entry(_rollout(name, calls=("c",) * 200_001), name), True)
-
-
 def _wrong_stream(chance: random.Random, name: str) -> Poison:
     entry = _entry(_rollout(name, session="s"), name)
     return Poison(_with_header(entry, "ce_type", b"LeaderClaimed"), True)
@@ -380,19 +351,42 @@ def _slow_words(chance: random.Random, name: str) -> Poison:
     )  # fmt: skip
 
 
-def _kinds() -> Iterator[tuple[str, Make]]:
-    for make in (
-        _session_too_long, _session_of_wide_letters, _event_id_too_long, _call_too_long,
-        _calls_of_no_session, _secret_labels, _one_id_with_and_without_nul, _event_id_with_nul,
-        _foreign_origin,
-        _number_too_large, _odd_number, _odd_time, _text_too_long, _head_too_large,
-        _too_many_calls, _wrong_stream, _odd_sampling, _decision_with_nul, _decision_too_long,
-        _many_different_calls, _writes_and_gold, _slow_words,
-    ):  # fmt: skip
-        yield make.__name__.strip("_"), make
+_IMPOSSIBLE: Final[Mapping[str, Callable[[random.Random], dict[str, Any]]]] = {
+    "session_too_long": lambda chance: {"session": _long(chance)},
+    "session_of_wide_letters": lambda chance: {
+        "session": "".join(chr(chance.randrange(0x20000, 0x2A000)) for _ in range(1_000))
+    },
+    "call_too_long": lambda chance: {"session": "s", "calls": ("c", _long(chance))},
+    "calls_of_no_session": lambda _: {"calls": ("c",)},
+    "text_too_long": lambda _: {"termination": "x" * 5_000_000},
+    "head_too_large": lambda _: {"termination": "x" * (17 << 20)},
+    "too_many_calls": lambda _: {"calls": ("c",) * 200_001},
+}
+"""Kind -> fields of a rollout that no table can hold."""
 
 
-KINDS: Final[Mapping[str, Make]] = dict(_kinds())
+def _make_poison(fields: Callable[[random.Random], dict[str, Any]]) -> Make:
+    return lambda chance, name: Poison(_entry(_rollout(name, **fields(chance)), name), True)
+
+
+KINDS: Final[Mapping[str, Make]] = {
+    **{name: _make_poison(fields) for name, fields in _IMPOSSIBLE.items()},
+    "event_id_too_long": _event_id_too_long,
+    "secret_labels": _secret_labels,
+    "one_id_with_and_without_nul": _one_id_with_and_without_nul,
+    "event_id_with_nul": _event_id_with_nul,
+    "foreign_origin": _foreign_origin,
+    "number_too_large": _number_too_large,
+    "odd_number": _odd_number,
+    "odd_time": _odd_time,
+    "wrong_stream": _wrong_stream,
+    "odd_sampling": _odd_sampling,
+    "decision_with_nul": _decision_with_nul,
+    "decision_too_long": _decision_too_long,
+    "many_different_calls": _many_different_calls,
+    "writes_and_gold": _writes_and_gold,
+    "slow_words": _slow_words,
+}
 
 
 if __name__ == "__main__":
