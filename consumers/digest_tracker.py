@@ -11,7 +11,7 @@ single process fills: writes of other processes go unnoticed.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Select, event, literal_column, select
+from sqlalchemy import Connection, Engine, event, literal_column, select
 from sqlalchemy.sql import ColumnElement
 
 from consumers.digest import Keys, comparison, format_digest, row_hash
@@ -82,7 +82,8 @@ class DigestTracker:
         self._total = 0
         with engine.connect() as connection:
             for model in PROJECTED:
-                self._take_over(connection, model, set(connection.scalars(_rowids(model))))
+                rowids = connection.scalars(select(_ROWID).select_from(model.table()))
+                self._take_over(connection, model, set(rowids))
 
     def digest(self, connection: Connection) -> str:
         """Return the same as `exact_digest`; `connection` must see everything that was written."""
@@ -99,10 +100,6 @@ class DigestTracker:
         for rowid, value in _hash_rows(connection, model, changed):
             hashes[rowid] = value
             self._total += value
-
-
-def _rowids(model: type[ProjectionTable]) -> Select[int]:
-    return select(_ROWID).select_from(model.table())
 
 
 def _hash_rows(

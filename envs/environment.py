@@ -354,16 +354,20 @@ class Environment(ABC):
         """Yield generated tasks without end, capabilities in these shares (weights). Seeds count up
         from `first_task`, so streams that do not overlap share no task. Raise UnknownTask for an
         unknown capability, ValueError for bad shares."""
-        unknown = sorted(set(shares) - set(self.capabilities))
-        if unknown:
-            raise UnknownTask(
-                f"environment {self.name} has no capability {unknown[0]!r}; it has "
-                f"{', '.join(self.capabilities)}"
-            )
+        for capability in sorted(shares):
+            self.check_capability(capability)
         if not shares or min(shares.values()) < 0 or not sum(shares.values()) > 0:
             raise ValueError(f"shares {dict(shares)} must be non-negative with a positive sum")
         names, weights = list(shares), list(shares.values())
         return self._mixture(names, weights, Random(f"{self.name} mixture {seed}"), first_task)
+
+    def check_capability(self, capability: str) -> None:
+        """Raise UnknownTask for a capability that the environment lacks."""
+        if capability not in self.capabilities:
+            raise UnknownTask(
+                f"environment {self.name} has no capability {capability!r}; it has "
+                f"{', '.join(self.capabilities)}"
+            )
 
     def _mixture(
         self, names: list[str], weights: list[float], chance: Random, first_task: int

@@ -163,6 +163,14 @@ def read_all(
         offset = page[-1].offset + 1
 
 
+def read_stream(log: EventLog, stream: str) -> Iterator[Record]:
+    """Yield the records of a stream, partition by partition, up to its present end."""
+    bounds = zip(log.start(stream), log.end(stream), strict=True)
+    for partition, (start, end) in enumerate(bounds):
+        for page in read_all(log, stream, partition, start, end):
+            yield from page
+
+
 def within_bytes(records: Sequence[Record], max_bytes: int) -> list[Record]:
     """Return the leading records whose values fit, but at least one."""
     kept: list[Record] = []

@@ -8,6 +8,8 @@ partitions; steps that need an order happen at an event of `learning` (diagnosis
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from sqlalchemy import select
+
 from consumers.batch import Batch, Row, Staging
 from consumers.diagnosis.anchors import select_tools
 from consumers.diagnosis.kinds import find_kind
@@ -40,7 +42,6 @@ from consumers.folds.cycles import (
 )
 from consumers.folds.erasures import fold_person_erasure
 from consumers.folds.record import Fold, FoldInput
-from consumers.folds.repairs import fold_repair
 from consumers.folds.task_states import (
     fold_task_retirement,
     keep_body,
@@ -49,7 +50,17 @@ from consumers.folds.task_states import (
     takes_body,
 )
 from consumers.methods.folds import METHOD_FOLDS, count_try
-from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
+from consumers.tables import (
+    SKIPPED,
+    Call,
+    DeadLetter,
+    Feedback,
+    Repair,
+    Rollout,
+    SessionEnd,
+    Task,
+    TaskPattern,
+)
 from events.canonical import exact_json
 from events.envelope import derive_id
 from events.errors import BadRecord
@@ -267,6 +278,27 @@ def fold_session_end(folding: FoldInput, data: SessionEnded, batch: Staging) -> 
             "rollout": derive_id(ended, "rollout"),
             "time": folding.time,
             **folding.pointer(),
+        },
+    )
+
+
+def fold_repair(folding: FoldInput, data: RepairSearched, batch: Batch) -> None:
+    """Store the result of a search for the proven label of a failed rollout. Of the events of one
+    version of the rules, only the first that could replay the rollout counts."""
+    batch.flush()
+    table = Repair.table()
+    query = select(table.c.rules, table.c.outcome).where(table.c.rollout == data.rollout)
+    row = batch.connection.execute(query).first()
+    if row is not None and row.rules == data.rules and row.outcome != SKIPPED:
+        return
+    edits = [edit.model_dump(mode="json", exclude_defaults=True) for edit in data.edits]
+    batch.stage(
+        Repair,
+        {
+            **data.model_dump(exclude={"edits"}),
+            "edits": exact_json(edits),
+            "time": folding.time,
+            **folding.place(),
         },
     )
 

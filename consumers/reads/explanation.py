@@ -11,7 +11,7 @@ are included: a pushed adapter ends at the person who pushed it.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Row, select
 
@@ -155,13 +155,15 @@ def _adapter(connection: Connection, name: str) -> Node | None:
     elif not version.has_files:
         because = [_adapter(connection, part) for part in version.parts]
     else:
-        because = [_build_push_node(row) if row.job is None else _job(connection, row.job)]
+        push = Node(row.path, "push", "an operator's directory")
+        because = [push if row.job is None else _job(connection, row.job)]
     return Node(
         name, "adapter" if version.has_files else version.origin,
         _line(
             row.state, *_describe_routes(connection, name), _describe_capability(row),
             "" if version.merge is None else version.merge.summary, version.describe_members(),
-            _describe_role(row.role), _gate(row.gate), *methods.describe_role_gate(row),
+            "" if row.role == "agent" else "plays users and answers no client", _gate(row.gate),
+            *methods.describe_role_gate(row),
         ),
         tuple(node for node in because if node is not None),
     )  # fmt: skip
@@ -176,14 +178,6 @@ def _describe_routes(connection: Connection, adapter: str) -> list[str]:
         for part in json.loads(row.shares)
         if part["adapter"] == adapter
     ]
-
-
-def _describe_role(role: str) -> str:
-    return "" if role == "agent" else "plays users and answers no client"
-
-
-def _build_push_node(row: Row[Any]) -> Node:
-    return Node(row.path, "push", "an operator's directory")
 
 
 def _describe_capability(row: Row[Any]) -> str:
@@ -255,7 +249,7 @@ def _job(connection: Connection, name: str) -> Node | None:
         return None
     done = f"{row.steps} steps, {row.rollouts} rollouts" if row.steps else ""
     cycle = None if row.cycle is None else _cycle(connection, row.cycle)
-    rounds = (_build_round_node(connection, item) for item in _read_job_rounds(connection, name))
+    rounds = (_build_round_node(connection, item) for item in _read_rounds(connection, "job", name))
     spec = json.loads(row.spec)
     parent = _find_parent_adapter(connection, spec["parent"])
     because = (parent, *rounds, cycle, *_list_added_tasks(connection, row.alias, spec["pools"]))
@@ -292,15 +286,12 @@ def _list_added_tasks(
     return [_task_node(connection, row) for row in rows]
 
 
-def _read_job_rounds(connection: Connection, job: str) -> Sequence[Row[Any]]:
+def _read_rounds(
+    connection: Connection, key: Literal["job", "cycle"], name: str
+) -> Sequence[Row[Any]]:
+    """Return the rounds of a job, or of all jobs of a cycle, in order."""
     table = JobRound.table()
-    query = select(table).where(table.c.job == job).order_by(table.c.number)
-    return connection.execute(query).all()
-
-
-def _read_cycle_rounds(connection: Connection, cycle: str) -> Sequence[Row[Any]]:
-    table = JobRound.table()
-    query = select(table).where(table.c.cycle == cycle)
+    query = select(table).where(table.c[key] == name)
     return connection.execute(query.order_by(table.c.job, table.c.number)).all()
 
 
@@ -327,16 +318,23 @@ def _build_round_pattern_node(connection: Connection, row: Row[Any], quota: dict
         tasks.c.pattern == quota["pattern"],
     )
     written = connection.execute(query.order_by(tasks.c.task)).all()
+    return _build_quota_node(connection, quota, quota["status"], written)
+
+
+def _build_quota_node(
+    connection: Connection, quota: dict[str, Any], begins: str, written: Sequence[Row[Any]]
+) -> Node:
+    """Return the pattern of a quota, its examples, and the tasks that were written for it."""
     rollouts = (find_rollout(connection, name) for name in quota["examples"])
     return Node(
         quota["pattern"], "pattern",
         _line(
-            quota["status"], f"priority {quota['priority']:.3g}", f"{len(written)} tasks written",
+            begins, f"priority {quota['priority']:.3g}", f"{len(written)} tasks written",
             *_describe_weakness(quota)
         ),
         (
             *(node for node in rollouts if node is not None),
-            *(_task_node(connection, task) for task in written),
+            *(_task_node(connection, row) for row in written),
         ),
     )  # fmt: skip
 
@@ -374,23 +372,12 @@ def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str
         for task in connection.execute(query.order_by(tasks.c.task)).all()
         if task.task not in later
     ]
-    rollouts = (find_rollout(connection, name) for name in quota["examples"])
     numbers = _of_round(connection, cycle, quota["pattern"])
-    return Node(
-        quota["pattern"], "pattern",
-        _line(
-            numbers, f"priority {quota['priority']:.3g}", f"{len(written)} tasks written",
-            *_describe_weakness(quota)
-        ),
-        (
-            *(node for node in rollouts if node is not None),
-            *(_task_node(connection, row) for row in written),
-        ),
-    )  # fmt: skip
+    return _build_quota_node(connection, quota, numbers, written)
 
 
 def _read_tasks_of_rounds(connection: Connection, cycle: str) -> set[str]:
-    rounds = _read_cycle_rounds(connection, cycle)
+    rounds = _read_rounds(connection, "cycle", cycle)
     return {task for row in rounds for task in json.loads(row.tasks)}
 
 
@@ -452,7 +439,7 @@ def _describe_motive(connection: Connection, task: Row[Any]) -> tuple[str, ...]:
     cycle = None if task.cycle is None else _row(connection, Cycle, "cycle", task.cycle)
     if cycle is None or cycle.directive is None:
         return ()
-    rounds = _read_cycle_rounds(connection, cycle.cycle)
+    rounds = _read_rounds(connection, "cycle", cycle.cycle)
     directive = next(
         (row.directive for row in rounds if task.task in json.loads(row.tasks)), cycle.directive
     )

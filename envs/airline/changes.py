@@ -98,7 +98,8 @@ def other_flight(case: Case) -> Plan:
     offers = case.replacements(reservation, place, cabin)
     if not offers:
         raise UnfitCustomer
-    new, flights = offers[0], _with(reservation["flights"], place, _at_price(offers[0], cabin))
+    new = offers[0]
+    flights = _with(reservation["flights"], place, {**new, "price": new["prices"][cabin]})
     method = case.payer(difference(reservation, flights))
     return Plan(
         case.say(
@@ -280,7 +281,3 @@ def _bags(case: Case, reservation: Record, more: int, method: Record) -> Action:
 
 def _with(flights: Sequence[Record], place: int, new: Record) -> list[Record]:
     return [*flights[:place], new, *flights[place + 1 :]]
-
-
-def _at_price(offer: Record, cabin: str) -> Record:
-    return {**offer, "price": offer["prices"][cabin]}

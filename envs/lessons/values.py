@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from envs.evidence.words import leaves
 from events.messages import Message
 
 _WORD: Final = re.compile(r"[\w#@][\w#@.+:-]*")
@@ -108,15 +109,8 @@ def _list_values(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def find_texts(value: Any) -> Iterator[str]:
-    """Yield the texts that an argument holds."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from find_texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from find_texts(item)
+    """Return the texts that an argument holds."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, str))
 
 
 def _list_names(name: str) -> Iterable[str]:

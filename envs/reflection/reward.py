@@ -7,9 +7,14 @@
         + .8 sum of a_p over the parts that gold does not have
         + .6 a_call |n* - n| / max(n*, n)         for unequal numbers of calls, both above 0
 
-Parts: reflection, calls, final answer, with w = a = (.1, .7, .2). s is Sim (similarity.py), but for
-the calls 1 where they are equal as multisets (parse.py), else 0. n* and n count the calls of gold
-and completion.
+Parts: reflection, calls, final answer, with w = a = (.1, .7, .2). s is Sim, but for the calls 1
+where they are equal as multisets (parse.py), else 0. n* and n count the calls of gold and
+completion.
+
+    Sim(a, b) = clip(.6 J1 + .3 J2 + .1 min(|a|, |b|) / max(|a|, |b|), 0, 1)
+
+with the Jaccard index Jn of the sets of n words in a row and |.| in characters; the program's own
+has a part by an embedding model, too.
 
 Sources: Structured Reflection, arXiv 2509.18847, equations 11 to 25; the constants are those of its
 released program (MeiGen-AI/Tool-Reflection-Bench@291bb3e, train/swift/plugin/orm.py). Its own form
@@ -18,10 +23,11 @@ than there, r is .3 too where neither has a call.
 """
 
 import json
+from collections.abc import Set
+from itertools import pairwise
 from typing import Final
 
 from envs.reflection.parse import Parts, are_calls_equal
-from envs.reflection.similarity import compute_similarity
 from events.algorithm import RepairForm
 
 REFLECTION, CALLS, FINAL = 0.1, 0.7, 0.2
@@ -39,6 +45,12 @@ LAST_RESORT: Final = 0.15
 """Worth of the similarity of whole texts where the reward is below `LEAST`."""
 LEAST: Final = 1e-6
 """Reward below which `LAST_RESORT` counts."""
+
+UNIGRAMS, BIGRAMS, LENGTH = 0.6, 0.3, 0.1
+"""Weights of the parts of Sim."""
+
+_EPSILON: Final = 1e-8
+"""Added to the denominators of Jaccard indices, as in the source."""
 
 REPAIR_SHARE: Final = 0.5
 """Worth of a repair beside its whole episode's verdict (a decision of this project)."""
@@ -95,3 +107,32 @@ def _penalty(completion: Parts, gold: Parts) -> float:
 def _line_up(parts: Parts) -> str:
     calls = [{"name": call.name, "arguments": call.arguments} for call in parts.calls]
     return f"{parts.reflection} {json.dumps(calls)} {parts.final}"
+
+
+def compute_similarity(a: str, b: str) -> float:
+    """Return Sim of two texts: 0 where one is empty, 1 where they have the same words. Case and
+    runs of white space count for nothing. Two texts of one length without a common word come to
+    .1."""
+    if not a or not b:
+        return 0.0
+    words, others = a.lower().split(), b.lower().split()
+    if words == others:
+        return 1.0
+    # Of the texts with single spaces between their words.
+    sizes = sorted(sum(map(len, part)) + max(len(part) - 1, 0) for part in (words, others))
+    score = (
+        UNIGRAMS * _jaccard(set(words), set(others))
+        + BIGRAMS * _jaccard(_collect_bigrams(words), _collect_bigrams(others))
+        + LENGTH * sizes[0] / sizes[1]
+    )
+    return min(max(score, 0.0), 1.0)
+
+
+def _collect_bigrams(words: list[str]) -> Set[tuple[str, ...]]:
+    """Return the pairs of words in a row; of a text of one word, that word."""
+    return set(pairwise(words)) if len(words) > 1 else {tuple(words)}
+
+
+def _jaccard(a: Set[object], b: Set[object]) -> float:
+    common = len(a & b)
+    return common / (len(a) + len(b) - common + _EPSILON)

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from envs.agents import Agent
 from envs.database import Database
-from envs.environment import Environment, Limits, UnknownTask
+from envs.environment import Environment, Limits
 from envs.shop import policy
 from envs.shop.case import Case
 from envs.shop.kinds import KINDS, Plan
@@ -55,11 +55,7 @@ class Shop(Environment):
     def _build_task(
         self, capability: str, seed: int, phrasing: int | None = None
     ) -> TaskDefinition:
-        if capability not in self.capabilities:
-            raise UnknownTask(
-                f"environment {self.name} has no capability {capability!r}; it has "
-                f"{', '.join(self.capabilities)}"
-            )
+        self.check_capability(capability)
         chance = Random(f"shop {capability} {seed}")
         database = chance.getrandbits(48)
         case = _case(capability, database, chance, phrasing)
@@ -111,7 +107,9 @@ def _scenario(case: Case, plan: Plan) -> Scenario:
 def _script(case: Case, plan: Plan) -> Script:
     identity = case.say(IDENTITIES, name=case.user["name"], zip=case.user["zip"])
     agrees = Answer(asks=policy.ASKS, says=case.say(ASSENTS))
-    reacts = () if plan.answer is None else (_reaction(plan.answer, plan.reaction or ""),)
+    reacts: tuple[Answer, ...] = ()
+    if plan.answer is not None:
+        reacts = (Answer(asks=rf"\b{re.escape(plan.answer)}\b", says=plan.reaction or ""),)
     return Script(
         opening=case.say(OPENINGS, identity=identity, request=plan.request),
         answers=(agrees, *reacts),
@@ -119,10 +117,6 @@ def _script(case: Case, plan: Plan) -> Script:
         ends=policy.ENDS,
         patience=PATIENCE,
     )
-
-
-def _reaction(value: str, says: str) -> Answer:
-    return Answer(asks=rf"\b{re.escape(value)}\b", says=says)
 
 
 def _criteria(case: Case, plan: Plan) -> Criteria:

@@ -3,7 +3,7 @@ fields, defaults and pydantic's error texts. An unknown field is an error."""
 
 from datetime import date, datetime
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -14,16 +14,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def _as_day(value: Any) -> Any:
-    return date.fromisoformat(value) if isinstance(value, str) else value
+def _parse_text(kind: type[date]) -> BeforeValidator:
+    return BeforeValidator(
+        lambda value: kind.fromisoformat(value) if isinstance(value, str) else value
+    )
 
 
-def _as_time(value: Any) -> Any:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
-
-
-Day = Annotated[date, BeforeValidator(_as_day)]
-Time = Annotated[datetime, BeforeValidator(_as_time)]
+Day = Annotated[date, _parse_text(date)]
+Time = Annotated[datetime, _parse_text(datetime)]
 
 
 class APNNames(str, Enum):  # noqa: UP042 - the text of a member is the original's

@@ -250,11 +250,7 @@ class ToolSandbox(Environment):
         )
 
     def _write(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
-        if capability not in KINDS:
-            raise UnknownTask(
-                f"environment toolsandbox has no capability {capability!r}; it has "
-                f"{', '.join(KINDS)}"
-            )
+        self.check_capability(capability)
         device, plan, _ = _draw(capability, seed, phrasing)
         owner = device.owner
         return TaskDefinition(

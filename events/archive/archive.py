@@ -135,7 +135,23 @@ def is_archive(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-class Archive:
+class ReadOnlyLog:
+    """A log that takes no events."""
+
+    def append(self, entries: Sequence[Entry]) -> list[Place]:
+        self._refuse()
+
+    def trim(self, stream: str, partition: int, before: int) -> None:
+        self._refuse()
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing open, or the caller closes the log that it opened."""
+
+    def _refuse(self) -> NoReturn:
+        raise LogReadOnly("a replay only reads; append to the log itself")
+
+
+class Archive(ReadOnlyLog):
     """The log that an archive holds; it is read-only."""
 
     def __init__(self, folder: Path) -> None:
@@ -206,15 +222,6 @@ class Archive:
 
     def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
         return any(self._ends[at] > offset for at, offset in cursor.items())
-
-    def append(self, entries: Sequence[Entry]) -> list[Place]:
-        self._refuse()
-
-    def trim(self, stream: str, partition: int, before: int) -> None:
-        self._refuse()
-
-    def close(self) -> None:
-        """Do nothing: an archive holds nothing open."""
 
     def _refuse(self) -> NoReturn:
         raise LogReadOnly(

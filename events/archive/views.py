@@ -3,30 +3,15 @@ that were set back. A partition's order is that of its offsets, and the cut at a
 bisection, as if times only grew."""
 
 import heapq
-from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Iterator
 
-from events.archive.archive import Archive, Cut, ends
-from events.errors import LogError, LogReadOnly, LogTruncated
-from events.log import Cursor, Entry, EventLog, Place, Record, check_bounds, read_all
+from events.archive.archive import Archive, Cut, ReadOnlyLog, ends
+from events.errors import LogError, LogTruncated
+from events.log import Cursor, EventLog, Record, check_bounds, read_all
 from events.streams import STREAMS
 
 
-class _View:
-    def append(self, entries: Sequence[Entry]) -> list[Place]:
-        self._refuse()
-
-    def trim(self, stream: str, partition: int, before: int) -> None:
-        self._refuse()
-
-    def close(self) -> None:
-        """Do nothing: the caller closes the log that it opened."""
-
-    def _refuse(self) -> NoReturn:
-        raise LogReadOnly("a replay only reads; append to the log itself")
-
-
-class Span(_View):
+class Span(ReadOnlyLog):
     """A log up to a cut."""
 
     def __init__(self, log: EventLog, end: Cut) -> None:
@@ -53,7 +38,7 @@ class Span(_View):
         return any(self._end[at] > offset for at, offset in cursor.items())
 
 
-class ArchiveWithLog(_View):
+class ArchiveWithLog(ReadOnlyLog):
     """An archive, continued by its log. Raises LogTruncated for a gap between them, LogError where
     their overlap differs."""
 

@@ -38,7 +38,6 @@ class KafkaLog:
         min_insync: int | None = None,
         timeout_seconds: float = 10.0,
         delivery_seconds: float = 120.0,
-        watchdog: Watchdog | None = None,
     ) -> None:
         require_crc32c()
         self.connection = Connection(
@@ -49,7 +48,7 @@ class KafkaLog:
         # One replica may be away and writes go on; a lone node has none to spare.
         self._min_insync = min_insync or max(1, replication - 1)
         self._delivery_seconds = delivery_seconds
-        self._watchdog = watchdog or Watchdog()
+        self._watchdog = Watchdog()
         self._reader = Reader(self.connection, self._watchdog)
         self._appending = threading.Lock()
         self._sender: Sender | None = None

@@ -19,8 +19,8 @@ import sqlite3
 import statistics
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -64,11 +64,8 @@ def log_rate(folder: Path, seconds: float) -> tuple[float, float]:
                 appended[writer] += 1
 
         began = time.perf_counter()
-        threads = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(write, range(WRITERS)))
         rate = sum(appended) / (time.perf_counter() - began)
         return rate, sum(appended) / log.commits
 

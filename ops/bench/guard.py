@@ -50,7 +50,7 @@ from daemon.serving.sequential_test import (
 )
 from events.envelope import timestamp
 from events.lifecycle import State
-from events.serving import RouteChanged, RouteShare, Why
+from events.serving import RouteShare, Why
 from ops.command_line import build_parser
 
 _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -145,7 +145,8 @@ class Watch:
                 return WatchOutcome(turned.why, minute, self._guard.count_verdicts("canary")
                              + self._guard.count_verdicts("incumbent"))  # fmt: skip
             if turned is not None:
-                self._share = _canary_share(turned)
+                shares = turned.shares
+                self._share = next(part.share for part in shares if part.adapter is not None)
 
     def _begin(self, number: int, minute: float) -> None:
         traffic, chance, share = self._traffic, self._chance, self._share
@@ -205,10 +206,6 @@ def _route(share: float) -> RouteRow:
     shares = (RouteShare(adapter="canary", share=share), RouteShare(share=1 - share))
     standing = RouteState("base", shares, None, None, ())
     return RouteRow("agent", standing, "canary", "", timestamp(_START), "canary", 0)
-
-
-def _canary_share(turned: RouteChanged) -> float:
-    return next(part.share for part in turned.shares if part.adapter is not None)
 
 
 def measure(traffic: Traffic, runs: int) -> dict[str, Any]:

@@ -56,7 +56,9 @@ def main() -> int:
             app.settle()
             clock = Clock(place)
             if not look(app, place.size.cycles).over:
-                console.print(_page_hint(app, place), soft_wrap=True, markup=False)
+                page = place.page(app.settings.gateway.port)
+                hint = f"Watch it in a browser, too: {page}"
+                console.print(hint, soft_wrap=True, markup=False)
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
             if place.size.cycles > 1:
@@ -108,10 +110,6 @@ def _write(folder: Path, document: Mapping[str, Any], page: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "demo-report.json", json.dumps(document, indent=1))
     write(folder / "demo-report.html", page)
-
-
-def _page_hint(app: App, place: Place) -> str:
-    return f"Watch it in a browser, too: {place.page(app.settings.gateway.port)}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -152,6 +152,7 @@ def page(report: Mapping[str, Any]) -> str:
     headline = (
         f"{target['capability']}: {target['before']:.0%} → {target['after']:.0%} of tasks passed"
     )
+    graph = lineage.svg(lineage.compute_layout(lineage.node_of(report["explained"])))
     parts = [
         f"<h1>{escape(headline)}</h1>",
         f"<p>{escape(_summary(report))}</p>",
@@ -177,7 +178,7 @@ def page(report: Mapping[str, Any]) -> str:
         ),
         lift_section(report),
         "<h2>Why this adapter</h2>",
-        f'<div class="wide">{_graph(report["explained"])}</div>',
+        f'<div class="wide">{graph}</div>',
         f"<ul>{_node(report['explained'], open_=True)}</ul>",
     ]  # fmt: skip
     body = "\n".join(parts)
@@ -186,10 +187,6 @@ def page(report: Mapping[str, Any]) -> str:
         f"<title>{escape(headline)}</title><style>{_STYLE}</style></head>\n<body>{body}</body>"
         "</html>\n"
     )
-
-
-def _graph(explained: Mapping[str, Any]) -> str:
-    return lineage.svg(lineage.compute_layout(lineage.node_of(explained)))
 
 
 def _summary(report: Mapping[str, Any]) -> str:

@@ -13,12 +13,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
 from events.codec import encode
 from events.envelope import Envelope, new_id
-from events.log import Entry, now_ms
+from events.log import Entry, now_ms, read_stream
 from events.rollouts import CallEnded
 from events.sqlite import file as sqlite_file
 from events.sqlite.file import Durability
@@ -95,15 +96,10 @@ def audit(log: SqliteLog, acknowledged: set[str]) -> Audit:
     """Read the whole log and compare it with the acknowledgements."""
     ids: Counter[str] = Counter()
     batches: Counter[bytes] = Counter()
-    for stream in STREAMS.values():
-        for partition in range(stream.partitions):
-            at = log.start(stream.name)[partition]
-            while records := log.read(stream.name, partition, at):
-                at = records[-1].offset + 1
-                for record in records:
-                    headers = dict(record.headers)
-                    ids[headers["ce_id"].decode()] += 1
-                    batches[headers[_BATCH]] += 1
+    for record in chain.from_iterable(read_stream(log, stream) for stream in STREAMS):
+        headers = dict(record.headers)
+        ids[headers["ce_id"].decode()] += 1
+        batches[headers[_BATCH]] += 1
     return Audit(
         acknowledged=len(acknowledged),
         stored=ids.total(),

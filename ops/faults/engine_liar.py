@@ -27,10 +27,11 @@ from typing import Any, Final
 
 import httpx2
 
+from events.log import read_stream
 from events.rollouts import CallEnded
 from events.streams import ROLLOUTS
 from ops.command_line import run_command
-from ops.faults.gateway_audit import list_records, open_log
+from ops.faults.gateway_audit import open_log
 from ops.faults.gateway_engine import Engine, Json
 from ops.faults.gateway_scene import Gateway
 
@@ -475,7 +476,7 @@ def _check_habits(ended: Mapping[str, CallEnded], habits: Mapping[str, str]) -> 
 def _read_log(home: Path) -> tuple[dict[str, CallEnded], list[str]]:
     ended, wrong = dict[str, CallEnded](), list[str]()
     with open_log(home) as (log, bodies):
-        for record in list_records(log, ROLLOUTS.name):
+        for record in read_stream(log, ROLLOUTS.name):
             whole = bodies.whole(record)
             event, arrays = whole.event, whole.arrays
             if not isinstance(event.data, CallEnded):

@@ -142,6 +142,15 @@ def postgres() -> Iterator[Postgres]:
             server.kill()
 
 
+def create_tables(server: Postgres) -> str:
+    """Return the URL of a new database with the current tables."""
+    url = server.create_database()
+    engine = database.open_database(url)
+    upgrade(engine)
+    engine.dispose()
+    return url
+
+
 @contextmanager
 def open_scene(url: str, folder: Path) -> Iterator[Scene]:
     """Open a scene on the database at `url`."""

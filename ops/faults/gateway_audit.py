@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from consumers.database import sqlite_url
 from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.errors import BadRecord
 from events.json_text.guard import parse_arguments
-from events.log import Record
+from events.log import Record, read_stream
 from events.messages import Message
 from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived
@@ -24,8 +24,6 @@ from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.faults.gateway_load import Answer, CallAttempt, Ledger
 from producers.conversation import parse_messages
-
-_PORTION: Final = 500
 
 
 @dataclass(slots=True)
@@ -119,7 +117,7 @@ def read(home: Path) -> Book:
     with open_log(home) as (log, bodies):
         book.problems = log.check()
         for stream in STREAMS:
-            for record in list_records(log, stream):
+            for record in read_stream(log, stream):
                 _enter(book, bodies, record)
     return book
 
@@ -132,13 +130,6 @@ def open_log(home: Path) -> Iterator[tuple[SqliteLog, Bodies]]:
         closing(KeyStore(sqlite_url(home / "keys.db"))) as keys,
     ):
         yield log, Bodies(BlobStore(home / "blobs"), keys.find)
-
-
-def list_records(log: SqliteLog, stream: str) -> Iterator[Record]:
-    """Yield the records of a stream, partition by partition."""
-    for partition, end in enumerate(log.end(stream)):
-        for offset in range(0, end, _PORTION):
-            yield from log.read(stream, partition, offset, _PORTION, 1 << 40)
 
 
 def audit(home: Path, ledger: Ledger) -> Audit:

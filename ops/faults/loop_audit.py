@@ -22,11 +22,12 @@ from events.learning import (
     JobRequested,
     PatternsDiagnosed,
 )
+from events.log import read_stream
 from events.rollouts import RolloutEnded
 from events.serving import AdapterProduced, AdapterStaged, GateDecided, RouteChanged
 from events.streams import LEARNING, ROLLOUTS
 from ops.demo.place import ALIAS, Place
-from ops.faults.gateway_audit import Book, list_records
+from ops.faults.gateway_audit import Book
 from ops.faults.gateway_audit import read as read_calls
 from ops.faults.loop_scene import CustomerLedger
 from ops.faults.scene import compare_logs
@@ -96,16 +97,12 @@ class DecisionCounts:
 def count_decisions(app: App) -> DecisionCounts:
     """Count the whole stream `learning`, as the folds read it."""
     counts = DecisionCounts()
-    log = app.log
-    at = log.start(LEARNING.name)[0]
     accepted: Counter[str] = Counter()
-    while records := log.read(LEARNING.name, 0, at):
-        at = records[-1].offset + 1
-        for record in records:
-            # A record that a shipper repeats has an earlier sequence.
-            if record.sequence == accepted[record.source]:
-                accepted[record.source] += 1
-                counts.enter(decode(record))
+    for record in read_stream(app.log, LEARNING.name):
+        # A record that a shipper repeats has an earlier sequence.
+        if record.sequence == accepted[record.source]:
+            accepted[record.source] += 1
+            counts.enter(decode(record))
     return counts
 
 
@@ -149,7 +146,7 @@ def _check_calls(book: Book, heard: CustomerLedger) -> Iterator[str]:
 def _check_rollouts(app: App) -> Iterator[str]:
     """Check that rollouts are unique, and that no call belongs to two."""
     rollouts, calls = Counter[str](), Counter[str]()
-    for record in list_records(app.spool, ROLLOUTS.name):
+    for record in read_stream(app.spool, ROLLOUTS.name):
         data = decode(record, content=False).data
         if isinstance(data, RolloutEnded):
             rollouts[data.rollout] += 1

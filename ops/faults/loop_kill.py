@@ -21,10 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from consumers.database import open_database
-from migrations.upgrade import upgrade
 from ops.command_line import add_folder, build_parser, open_folder
-from ops.faults.folding import postgres
+from ops.faults.folding import create_tables, postgres
 from ops.faults.loop_audit import outcome, wrong
 from ops.faults.loop_scene import Backends, Scene, scene
 from ops.kafka.broker import Broker
@@ -54,11 +52,7 @@ class Servers:
         """Empty the broker and create a database."""
         self.broker.wipe()
         self.broker.start()
-        url = self.database.create_database()
-        engine = open_database(url)
-        upgrade(engine)
-        engine.dispose()
-        return Backends(self.broker.bootstrap, url)
+        return Backends(self.broker.bootstrap, create_tables(self.database))
 
 
 def run(count: int, folder: Path, seed: int = 0, logs: Sequence[LogKind] = LOGS) -> dict[str, Any]:

@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from consumers.database import open_database
-from migrations.upgrade import upgrade
 from ops.command_line import run_command
-from ops.faults.folding import postgres
+from ops.faults.folding import create_tables, postgres
 from ops.faults.serving_scene import Scene, promotion, scene
 from ops.postgres.server import Postgres
 from ops.waits import until
@@ -32,18 +30,16 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Take the database away `count` times."""
     chance, wrong = random.Random(seed), list[str]()
     codes: dict[str, int] = {}
-    with postgres() as server:
-        url = server.create_database()
-        engine = open_database(url)
-        upgrade(engine)
-        engine.dispose()
-        with scene(folder, KINTSUGI_DATABASE_URL=url) as stage:
-            stage.serve_new_version()
-            for number in range(count):
-                problems = _strike(stage, server, chance, codes, number % 2 == 1)
-                wrong += [f"{number}: {problem}" for problem in problems]
-            if not stage.run_json("rebuild")["equal"]:
-                wrong.append("live and rebuilt tables differ")
+    with (
+        postgres() as server,
+        scene(folder, KINTSUGI_DATABASE_URL=create_tables(server)) as stage,
+    ):
+        stage.serve_new_version()
+        for number in range(count):
+            problems = _strike(stage, server, chance, codes, number % 2 == 1)
+            wrong += [f"{number}: {problem}" for problem in problems]
+        if not stage.run_json("rebuild")["equal"]:
+            wrong.append("live and rebuilt tables differ")
     return {
         "fault": "database down while a route turns", "absences": count, "seeds": [seed],
         "exit_codes": codes, "wrong": wrong, "passed": not wrong,

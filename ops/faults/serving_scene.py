@@ -43,6 +43,7 @@ BASE: Final = "reference"
 TOKENS: Final = 24
 
 _SHOWN: Final = 5
+_CLIENTS: Final = 2
 
 
 class Engine(Protocol):
@@ -244,10 +245,10 @@ class Scene:
         until(lambda: self.answerer() == name, f"{name} answers")
 
     @contextmanager
-    def run_callers(self, clients: int = 2) -> Iterator[Calls]:
+    def run_callers(self) -> Iterator[Calls]:
         """Run calling clients until the block ends."""
         calls, stop = Calls(), threading.Event()
-        callers = [Caller(self.gateway.url, calls, stop) for _ in range(clients)]
+        callers = [Caller(self.gateway.url, calls, stop) for _ in range(_CLIENTS)]
         with run_threads(callers):
             try:
                 yield calls

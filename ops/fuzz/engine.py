@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -79,13 +80,10 @@ _PATHS: Final = (
 def requests(seed: int, count: int) -> Iterator[bytes]:
     """Yield `count` requests; the same seed makes the same ones."""
     chosen = random.Random(seed)
-    ways = (change_numbers, change_numbers, change_numbers, change_command, _change_values)
+    change_bodies = partial(change_values, bodies=_BODIES)
+    ways = (change_numbers, change_numbers, change_numbers, change_command, change_bodies)
     for _ in range(count):
         yield chosen.choice(ways)(chosen)
-
-
-def _change_values(chosen: random.Random) -> bytes:
-    return change_values(chosen, _BODIES)
 
 
 def change_numbers(chosen: random.Random) -> bytes:

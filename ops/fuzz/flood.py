@@ -55,14 +55,6 @@ def _stream(event: bytes, count: int) -> Answer:
     return True, [*[event * many] * (count // many), event * (count % many), _DONE]
 
 
-def _endless() -> Answer:
-    return True, [b"data: ", *[b"x" * _PIECE] * ((100 << 20) // _PIECE)]
-
-
-def _lines() -> Answer:
-    return True, [*[b"data:\n" * (_PIECE // 6)] * (BYTES // _PIECE), b"\n", _DONE]
-
-
 ANSWERS: Final[Mapping[str, Callable[[], Answer]]] = {
     "text": lambda: _say(content="x" * BYTES),
     "choices": lambda: _whole({"choices": _choices(_MANY)}),
@@ -78,8 +70,11 @@ ANSWERS: Final[Mapping[str, Callable[[], Answer]]] = {
     "stream_event": lambda: _stream(_delta(content="x" * BYTES), 1),
     "stream_values": lambda: _stream(_delta(numbers=[1.5] * 1_400_000), 1),
     "stream_too_many": lambda: _stream(_delta(numbers=[[]] * 500_000), 1),
-    "stream_endless": _endless,
-    "stream_lines": _lines,
+    "stream_endless": lambda: (True, [b"data: ", *[b"x" * _PIECE] * ((100 << 20) // _PIECE)]),
+    "stream_lines": lambda: (
+        True,
+        [*[b"data:\n" * (_PIECE // 6)] * (BYTES // _PIECE), b"\n", _DONE],
+    ),
 }
 
 

@@ -7,9 +7,10 @@ the folder's own are used, and others are refused (check_unused).
 import argparse
 import os
 import re
-from math import isfinite
+from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from envs.environment import UnknownTask
@@ -17,6 +18,8 @@ from envs.task import GENERATED
 from events.errors import KintsugiError
 from ops.reproduce.homes import open_plan_environment
 from ops.reproduce.settings import EnvironmentDefaults, Served
+
+N = TypeVar("N", int, float)
 
 BENCHMARKS: Final = "KINTSUGI_BENCHMARKS"
 _TOKENS_PER_SECOND: Final = 2500.0
@@ -94,24 +97,18 @@ def _read_device(text: str) -> str:
     return text
 
 
-def _read_count(text: str) -> int:
+def _read_positive(text: str, kind: type[N], noun: str) -> N:
     try:
-        count = int(text)
+        number = kind(text)
     except ValueError:
-        count = 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return count
+        number = kind(0)
+    if not 0 < number < inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {noun} above 0")
+    return number
 
 
-def _read_rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not (isfinite(rate) and rate > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return rate
+_read_count: Final = partial(_read_positive, kind=int, noun="whole number")
+_read_rate: Final = partial(_read_positive, kind=float, noun="number")
 
 
 def check_unused(options: argparse.Namespace) -> None:

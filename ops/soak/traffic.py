@@ -77,9 +77,8 @@ class Stray(Worker):
         body: dict[str, Any] = {"model": ALIAS, "messages": seen.messages, "stream": True}
         body |= {"max_tokens": 64, "ignore_eos": True}
         pieces = self._random.randint(0, 5)
-        with self._client.stream(
-            "POST", "chat/completions", json=body, headers=self._build_auth_headers(self._key)
-        ) as answer:
+        headers = {"authorization": f"Bearer {self._key}"}
+        with self._client.stream("POST", "chat/completions", json=body, headers=headers) as answer:
             seen.status = answer.status_code
             seen.call = answer.headers.get("x-kintsugi-call")
             seen.recorded = answer.headers.get("x-kintsugi-recorded")
@@ -91,15 +90,11 @@ class Stray(Worker):
     def _ask_wrongly(self, what: str) -> None:
         deserved, path, body = BAD[what]
         key = self._key[::-1] if what == "wrong key" else self._key
-        headers = {**self._build_auth_headers(key), "content-type": "application/json"}
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         answer = self._client.post(path, content=body, headers=headers)
         self.statuses[f"{what}: {answer.status_code}"] += 1
         if answer.status_code not in {deserved, *_AWAY}:
             self.wrong.append(f"{what} was answered with {answer.status_code}: {answer.text[:200]}")
-
-    @staticmethod
-    def _build_auth_headers(key: str) -> dict[str, str]:
-        return {"authorization": f"Bearer {key}"}
 
 
 class Traffic:

@@ -5,7 +5,7 @@ reads are of one moment."""
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
@@ -37,11 +37,7 @@ class PlanCounts:
     """Rollouts on which a model and the rules disagreed."""
 
     def __add__(self, other: "PlanCounts") -> "PlanCounts":
-        return PlanCounts(
-            self.tries + other.tries, self.accepted + other.accepted, self.task + other.task,
-            self.user + other.user, self.trajectory + other.trajectory,
-            self.disagreements + other.disagreements,
-        )  # fmt: skip
+        return PlanCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def faults(self) -> dict[str, int]:

@@ -138,16 +138,18 @@ class PeopleTools(SettingTools):
         append_row(self.database, MESSAGING, row)
         return message_id
 
-    def replace_row(self, table: str, column: str, row_id: str, given: dict[str, Any]) -> None:
-        """Change the given values (not None) of the row with this id; it becomes the last one.
-        Raise ToolError where nothing is given, or not exactly one row has the id."""
+    def replace_row(
+        self, table: str, column: str, row_id: str, given: dict[str, Any], **also: Any
+    ) -> None:
+        """Change the given values (not None) of the row with this id, and `also`; it becomes the
+        last one. Raise ToolError where nothing is given, or not exactly one row has the id."""
         changes = {name: value for name, value in given.items() if value is not None}
         if not changes:
             raise ToolError(f"nothing to change is given; give one of {', '.join(given)}")
         keys = find_keys(self.database, table, column, row_id)
         if len(keys) != 1:
             raise ToolError(f"{len(keys)} entries have the {column} {row_id[:60]!r}; one must")
-        row = {**self.database[table][keys[0]], **changes}
+        row = {**self.database[table][keys[0]], **changes, **also}
         append_row(self.database, table, row)
         self.database.remove(table, keys[0])
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from envs.tools import ToolError, read, write
+from envs.tools import read, write
 from envs.toolsandbox.device.arguments import OMITTED, Latitude, Longitude, Timestamp
 from envs.toolsandbox.device.people import PeopleTools
 from envs.toolsandbox.device.search import TEXTS, Criterion, find_rows
@@ -49,10 +49,8 @@ class ReminderTools(PeopleTools):
             "latitude": latitude,
             "longitude": longitude,
         }
-        if all(value is None for value in given.values()):
-            raise ToolError(f"nothing to change is given; give one of {', '.join(given)}")
-        given["creation_timestamp"] = read_time(self.database)
-        self.replace_row(REMINDER, "reminder_id", reminder_id, given)
+        now = read_time(self.database)
+        self.replace_row(REMINDER, "reminder_id", reminder_id, given, creation_timestamp=now)
 
     @write
     def remove_reminder(self, reminder_id: str) -> None:

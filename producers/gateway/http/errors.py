@@ -35,7 +35,7 @@ def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
         Refused: refuse,
         HTTPException: refuse,
         Exception: refuse,
-        ClientDisconnect: _answer_disconnect,
+        ClientDisconnect: lambda _request, _error: Response(status_code=_GONE),
     }
 
 
@@ -69,7 +69,3 @@ def _format_refusal(refused: Refused, request: Request) -> Response:
         return Response(body, refused.status, headers, media_type=kind)
     anthropics = _ANTHROPICS.search(path) is not None
     return as_json(refused.body("messages" if anthropics else None), refused.status, headers)
-
-
-def _answer_disconnect(_: Request, __: Exception) -> Response:
-    return Response(status_code=_GONE)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from envs.reflection.parse import Parts, parse
-from envs.reflection.reward import combine_with_verdict, compute_reward
-from envs.reflection.similarity import compute_similarity
+from envs.reflection.reward import combine_with_verdict, compute_reward, compute_similarity
 from events.algorithm import RepairForm
 from tests.envs.reflection.test_parse import tagged
 
