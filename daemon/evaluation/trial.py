@@ -256,7 +256,10 @@ class _Trial:
     """A plan with its environment, policies and template, each opened once."""
 
     def __init__(self, plan: Plan, out: Path) -> None:
-        """Raises WrongSetting, IncompatibleModel, BadAdapter, OSError, environment errors."""
+        """Load the plan's parts.
+
+        Raise WrongSetting, IncompatibleModel, BadAdapter, OSError or an error of the environment.
+        """
         from envs.simulator import TokenMeter
 
         user = plan.user
