@@ -1,1 +1,1 @@
-"""The Controller: reads a closed round and directs the practice of the next tasks."""
+"""The Controller: reads a closed round of failures and writes the directive for the next tasks."""

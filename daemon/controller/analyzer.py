@@ -1,13 +1,13 @@
 """Ask a model, at any OpenAI-compatible endpoint, for the weaknesses behind a round's failures.
 
-    asked     the sampled rollouts, redacted and shortened, in one request with a JSON schema
-    checked   categories are ours, examples are rollouts that were shown, frequencies are counted
-              again, and the name of a pattern is made here (docs/patterns.md)
-    refused   an invalid answer is asked for again, twice at most, within a budget of tokens
+  request   the sampled rollouts, redacted and shortened, in one request with a JSON schema
+  checks    categories must be known, and examples must be rollouts that the request contained;
+            frequencies are counted again, and patterns get their names here (docs/patterns.md)
+  retries   after an invalid answer the model is asked again, twice at most, within a token budget
 
-The answer is data: it describes patterns and moves no priority. Any failure becomes a sentence of
-trouble, and the cycle goes on with the deterministic detectors alone. Only this machine is asked
-unless the settings name another host.
+The answer is data: it describes patterns and changes no priority. A failure to get an answer
+becomes the text `trouble`, and the cycle goes on with the deterministic detectors alone. The
+endpoint must be on this machine, or on a host that the settings allow.
 """
 
 import asyncio
@@ -56,13 +56,13 @@ three sentences. Answer with one JSON object.
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The result of asking."""
+    """The analyzer model's weaknesses, or the reason why it named none."""
 
     model: str
     findings: tuple[PatternFinding, ...] = ()
     summary: str = ""
     trouble: str = ""
-    """Why there is no result."""
+    """Why the model gave no usable answer; "" if it gave one."""
 
 
 class _Pattern(AnswerModel):
@@ -84,8 +84,8 @@ def analyze(
     failures: Sequence[RoundRollout],
     redact: Callable[[str], str],
 ) -> Analysis:
-    """Ask for the weaknesses behind `shown`; `failures` are all of the round. Raise no error that
-    an endpoint can cause."""
+    """Ask the model for the weaknesses in the sampled rollouts `shown`. `failures` are all failed
+    rollouts of the round. Errors of the endpoint become `trouble` and are not raised."""
     try:
         answer, names = asyncio.run(_ask(settings, shown, redact))
     except (ModelFailure, AnswerFailure, EndpointRefusal) as error:
@@ -100,7 +100,8 @@ def analyze(
 def check_findings(
     patterns: Sequence[_Pattern], names: dict[str, RoundRollout], failures: Sequence[RoundRollout]
 ) -> tuple[PatternFinding, ...]:
-    """Return the patterns with counts made here; those of one name are merged."""
+    """Return the model's patterns with frequencies counted over the round's `failures`. Patterns
+    with the same name are merged."""
     texts: dict[str, _Pattern] = {}
     examples: dict[str, dict[str, RoundRollout]] = {}
     for pattern in patterns:
@@ -134,7 +135,8 @@ def _frequency(examples: Any, failures: Sequence[RoundRollout]) -> int:
 async def _ask(
     settings: "Model", shown: Sequence[RolloutView], redact: Callable[[str], str]
 ) -> tuple[_Answer, dict[str, RoundRollout]]:
-    """Return a valid answer, and short name -> rollout."""
+    """Return the model's valid answer, and a mapping from the short id in the request to the
+    rollout."""
     budget = TokenBudget(settings.max_tokens, "models.analyzer.max_tokens")
     names = {f"r{place}": view for place, view in enumerate(shown, 1)}
     items = [redact(view.item(name)) for name, view in names.items()]

@@ -1,5 +1,6 @@
-"""The directive: the weaknesses that the next tasks shall practise, as data and in words. Pure. A
-finding gives a pattern its words and never its quota: only a round's fold moves priorities."""
+"""The directive: the weaknesses that the next tasks practise, as data and in words. Pure. An
+analyzer's finding describes a pattern but never sets its quota: priorities come only from rounds.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,17 +25,18 @@ from events.learning import (
 from events.messages import Action
 
 MASTERED: Final = 0.85
-"""Least smoothed pass rate of a kind of task that the agent masters."""
+"""Least smoothed pass rate of a kind of task for the agent to count as mastering it."""
 MASTERED_KINDS: Final = 12
-"""Most kinds that a directive names as mastered."""
+"""Most mastered kinds that a directive lists."""
 EXAMPLES: Final = 8
-"""Failed rollouts that a directive names for a pattern, which written tasks follow; more if more
-keys have places, since each has at least one."""
+"""Failed rollouts per pattern that a directive names for new tasks to follow. Each API key with
+places has at least one, so many keys may raise the number."""
 REPAIRED: Final = 0.5
-"""Share of a quota with the mode `repair`, if its pattern stands on failed calls: the other half
-practises not to make the failing call."""
+"""Share of a quota that has the mode `repair`, if the pattern's failures hold refused calls. The
+other half practises to avoid the failing call."""
 OTHER_FAILURES: Final = 4
-"""Least failures of a pattern on unmastered kinds that make a directive leave out the others."""
+"""Least failures of a pattern on unmastered kinds at which its failures on mastered kinds are left
+out."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     "context_overflow": "The conversation grew beyond what the agent can read.",
@@ -54,21 +56,21 @@ _MEANINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The sampled failed rollouts of a round that count for one pattern."""
+    """The sampled failed rollouts of a round that show one pattern."""
 
     pattern: str
     rollouts: tuple[str, ...]
     clients: Mapping[Client, "ClientFailures"] = field(default_factory=dict)
-    """Failures of each key; empty if keys are not told apart."""
+    """API key -> its failures; empty if keys are not told apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFailures:
-    """The failures of one key that count for a pattern."""
+    """The failures of one pattern in the sessions of one API key."""
 
     count: int
     examples: tuple[str, ...]
-    """Their sampled rollouts."""
+    """Sampled rollouts among these failures."""
 
 
 def directive(
@@ -82,12 +84,12 @@ def directive(
     planned: Mapping[str, str] | None = None,
     usable: Mapping[Client, int] | None = None,
 ) -> Directive:
-    """Return at most `most` tasks for the patterns of one (alias, base), which must be theirs
-    alone.
+    """Return the directive: at most `most` tasks, divided among `patterns`.
 
-    `refusals` are those of each pattern in the round, None to exclude the mode `repair`. `planned`
-    is pattern -> why plans write its tasks. `usable` is key -> failures of the round that tasks can
-    follow, None if no keys are told apart.
+    All `patterns` must belong to one agent (alias and base model). `refusals` is pattern -> its
+    refused calls in the round; None excludes the mode `repair`. `planned` is pattern -> why plans
+    write its tasks. `usable` is API key -> failures of the round that tasks can follow; None if
+    keys are not told apart.
     """
     lines = {line.pattern: line for line in patterns}
     by_pattern = {item.pattern: item for item in failures}
@@ -140,8 +142,8 @@ def _count_claims(failures: Failures | None) -> dict[Client, int]:
 def _divide_examples(
     places: Mapping[str, Mapping[Client, int]], failures: Mapping[str, Failures]
 ) -> dict[str, tuple[ClientPart, ...]]:
-    """Return pattern -> the parts of its quota by key, with examples in proportion to places; empty
-    if one key has all usable failures."""
+    """Return pattern -> the parts of its quota by API key. Each part has examples in proportion to
+    its places. Return {} if all failures come from one key."""
     keys = {client for item in failures.values() for client in item.clients}
     if len(keys) < 2:
         return {}
@@ -162,8 +164,9 @@ def _divide_examples(
 def choose_modes(
     tasks: int, refusals: Refusals | None, planned: str | None = None
 ) -> tuple[ModeChoice, ...]:
-    """Return the modes for a part of a quota: `repair` for `REPAIRED` of it (none of a single task)
-    if the pattern stands on failed calls, and `synthesize` for all others if `planned` says why."""
+    """Return the modes for `tasks` tasks. `repair` gets the share `REPAIRED`, rounded down, if the
+    pattern's failures hold refused calls. `synthesize` gets the rest if `planned` gives a reason.
+    """
     repairs = int(REPAIRED * tasks)
     choices = []
     if refusals is None or not refusals.is_basis:
@@ -180,8 +183,8 @@ def words_of(
     findings: Sequence[PatternFinding],
     examples: Mapping[str, Sequence[str]],
 ) -> dict[str, PatternFinding]:
-    """Return pattern -> the finding that describes it: that of its name, else that with most of its
-    failures as examples."""
+    """Return pattern -> the finding that describes it: the finding of that name, else the one with
+    the most of the pattern's failures as examples."""
     by_name = {finding.pattern: finding for finding in findings}
     descriptions: dict[str, PatternFinding] = {}
     for name in patterns:
@@ -192,7 +195,8 @@ def words_of(
 
 
 def _mostly_of(rollouts: set[str], findings: Sequence[PatternFinding]) -> PatternFinding | None:
-    """Return the finding with the most of these rollouts, if they are most of its examples."""
+    """Return the finding that has the most of these rollouts among its examples, or None. These
+    rollouts must be more than half of its examples."""
     mostly = [
         finding
         for finding in findings
@@ -221,7 +225,7 @@ def _describe(line: PatternLine) -> str:
 
 
 def find_strengths(rates: Iterable[TaskRate]) -> tuple[Mastered, ...]:
-    """Return the kinds of task that the agent masters, most often attempted first."""
+    """Return the kinds of task that the agent masters, the most often attempted kind first."""
     attempts: Counter[str] = Counter()
     passes: defaultdict[str, int] = defaultdict(int)
     for rate in rates:
@@ -237,12 +241,12 @@ def find_strengths(rates: Iterable[TaskRate]) -> tuple[Mastered, ...]:
 
 
 def name_kind(gold: Sequence[Action]) -> str:
-    """Return the kind of a task: the calls of a perfect agent, without arguments."""
+    """Return the kind of a task: the tools that a perfect agent calls, each once, joined by "+"."""
     return ("+".join(dict.fromkeys(action.name for action in gold)) or "nothing")[:128]
 
 
 def find_mastered_tasks(rates: Sequence[TaskRate]) -> set[str]:
-    """Return the tasks of the kinds that the agent masters."""
+    """Return the ids of the tasks whose kind the agent masters."""
     able = {entry.task for entry in find_strengths(rates)}
     return {rate.task for rate in rates if rate.gold is not None and name_kind(rate.gold) in able}
 
@@ -250,15 +254,15 @@ def find_mastered_tasks(rates: Sequence[TaskRate]) -> set[str]:
 def leave_out_mastered(
     failures: Sequence[RoundRollout], mastered: Collection[str]
 ) -> Sequence[RoundRollout]:
-    """Return one pattern's failures without those on `mastered` tasks, which are mostly noise; all
-    of them if fewer than `OTHER_FAILURES` are left, since a mastered kind may hide a rare
+    """Return one pattern's failures without those on `mastered` tasks, which are mostly chance.
+    Return all if fewer than `OTHER_FAILURES` would be left: a mastered kind may hide a rare
     weakness."""
     others = [failure for failure in failures if failure.task_key not in mastered]
     return others if len(others) >= OTHER_FAILURES else failures
 
 
 def describe_directive(directive: Directive) -> str:
-    """Return the directive in words, for an operator."""
+    """Return a text for operators that describes the directive."""
     lines = ["Write tasks for these weaknesses of the agent:"]
     for quota in directive.quotas:
         count = f"{quota.tasks} task" + ("" if quota.tasks == 1 else "s")
@@ -281,11 +285,11 @@ def describe_directive(directive: Directive) -> str:
 
 
 def describe_mode(mode: str | None, plan: str | None, revision: int | None) -> str | None:
-    """Return the mode of a task or a try in words, with its plan, if any."""
+    """Return a text with the mode of a task and its plan, if it has one."""
     return mode if plan is None else f"{mode} by {plan}, revision {revision}"
 
 
 def describe_modes(quota: Quota) -> str | None:
-    """Return the modes chosen for a part of a quota, in words; None without any."""
+    """Return a text with the modes of a quota and their reasons; None if it has no modes."""
     choices = [f"{choice.tasks} by {choice.mode}: {choice.reason}" for choice in quota.modes]
     return "; ".join(choices) or None

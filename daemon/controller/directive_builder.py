@@ -1,6 +1,6 @@
-"""Build the directive of one cycle from the tables and, with an analyzer, the sampled
-conversations. It appends nothing. All but the analyzer's words follows from the tables and the
-cycle's id, so a redo directs the same."""
+"""Build the directive of one cycle from the tables and, if an analyzer is set, the sampled
+conversations. It appends no event. All but the analyzer's words follows from the tables and the
+cycle's id, so a restarted cycle builds the same directive."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ChoosePlanned = Callable[
     [Sequence[str], Sequence[BufferTask], Sequence[RejectionRow]], Mapping[str, str]
 ]
-"""Takes patterns, and the accepted and rejected tasks of the cycle before; returns pattern -> why
+"""Takes patterns, and the accepted and rejected tasks of the previous cycle. Returns pattern -> why
 its tasks are planned before they are written."""
 
 
@@ -49,8 +49,9 @@ def direct(
     kinds: Collection[str] | None = None,
     choose_planned: ChoosePlanned = _plan_none,
 ) -> DirectiveWritten:
-    """Return the directive of `cycle` from round `number` of this agent on this base. `aims` and
-    `choose_planned` are as in `build_directive`; `kinds` limits the failures that tasks follow."""
+    """Return the directive of `cycle` for round `number` of the agent `alias` on `base`. `aims` and
+    `choose_planned` are as in `build_directive`. Tasks follow only failures on tasks of these
+    `kinds`."""
     with app.reading() as connection:
         closed = read_closed_round(connection, alias, base, number, kinds)
         before = learning.wrote_last(connection, alias, base, but=cycle)
@@ -81,15 +82,15 @@ def direct(
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:
-    """A round of one agent on one base."""
+    """A closed round of one agent on one base model."""
 
     alias: str
     base: str
     number: int
     rollouts: Sequence[RoundRollout]
-    """Deduplicated and judged, failed and passed."""
+    """Judged rollouts without duplicates, failed and passed ones."""
     kinds: Collection[str] | None = None
-    """Kinds of the tasks that can be followed, the only ones in `rollouts`; None for any."""
+    """The only kinds of task in `rollouts`, since no other can be followed; None for all kinds."""
 
 
 def read_closed_round(
@@ -99,7 +100,7 @@ def read_closed_round(
     number: int,
     kinds: Collection[str] | None = None,
 ) -> ClosedRound:
-    """Read a closed round; `kinds` as in `ClosedRound`."""
+    """Read a closed round; `kinds` limits its rollouts as in `ClosedRound`."""
     seen = evidence.read_round_rollouts(connection, alias, base, number, kinds)
     return ClosedRound(alias, base, number, seen, kinds)
 
@@ -118,10 +119,10 @@ def build_directive(
 ) -> Directive:
     """Return the directive of a closed round for at most `most` tasks, from the tables alone.
 
-    `seed` draws its examples, `bad` are the rejected tries before, `repairs` allows the mode
-    `repair`. `aims` limits it to those patterns that have failures to follow in the round; of none,
-    it is about all. `choose_planned` returns pattern -> why its tasks are planned before they are
-    written.
+    `seed` draws the examples. `bad` are the modes whose tasks were mostly rejected before.
+    `repairs` allows the mode `repair`. `aims` are patterns: only those with failures in the round
+    get tasks; if none has any, all patterns do. `choose_planned` returns pattern -> why its tasks
+    are planned before they are written.
     """
     lines = rollouts.pattern_lines(connection, closed.alias)
     rates = evidence.task_rates(connection, closed.alias, closed.base, closed.number, closed.kinds)
@@ -132,7 +133,7 @@ def build_directive(
         connection, of_base, {item.pattern for item in failures}, closed.kinds
     )
     usable = {item.pattern for item in failures}
-    # In a job's own tables patterns of the history have no example until they fail in the job.
+    # In a job's own tables, a pattern from earlier has no example until it fails in the job.
     shown = [line for line in of_base if line.pattern in usable]
     aimed = {row.pattern for row in closed.rollouts} & set(aims)
     return directives.directive(
@@ -154,7 +155,7 @@ def build_directive(
 class _TaskHistory:
     names: set[str] = field(default_factory=set)
     last: list[BufferTask] = field(default_factory=list)
-    """Tasks written by the cycle before this one."""
+    """Tasks that the agent's previous cycle wrote."""
 
 
 def _read_history(
@@ -171,7 +172,8 @@ def _read_history(
 def _by_pattern(
     seen: Sequence[RoundRollout], mastered: Collection[str], seed: str
 ) -> list[Failures]:
-    """Return the failures to follow per pattern; `mastered` are tasks of mastered kinds."""
+    """Return each pattern's failures for tasks to follow. `mastered` are the tasks of mastered
+    kinds."""
     by_pattern: dict[str, list[RoundRollout]] = {}
     for rollout in seen:
         if rollout.pattern is not None:
@@ -199,7 +201,7 @@ def _read_earlier(
     failed: Collection[str],
     kinds: Collection[str] | None,
 ) -> list[Failures]:
-    """Return the examples of their last failed round for patterns without failures now."""
+    """Return the recorded examples of those patterns that have no failures in this round."""
     names = {line.pattern: line.examples for line in lines if line.pattern not in failed}
     clients = evidence.read_clients(connection, {*chain(*names.values())}, kinds)
     earlier = []

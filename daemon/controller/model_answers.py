@@ -1,12 +1,12 @@
-"""Ask a model for one JSON document until it gives one, within a budget of tokens.
+"""Ask a model for a JSON document until it gives a valid one, within a budget of tokens.
 
     budget = TokenBudget(200_000, "models.analyzer.max_tokens")
     async with open_endpoint(settings, "analyzer") as endpoint:
         answer = await ask(endpoint, "analyzer", messages, question, budget)
 
-A role is the name of the model's section under `models`. An answer that is no message, or that
-`question.parse` refuses, is asked for again with the reason, twice at most. Costs are estimated
-high, so that a budget is kept with any tokenizer.
+A role is the name of the model's section under `models` in the settings. If the answer is no
+message, or `question.parse` refuses it, the model is asked again with the reason, twice at most.
+Token counts are estimated high, so that the budget holds with any tokenizer.
 """
 
 import json
@@ -33,33 +33,34 @@ M = TypeVar("M", bound=BaseModel)
 
 ASKED_AGAIN: Final = 2
 ANSWER_TOKENS: Final = 4096
-"""Most tokens of one answer."""
+"""Most tokens that the model may write in one answer."""
 _QUOTED: Final = 4_000
-"""Most characters of a refused answer that are sent back: servers may ignore the bound on its
-tokens, which would spend the budget."""
+"""Most characters of a refused answer that the next request quotes. A server may ignore the limit
+on answers, and a long quotation would spend the budget."""
 _FENCE: Final = "```"
 _FENCE_BEGINS: Final = re.compile(r"```(?:json)?[ \t]*\n", re.IGNORECASE)
 BYTES_PER_TOKEN: Final = 3
-"""A low guess, so that estimates are high; in UTF-8, so that a Chinese character is a token."""
+"""UTF-8 bytes per token, a low guess so that token estimates are high. A Chinese character has
+three bytes and counts as one token."""
 
 
 class ModelFailure(KintsugiError):
-    """A model gave no usable answer; the text names its role and says why."""
+    """A model gave no usable answer. The text names the model's role and the reason."""
 
 
 class BudgetSpent(ModelFailure):
-    """A request costs more tokens or time than are left."""
+    """A request would cost more tokens or time than the budget has left."""
 
 
 class TokenBudget:
-    """Tokens that may still be read and written."""
+    """The number of tokens that a model may still read and write."""
 
     def __init__(self, tokens: int, setting: str) -> None:
-        """Start with `tokens`; `setting` names the setting with this number."""
+        """Start with `tokens`. `setting` is the name of the setting to raise, for error texts."""
         self.left, self.setting = tokens, setting
 
     def spend(self, tokens: int) -> bool:
-        """Take tokens; return whether enough were left."""
+        """Take tokens from the budget if enough are left; return whether they were."""
         if tokens > self.left:
             return False
         self.left -= tokens
@@ -68,20 +69,20 @@ class TokenBudget:
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """The required form of an answer, and its sampling."""
+    """The form that an answer must have, and the sampling parameters of the request."""
 
     parse: Callable[[str], T]
-    """Reads an answer; raises ValueError with the problem."""
+    """Parse an answer; raise ValueError with the problem."""
     response_format: Mapping[str, Any]
-    """JSON schema, as in the endpoint's request."""
+    """The request's field `response_format`, with a JSON schema."""
     temperature: float = 0.0
     seed: int | None = None
-    """Seed of the endpoint's sampling; endpoints without one ignore it."""
+    """Seed for the endpoint's sampling; some endpoints ignore it."""
 
 
 def open_endpoint(settings: "Model", role: str) -> Endpoint:
-    """Return the endpoint of a role's model, a context manager. Raise ModelFailure for a host that
-    requests may not be sent to, EndpointRefusal for an invalid URL."""
+    """Return the endpoint of a role's model, to be used as a context manager. Raise ModelFailure if
+    the settings do not allow its host, EndpointRefusal if its URL is invalid."""
     check_host(settings.url, settings.allowed_hosts, role)
     return Endpoint(
         settings.url,
@@ -93,7 +94,8 @@ def open_endpoint(settings: "Model", role: str) -> Endpoint:
 
 
 def check_host(url: str, allowed: Sequence[str], role: str) -> None:
-    """Raise ModelFailure if requests would leave this machine without permission."""
+    """Raise ModelFailure if `url` is invalid, or if its host is neither this machine nor in
+    `allowed`."""
     try:
         host = httpx2.URL(url).host
     except httpx2.InvalidURL as error:
@@ -117,8 +119,8 @@ async def ask(
     question: Question[T],
     budget: TokenBudget,
 ) -> T:
-    """Return an answer that the question accepts. Raise ModelFailure, BudgetSpent among them,
-    AnswerFailure, EndpointRefusal."""
+    """Ask until `question.parse` accepts an answer, and return it. Raise ModelFailure (BudgetSpent
+    if the budget is too small), AnswerFailure or EndpointRefusal."""
     problem = ""
     asked = list(messages)
     sampling = Sampling(
@@ -148,7 +150,7 @@ async def ask(
 
 
 def strip_fence(text: str) -> str:
-    """Return a text without a fence of Markdown, which many models put around JSON."""
+    """Return a text without the Markdown code fence that many models put around JSON."""
     stripped = text.strip()
     begin = _FENCE_BEGINS.match(stripped)
     if begin is None or not stripped.endswith(_FENCE, begin.end()):
@@ -159,8 +161,9 @@ def strip_fence(text: str) -> str:
 def spend(
     budget: TokenBudget, messages: Sequence[Message], role: str, cost: int, problem: str = ""
 ) -> None:
-    """Take a request's cost from the budget: its messages, and `cost` for its schema or tools and
-    its answer. Raise BudgetSpent, which quotes the problem of the answer before it."""
+    """Take the cost of a request from the budget: its messages plus `cost` tokens for the schema or
+    the tools and for the answer. Raise BudgetSpent, which quotes `problem`, the fault of the
+    previous answer."""
     if not budget.spend(estimate_tokens(messages) + cost):
         raise BudgetSpent(
             f"{problem or f'the request of the {role} costs more than what is left'}; "
@@ -169,7 +172,7 @@ def spend(
 
 
 def estimate_tokens(messages: Sequence[Message]) -> int:
-    """Return a high estimate of the tokens of a request."""
+    """Return a high estimate of the number of tokens in a request's messages."""
     calls = [call for message in messages for call in message.tool_calls]
     texts = [text for message in messages for text in (message.text, message.reasoning or "")]
     texts += [str(call.arguments) for call in calls]
@@ -177,18 +180,18 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
 
 
 def estimate_json(document: Any) -> int:
-    """Return a high estimate of the tokens of a schema or tools, which prompts contain."""
+    """Return a high estimate of the number of tokens that a schema or tools add to a prompt."""
     return len(json.dumps(document)) // BYTES_PER_TOKEN
 
 
 def measure_bytes(text: str) -> int:
-    """Return the length of a text in UTF-8."""
+    """Return the length of a text in bytes of UTF-8."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def build_object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object with just these properties, in the few forms that servers that
-    guide their output read."""
+    """Return the JSON schema of an object that has exactly these properties. It uses only schema
+    keywords that servers with guided output understand."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -198,7 +201,7 @@ def build_object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_format(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the field `response_format` of a request for a document of this schema."""
+    """Return a request's field `response_format` for a document of this schema."""
     return {
         "type": "json_schema",
         "json_schema": {"name": name, "strict": True, "schema": dict(schema)},
@@ -206,13 +209,13 @@ def build_format(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class AnswerModel(BaseModel):
-    """A JSON object that a model answers with: these fields, in these types, and no others."""
+    """A model's answer as a JSON object: exactly these fields with exactly these types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def parse_answer(model: type[M], text: str) -> M:
-    """Read an answer that is one JSON document. Raise ValueError with the problem."""
+    """Parse an answer that must be one JSON document. Raise ValueError with the problem."""
     try:
         return check_answer(model, json.loads(text))
     except RecursionError as error:
@@ -220,7 +223,7 @@ def parse_answer(model: type[M], text: str) -> M:
 
 
 def check_answer(model: type[M], document: Any) -> M:
-    """Return a decoded answer as a model. Raise ValueError with the problem."""
+    """Return a decoded JSON answer as an instance of `model`. Raise ValueError with the problem."""
     try:
         return model.model_validate(document)
     except ValidationError as error:

@@ -1,13 +1,13 @@
-"""Divide the places of a directive among patterns, and among the keys whose failures they follow.
-Pure.
+"""Divide a directive's places (tasks to write) among patterns, and among the API keys whose
+failures they follow. Pure.
 
-Patterns are wanted by priority (`quotas` in diagnosis/priority.py). No key gets more places than
-its share of the usable failures, rounded up: neither fast traffic nor traffic that fails in many
-ways has a larger part of a directive than of the failures. A refused place goes to the next
-pattern. The limit is exceeded only if the failures of others cannot fill the places: their patterns
-have no priority, or half of the places each, a pattern's maximum. Within a pattern, places are
-divided in proportion to the keys' failures, and move to another key if that gives another pattern
-its place.
+A pattern's priority says how many places it wants (`quotas` in diagnosis/priority.py). No key gets
+more places than its share of the usable failures, rounded up. So neither a key with fast traffic
+nor one that fails in many ways has a larger part of a directive than of the failures. A place that
+a key's limit refuses goes to the next pattern. The limits are lifted only if other keys' failures
+cannot fill the places: their patterns have no priority, or the maximum of half the places each.
+Within a pattern, places are divided in proportion to the keys' failures. A place moves to another
+key if that lets another pattern have its place.
 """
 
 import math
@@ -17,7 +17,7 @@ from typing import Final
 from consumers.diagnosis.priority import quotas
 
 Client = str | None
-"""Name of a key; None for imports, and without configured keys."""
+"""Name of an API key; None for imported rollouts, or if no keys are configured."""
 
 _FREE: Final = 1 << 62
 
@@ -28,11 +28,12 @@ def divide_places(
     failures: Mapping[Client, int],
     most: int,
 ) -> dict[str, dict[Client, int]]:
-    """Return pattern -> key -> places, the highest priority first, without patterns that get none.
+    """Return pattern -> API key -> places, the pattern with the highest priority first. Patterns
+    without a place are left out.
 
     `claims` is pattern -> key -> failures that can be followed, for each pattern with a priority.
-    `failures` is key -> failures of the round, which make the shares (0 for other keys); if the
-    round has none, no key has a limit.
+    `failures` is key -> failures of the round, from which the keys' shares follow (0 for other
+    keys). If the round has no failures, no key has a limit.
     """
     wanted = quotas(priorities, most)
     goal, cap = sum(wanted.values()), math.ceil(most / 2)
@@ -54,7 +55,7 @@ def divide_places(
 
 
 class _Division:
-    """The places divided so far: a flow from patterns to keys with limits."""
+    """The places divided so far: a flow from patterns to keys, each key with a limit."""
 
     def __init__(
         self, claims: Mapping[str, Mapping[Client, int]], limits: Mapping[Client, int]
@@ -71,8 +72,8 @@ class _Division:
         return {key: places for key, places in self._counts[pattern].items() if places}
 
     def fill(self, priorities: Mapping[str, float], goal: int, cap: int) -> None:
-        """Divide the rest of `goal`, at most `cap` for each: patterns without a place first, then
-        those with the highest priority per place."""
+        """Give out the places that are left of `goal`, at most `cap` per pattern. Patterns without
+        a place come first, then those with the highest priority per place."""
         waiting = {name for name in self._claims if priorities.get(name, 0.0) > 0}
         left = goal - sum(map(self.count, self._claims))
         while left and waiting:
@@ -87,11 +88,12 @@ class _Division:
         return places > 0, -priority / (2 * places + 1), pattern
 
     def add(self, pattern: str) -> bool:
-        """Give a pattern one more place. Return False if the limits allow none in any division."""
+        """Give a pattern one more place. Return False if no division within the keys' limits allows
+        it."""
         return self._add(pattern, set())
 
     def _add(self, pattern: str, visited: set[Client]) -> bool:
-        """Search an augmenting path that avoids the `visited` keys."""
+        """Search an augmenting path (as in maximum flow) that avoids the `visited` keys."""
         counts, claims = self._counts[pattern], self._claims[pattern]
         ranked = sorted(
             claims, key=lambda key: ((counts[key] + 1) / claims[key], key is not None, key or "")
@@ -110,7 +112,8 @@ class _Division:
         return False
 
     def _release(self, pattern: str, key: Client, visited: set[Client]) -> bool:
-        """Free a place of this key: another pattern takes one of another key instead."""
+        """Free one of this key's places by moving another pattern's place to another key. Return
+        whether that was possible."""
         for other, counts in self._counts.items():
             if other != pattern and counts.get(key):
                 counts[key] -= 1

@@ -1,6 +1,6 @@
-"""Learn from rejected tasks: a mode that failed for a pattern in half of its tries or more is named
-in the next directive with its reasons. The Proposer then begins with the other mode, for one cycle.
-Pure. Source: AReaL-SEA's reflection on rejected data."""
+"""Learn from rejected tasks: the next directive names each mode that failed in at least half of a
+pattern's tries, with reasons. The Proposer then begins with the other mode for one cycle. Pure.
+Source: AReaL-SEA's reflection on rejected data."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from consumers.reads.learning import BufferTask, RejectionRow
 from events.learning import BadTries, Mode, TaskProposed, TaskRejected
 
 BAD: Final = 0.5
-"""Least share of failed tries of a bad mode."""
+"""Least share of a mode's tries that must fail for the mode to be bad."""
 REASONS: Final = 3
-"""Most reasons for each pattern and mode."""
+"""Most reasons named for each pattern and mode."""
 
 
 def bad_tries(
     written: Sequence[BufferTask | TaskProposed], rejected: Sequence[RejectionRow | TaskRejected]
 ) -> tuple[BadTries, ...]:
-    """Return the modes that failed in `BAD` of their tries or more, by pattern and mode. `written`
-    and `rejected` are the tasks of one cycle or one round of a job."""
+    """Return, by pattern and mode, the modes that failed in at least the share `BAD` of their
+    tries. `written` and `rejected` are the tasks of one cycle or one round of a job."""
     failed: Counter[tuple[str, Mode]] = Counter(
         (row.pattern, row.mode) for row in rejected if row.mode is not None
     )
@@ -40,7 +40,7 @@ def bad_tries(
 
 
 def _reasons(rejected: Sequence[RejectionRow | TaskRejected]) -> tuple[str, ...]:
-    """Return the most frequent reasons; a check with many texts is told by the first of them."""
+    """Return the most frequent failed checks, each with one of its rejection texts."""
     checks = Counter(row.check for row in rejected)
     ranked = sorted(checks, key=lambda check: (-checks[check], check))
     texts = {check: min(o.reason for o in rejected if o.check == check) for check in ranked}

@@ -1,6 +1,6 @@
-"""A rollout as an analyzer is shown it: request, expected calls, verdict and conversation. A
-person's rollout is never shown: the model's words on it would be unsealed in the log. A view has
-none of the environment's labels."""
+"""A rollout in the form that the analyzer model sees: request, expected calls, verdict and
+conversation. A rollout with personal data is never shown: the model's words about it would stand
+unencrypted in the log. A view has none of the environment's labels."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RolloutView:
-    """A rollout as the analyzer is shown it."""
+    """A rollout in the form that the analyzer model sees."""
 
     seen: RoundRollout
     task: str | None
-    """Instruction of the task."""
+    """Instruction of the task; None if the rollout has no task."""
     gold: tuple[Action, ...] | None
     conversation: Excerpt
     parts: dict[str, float | None]
-    """Parts of its reward, by name."""
+    """Name of a part of the reward -> its value."""
     evidence: Any
-    """Evidence of the deterministic detectors."""
+    """Evidence that the deterministic detectors found."""
 
     def item(self, name: str) -> str:
-        """Return the rollout as JSON, with `name` as a short id."""
+        """Return the rollout as JSON with the short id `name`."""
         found = {
             "detected": self.seen.pattern,
             "evidence": self.evidence,
@@ -43,7 +43,8 @@ class RolloutView:
         return exact_json({**self._describe(name), **found})
 
     def plain_item(self, name: str) -> str:
-        """Return the same without the rules' findings, which a label shall not repeat."""
+        """Return the rollout as JSON without the detectors' findings. It is for models that label
+        rollouts, whose labels must not repeat the findings."""
         return exact_json(self._describe(name))
 
     def _describe(self, name: str) -> dict[str, Any]:
@@ -63,11 +64,11 @@ class RolloutView:
 def build_view(
     app: "App", connection: "Connection", seen: RoundRollout, characters: int = CHARACTERS
 ) -> RolloutView | None:
-    """Return a rollout with at most `characters` of its conversation, if its calls allow; None if
-    its event was trimmed, and for a person's."""
+    """Return a rollout's view with at most `characters` of its conversation, more only if its
+    calls' arguments need them. Return None if its event was trimmed or holds personal data."""
     row = transcript.find(connection, seen.rollout)
     try:
-        # Before it is opened: its key may be where another role runs.
+        # Checked before the rollout is read: its key may be on another machine.
         if transcript.is_sealed(row, app.log):
             return None
         record = transcript.read(row, app.log, app.bodies)
@@ -85,7 +86,7 @@ def build_view(
 
 
 def format_message(message: Message) -> dict[str, Any]:
-    """Return a message with its role, its text and its calls."""
+    """Return a message as a dictionary with its role, its text and any calls."""
     calls = [[call.name, call.arguments] for call in message.tool_calls]
     document: dict[str, Any] = {"role": message.role, "text": message.text}
     return {**document, "calls": calls} if calls else document

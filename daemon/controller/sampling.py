@@ -1,12 +1,12 @@
-"""Sample the rollouts of a round, and shorten each: pure, and the same for one seed.
+"""Sample the rollouts of a round, and shorten each. Pure; the same seed gives the same sample.
 
-    failures    by task, then by reward; one after the other from every task until there are enough
-    successes   those on tasks that failed as well first (the contrast), then those on tasks that
-                were written for a pattern, then any
-    shortened   the first and the last messages of a conversation, its longest texts cut in their
-                middle; arguments of calls are kept to the letter
+  failures    one from each task in turn until there are enough; within a task, spread over rewards
+  successes   first those on tasks that failed as well (the contrast), then those on tasks that
+              were written for a pattern, then any
+  shortened   the first and the last messages of a conversation stay; its longest texts are cut in
+              their middle, and arguments of calls are kept to the letter
 
-Chance is a hash of the seed and the rollout, independent of the order and the process.
+The random order is a hash of the seed and the rollout, independent of input order and process.
 """
 
 from collections import defaultdict
@@ -20,9 +20,9 @@ from events.messages import Message
 T = TypeVar("T")
 
 FAILURES: Final = 24
-"""Most failed rollouts looked at in one round."""
+"""Most failed rollouts in the sample of a round."""
 SUCCESSES: Final = 8
-"""Most successful rollouts looked at beside them."""
+"""Most successful rollouts in the sample of a round."""
 FIRST_MESSAGES: Final = 2
 LAST_MESSAGES: Final = 12
 CHARACTERS: Final = 24_000
@@ -31,29 +31,29 @@ CHARACTERS: Final = 24_000
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A deduplicated rollout that may be looked at."""
+    """A rollout, without duplicates, that the sample may contain."""
 
     rollout: str
     task: str
-    """Key of its task; its own for a rollout without one."""
+    """Key of the rollout's task; the rollout's own key if it has no task."""
     reward: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The shown part of a conversation."""
+    """The part of a conversation that is shown."""
 
     messages: tuple[Message, ...]
     left_out: int = 0
-    """Messages between the first and the last ones."""
+    """Number of messages left out between the first and the last ones."""
     cut: int = 0
-    """Characters that were removed from the middle of texts."""
+    """Number of characters removed from the middle of texts."""
 
 
 def sample_failures(
     candidates: Iterable[Candidate], seed: str, most: int = FAILURES
 ) -> list[Candidate]:
-    """Return at most `most` of them, spread over tasks, and within a task over rewards."""
+    """Return at most `most` failed rollouts, spread over tasks, and within a task over rewards."""
     return list(_first(_round_robin(_by_task(candidates, seed)), most))
 
 
@@ -64,7 +64,8 @@ def sample_successes(
     seed: str,
     most: int = SUCCESSES,
 ) -> list[Candidate]:
-    """Return at most `most`: on tasks that `failed`, then on `written` tasks, then any."""
+    """Return at most `most` successes: first on tasks in `failed`, then on tasks in `written`, then
+    any."""
     by_use = _group(
         candidates, lambda candidate: (candidate.task not in failed, candidate.task not in written)
     )
@@ -78,7 +79,8 @@ def shorten(
     last: int = LAST_MESSAGES,
     characters: int = CHARACTERS,
 ) -> Excerpt:
-    """Return the beginning and the end of a conversation, in so many characters if possible."""
+    """Return the `first` and the `last` messages of a conversation, with texts cut to fit
+    `characters`. Arguments of calls are never cut, so the result may be longer."""
     between = max(0, len(messages) - first - last)
     kept = [*messages[:first], *messages[first + between :]] if between else list(messages)
     arguments = sum(
@@ -98,12 +100,12 @@ def shorten(
 
 
 def order_key(seed: str, name: str) -> str:
-    """Return the place of a name in a random order."""
+    """Return a sort key that puts names in a random order fixed by `seed`."""
     return sha256(f"{seed}|{name}")
 
 
 def _by_task(candidates: Iterable[Candidate], seed: str) -> Iterator[list[Candidate]]:
-    """Yield the candidates of each task, one after the other from every reward."""
+    """Yield the candidates of each task, taking one from each reward in turn."""
     by_task = _group(candidates, lambda candidate: candidate.task)
     for task in sorted(by_task, key=lambda name: order_key(seed, name)):
         by_reward = _group(by_task[task], lambda candidate: candidate.reward)
@@ -123,7 +125,7 @@ def _group(values: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[
 
 
 def _round_robin(groups: Iterable[Sequence[T]]) -> Iterator[T]:
-    """Yield the first of each group, the second of each, ..."""
+    """Yield the first value of each group, then the second of each group, and so on."""
     waiting = [list(group) for group in groups]
     place = 0
     while waiting := [group for group in waiting if place < len(group)]:
@@ -137,7 +139,8 @@ def _first(values: Iterator[T], most: int) -> Iterator[T]:
 
 
 def _bound(lengths: Sequence[int], room: int) -> int:
-    """Return the greatest length limit under which the texts fit: short ones stay whole."""
+    """Return the greatest limit on each text's length with which all texts fit into `room`
+    characters."""
     low, high = 0, max(lengths, default=0)
     while low < high:
         middle = (low + high + 1) // 2

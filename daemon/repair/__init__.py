@@ -1,1 +1,2 @@
-"""The smallest change of the agent's calls that turns a failed rollout's verdict (role `work`)."""
+"""Search the smallest change of the agent's calls that makes a failed rollout pass (role
+`work`)."""

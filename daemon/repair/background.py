@@ -1,9 +1,10 @@
-"""Search the repairs of failed rollouts, a few with each round of the role `work`.
+"""Search repairs of failed rollouts in the background, a few in each turn of the role `work`.
 
-Each result is one event whose id follows from rollout and rules, so two workers, or a killed one,
-leave one result. A rollout that cannot be replayed (unknown task, broken environment, erased
-person) gets an event with the reason; only `kintsugi diagnose --repair` tries it again. An
-environment whose folder is away is waited for. Not covered: environment code that never returns.
+Each result is one event whose id follows from the rollout and the rules' version. So two workers,
+or a killed and restarted one, leave one result. A rollout that cannot be replayed (unknown task,
+broken environment, erased person) gets an event with the reason; only `kintsugi diagnose --repair`
+tries it again. If an environment's folder is missing, its rollouts wait. Not covered: environment
+code that never returns.
 """
 
 import math
@@ -41,56 +42,58 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 AT_ONCE: Final = 8
-"""Most rollouts of one round of the role."""
+"""Most rollouts that one turn of the role searches."""
 
 SECONDS: Final = 0.5
-"""Seconds after which a round begins no further search."""
+"""Seconds after which a turn begins no further search."""
 
 BACKLOG_SECONDS: Final = 60.0
-"""Seconds between looks for rollouts that a round has counted, which read every failure."""
+"""Seconds between two searches for rollouts that a round has already counted; each reads all
+failures."""
 
 AWAY_SECONDS: Final = 600.0
-"""Seconds before another look for an absent environment."""
+"""Seconds until an absent environment is tried again."""
 
 
 @dataclass(slots=True)
 class RepairReport:
-    """Result of a search."""
+    """Counts of search results, and the reasons why rollouts wait."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     troubles: list[str] = field(default_factory=list)
-    """Sentences on waiting rollouts."""
+    """Sentences that say why some rollouts have to wait."""
 
     @property
     def searches(self) -> int:
-        """Return the number of results, with skipped rollouts."""
+        """Return the number of results, including those of skipped rollouts."""
         return self.outcomes.total()
 
     def add(self, other: "RepairReport") -> None:
-        """Add another report's counts."""
+        """Add the counts and troubles of another report."""
         self.outcomes.update(other.outcomes)
         self.troubles += [text for text in other.troubles if text not in self.troubles]
 
 
 class RepairQueue:
-    """Failed rollouts of a home without a repair."""
+    """The failed rollouts of one home that no repair search has covered."""
 
     def __init__(self, app: "App", clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._clock = clock
         self._away: dict[str, float] = {}
-        """Environment -> when to ask for it again."""
+        """Environment -> clock time at which it is tried again."""
         self._held: dict[str, float] = {}
-        """Rollout -> when to try it again: its needs are away, or its result is not folded yet."""
+        """Rollout -> clock time at which it is tried again. It waits because a resource is absent
+        or its result is not in the tables yet."""
         self._environments: dict[str, Environment] = {}
         self._idle_at: Position | None = None
-        """Position of the rollouts at the last idle round."""
+        """Log position up to which rollouts were folded when a turn last found nothing to do."""
         self._backlog_at = -math.inf
-        """When to look again for rollouts that a round has counted."""
+        """Clock time of the next search for rollouts that a round has already counted."""
 
     def advance(self, limit: int = AT_ONCE, seconds: float = SECONDS) -> RepairReport:
-        """Search at most `limit` repairs; begin none after `seconds`. Raises LogError,
-        DatabaseUnavailable, KeysUnavailable."""
+        """Search at most `limit` repairs, and begin none after `seconds`. Raise LogError,
+        DatabaseUnavailable or KeysUnavailable."""
         now = self._clock()
         self._away = {name: until for name, until in self._away.items() if until > now}
         self._held = {name: until for name, until in self._held.items() if until > now}
@@ -104,7 +107,8 @@ class RepairQueue:
     def _read_candidates(
         self, connection: "Connection", limit: int, folded: Position, now: float
     ) -> list[RepairCandidate]:
-        """Return uncounted rollouts, else others; none if nothing can be new."""
+        """Return candidates that no round has counted; if there are none, the others. Return [] if
+        nothing can have changed since the last idle turn."""
         candidates: list[RepairCandidate] = []
         if folded != self._idle_at:
             candidates = read_repair_candidates(
@@ -119,8 +123,8 @@ class RepairQueue:
         return candidates
 
     def drain(self, progress: Callable[[int], None] = lambda _: None) -> RepairReport:
-        """Search every possible repair, also of skipped rollouts; `progress` gets the number of new
-        results. Raises as `advance`."""
+        """Search every possible repair, skipped rollouts included. `progress` is called with the
+        number of results so far. Raise the errors of `advance`."""
         self._app.settle()
         with self._app.reading() as connection:
             candidates = read_repair_candidates(connection, REPAIR_RULES, None, with_skipped=True)
@@ -150,7 +154,7 @@ class RepairQueue:
         return report
 
     def _search(self, candidate: RepairCandidate, report: RepairReport) -> RepairSearched | None:
-        """Return one rollout's result; None if it has to wait."""
+        """Return the result for one rollout, or None if it has to wait."""
         rollout = candidate.rollout
         try:
             return _search_rollout(self._app, rollout, self._environments)
@@ -168,7 +172,7 @@ class RepairQueue:
             raise
         except SystemExit:
             return skip(rollout, "its environment ends the program that replays it; mend its code")
-        except Exception as error:  # of this rollout alone: its result says so
+        except Exception as error:  # the fault is this rollout's alone, and its result records it
             return skip(rollout, failure(rollout, error).reason)
 
     def _append(self, results: Sequence[RepairSearched]) -> None:
@@ -200,8 +204,8 @@ def _search_rollout(
 
 
 def _entry(data: RepairSearched) -> Entry:
-    """Return the event with a repeatable id. A skipped rollout may get a result later, so the
-    reason is a part of its id."""
+    """Return the event with a deterministic id. A skipped rollout may get a result later, so the
+    reason for skipping is a part of its id."""
     skipped = (data.outcome, data.reason) if data.outcome == SKIPPED else ()
     envelope = Envelope(
         id=derive_id("repair", data.rollout, data.rules, *skipped),

@@ -1,21 +1,20 @@
-"""The proof from a failed rollout's replay: its smallest repair, as an event.
+"""Prove the category of a failed rollout by its smallest repair, and return the proof as an event.
 
 The recorded task holds the goal, and the environment's task the first state. A rollout is searched
-only if its replay equals it: the tools accept and refuse the same writes, and the state is wrong
-where the grader found so. A right state without a required output is an `information_error`.
+only if its replay equals the record: the tools accept and refuse the same writes, and the state is
+wrong if the grader found it wrong. If the state is right but a required output is missing, the
+category is `information_error`. Each edit of a repair proves a category:
 
-Each edit proves a category:
+  drop        policy_violation
+  arguments   wrong_entity on another record; wrong_item_selection if a selecting argument
+              differs; else, and for a refused write, incorrect_arguments
+  tool        wrong_tool
+  insert      over_cautious if the agent handed over or refused; premature_termination if it was
+              cut off or broke off; else missing_write_action
 
-    drop        policy_violation
-    arguments   wrong_entity on another record; wrong_item_selection if a selecting argument
-                differs; else, and for a refused write, incorrect_arguments
-    tool        wrong_tool
-    insert      over_cautious if the agent handed over or refused; premature_termination if it was
-                cut off or broke off; else missing_write_action
-
-Of several edits, the first category by the rules (detectors.py) counts; the pivot is the tool of
-the first gold write that they make, else `*`. If the agent never reached the user's record and
-tried nothing, `user_id_failure` stays.
+If a repair has several edits, the first category in the order of the rules (detectors.py) counts.
+The pivot is the tool of the first gold write that the edits make, or `*` without one. The category
+`user_id_failure` stays if the agent never reached the user's record and tried nothing.
 """
 
 from collections.abc import Sequence
@@ -36,13 +35,13 @@ from events.learning import RepairEdit, RepairOutcome, RepairSearched
 from events.rollouts import RolloutEnded, Task, clip_reason
 
 ANY_TOOL: Final = "*"
-"""Pivot of a failure at no gold write."""
+"""Pivot of a failure that concerns no gold write."""
 _NAMES: Final = 100
 
 
 def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -> RepairSearched:
-    """Search a failed rollout's repair; `known` is the environment's task of its id. Raises the
-    environment's errors."""
+    """Search the smallest repair of a failed rollout. `known` is the environment's task with the
+    rollout's task id. Raise the environment's errors."""
     task = _recorded_task(known, data.task)
     if "DB" not in task.criteria.reward_basis or task.criteria.gold_actions is None:
         return skip(data.rollout, "the verdict of its task does not compare states with gold's")
@@ -76,7 +75,7 @@ def prove(environment: Environment, known: TaskDefinition, data: RolloutEnded) -
 
 
 def skip(rollout: str, reason: str) -> RepairSearched:
-    """Return the event of a rollout that cannot be replayed."""
+    """Return the event for a rollout that cannot be replayed."""
     return RepairSearched(
         rollout=rollout, rules=REPAIR_RULES, outcome="skipped", reason=clip_reason(reason)
     )
@@ -103,7 +102,7 @@ def _conclude(
 
 
 def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefinition:
-    """Return the environment's task with the rollout's goal."""
+    """Return the environment's task with the goal that the rollout recorded."""
     if recorded is None or recorded.gold_actions is None or recorded.definition == known.digest():
         return known
     basis = tuple(part for part in recorded.reward_basis if part in get_args(Basis))
@@ -111,7 +110,7 @@ def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefiniti
         update={
             "gold_actions": recorded.gold_actions,
             "outputs": recorded.outputs,
-            # They belong to the other definition, with other outputs.
+            # The rules belong to the environment's definition, whose outputs differ.
             "rules": None,
             **({"reward_basis": cast("tuple[Basis, ...]", basis)} if basis else {}),
         }
@@ -120,7 +119,8 @@ def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefiniti
 
 
 def _find_contradiction(facts: Facts, result: SearchResult) -> str:
-    """Return how the state's verdict differs from the recorded one, or ""."""
+    """Return how the replayed state's verdict differs from the recorded verdict; "" if they
+    agree."""
     recorded = facts.state_verdict
     if recorded is None or (recorded == 1.0) == (result.edits == ()):
         return ""
@@ -128,7 +128,7 @@ def _find_contradiction(facts: Facts, result: SearchResult) -> str:
 
 
 def _lacks_only_outputs(environment: Environment, task: TaskDefinition, data: RolloutEnded) -> bool:
-    """Return whether a required output is missing, and nothing else is known to be wrong."""
+    """Return whether a missing required output is the only known fault."""
     if data.termination in frozenset(Termination) - REGULAR:
         return False
     messages = data.content.messages if data.content else ()
@@ -140,7 +140,7 @@ def _lacks_only_outputs(environment: Environment, task: TaskDefinition, data: Ro
 def _categorize(
     search: RepairSearch, edits: Sequence[WriteEdit], facts: Facts, rule: str | None
 ) -> tuple[str, str]:
-    """Return a repair's category and pivot; `rule` is the primary category by the rules."""
+    """Return a repair's category and pivot. `rule` is the category that the rules found."""
     names = [_categorize_edit(search, edit, facts) for edit in edits]
     category = USER_ID if rule == USER_ID else min(names, key=CATEGORIES.index)
     gold = [edit.gold for edit in edits if edit.gold is not None]
@@ -184,7 +184,8 @@ def _find_gold(search: RepairSearch, edit: WriteEdit) -> GoldWrite:
 def _describe(
     environment: Environment, search: RepairSearch, edit: WriteEdit, facts: Facts
 ) -> RepairEdit:
-    """Return an edit in names, with gold's and the tool's arguments only."""
+    """Return an edit as a record for events. It names only arguments of the tool or of the gold
+    write, and no values."""
     gold = None if edit.gold is None else search.gold[edit.gold]
     if edit.operation is Operation.INSERT:
         assert gold is not None, "only a drop has no gold write"
@@ -208,7 +209,8 @@ def _describe(
 
 
 def _known_names(environment: Environment, search: RepairSearch, edit: WriteEdit) -> set[str]:
-    """Return the argument names that are not the agent's inventions."""
+    """Return the argument names that the tool or the gold write knows; others are the agent's
+    inventions."""
     tool = environment.toolset.tools().get(search.writes[edit.place].call.name)
     names = set() if tool is None else set(tool.schema["function"]["parameters"]["properties"])
     return names | (set() if edit.gold is None else set(search.gold[edit.gold].arguments))

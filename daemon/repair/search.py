@@ -1,19 +1,19 @@
-"""Search the smallest change of an agent's writes that leaves the state of the gold writes.
+"""Search the smallest change of an agent's writes that leads to the state of the gold writes.
 
-    drop        leave out a write
-    arguments   give a write the arguments of a gold write of the same tool
-    tool        replace a write by a gold write of another tool on the same record
-    insert      make a gold write that is missing
+  drop        leave out a write
+  arguments   give a write the arguments of a gold write of the same tool
+  tool        replace a write by a gold write of another tool on the same record
+  insert      make a gold write that is missing
 
-Order: fewest edits, then this list, accepted writes before refused ones, fewest changed arguments,
-earliest place. A replay runs the tools over a fresh state, without model and user, exactly as
-grading does (envs/grading.py).
+Candidates are tried in this order: fewest edits, then the order of the list above, accepted writes
+before refused ones, fewest changed arguments, earliest place. A replay runs the tools over a fresh
+state, without model and user, exactly as grading does (envs/grading.py).
 
-Not tried: changes of writes that are gold already; drops of refused writes, and changes of all but
-the first of equal ones; insertions elsewhere than in gold's order or at the end; other tools for a
-write if its own tool lacks a gold write on that record. Several edits are replayed together only if
-their single effects can add up: every differing record that some edit touches alone is put right by
-one of them or touched by two. An edit without an effect may enable another.
+Not tried: changes of writes that equal a gold write; drops of refused writes; changes of all but
+the first of equal refused writes; insertions elsewhere than in gold's order or at the end; another
+tool for a write whose own tool has a gold write on that record. Several edits are replayed together
+only if their single effects can add up: each differing record that a single edit can touch is put
+right by one of them or touched by two. An edit without an effect may enable another.
 
 Guarantee: the same rollout and task give the same edits, unless the seconds run out first. Not
 covered: environments whose user has tools, since the user acts between the agent's writes.
@@ -39,16 +39,16 @@ from events.learning import Operation as WrittenOperation
 from events.messages import ExecutedCall
 
 EDITS: Final = 5
-"""Most edits of one repair."""
+"""Most edits in a repair."""
 
 REPLAYS: Final = 400
-"""Most replays of one search."""
+"""Most replays in a search."""
 
 SECONDS: Final = 2.0
-"""Longest duration of a search; its last replay is finished."""
+"""Time limit of a search in seconds; the running replay is still finished."""
 
 WRITES: Final = 60
-"""Most writes searched, of the agent and of gold."""
+"""Most writes of the agent, and most gold writes, that a search accepts."""
 
 
 class Operation(IntEnum):
@@ -61,7 +61,7 @@ class Operation(IntEnum):
 
     @property
     def word(self) -> WrittenOperation:
-        """Return its name in events."""
+        """Return the operation's name in events."""
         return _WORDS[self]
 
 
@@ -75,51 +75,51 @@ _WORDS: Final[Mapping[int, WrittenOperation]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class WriteEdit:
-    """One change of the agent's writes."""
+    """One change of the agent's writes. Edits sort by the size of the change."""
 
     operation: Operation
     is_refused: bool
-    """Whether the tool refused the write."""
+    """Whether the tool refused the agent's write."""
     distance: int
-    """Number of changed arguments if the tool stays; else 0."""
+    """Number of arguments that an edit of `ARGUMENTS` changes; else 0."""
     place: int
-    """Index among the agent's writes; an insertion comes before it."""
+    """Index among the agent's writes. An insertion goes before that write."""
     gold: int | None = None
-    """Index among the gold writes; None for a drop."""
+    """Index of the gold write that the edit makes; None for a drop."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search."""
+    """The repair that a search found, or the reason why it found none."""
 
     edits: tuple[WriteEdit, ...] | None
-    """The smallest repair; () for a right state, None if none was found."""
+    """The smallest repair; () if the state was right already, None if no repair was found."""
     replays: int
     bound: str = ""
-    """Bound that ended the search, or ""."""
+    """The limit that ended the search, such as "400 replays"; "" if none did."""
     mismatch: str = ""
-    """Difference of replay and rollout that prevented a search, or ""."""
+    """The difference between replay and record that prevented a search; "" without one."""
 
 
 _Call = tuple[str, Mapping[str, Any] | str]
-"""Tool and arguments of a write to replay."""
+"""Tool name and arguments of a write to replay."""
 
 _Place = tuple[str, str]
-"""Table and key of a record."""
+"""Table name and key of a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
     fixed: frozenset[_Place]
-    """Records that it puts right."""
+    """Records that the edit puts right."""
     broken: frozenset[_Place]
-    """Records that it breaks."""
+    """Records that were right and that the edit makes wrong."""
     touched: frozenset[_Place]
-    """Records that it changes."""
+    """Records that the edit changes."""
 
 
 class _BoundReached(Exception):
-    """A bound of the search, in words."""
+    """A search reached one of its limits; the text names the limit."""
 
 
 @dataclass(slots=True)
@@ -130,15 +130,15 @@ class _Replayer:
     deadline: float
     count: int = 0
     errors: list[bool] = field(default_factory=list)
-    """Whether the last replay's calls were answered with errors."""
+    """For each call of the last replay, whether the tool answered with an error."""
 
     def check_time(self) -> None:
-        """Raise _BoundReached after the deadline."""
+        """Raise _BoundReached if the deadline has passed."""
         if time.monotonic() > self.deadline:
             raise _BoundReached("the time for one search")
 
     def replay(self, calls: Sequence[_Call]) -> Database:
-        """Return the state after the calls. Raises _BoundReached."""
+        """Run the calls over a fresh state and return that state. Raise _BoundReached."""
         if self.count >= self.most:
             raise _BoundReached(f"{self.most} replays")
         if self.count:
@@ -150,13 +150,14 @@ class _Replayer:
         return database
 
     def find_differing(self, expected: Database, actual: Database) -> frozenset[_Place]:
-        """Return the records that differ between the states, as DB judges the task."""
+        """Return the records that differ between two states, compared as the grader's part DB
+        does."""
         states = arrange_states(self.environment, self.task, expected, actual)
         return frozenset((item.path[0], item.path[1]) for item in states[0].difference(states[1]))
 
 
 class RepairSearch:
-    """Search for one rollout's repair."""
+    """The search for one rollout's smallest repair."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class RepairSearch:
         replays: int = REPLAYS,
         seconds: float = SECONDS,
     ) -> None:
-        """Prepare a search; `calls` are the rollout's, in order."""
+        """Prepare a search. `calls` are the rollout's executed calls, in order."""
         task = arrange_task(environment, task)
         self._catalog = catalog
         self._edits = edits
@@ -189,10 +190,11 @@ class RepairSearch:
         self._replayer = _Replayer(environment, task, replays, deadline)
         self._find_differing = self._replayer.find_differing
         self.refused: list[bool] = []
-        """Whether the tool refuses each write."""
+        """For each write of the agent, whether the tool refuses it in the replay."""
 
     def find_differences(self, place: int, index: int) -> tuple[str, ...]:
-        """Return the sorted names of the arguments that differ between a write and a gold write."""
+        """Return the sorted names of the arguments that differ between the agent's write at `place`
+        and the gold write at `index`."""
         call, wanted = self.writes[place].call, self.gold[index].arguments
         arguments = call.arguments if isinstance(call.arguments, dict) else {}
         actual = self._catalog.canonicalize(call.name, arguments)
@@ -200,7 +202,7 @@ class RepairSearch:
         return tuple(sorted(name for name in names if _key(wanted, name) != _key(actual, name)))
 
     def run(self) -> SearchResult:
-        """Find the smallest repair. Raises the environment's errors."""
+        """Find the smallest repair. Raise the environment's errors."""
         if self._user_acts:
             return SearchResult(None, 0, bound="an environment whose user acts")
         if max(len(self.writes), len(self.gold)) > WRITES:
@@ -221,8 +223,8 @@ class RepairSearch:
         return SearchResult(repair, self._replayer.count, bound=bound)
 
     def _find_mismatch(self) -> str:
-        """Return a sentence on the first write with another answer than recorded, or "" without
-        one."""
+        """Return a sentence on the first write that the replay accepts and the record refuses, or
+        the reverse. Return "" without one."""
         for item, refused in zip(self.writes, self.refused, strict=True):
             answer = item.result
             if answer is None:
@@ -272,7 +274,8 @@ class RepairSearch:
                 yield WriteEdit(Operation.INSERT, False, 0, place, index)
 
     def _list_changes(self, place: int, missing: Sequence[int]) -> Iterator[WriteEdit]:
-        """Yield a write's edits; `missing` are unmade gold writes."""
+        """Yield the possible edits of the agent's write at `place`. `missing` are indices of gold
+        writes that the agent did not make."""
         name, arguments = self._calls[place]
         is_refused = self.refused[place]
         on_record = [index for index in missing if self._is_same_record(arguments, index)]
@@ -288,7 +291,8 @@ class RepairSearch:
                 yield WriteEdit(Operation.TOOL, False, 0, place, index)
 
     def _match_exact_writes(self) -> dict[int, int]:
-        """Return place -> gold index of equal writes, one for one."""
+        """Return agent's write -> equal gold write, as indices. Each gold write is matched at most
+        once."""
         made: dict[int, int] = {}
         for index, gold in enumerate(self.gold):
             wanted = exact_json([gold.action.name, gold.action.arguments])
@@ -328,8 +332,8 @@ class RepairSearch:
 
 
 def _combine(edits: Sequence[WriteEdit], size: int) -> Iterator[tuple[WriteEdit, ...]]:
-    """Yield every choice of `size` edits, by operations (smallest changes first), then by
-    places."""
+    """Yield every choice of `size` edits, ordered by their operations (smallest changes first),
+    then by places."""
     by_operation = {operation: list[WriteEdit]() for operation in Operation}
     for edit in edits:
         by_operation[edit.operation].append(edit)
@@ -341,7 +345,7 @@ def _combine(edits: Sequence[WriteEdit], size: int) -> Iterator[tuple[WriteEdit,
 
 
 def _conflicts(edits: Sequence[WriteEdit]) -> bool:
-    """Return whether two edits change one write or make the same gold write."""
+    """Return whether two edits change the same write or make the same gold write."""
     places = [edit.place for edit in edits if edit.operation is not Operation.INSERT]
     gold = [edit.gold for edit in edits if edit.gold is not None]
     return len(set(places)) < len(places) or len(set(gold)) < len(gold)
@@ -356,7 +360,8 @@ def _key(arguments: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _can_add_up(effects: Sequence[_Effect], wrong: frozenset[_Place]) -> bool:
-    """Return whether the single effects can put these records right and break none."""
+    """Return whether the edits together may put all `wrong` records right and break none, judged
+    from the effect of each edit alone."""
     if any(not effect.touched for effect in effects):
         return True
     fixed = _join(effect.fixed for effect in effects)
