@@ -1,10 +1,10 @@
-"""Tasks that an operator adds: a file of definitions, each checked like the Proposer's.
+"""Tasks that an operator adds: a file of definitions, each checked like the Proposer's tasks.
 
-A definition is envs/task.py's as JSON. Its id may be left out: ENVIRONMENT/=SHA256 follows from the
-rest, and another id by content is refused. A definition that equals a generated task keeps that
-task's id and needs no body. Any other id is the file's own name and only tells the seed. Runs all
-checks of verification.py but V8, which plays rollouts. Not covered: a gate's task under another id,
-if the environment's seeds are not its generator's.
+A definition is a task of envs/task.py as JSON. Its id may be left out: the id ENVIRONMENT/=SHA256
+follows from the rest, and a wrong id of this form is refused. A definition that equals a generated
+task keeps that task's id and needs no stored body. Any other id is the file's own name and serves
+only to find the task's seed. All checks of verification.py run except V8, which plays rollouts. Not
+covered: a task of a gate under another id, if the environment's seeds are not its generator's.
 """
 
 import json
@@ -42,47 +42,48 @@ from events.privacy.sealing import Key
 from events.registry import first_problem
 
 OpenEnvironment = Callable[[str], Environment]
-"""Opens a definition's environment. Raises UnknownEnvironment, EnvironmentBroken."""
+"""Opens the environment that a definition names. Raises UnknownEnvironment, EnvironmentBroken."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawDefinition:
-    """A definition as a file has it."""
+    """One definition as the file's bytes, before it is parsed."""
 
     position: str
     text: bytes | None
-    """None for a text longer than `MOST_BODY`."""
+    """None if the text is longer than `MOST_BODY` bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A definition that passed."""
+    """A definition that passed all checks."""
 
     position: str
     task: TaskDefinition
-    """Task under its final id."""
+    """The task with its final id."""
     verified: tuple[Verified, ...]
     is_known: bool
-    """Whether the agent or the file had it before."""
+    """Whether the agent or an earlier definition of the file already had this task."""
     key: Key | None = None
-    """Key of the person whose session it is made of, if any."""
+    """Key of the person from whose session the task was made, if any."""
 
     @property
     def body(self) -> dict[str, Any] | None:
-        """Return the event's open body; None for generated tasks and those of a person's
-        session."""
+        """Return the unencrypted body for the event. Return None for generated tasks, and for tasks
+        made from a person's session."""
         is_open = is_content_id(self.task.id) and self.key is None
         return self.task.dump_body() if is_open else None
 
     @property
     def sealed(self) -> SealedDefinition | None:
-        """Return the event's sealed body; None for a task of no person."""
+        """Return the encrypted body for the event; None if the task was not made from a person's
+        session."""
         return None if self.key is None else seal_body(self.task, self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A definition that failed a check."""
+    """A definition that failed a check, and the reason."""
 
     position: str
     check: Check
@@ -90,8 +91,8 @@ class Refusal:
 
 
 def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
-    """Yield a file's definitions: the whole if it is one JSON value, else its lines. Raises
-    OSError."""
+    """Yield a file's definitions. The file is one JSON value, or has a JSON value in each line.
+    Raise OSError."""
     beginning = file.read(MOST_BODY + 1)
     if len(beginning) <= MOST_BODY and _is_json(beginning):
         yield RawDefinition("line 1", beginning)
@@ -104,7 +105,8 @@ def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
 
 
 def _read_lines(beginning: IO[bytes], file: IO[bytes]) -> Iterator[bytes]:
-    """Yield a file's lines after `beginning`, also of a pipe, cut after `MOST_BODY` bytes."""
+    """Yield the lines of `beginning` and of the rest of the file, which may be a pipe. Lines are
+    cut after `MOST_BODY` bytes."""
     while line := beginning.readline() or file.readline(MOST_BODY + 1):
         if not line.endswith(b"\n"):
             line += file.readline(MOST_BODY + 1)
@@ -123,7 +125,7 @@ def _is_json(text: bytes) -> bool:
 
 
 class Additions:
-    """Examines definitions in turn; each one that passed is known to later ones."""
+    """Checks definitions in turn. Each later one must also differ from those that passed."""
 
     def __init__(
         self,
@@ -134,11 +136,12 @@ class Additions:
         find_body: FindBody = lambda _: None,
         trained_in: str | None = None,
     ) -> None:
-        """`known` are ids of tasks that jobs draw, `prior` their requests. `trained_in` is the
-        environment of the agent's tasks; None if no setting names it."""
+        """Set up the checks. `known` are the ids of tasks that jobs draw, and `prior` their
+        requests. `trained_in` is the environment of the agent's tasks; None if no setting names it.
+        """
         self.keys: dict[str, Key] = {}
-        """Task of a person's session -> its key. Others with a salt are refused: they would be
-        open."""
+        """Id of a task from a person's session -> the person's key. Without a key here, such a task
+        is refused, since its body would be stored unencrypted."""
         self._open_named, self._trained_in = open_named, trained_in
         self._known = set(known)
         self._prior = list(prior)
@@ -148,7 +151,7 @@ class Additions:
         self._environments: dict[str, Environment] = {}
 
     def examine(self, definitions: Iterable[RawDefinition]) -> Iterator[Addition | Refusal]:
-        """Yield each definition's result."""
+        """Yield the result for each definition: an addition or a refusal."""
         for raw in definitions:
             try:
                 yield self._examine(raw)
@@ -156,11 +159,11 @@ class Additions:
                 yield Refusal(raw.position, refusal.check, str(refusal)[:1000])
 
     def _examine(self, raw: RawDefinition) -> Addition:
-        """Return the addition of a definition. Raise _Refused."""
+        """Check one definition and return its addition. Raise _Refused if it fails."""
         named, fields = _parse(raw)
         environment = self._open(fields)
         try:
-            # JSON again, for lists are tuples only there.
+            # Validate it as JSON: pydantic reads a list as a tuple only there.
             unnamed = TaskDefinition.model_validate_json(
                 json.dumps({**fields, "id": f"{environment.name}/="})
             )
@@ -189,8 +192,8 @@ class Additions:
         return Addition(raw.position, task, verdict.passed, is_known=False, key=key)
 
     def _open(self, fields: Mapping[str, Any]) -> Environment:
-        """Return a definition's environment, which also finds this file's bodies. Raises
-        _Refused."""
+        """Return a definition's environment, prepared to look up the bodies of this file's tasks.
+        Raise _Refused."""
         name = fields.get("environment")
         if not isinstance(name, str):
             raise _Refused("schema", f"its environment is {name!r}; give the name of one")
@@ -224,7 +227,7 @@ class _Refused(CheckFailure):
 
 
 def _parse(raw: RawDefinition) -> tuple[str | None, dict[str, Any]]:
-    """Return a definition's id, or None, and its other fields. Raises _Refused."""
+    """Return a definition's id (None without one) and its other fields. Raise _Refused."""
     if raw.text is None:
         raise _Refused("schema", f"it is longer than {MOST_BODY:,} bytes; write a shorter task")
     try:
@@ -248,7 +251,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _name(environment: Environment, task: TaskDefinition, named: str | None) -> TaskDefinition:
-    """Return the task under its own id. Raises _Refused."""
+    """Return the task with its final id. Raise _Refused."""
     by_content = compute_content_id(task.dump_body())
     if named is not None and is_content_id(named) and named != by_content:
         raise _Refused("schema", f"its id is {named}, and its body is that of {by_content}")
@@ -268,8 +271,8 @@ def _name(environment: Environment, task: TaskDefinition, named: str | None) -> 
 def _find_generated(
     environment: Environment, task: TaskDefinition, named: str | None
 ) -> Iterator[TaskDefinition]:
-    """Yield the generated tasks that this may be, by id, and by capability and seed. Raises
-    _Refused."""
+    """Yield the generated tasks that may equal this definition: by its id, and by capability and
+    seed. Raise _Refused."""
     names = [] if named is None or is_content_id(named) else [named]
     if task.capability in environment.capabilities and is_seed(str(task.seed)):
         names.append(environment.task_id(task.capability, task.seed))
@@ -278,7 +281,7 @@ def _find_generated(
             yield environment.task(name)
         except UnknownTask:
             continue
-        except Exception as error:  # an environment's own code, which may raise anything
+        except Exception as error:  # an environment's own code may raise anything
             raise _Refused(
                 "schema", f"the environment raised {type(error).__name__}: {error}"
             ) from error

@@ -1,18 +1,20 @@
-"""The tasks that a training job draws, and their shares. Pure.
+"""The pools of tasks that a training job draws from, and their shares. Pure.
 
-    targeted    tasks written for patterns, one pool per pattern; together p = min(most, step·round)
-    modes       tasks of a mode with its own pool, beside their pattern's, with the mode's reward
-                and at most the mode's part of the pattern's share
-    siblings    tasks like the passed ones, in the words of failed ones (siblings.py)
-    traffic     the tasks of the agent's own traffic
-    operator    tasks that an operator added for no pattern; `PoolMix.operator` of all
-    replay      written tasks that the policy passes, and those of patterns that fail no more
+  targeted    tasks written for patterns, one pool per pattern; their shares add up to
+              p = min(most, step·round)
+  modes       tasks of a mode with its own pool, beside their pattern's pool; with the mode's
+              reward and at most the mode's part of the pattern's share
+  siblings    tasks like the passed ones, near in words to failed ones (siblings.py)
+  traffic     the tasks of the agent's own traffic
+  operator    tasks that an operator added for no pattern; `PoolMix.operator` of all
+  replay      written tasks that the policy passes, and those of patterns that fail no more
 
-A pool's share is P(pattern) times the mean of 4ĉ(1−ĉ) over its tasks, with ĉ = (c+1)/(n+2) over a
-task's last rollouts: most at open outcomes. A sum would count P twice, since quotas follow it too.
-A job draws each task of a pool before any again. A task with ĉ ≥ .9 over `LEAST` rollouts retires.
-Siblings, traffic, operator and replay have fixed shares, and a job's probe ignores them. Source:
-docs/proposing.md (after SENTINEL, arXiv 2606.12908).
+A targeted pool's share is in proportion to P(pattern) times the mean of 4ĉ(1−ĉ) over its tasks.
+P is the priority, and ĉ = (c+1)/(n+2) over a task's last n rollouts with c passes; open outcomes
+count most. A sum would count P twice, since quotas follow it too. A job draws each task of a pool
+before any task again. A task with ĉ ≥ .9 over at least `LEAST` rollouts retires. Siblings, traffic,
+operator and replay have fixed shares, and a job's probe ignores them. Source: docs/proposing.md
+(after SENTINEL, arXiv 2606.12908).
 """
 
 from collections import defaultdict
@@ -26,10 +28,11 @@ from events.jobs import RewardKind, TaskPool
 from events.learning import OPERATOR
 
 WINDOW: Final = 16
-"""Last rollouts that a task's pass rate counts."""
+"""Number of last rollouts from which a task's pass rate is estimated."""
 RETIRED: Final = 0.9
 LEAST: Final = 8
-"""Fewest rollouts of a retired task: a job's group, since a job draws most tasks once."""
+"""Fewest rollouts of a task that retires: the size of a job's group, since a job draws most tasks
+once."""
 SIBLINGS: Final = "siblings"
 TRAFFIC: Final = "traffic"
 REPLAY: Final = "replay"
@@ -38,25 +41,26 @@ _NAME: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class ModePool:
-    """Pool of a mode's tasks beside the others of their pattern."""
+    """A separate pool for a mode's tasks, beside the pool of their pattern."""
 
     prefix: str
-    """Beginning of its name, before the pattern."""
+    """Beginning of the pool's name, before the pattern's name."""
     reward: RewardKind
     most: float
-    """Largest part of a pattern that has other tasks too."""
+    """Largest part of a pattern's share that this pool takes if the pattern also has ordinary
+    tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolEntry:
-    """A task written for a pattern, with at most its last `WINDOW` rollouts."""
+    """A task written for a pattern, with the counts of its last rollouts, at most `WINDOW`."""
 
     task: str
     pattern: str
     attempts: int = 0
     passes: int = 0
     own_pool: ModePool | None = None
-    """Pool of its mode; None: its pattern's pool."""
+    """Separate pool of the task's mode; None if the task is in its pattern's pool."""
 
     @property
     def rate(self) -> float:
@@ -65,31 +69,31 @@ class PoolEntry:
 
     @property
     def retires(self) -> bool:
-        """Return whether nothing is left to learn of it."""
+        """Return whether the policy passes the task so often that nothing is left to learn."""
         return self.attempts >= LEAST and self.rate >= RETIRED
 
     @property
     def openness(self) -> float:
-        """Return 4ĉ(1−ĉ): 1 for equally likely outcomes."""
+        """Return 4ĉ(1−ĉ), which is 1 if passing and failing are equally likely."""
         return 4 * self.rate * (1 - self.rate)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMix:
-    """Shares of a job's pools."""
+    """The shares of a job's pools."""
 
     step: float = 0.1
-    """Growth of the targeted share per round."""
+    """Growth of the targeted share with each round."""
     most: float = 0.5
     replay: float = 0.05
-    """Share of retired tasks, if any."""
+    """Share of the replay pool, if it has tasks."""
     siblings: float = 0.5
-    """Siblings' share of the traffic's part, if any."""
+    """Siblings' part of the share that siblings and traffic divide, if there are siblings."""
     operator: float = 0.1
-    """Share of an operator's tasks, if any; other shares divide the rest."""
+    """Share of the tasks that an operator added, if any; the other pools divide the rest."""
 
     def compute_target_share(self, number: int) -> float:
-        """Return the share of tasks for patterns in round `number`, counted from 1."""
+        """Return the share of targeted tasks in round `number`, counted from 1."""
         return min(self.most, self.step * max(1, number))
 
 
@@ -101,11 +105,11 @@ def pools(
     mixing: PoolMix | None = None,
     siblings: Sequence[str] = (),
 ) -> tuple[TaskPool, ...]:
-    """Return a job's pools, whose shares sum to 1; none without a task of a pattern with a positive
-    priority, since an operator's tasks alone make no job.
+    """Return a job's pools, whose shares sum to 1. Return () if no task belongs to a pattern with a
+    positive priority: an operator's tasks alone make no job.
 
-    `priorities` are the last round's; tasks of other patterns are replayed. `traffic` tasks were
-    written for no pattern, and `siblings` are none of these.
+    `priorities` are the last round's; tasks of other patterns are replayed. `traffic` are tasks
+    that were written for no pattern, and `siblings` are other tasks than these.
     """
     mixing = mixing or PoolMix()
     retired: list[str] = []
@@ -149,9 +153,9 @@ def pools(
 
 
 def _build_target_pools(pattern: str, share: float, entries: Sequence[PoolEntry]) -> list[TaskPool]:
-    """Return a pattern's pools: of its ordinary tasks, and of each mode with an own pool. Beside
-    ordinary tasks, a mode has its part by number, up to its largest, so a few old tasks do not
-    crowd out the directive's."""
+    """Return a pattern's pools: one of ordinary tasks and one for each mode with its own pool. If
+    there are ordinary tasks, a mode gets its part by number, up to the mode's limit: a few old
+    tasks shall not crowd out the directive's."""
     drawn = tuple(entry.task for entry in entries if entry.own_pool is None)
     by_mode: defaultdict[ModePool, list[str]] = defaultdict(list)
     for entry in entries:

@@ -1,4 +1,4 @@
-"""A written task under examination, with the facts of its checks.
+"""A written task that is being checked, with the facts that its checks need.
 
 Guarantee: `CandidateFacts` computes each fact once, so ten checks play one episode.
 """
@@ -18,31 +18,33 @@ from events.learning import Mode
 from events.messages import Action, Message
 
 FIRST_HELD_OUT: Final = 1 << 27
-"""First seed reserved for reports, the Proposer and gates, above traffic's."""
+"""First seed reserved for reports, the Proposer and gates. Live traffic has lower seeds."""
 FIRST_SEED: Final = 1 << 28
 LAST_SEED: Final = (1 << 32) - 1
-"""Last seed of written tasks. Gates use those above, held-out reports those below `FIRST_SEED`."""
+"""Last seed of written tasks. Gates use higher seeds, and held-out reports those below
+`FIRST_SEED`."""
 
 
 def is_evaluation_seed(seed: int | None) -> bool:
-    """Return whether a seed is kept for gates or reports."""
+    """Return whether a seed is reserved for gates or reports, so that no job may train on it."""
     return seed is not None and (FIRST_HELD_OUT <= seed < FIRST_SEED or seed > LAST_SEED)
 
 
 MOST_BODY: Final = 256 * 1024
-"""Bytes of a stored definition; a record of Kafka takes a megabyte. Ours have 1 to 10 KB."""
+"""Most bytes of a stored definition, since a Kafka record holds a megabyte. Ours have 1 to 10
+KB."""
 
 _REASON: Final = "Reason for call: "
 _PART: Final = re.compile(r"\n(?:Known info|Unknown info|Task instructions|Persona): ")
-"""Start of a scenario in words, and of its further parts (envs/task.py)."""
+"""Start of a scenario's text, and of its further parts (envs/task.py)."""
 
 Sampler = Callable[[TaskDefinition], int]
-"""Returns how many of 8 rollouts of the current policy pass a task."""
+"""Plays 8 rollouts of a task with the current policy and returns how many pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A failed rollout and its task."""
+    """A failed rollout and its task, which a written task follows."""
 
     rollout: str
     task: TaskDefinition
@@ -54,55 +56,58 @@ class Candidate:
 
     task: TaskDefinition
     mode: Mode | None
-    """None for an operator's."""
+    """How the task was written; None if an operator added it."""
     source: TaskDefinition | None
-    """Failed task that it follows, or the task of a lesson's conversation, if any."""
+    """Failed task that this task follows, or the task of a lesson's conversation; None without
+    one."""
     drawn: str | None = None
-    """Generated task whose first state a planned one begins in."""
+    """Generated task in whose first state a planned task begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriorTask:
-    """A task in the buffer."""
+    """A task that is already in the buffer, as far as novelty compares it."""
 
     signature: str | None
     request: str
     prefix: tuple[Message, ...] = ()
-    """Conversation before it: with another, the same request is another task."""
+    """Conversation before the request: the same request after another conversation is another
+    task."""
 
     @classmethod
     def of(cls, task: TaskDefinition) -> "PriorTask":
-        """Build it from a definition."""
+        """Build the prior task from a definition."""
         return cls(task.signature, task.scenario.reason_for_call, task.prefix)
 
     @classmethod
     def from_record(cls, gold: Sequence[Action] | None, instruction: str | None) -> "PriorTask":
-        """Build it from a record without a prefix, and only the first part of the instruction."""
+        """Build the prior task from a record, which has no prefix and only the instruction's first
+        part."""
         request = _PART.split(instruction or "")[0].removeprefix(_REASON)
         return cls(None if gold is None else signature(gold), request)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Tasks and seeds of evaluation, on which nothing is trained."""
+    """The tasks and seeds that evaluation uses, on which nothing is trained."""
 
     seeds: range = range(FIRST_SEED, LAST_SEED + 1)
-    """Seeds of written tasks; others have other uses."""
+    """Seeds of written tasks; all other seeds have other uses."""
     signatures: frozenset[str] = frozenset()
     definitions: frozenset[str] = frozenset()
-    """Digests of whole definitions."""
+    """Digests of whole task definitions."""
 
 
 class CheckFailure(KintsugiError):
-    """A written task fails a check, with the reason."""
+    """A written task fails a check; the text is the reason."""
 
 
 class CannotSample(KintsugiError):
-    """The current policy's pass rate cannot be measured; the task is not at fault."""
+    """The current policy's pass rate cannot be measured. The task is not at fault."""
 
 
 class CandidateFacts(TaskFacts):
-    """A candidate with its checks' facts."""
+    """A candidate with the facts that its checks need."""
 
     def __init__(
         self,
@@ -113,7 +118,8 @@ class CandidateFacts(TaskFacts):
         sampler: Sampler | None = None,
         hard: bool = True,
     ) -> None:
-        """`hard` tells whether a task that the current policy never passes may be accepted."""
+        """Set up the facts. `hard` tells whether a task that the current policy never passes is
+        allowed."""
         super().__init__(environment, candidate.task)
         self.candidate = candidate
         self.known = known
@@ -123,7 +129,7 @@ class CandidateFacts(TaskFacts):
 
     @cached_property
     def oracle(self) -> Episode:
-        """Return the oracle's episode with the scripted user."""
+        """Return the episode that the oracle plays with the scripted user."""
         task = self.task
         episode = Episode(self.environment, task)
         return play(episode, self.environment.oracle(task), self.environment.user(task))

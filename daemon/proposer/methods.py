@@ -1,4 +1,4 @@
-"""Wire the Proposer with the methods' checks of their own tasks."""
+"""Add the methods' checks of their own tasks to the Proposer's checks."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -10,14 +10,15 @@ from events.learning import Check
 
 
 def find_test_source(task: TaskDefinition) -> str | None:
-    """Return why a task made of another is kept for tests, if it is."""
+    """Return why a lesson is kept for tests; None if it is not, or if the task is no lesson."""
     if task.lesson is None or find_split(task.source) != "test":
         return None
     return f"the lessons of {task.source} are kept for tests"
 
 
 def _check_lesson(examined: CandidateFacts) -> str | None:
-    """Check V11; None without a lesson. Raises CheckFailure."""
+    """Check V11: the lesson is right. Return None for a task without a lesson. Raise
+    CheckFailure."""
     if examined.task.lesson is None:
         return None
     try:
@@ -30,4 +31,4 @@ def _check_lesson(examined: CandidateFacts) -> str | None:
 METHOD_CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str | None]]] = {
     "lesson": _check_lesson
 }
-"""Checks in order, as those of verification.py; each returns None for other tasks."""
+"""Checks in order, called as in verification.py. Each returns None for a task of another method."""

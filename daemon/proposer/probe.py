@@ -1,8 +1,8 @@
 """Measure the current policy on a written task before it is accepted (check V8).
 
-The rollouts are played together on a serving engine and recorded under a purpose of their own,
-which only the buffer's rates read. A model (an endpoint, or an adapter of the same engine) may play
-the user. A rollout whose user erred is played again with another seed. Guarantee: a rollout's id
+The rollouts are played together on a serving engine and recorded under the purpose `probe`, which
+only the buffer's rates read. A model (an endpoint, or an adapter of the same engine) may play the
+user. A rollout whose user erred is played again with another seed. Guarantee: a rollout's id
 follows from cycle, policy, task, trial and the user's model, so a restarted leader reads it from
 the tables. Not covered: engines without HTTP.
 """
@@ -40,46 +40,47 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 3
-"""Attempts at an answer; then the next tick tries again."""
+"""Attempts at one request to the model; if all fail, the next tick tries again."""
 _TRIES: Final = 3
-"""Tries of a rollout whose user, a model, erred."""
+"""Tries of a rollout whose user, played by a model, erred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The engine that serves a policy."""
+    """The inference server that serves a policy."""
 
     url: str
-    """Base URL; ends in /v1."""
+    """Base URL of the server; ends in /v1."""
     api_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """A policy to probe, its engine, and the cycle."""
+    """A policy to probe, its engine, and the cycle that probes it."""
 
     cycle: str
     alias: str
     base: str
     policy: str
-    """Its name at the engine."""
+    """Name of the policy at the engine."""
     engine: Engine
     sampling: Sampling
     user: ModelUser | None = None
-    """Player of the users; None: the environment's own."""
+    """The model that plays the users; None for the environment's own user."""
 
 
 class ProbeBudget:
-    """Limits of a cycle's probes with a user behind an endpoint."""
+    """Limits on a cycle's probes if a model behind an endpoint plays the users."""
 
     def __init__(self, tokens: int, minutes: float) -> None:
-        """`tokens` of the user's model, and `minutes` of the probes."""
+        """Allow `tokens` of the user's model and `minutes` of playing."""
         self.meter = TokenMeter(tokens)
         self._minutes = minutes
         self._seconds = minutes * 60
 
     async def play(self, rollouts: Awaitable[T]) -> T:
-        """Return the rollouts' result within the time left. Raises UserBudgetSpent."""
+        """Wait for the rollouts and return their result. Raise UserBudgetSpent if the minutes run
+        out."""
         begin = time.monotonic()
         limit = asyncio.timeout(self._seconds)
         try:
@@ -97,7 +98,7 @@ class ProbeBudget:
 
 
 class Prober:
-    """Plays written tasks with the serving policy."""
+    """Plays written tasks with the serving policy and counts its passes."""
 
     def __init__(
         self,
@@ -109,8 +110,9 @@ class Prober:
         record: bool = True,
         budget: ProbeBudget | None = None,
     ) -> None:
-        """Begin no rollout once `stopping` returns true. Append rollouts to the log if `record`.
-        `budget` limits a user behind an endpoint; None sets no limit."""
+        """Set up the prober. It begins no rollout once `stopping` returns true, and appends
+        rollouts to the log if `record`. `budget` limits a user behind an endpoint; None sets no
+        limit."""
         self._app, self._environment, self._probed = app, environment, probed
         self._stopping, self._recording = stopping, record
         is_metered = isinstance(probed.user, EndpointUser)
@@ -118,14 +120,14 @@ class Prober:
         self._meter = TokenMeter(None) if self._budget is None else self._budget.meter
 
     def __call__(self, task: TaskDefinition) -> int:
-        """Return how many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailure, and
-        CheckFailure if the user erred in each try or its budget is spent."""
+        """Return how many of `SAMPLES` rollouts pass. Raise CannotSample or EnvironmentFailure.
+        Raise CheckFailure if the user erred in each try or its budget is spent."""
         from consumers.database import DatabaseUnavailable
 
         try:
             return self._count_passes(task)
         except (BlobError, DatabaseUnavailable, LogError) as error:
-            # Neither is the task's fault, and a check that raises would reject it.
+            # The task is not at fault, but any other error would reject it.
             raise CannotSample(f"what is played cannot be recorded: {error}") from error
 
     def _count_passes(self, task: TaskDefinition) -> int:
@@ -166,12 +168,12 @@ class Prober:
 
     @property
     def _erring(self) -> str | None:
-        """Return the name of the users' player if the users may err, else None."""
+        """Return the name of the model that plays the users if it may err, else None."""
         user = self._probed.user
         return name_fallible_user(self._environment, None if user is None else user.simulator)
 
     async def _play_in_time(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
-        """Play as `_play` within the budget. Raises UserBudgetSpent."""
+        """Play as `_play` does, within the budget. Raise UserBudgetSpent."""
         playing = self._play(task, trials)
         return await (playing if self._budget is None else self._budget.play(playing))
 
@@ -214,7 +216,8 @@ class Prober:
         return results
 
     async def _prepare_user(self, stack: AsyncExitStack) -> Callable[[TaskDefinition, int], Player]:
-        """Return a factory of an episode's user. Raises EndpointRefusal, EndpointUnavailable."""
+        """Return a function that makes an episode's user. Raise EndpointRefusal,
+        EndpointUnavailable."""
         environment, user, engine = self._environment, self._probed.user, self._probed.engine
         if user is None:
             return make_environment_user(environment)
@@ -254,7 +257,7 @@ class Prober:
         )
 
     def _record(self, attempts: Sequence[Attempt]) -> None:
-        """Append the attempts with a verdict."""
+        """Append the attempts that have a verdict to the log."""
         probed = self._probed
         simulator = None if probed.user is None else probed.user.simulator
         provenance = Provenance(probed.alias, probed.base, probed.policy, "probe", simulator)

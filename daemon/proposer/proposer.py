@@ -1,15 +1,15 @@
-"""Write candidates by modes until a directive's quotas are full.
+"""Write tasks by modes until a directive's quotas are full.
 
-    inherit   the failed task in other words: same calls, same first state, same criteria
-    explore   a fresh task like it, with a new state, trajectory and request
+  inherit   the failed task in other words: same calls, same first state, same criteria
+  explore   a fresh task like it, with a new state, trajectory and request
 
 A method may write tasks of a mode of its own (task_writer.py), in the first places of a quota, as
-many as the directive names; the modes above fill the rest. The followed tasks are those of the
+many as the directive names; the modes above fill the rest. Written tasks follow the tasks of the
 failed rollouts that the directive names; the environment's label of a kind is never used.
 
-Guarantee: everything is drawn from the cycle's id (and its job's round), the pattern, the place and
-the try, so a redo writes the same tasks under the same event ids. Where V8 samples the policy,
-this holds as far as the samples agree. Not covered: appending (the cycle).
+Guarantee: all random choices follow from the cycle's id (and its job's round), the pattern, the
+place and the try, so a restarted cycle writes the same tasks under the same event ids. If V8 samples
+the policy, this holds as far as the samples agree. Not covered: appending the events (the cycle).
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -38,7 +38,7 @@ from events.privacy.sealing import Key
 from events.rollouts import clip_reason
 
 TRIES: Final = 3
-"""Most tries for one place of a quota."""
+"""Most tries to fill one place of a quota."""
 MOST_HARD: Final = 0.3
 """Largest share of a quota for tasks that the current policy never passes."""
 _PHRASINGS: Final = 1 << 16
@@ -67,28 +67,28 @@ class ProposalRequest:
     """Share of a quota's places that explore from the first try."""
     sampler: Sampler | None = None
     job_round: JobRound | None = None
-    """Round of the cycle's job that asks; None: the cycle itself."""
+    """The round of the cycle's job that asks for tasks; None if the cycle itself asks."""
     writers: Sequence[TaskWriter] = ()
     """Writers of the methods' tasks, in order. A mode without a writer gets no task."""
     bodies: MutableMapping[str, str] = field(default_factory=dict)
-    """Task by content -> its body's text, from which the environment reads new tasks."""
+    """Id by content -> the text of the task's body. The environment looks up new tasks here."""
     full: Mapping[str, int] = field(default_factory=dict)
-    """Pattern -> full places of its quota."""
+    """Pattern -> number of its quota's places that are already filled."""
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """Return the parts of the seeds."""
+        """Return the strings from which random seeds and event ids follow."""
         name = self.job_round
         return (self.cycle,) if name is None else (self.cycle, name.job, str(name.number))
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An event to append."""
+    """An accepted or rejected task, as an event to append."""
 
     id: str
-    """derive_id("proposal", cycle, pattern, place, try); in a round with its job's id and
-    number."""
+    """derive_id("proposal", cycle, pattern, place, try). In a job's round, the job's id and the
+    round's number follow the cycle."""
     data: TaskProposed | TaskRejected
 
 
@@ -106,7 +106,8 @@ def propose(environment: Environment, wanted: ProposalRequest) -> Iterator[Propo
 
 
 class ClientPlaces:
-    """Places of a quota left for each key. Without parts, places may follow any of its failures."""
+    """The places of a quota that are left for each API key. In a quota without parts, a place may
+    follow any failure of the pattern."""
 
     def __init__(self, quota: Quota) -> None:
         self._left = [part.tasks for part in quota.clients]
@@ -117,16 +118,16 @@ class ClientPlaces:
         }
 
     def has_place(self, rollout: str) -> bool:
-        """Return whether this failure's key has a place left."""
+        """Return whether the API key of this failed rollout has a place left."""
         return not self._left or self._left[self._part[rollout]] > 0
 
     def take(self, rollout: str) -> None:
-        """Use a place of this failure's key."""
+        """Use up a place of this failed rollout's API key."""
         if self._left:
             self._left[self._part[rollout]] -= 1
 
     def select(self, sources: Sequence[Source]) -> Sequence[Source]:
-        """Return the failures whose keys have a place left; all if none of their tasks is known."""
+        """Return the failures whose API keys have a place left; return all if there are none."""
         return [source for source in sources if self.has_place(source.rollout)] or sources
 
 
@@ -142,7 +143,7 @@ class _QuotaWriter:
         self._environment, self._wanted, self._quota = environment, wanted, quota
         self._sources, self._known = sources, known
         self._hard = 0
-        """Tasks that may still be accepted though the policy never passes them."""
+        """Number of tasks that may still be accepted although the policy never passes them."""
         self._full = wanted.full.get(quota.pattern, 0)
         self._places = ClientPlaces(quota)
 
@@ -166,7 +167,8 @@ class _QuotaWriter:
             self._places.take(written.rollout)
 
     def _write_mode(self, writer: TaskWriter, count: int) -> Iterator[Proposal]:
-        """Yield a method's proposals until `count` passed; ordinary tasks fill the rest."""
+        """Yield a method's proposals until `count` of them passed. Ordinary tasks fill the other
+        places."""
         wanted, quota = self._wanted, self._quota
         self._hard = int(MOST_HARD * count)
         places = min(self._full + count, quota.tasks)
@@ -191,7 +193,8 @@ class _QuotaWriter:
                 self._places.take(written.rollout)
 
     def _examine(self, candidate: Candidate) -> Verdict:
-        """Check a candidate; one that passes fills a place and is known to later checks."""
+        """Check a candidate. A task that passes fills a place, and later tasks must differ from
+        it."""
         examined = CandidateFacts(
             self._environment,
             candidate,
@@ -212,10 +215,10 @@ class _QuotaWriter:
 class _Draft:
     candidate: Candidate
     rollout: str
-    """Failed rollout that it follows."""
+    """The failed rollout that the task follows."""
     event: str
     key: Key | None = None
-    """Key that seals a task made of a person's session."""
+    """Key that encrypts a task made from a person's session."""
 
     def proposal(self, wanted: ProposalRequest, quota: Quota, verdict: Verdict) -> Proposal:
         task, mode = self.candidate.task, self.candidate.mode
@@ -247,7 +250,7 @@ class _Draft:
                 pattern=quota.pattern,
                 mode=mode,
                 check=verdict.failed,
-                # A reason quotes the task.
+                # The reason quotes the task.
                 reason=verdict.reason if self.key is None else _OF_PERSON,
                 source_rollout=self.rollout,
                 instruction="" if self.key else task.scenario.text()[:4096],
@@ -264,7 +267,8 @@ def _write_draft(
     place: int,
     number: int,
 ) -> _Draft:
-    """Return the candidate of one try; the last never rephrases, since rephrasings may run out."""
+    """Return the candidate of one try. The last try never rephrases, since rephrasings may run
+    out."""
     share = _share(wanted, quota.pattern)
     chance = Random(f"propose {' '.join(wanted.origin)} {quota.pattern} {place} {number}")
     source = chance.choice(sources)
@@ -275,14 +279,14 @@ def _write_draft(
         task = environment.rephrase(source.task, phrasing)
     if task is None:
         mode, task = "explore", environment.like(source.task, seed)
-    # A task that the environment cannot draw variants of is a benchmark's; its own check says so.
+    # If the environment cannot draw variants of the task, it is a benchmark's; a check refuses it.
     candidate = Candidate(task or source.task, mode, source.task)
     return _Draft(candidate, source.rollout, _event_id(wanted, quota, place, number))
 
 
 def _share(wanted: ProposalRequest, pattern: str) -> float:
-    """Return the share of places that explore from the start. A mode that mostly failed in the
-    previous cycle is not begun with, unless both did."""
+    """Return the share of places that explore from the start. If one of the two modes mostly failed
+    in the previous cycle, places begin with the other mode."""
     bad = {
         entry.mode
         for entry in wanted.directive.bad_tries
@@ -294,7 +298,7 @@ def _share(wanted: ProposalRequest, pattern: str) -> float:
 
 
 def _explores(place: int, share: float) -> bool:
-    """Return whether this place explores; any run of places keeps the share."""
+    """Return whether this place explores; any run of places keeps the share nearly."""
     return int((place + 1) * share) > int(place * share)
 
 

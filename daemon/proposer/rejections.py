@@ -1,4 +1,5 @@
-"""A cycle's statements on unplayable tasks of the buffer, and on its own rejections."""
+"""The new tasks and the rejections of a cycle, including tasks of the buffer that can no longer be
+played."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def list_new_entries(
     new: Sequence[TaskProposed], written: Sequence[PoolEntry], writers: Sequence[TaskWriter]
 ) -> list[PoolEntry]:
-    """Return the new tasks as pool entries, without those written before."""
+    """Return the new tasks as pool entries, leaving out tasks that are already in `written`."""
     before = {entry.task for entry in written}
     own_pools = {str(writer.mode): writer.pool for writer in writers}
     return [
@@ -34,8 +35,9 @@ def reject_bodies(
     reasons: Mapping[str, str],
     sealed: Collection[str],
 ) -> dict[str, Decision]:
-    """Return the rejections of unplayable tasks by content (id of event -> rejection). Tasks of the
-    agent's former environment, and sealed ones, whose key may be elsewhere, are only left out."""
+    """Return the rejections of tasks that cannot be played (event id -> rejection). Tasks of the
+    agent's former environment get none. Nor do encrypted ones, whose key may be on another machine.
+    """
     return {
         derive_id("task rejected", cycle.cycle, entry.task): TaskRejected(
             cycle=cycle.cycle,
@@ -54,7 +56,8 @@ def reject_bodies(
 
 
 def describe_rejections(decisions: Sequence[Decision]) -> str:
-    """Return why a cycle has no task, without the buffer's rejected tasks."""
+    """Return why a cycle has no task: the reasons of its own rejections, not of the buffer's
+    tasks."""
     rejected = [data for data in decisions if isinstance(data, TaskRejected) and data.task is None]
     reasons = dict.fromkeys(f"{rejection.check}: {rejection.reason}" for rejection in rejected)
     return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]

@@ -1,9 +1,10 @@
-"""Siblings: tasks like the passed ones that training on failures damages first.
+"""Siblings: tasks like passed ones, which training on failures damages first.
 
-A failed task's siblings are the `NEIGHBOURS` passed tasks nearest in words (Jaccard index of the
-openings) among all, and among those with other gold writes; they share its weight. Regressions are
-the tasks on whose generators the last candidate passed less than the incumbent in its gate. Each of
-the two has half of the weight. Labels of the environment are not read.
+The siblings of a failed task are tasks like the passed ones nearest to it in words (Jaccard index
+of the openings): `NEIGHBOURS` among all of other generators, and as many among those with other
+gold writes. They share the failed task's weight. Regressions are the tasks of generators on which
+the last candidate passed fewer tasks than the incumbent in its gate. Siblings and regressions each
+get half of the weight. Labels of the environment are not read.
 """
 
 import re
@@ -19,24 +20,24 @@ from envs.environment import Environment
 from envs.task import TaskDefinition
 
 NEIGHBOURS: Final = 3
-"""Passed tasks for each failed one, and as many with other gold writes."""
+"""Number of nearest passed tasks for each failed one, and of those with other gold writes."""
 _WORD: Final = re.compile(r"\w+(?:'\w+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A customer's opening, and a perfect agent's writes."""
+    """The words of a customer's opening, and the writes that a perfect agent makes."""
 
     task: str
     generator: str
-    """Generator of the task; the task itself if its id names none."""
+    """Generator of the task; the task's id if that names no generator."""
     words: frozenset[str]
     writes: tuple[str, ...]
     """Tools of the gold writes, in order."""
 
     @classmethod
     def of(cls, task: TaskDefinition, writes: Collection[str]) -> Self:
-        """Build it from a task; `writes` are the environment's writing tools."""
+        """Build the request of a task. `writes` are the environment's writing tools."""
         opening = task.script.opening if task.script else task.scenario.reason_for_call
         gold = task.criteria.gold_actions or ()
         return cls(
@@ -47,12 +48,12 @@ class Request:
         )
 
     def compute_likeness(self, other: "Request") -> float:
-        """Return the Jaccard index of the words."""
+        """Return the Jaccard index of the two requests' words."""
         return len(self.words & other.words) / max(1, len(self.words | other.words))
 
 
 def find_siblings(failed: Mapping[Request, float], passed: Sequence[Request]) -> dict[str, float]:
-    """Return passed task -> the sum of its parts of the failed ones' weights."""
+    """Return passed task -> its weight: the sum of its parts of the failed tasks' weights."""
     weights: dict[str, float] = {}
     for request, weight in failed.items():
         others = [other for other in passed if other.generator != request.generator]
@@ -64,8 +65,8 @@ def find_siblings(failed: Mapping[Request, float], passed: Sequence[Request]) ->
 
 
 def find_regressions(differences: Mapping[str, float]) -> dict[str, float]:
-    """Return task -> weight, from each task's gain (negative: a loss). A generator's total loss is
-    shared by its lost tasks; generators without a total loss are left out, since chance also loses
+    """Return task -> weight, computed from each task's gain (negative: a loss). The lost tasks of a
+    generator share its total loss. Generators without a total loss are left out: chance also loses
     tasks."""
     by_generator: dict[str, dict[str, float]] = {}
     for task, gain in differences.items():
@@ -82,8 +83,9 @@ def find_regressions(differences: Mapping[str, float]) -> dict[str, float]:
 def draw_siblings(
     environment: Environment, groups: Iterable[Mapping[str, float]], count: int, seed: str
 ) -> tuple[str, ...]:
-    """Return at most `count` tasks like the groups', each group equally often, by weights; a task
-    without others like it stands for itself. Raises UnknownTask."""
+    """Return at most `count` tasks like those in `groups`. Groups have equal parts, and tasks
+    within a group are drawn by weight. A task is returned itself if the environment can draw none
+    like it. Raise UnknownTask."""
     near: dict[str, float] = {}
     for weights in groups:
         whole = sum(weights.values())
@@ -101,7 +103,7 @@ def draw_siblings(
 
 
 def _select_nearest(request: Request, others: Sequence[Request]) -> list[Request]:
-    """Break ties by id."""
+    """Return the `NEIGHBOURS` requests nearest in words; ties are broken by task id."""
     return nsmallest(
         NEIGHBOURS, others, key=lambda other: (-request.compute_likeness(other), other.task)
     )

@@ -1,4 +1,4 @@
-"""The Proposer's readings of the tables: rollouts to follow, and existing tasks."""
+"""Read from the tables the failed rollouts that new tasks follow, and the existing tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _MOST_PASSED: Final = 4096
-"""Most passed tasks that are searched for siblings."""
+"""Most passed tasks of the traffic that are compared for siblings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Tasks of an agent's own traffic in a round that a job may draw."""
+    """Tasks of an agent's own traffic in a round, which a job may draw."""
 
     tasks: Sequence[str]
     passed: Sequence[Request]
-    """The first `_MOST_PASSED` of those whose rollouts all passed."""
+    """The first `_MOST_PASSED` tasks whose rollouts all passed."""
 
 
 def sources(
     connection: "Connection", environment: Environment, directive: Directive
 ) -> dict[str, list[Source]]:
-    """Return pattern -> its quota's examples with known tasks."""
+    """Return pattern -> the examples of its quota whose tasks the environment knows."""
     rollouts = [rollout for quota in directive.quotas for rollout in quota.examples]
     tasks = tasks_of(connection, rollouts)
     by_pattern: dict[str, list[Source]] = {}
@@ -46,8 +46,7 @@ def sources(
             try:
                 task = environment.task(tasks[rollout])
             except UnknownTask:
-                # A task of another environment, or of a benchmark that is not there, cannot be
-                # followed.
+                # The task is of another environment, or of a benchmark that is not installed.
                 continue
             by_pattern[quota.pattern].append(Source(rollout, task))
     return by_pattern
@@ -61,10 +60,10 @@ def read_pool_entries(
     repairs: Mapping[str, ModePool] | None = None,
     sealed: bool = False,
 ) -> list[PoolEntry]:
-    """Return this agent's active written tasks with their last rollouts on this base; a task
-    outlives its base. `repairs`: task -> its own pool; None: tasks that cycles wrote by the mode
-    `repair` are left out, and an operator's are like others. `sealed`: jobs can open persons'
-    tasks."""
+    """Return this agent's active written tasks, with their last rollouts on this base; a task
+    outlives its base. `repairs` is task -> its own pool. If it is None, tasks that cycles wrote by
+    the mode `repair` are left out, and an operator's are like others. `sealed` tells whether jobs
+    can decrypt persons' tasks."""
     left_out = set(learning.read_inactive_tasks(connection, alias))
     if not sealed:
         left_out |= learning.read_sealed_tasks(connection, alias).keys()
@@ -86,8 +85,8 @@ def read_pool_entries(
 def read_traffic(
     connection: "Connection", environment: Environment, alias: str, base: str, number: int
 ) -> Traffic:
-    """Return a round's own traffic: generated tasks of this environment that were not written for a
-    pattern, are not retired, and have no seed of reports and gates."""
+    """Return the tasks of a round's own traffic: generated tasks of this environment. Left out are
+    tasks written for a pattern, retired tasks, and seeds of reports and gates."""
     written = learning.patterns_of(connection, alias)
     inactive = learning.read_inactive_tasks(connection, alias)
     ids: list[str] = []
@@ -112,7 +111,7 @@ def find_traffic_siblings(
     followed: Mapping[str, Sequence[Source]],
     traffic: Traffic,
 ) -> dict[str, float]:
-    """Return the traffic's passed tasks near the failed ones of a directive, with their weights
+    """Return passed task of the traffic -> weight, for those near a directive's failed tasks
     (siblings.py). A pattern's failed tasks share the weight of its quota."""
     failed: dict[Request, float] = {}
     for quota in directive.quotas:
@@ -124,7 +123,7 @@ def find_traffic_siblings(
 
 
 def find_unplayable(environment: Environment, tasks: Sequence[str]) -> dict[str, str]:
-    """Return task by content -> why this environment does not know it."""
+    """Return task -> why this environment does not know it, for tasks with an id by content."""
     reasons = {}
     for task in filter(is_content_id, tasks):
         try:
@@ -135,7 +134,7 @@ def find_unplayable(environment: Environment, tasks: Sequence[str]) -> dict[str,
 
 
 def filter_known(environment: Environment, tasks: Sequence[str]) -> list[str]:
-    """Return the tasks that this environment makes; others cannot be written again here."""
+    """Return the tasks that this environment knows."""
     known = []
     for name in tasks:
         try:
@@ -159,7 +158,7 @@ def read_prior_tasks(connection: "Connection", alias: str, cycle: str) -> list[P
             by_content.append(row.task)
         else:
             prior.append(PriorTask.from_record(row.task.gold_actions, row.task.instruction))
-    # Once the rows are read: another query must not come between them.
+    # After all rows are read: another query must not come between them.
     return prior + [_read_prior_task(connection, task) for task in by_content]
 
 
@@ -169,5 +168,5 @@ def _read_prior_task(connection: "Connection", task: Task) -> PriorTask:
         try:
             return PriorTask.of(read_body(task.id, body))
         except BadDefinition:
-            pass  # a body of another version: its record is what there is to compare
+            pass  # the body is of another version, so only the record can be compared
     return PriorTask.from_record(task.gold_actions, task.instruction)

@@ -1,5 +1,6 @@
-"""Add, retire and replace tasks of an agent's buffer, as events of one `OperatorActed`. Appended
-tasks are durable at return, so after a kill the same command adds the rest."""
+"""Add, retire and replace tasks of an agent's buffer, recorded as events of one operator's act.
+Appended tasks are durable when the call returns, so after a crash the same command adds the rest.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,29 +16,29 @@ if TYPE_CHECKING:
 
 ADD: Final = "tasks add"
 RETIRE: Final = "tasks retire"
-"""A person's actions; each names the `alias`, the second the `task` too."""
+"""Names of the operator's actions. Both have the argument `alias`, and `RETIRE` also `task`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Agent, base and pattern of added tasks."""
+    """Agent, base model and pattern of added tasks."""
 
     alias: str
     base: str
     pattern: str | None
-    """Failure pattern that they stress, if any."""
+    """Failure pattern that the tasks practise, if any."""
 
 
 class TaskWriter:
-    """Appends tasks as proposals of one act."""
+    """Appends added tasks as proposals of one operator's act."""
 
     def __init__(self, app: "App", act: Act, target: Target) -> None:
         self._decisions, self._act, self._target = Decisions(app), act, target
         self._cause: str | None = None
 
     def append(self, additions: Sequence[Addition]) -> None:
-        """Append unknown tasks, all or none, up to the tables. Raises LogError,
-        DatabaseUnavailable."""
+        """Append the tasks that are new, all or none, and fold them into the tables. Raise
+        LogError, DatabaseUnavailable."""
         new = [item for item in additions if not item.is_known]
         if not new:
             return
@@ -67,9 +68,9 @@ def _propose(item: Addition, act: Act, target: Target) -> TaskProposed:
 def replace_task(
     app: "App", act: Act, action: str, target: Target, addition: Addition, replaced: str | None
 ) -> None:
-    """Append an unknown task's proposal, and the retirement of `replaced` if not None: both or
-    neither, up to the tables. `action` names the operator's command. Raises LogError,
-    DatabaseUnavailable."""
+    """Append a new task, and the retirement of the task `replaced` unless it is None. Append both
+    or neither, and fold them into the tables. `action` names the operator's command. Raise
+    LogError, DatabaseUnavailable."""
     if addition.is_known and replaced is None:
         return
     decisions = Decisions(app)
@@ -86,7 +87,8 @@ def replace_task(
 
 
 def retire_task(app: "App", act: Act, alias: str, task: str) -> str:
-    """Retire a task, up to the tables; return the act. Raises LogError, DatabaseUnavailable."""
+    """Retire a task, fold that into the tables, and return the id of the operator's act. Raise
+    LogError, DatabaseUnavailable."""
     decisions = Decisions(app)
     cause = decisions.act(act, RETIRE, {"alias": alias, "task": task})
     decisions.take(TaskRetired(alias=alias, task=task, reason=act.reason), "retired", cause)

@@ -1,5 +1,5 @@
-"""A method's writer of tasks of one mode; the Proposer asks it for drafts (proposer.py), then
-checks and records them."""
+"""The interface by which a method writes tasks of one mode. The Proposer asks for drafts
+(proposer.py), checks them and records them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,31 +14,31 @@ from events.privacy.sealing import Key
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A task that is not checked yet."""
+    """A written task that is not checked yet."""
 
     task: TaskDefinition
-    """Under its id by content."""
+    """The task with its id by content."""
     source: Source
-    """The task that it is of or like, and its failed rollout."""
+    """The failed rollout and its task, from which the draft was made."""
     key: Key | None = None
-    """Key of the person of its rollout, if any."""
+    """Encryption key of the person in that rollout, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """Tasks for one pattern."""
+    """Drafts of tasks for one pattern."""
 
     tasks: tuple[Draft, ...]
     trouble: str
-    """Reason for an empty result, or ""."""
+    """Reason why there are no drafts, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskWriter:
-    """The writer of the tasks of a mode."""
+    """A method's writer of the tasks of one mode."""
 
     name: str
-    """Part of the id of a pattern's rejection; it never changes."""
+    """Part of the event id that rejects a pattern without drafts; it must never change."""
     mode: Mode
     check: Check
     """Check that a pattern without drafts fails."""

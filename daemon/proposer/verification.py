@@ -1,21 +1,21 @@
 """Ten checks, and those of methods (methods.py), that a written task must pass before training.
 
-    V1   schema          the definition is whole, and its id gives it again
-    V2   gold            the gold actions repeat without an error and have their effects
-    V3   provenance      a write's values were said, or can be looked up from something said
-    V4   leak            the request names no tool and no id that a user cannot know
-    V5   outputs         required words come from a tool's answer or the policy
-    V6   policy          a perfect agent breaks no rule, and finds the user before it writes
-    V7   solvable        the scripted oracle wins the whole episode
-    V9   novelty         no task of the buffer has nearly its words and its first state
-    V10  contamination   no evaluation uses it
-    V11  ...             a method's checks of its own tasks
-    V8   informative     the current policy neither always wins nor, as a rule, always loses
+  V1   schema          the definition is complete, and its id gives the same definition
+  V2   gold            the gold actions repeat without an error and have their effects
+  V3   provenance      a write's values were said, or can be looked up from something said
+  V4   leak            the request names no tool and no id that a user cannot know
+  V5   outputs         required words come from a tool's answer or the policy
+  V6   policy          a perfect agent breaks no rule, and finds the user before it writes
+  V7   solvable        the scripted oracle wins the whole episode
+  V9   novelty         no task of the buffer has nearly its words and its first state
+  V10  contamination   no evaluation uses it
+  V11  ...             a method's checks of its own tasks
+  V8   informative     the current policy neither always wins nor, as a rule, always loses
 
-The first failure ends the examination. Each check depends on the task alone, except V8, which plays
-rollouts and needs a sampler. An error of the environment fails its check: a bad task ends no cycle.
-Not covered: whether a person finds the request sensible. Source: docs/proposing.md (after SENTINEL,
-arXiv 2606.12908).
+The first failure ends the checks. Each check depends on the task alone, except V8, which plays
+rollouts and needs a sampler. An error that the environment raises fails the check, so that a bad
+task ends no cycle. Not covered: whether a person finds the request sensible. Source:
+docs/proposing.md (after SENTINEL, arXiv 2606.12908).
 """
 
 from collections.abc import Callable, Mapping
@@ -48,14 +48,14 @@ from events.learning import Check, Verified
 from events.messages import executed_calls
 
 SAMPLES: Final = 8
-"""Rollouts of the current policy for V8."""
+"""Number of rollouts that check V8 plays with the current policy."""
 SAME_WORDS: Final = 0.7
-"""Least likeness of requests that count as the same."""
+"""Least likeness (Jaccard index of word trigrams) of two requests that count as the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of examining a candidate."""
+    """Result of a candidate's checks: the notes of passed checks, and the first failed check."""
 
     passed: tuple[Verified, ...]
     failed: Check | None = None
@@ -63,7 +63,7 @@ class Verdict:
 
 
 def verify(examined: CandidateFacts) -> Verdict:
-    """Run all checks in order, up to the first that fails. Raises CannotSample."""
+    """Run all checks in order, up to the first that fails. Raise CannotSample."""
     passed: list[Verified] = []
     for check, function in CHECKS.items():
         if check == "informative" and examined.sampler is None:
@@ -74,7 +74,7 @@ def verify(examined: CandidateFacts) -> Verdict:
             return Verdict(tuple(passed), check, str(failure)[:1000])
         except CannotSample:
             raise
-        except Exception as error:  # an environment's own code, which may raise anything
+        except Exception as error:  # an environment's own code may raise anything
             raised = f"the environment raised {type(error).__name__}: {error}"
             return Verdict(tuple(passed), check, raised[:1000])
         if note is not None:
@@ -88,7 +88,7 @@ def _refuse(reason: str | None) -> None:
 
 
 def schema(examined: CandidateFacts) -> str:
-    """Check V1: its id gives the task, and gates can draw its kind. Raises CheckFailure."""
+    """Check V1: the id gives the same task, and gates can draw its kind. Raise CheckFailure."""
     task, environment = examined.task, examined.environment
     if not task.scenario.reason_for_call.strip():
         raise CheckFailure("the user has no reason to call")
@@ -127,7 +127,7 @@ def schema(examined: CandidateFacts) -> str:
 
 
 def gold(examined: CandidateFacts) -> str:
-    """Check V2. Raises CheckFailure."""
+    """Check V2: the gold actions work, and a rephrased task keeps them. Raise CheckFailure."""
     task, source, environment = examined.task, examined.candidate.source, examined.environment
     _refuse(find_gold_gap(examined))
     if (
@@ -144,14 +144,14 @@ def gold(examined: CandidateFacts) -> str:
 
 
 def provenance(examined: CandidateFacts) -> str:
-    """Check V3. Raises CheckFailure."""
+    """Check V3: the user or a look-up gives each value of the gold writes. Raise CheckFailure."""
     _refuse(find_unknown_value(examined))
     return ""
 
 
 def leak(examined: CandidateFacts) -> str:
-    """Check V4. The user may name a tool only if its name is one plain word, and an internal id in
-    no spelling. Raises CheckFailure."""
+    """Check V4: the user names no tool, unless its name is one plain word, and no internal id in
+    any spelling. Raise CheckFailure."""
     task, environment = examined.task, examined.environment
     source = examined.candidate.source
     text, before = collect_user_text(task), "" if source is None else collect_user_text(source)
@@ -173,14 +173,14 @@ def leak(examined: CandidateFacts) -> str:
 
 
 def outputs(examined: CandidateFacts) -> str:
-    """Check V5. An output with a comma cannot be said, since graded texts have none. Raises
-    CheckFailure."""
+    """Check V5: required words come from a tool's answer or the policy. An output with a comma
+    fails, since graded texts have no commas. Raise CheckFailure."""
     _refuse(find_unknown_output(examined))
     return ""
 
 
 def policy(examined: CandidateFacts) -> str:
-    """Check V6. Raises CheckFailure."""
+    """Check V6: a perfect agent keeps the policy and finds the user first. Raise CheckFailure."""
     messages = examined.oracle.messages
     broken = examined.environment.violations(examined.task, messages)
     if broken:
@@ -197,7 +197,7 @@ def policy(examined: CandidateFacts) -> str:
 
 
 def solvable(examined: CandidateFacts) -> str:
-    """Check V7. Raises CheckFailure."""
+    """Check V7: the scripted oracle wins the episode. Raise CheckFailure."""
     episode, task = examined.oracle, examined.task
     verdict = grade(examined.environment, task, episode.messages, episode.termination)
     if verdict.open_parts:
@@ -211,7 +211,8 @@ def solvable(examined: CandidateFacts) -> str:
 
 
 def informative(examined: CandidateFacts) -> str:
-    """Check V8, if the current policy is sampled. Raises CheckFailure."""
+    """Check V8: the sampled policy neither always wins nor, as a rule, always loses. Raise
+    CheckFailure."""
     assert examined.sampler is not None, "verify leaves it out without a sampler"
     passes = examined.sampler(examined.task)
     if passes >= SAMPLES:
@@ -222,8 +223,9 @@ def informative(examined: CandidateFacts) -> str:
 
 
 def novelty(examined: CandidateFacts) -> str:
-    """Check V9. The failed task is known too, so rephrasings must differ from it. Another prefix
-    makes another task. Raises CheckFailure."""
+    """Check V9: no known task asks for the same calls in nearly the same words. The failed task
+    counts as known, so rephrasings must differ. Another prefix makes another task. Raise
+    CheckFailure."""
     own = PriorTask.of(examined.task)
     source = examined.candidate.source
     for other in (*examined.known, *([] if source is None else [PriorTask.of(source)])):
@@ -235,9 +237,9 @@ def novelty(examined: CandidateFacts) -> str:
 
 
 def contamination(examined: CandidateFacts) -> str:
-    """Check V10. A loaded task is a benchmark's. A task by content has no seed; one made of another
-    has its source's, and one by a plan that of the task whose first state it begins in. Raises
-    CheckFailure."""
+    """Check V10: no evaluation uses the task, and it is no benchmark's. A task by content has no
+    seed of its own: a task made of another has that task's seed, a planned task the seed of the
+    task in whose first state it begins. Raise CheckFailure."""
     task, evaluation, source = examined.task, examined.evaluation, examined.candidate.source
     if task.split != GENERATED or (source is not None and source.split != GENERATED):
         raise CheckFailure(f"{(source or task).id} is a benchmark's")
@@ -257,7 +259,8 @@ def contamination(examined: CandidateFacts) -> str:
 
 
 def _check_origin(examined: CandidateFacts) -> None:
-    """Check a planned task's first state against the written tasks' seeds. Raises CheckFailure."""
+    """Check that a planned task begins in the first state of a task with a seed for written tasks.
+    Raise CheckFailure."""
     drawn = examined.candidate.drawn
     if drawn is None:
         raise CheckFailure("no generated task is named whose first state it begins in")
@@ -287,17 +290,17 @@ CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str | None]]] = {
 
 
 def seed_of(task_id: str) -> int | None:
-    """Return the seed in a generated task's id: its first number."""
+    """Return the seed in a generated task's id (the first number in it), or None."""
     return next((int(part) for part in task_id.split("/")[1:] if is_seed(part)), None)
 
 
 def likeness(first: str, second: str) -> float:
-    """Return the Jaccard index of the texts' word trigrams."""
+    """Return the Jaccard index of the two texts' word trigrams."""
     ours, theirs = _trigrams(first), _trigrams(second)
     return len(ours & theirs) / max(1, len(ours | theirs))
 
 
 def _trigrams(text: str) -> set[tuple[str, ...]]:
-    """Return a text's runs of three words, or the whole of a shorter text."""
+    """Return a text's runs of three words; a shorter text is a single run."""
     all_words = text.lower().split()
     return {tuple(all_words[place : place + 3]) for place in range(max(1, len(all_words) - 2))}
