@@ -76,8 +76,7 @@ class Addition:
 
     @property
     def sealed(self) -> SealedDefinition | None:
-        """Return the encrypted body for the event; None if the task was not made from a person's
-        session."""
+        """Return the encrypted body for the event; None for a task from no person's session."""
         return None if self.key is None else seal_body(self.task, self.key)
 
 
@@ -105,8 +104,7 @@ def read_definitions(file: IO[bytes]) -> Iterator[RawDefinition]:
 
 
 def _read_lines(beginning: IO[bytes], file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of `beginning` and of the rest of the file, which may be a pipe. Lines are
-    cut after `MOST_BODY` bytes."""
+    """Yield the lines of `beginning` and of the rest of `file`, cut after `MOST_BODY` bytes."""
     while line := beginning.readline() or file.readline(MOST_BODY + 1):
         if not line.endswith(b"\n"):
             line += file.readline(MOST_BODY + 1)

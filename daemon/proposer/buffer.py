@@ -31,8 +31,7 @@ WINDOW: Final = 16
 """Number of last rollouts from which a task's pass rate is estimated."""
 RETIRED: Final = 0.9
 LEAST: Final = 8
-"""Fewest rollouts of a task that retires: the size of a job's group, since a job draws most tasks
-once."""
+"""Fewest rollouts of a task that retires: a job's group, since a job draws most tasks once."""
 SIBLINGS: Final = "siblings"
 TRAFFIC: Final = "traffic"
 REPLAY: Final = "replay"
@@ -47,8 +46,7 @@ class ModePool:
     """Beginning of the pool's name, before the pattern's name."""
     reward: RewardKind
     most: float
-    """Largest part of a pattern's share that this pool takes if the pattern also has ordinary
-    tasks."""
+    """Largest part of the pattern's share if the pattern also has ordinary tasks."""
 
 
 @dataclass(frozen=True, slots=True)

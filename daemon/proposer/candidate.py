@@ -21,8 +21,7 @@ FIRST_HELD_OUT: Final = 1 << 27
 """First seed reserved for reports, the Proposer and gates. Live traffic has lower seeds."""
 FIRST_SEED: Final = 1 << 28
 LAST_SEED: Final = (1 << 32) - 1
-"""Last seed of written tasks. Gates use higher seeds, and held-out reports those below
-`FIRST_SEED`."""
+"""Last seed of written tasks. Gates use higher seeds, held-out reports those below `FIRST_SEED`."""
 
 
 def is_evaluation_seed(seed: int | None) -> bool:
@@ -31,8 +30,7 @@ def is_evaluation_seed(seed: int | None) -> bool:
 
 
 MOST_BODY: Final = 256 * 1024
-"""Most bytes of a stored definition, since a Kafka record holds a megabyte. Ours have 1 to 10
-KB."""
+"""Most bytes of a stored definition; a Kafka record holds a megabyte. Ours have 1 to 10 KB."""
 
 _REASON: Final = "Reason for call: "
 _PART: Final = re.compile(r"\n(?:Known info|Unknown info|Task instructions|Persona): ")
@@ -58,8 +56,7 @@ class Candidate:
     mode: Mode | None
     """How the task was written; None if an operator added it."""
     source: TaskDefinition | None
-    """Failed task that this task follows, or the task of a lesson's conversation; None without
-    one."""
+    """Failed task that this one follows, or the task of a lesson's conversation, if any."""
     drawn: str | None = None
     """Generated task in whose first state a planned task begins."""
 
@@ -71,18 +68,16 @@ class PriorTask:
     signature: str | None
     request: str
     prefix: tuple[Message, ...] = ()
-    """Conversation before the request: the same request after another conversation is another
-    task."""
+    """Conversation before the request; after another conversation it is another task."""
 
     @classmethod
     def of(cls, task: TaskDefinition) -> "PriorTask":
-        """Build the prior task from a definition."""
+        """Build it from a task's definition."""
         return cls(task.signature, task.scenario.reason_for_call, task.prefix)
 
     @classmethod
     def from_record(cls, gold: Sequence[Action] | None, instruction: str | None) -> "PriorTask":
-        """Build the prior task from a record, which has no prefix and only the instruction's first
-        part."""
+        """Build it from a record: without a prefix, with the instruction's first part."""
         request = _PART.split(instruction or "")[0].removeprefix(_REASON)
         return cls(None if gold is None else signature(gold), request)
 
@@ -118,8 +113,7 @@ class CandidateFacts(TaskFacts):
         sampler: Sampler | None = None,
         hard: bool = True,
     ) -> None:
-        """Set up the facts. `hard` tells whether a task that the current policy never passes is
-        allowed."""
+        """`hard` tells whether a task that the current policy never passes is allowed."""
         super().__init__(environment, candidate.task)
         self.candidate = candidate
         self.known = known

@@ -17,8 +17,7 @@ def find_test_source(task: TaskDefinition) -> str | None:
 
 
 def _check_lesson(examined: CandidateFacts) -> str | None:
-    """Check V11: the lesson is right. Return None for a task without a lesson. Raise
-    CheckFailure."""
+    """Check V11, that a lesson is right; None for other tasks. Raise CheckFailure."""
     if examined.task.lesson is None:
         return None
     try:

@@ -79,8 +79,7 @@ class ProbeBudget:
         self._seconds = minutes * 60
 
     async def play(self, rollouts: Awaitable[T]) -> T:
-        """Wait for the rollouts and return their result. Raise UserBudgetSpent if the minutes run
-        out."""
+        """Return the rollouts' result. Raise UserBudgetSpent if the minutes run out."""
         begin = time.monotonic()
         limit = asyncio.timeout(self._seconds)
         try:
@@ -110,9 +109,8 @@ class Prober:
         record: bool = True,
         budget: ProbeBudget | None = None,
     ) -> None:
-        """Set up the prober. It begins no rollout once `stopping` returns true, and appends
-        rollouts to the log if `record`. `budget` limits a user behind an endpoint; None sets no
-        limit."""
+        """Begin no rollout once `stopping` returns true. Append rollouts to the log if `record`.
+        `budget` limits a user behind an endpoint; None sets no limit."""
         self._app, self._environment, self._probed = app, environment, probed
         self._stopping, self._recording = stopping, record
         is_metered = isinstance(probed.user, EndpointUser)
@@ -216,8 +214,7 @@ class Prober:
         return results
 
     async def _prepare_user(self, stack: AsyncExitStack) -> Callable[[TaskDefinition, int], Player]:
-        """Return a function that makes an episode's user. Raise EndpointRefusal,
-        EndpointUnavailable."""
+        """Return a maker of an episode's user. Raise EndpointRefusal, EndpointUnavailable."""
         environment, user, engine = self._environment, self._probed.user, self._probed.engine
         if user is None:
             return make_environment_user(environment)

@@ -8,8 +8,8 @@ many as the directive names; the modes above fill the rest. Written tasks follow
 failed rollouts that the directive names; the environment's label of a kind is never used.
 
 Guarantee: all random choices follow from the cycle's id (and its job's round), the pattern, the
-place and the try, so a restarted cycle writes the same tasks under the same event ids. If V8 samples
-the policy, this holds as far as the samples agree. Not covered: appending the events (the cycle).
+place and the try, so a restarted cycle writes the same tasks under the same event ids. If V8
+samples the policy, this holds as far as the samples agree. Not covered: appending (the cycle).
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -106,8 +106,7 @@ def propose(environment: Environment, wanted: ProposalRequest) -> Iterator[Propo
 
 
 class ClientPlaces:
-    """The places of a quota that are left for each API key. In a quota without parts, a place may
-    follow any failure of the pattern."""
+    """The places of a quota left for each API key. Without parts, places may follow any failure."""
 
     def __init__(self, quota: Quota) -> None:
         self._left = [part.tasks for part in quota.clients]
@@ -167,8 +166,7 @@ class _QuotaWriter:
             self._places.take(written.rollout)
 
     def _write_mode(self, writer: TaskWriter, count: int) -> Iterator[Proposal]:
-        """Yield a method's proposals until `count` of them passed. Ordinary tasks fill the other
-        places."""
+        """Yield a method's proposals until `count` passed; ordinary tasks fill the rest."""
         wanted, quota = self._wanted, self._quota
         self._hard = int(MOST_HARD * count)
         places = min(self._full + count, quota.tasks)
@@ -193,8 +191,7 @@ class _QuotaWriter:
                 self._places.take(written.rollout)
 
     def _examine(self, candidate: Candidate) -> Verdict:
-        """Check a candidate. A task that passes fills a place, and later tasks must differ from
-        it."""
+        """Check a candidate. If it passes, it fills a place, and later tasks must differ."""
         examined = CandidateFacts(
             self._environment,
             candidate,
@@ -267,8 +264,7 @@ def _write_draft(
     place: int,
     number: int,
 ) -> _Draft:
-    """Return the candidate of one try. The last try never rephrases, since rephrasings may run
-    out."""
+    """Return one try's candidate. The last try never rephrases: rephrasings may run out."""
     share = _share(wanted, quota.pattern)
     chance = Random(f"propose {' '.join(wanted.origin)} {quota.pattern} {place} {number}")
     source = chance.choice(sources)

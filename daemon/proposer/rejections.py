@@ -1,5 +1,4 @@
-"""The new tasks and the rejections of a cycle, including tasks of the buffer that can no longer be
-played."""
+"""Build a cycle's rejections of unplayable tasks, and the entries of its new tasks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -35,9 +34,8 @@ def reject_bodies(
     reasons: Mapping[str, str],
     sealed: Collection[str],
 ) -> dict[str, Decision]:
-    """Return the rejections of tasks that cannot be played (event id -> rejection). Tasks of the
-    agent's former environment get none. Nor do encrypted ones, whose key may be on another machine.
-    """
+    """Return event id -> rejection of a task that cannot be played. Tasks of the agent's former
+    environment, and encrypted ones, whose key may be elsewhere, get no rejection."""
     return {
         derive_id("task rejected", cycle.cycle, entry.task): TaskRejected(
             cycle=cycle.cycle,
@@ -56,8 +54,7 @@ def reject_bodies(
 
 
 def describe_rejections(decisions: Sequence[Decision]) -> str:
-    """Return why a cycle has no task: the reasons of its own rejections, not of the buffer's
-    tasks."""
+    """Return why a cycle has no task, by the rejections of its own tasks."""
     rejected = [data for data in decisions if isinstance(data, TaskRejected) and data.task is None]
     reasons = dict.fromkeys(f"{rejection.check}: {rejection.reason}" for rejection in rejected)
     return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]

@@ -83,9 +83,8 @@ def find_regressions(differences: Mapping[str, float]) -> dict[str, float]:
 def draw_siblings(
     environment: Environment, groups: Iterable[Mapping[str, float]], count: int, seed: str
 ) -> tuple[str, ...]:
-    """Return at most `count` tasks like those in `groups`. Groups have equal parts, and tasks
-    within a group are drawn by weight. A task is returned itself if the environment can draw none
-    like it. Raise UnknownTask."""
+    """Return at most `count` tasks like those in `groups` (each: task -> weight), all groups
+    equally often. A task that the environment cannot vary stands for itself. Raise UnknownTask."""
     near: dict[str, float] = {}
     for weights in groups:
         whole = sum(weights.values())

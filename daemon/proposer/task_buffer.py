@@ -1,6 +1,5 @@
-"""Add, retire and replace tasks of an agent's buffer, recorded as events of one operator's act.
-Appended tasks are durable when the call returns, so after a crash the same command adds the rest.
-"""
+"""Add, retire and replace tasks of an agent's buffer, as events of one operator's act. Appended
+tasks are durable at return, so after a crash the same command adds the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,8 +86,7 @@ def replace_task(
 
 
 def retire_task(app: "App", act: Act, alias: str, task: str) -> str:
-    """Retire a task, fold that into the tables, and return the id of the operator's act. Raise
-    LogError, DatabaseUnavailable."""
+    """Retire a task and return the act's event id. Raise LogError, DatabaseUnavailable."""
     decisions = Decisions(app)
     cause = decisions.act(act, RETIRE, {"alias": alias, "task": task})
     decisions.take(TaskRetired(alias=alias, task=task, reason=act.reason), "retired", cause)

@@ -211,8 +211,7 @@ def solvable(examined: CandidateFacts) -> str:
 
 
 def informative(examined: CandidateFacts) -> str:
-    """Check V8: the sampled policy neither always wins nor, as a rule, always loses. Raise
-    CheckFailure."""
+    """Check V8: the policy passes some of the samples, not all. Raise CheckFailure."""
     assert examined.sampler is not None, "verify leaves it out without a sampler"
     passes = examined.sampler(examined.task)
     if passes >= SAMPLES:
@@ -223,9 +222,8 @@ def informative(examined: CandidateFacts) -> str:
 
 
 def novelty(examined: CandidateFacts) -> str:
-    """Check V9: no known task asks for the same calls in nearly the same words. The failed task
-    counts as known, so rephrasings must differ. Another prefix makes another task. Raise
-    CheckFailure."""
+    """Check V9: no known task with this prefix asks for the same calls in nearly the same words.
+    The failed task counts as known, so rephrasings must differ. Raise CheckFailure."""
     own = PriorTask.of(examined.task)
     source = examined.candidate.source
     for other in (*examined.known, *([] if source is None else [PriorTask.of(source)])):
@@ -259,8 +257,7 @@ def contamination(examined: CandidateFacts) -> str:
 
 
 def _check_origin(examined: CandidateFacts) -> None:
-    """Check that a planned task begins in the first state of a task with a seed for written tasks.
-    Raise CheckFailure."""
+    """Check that a planned task's first state has a seed for written tasks. Raise CheckFailure."""
     drawn = examined.candidate.drawn
     if drawn is None:
         raise CheckFailure("no generated task is named whose first state it begins in")
