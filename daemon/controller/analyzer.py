@@ -100,8 +100,8 @@ def analyze(
 def check_findings(
     patterns: Sequence[_Pattern], names: dict[str, RoundRollout], failures: Sequence[RoundRollout]
 ) -> tuple[PatternFinding, ...]:
-    """Return the model's patterns with frequencies counted over the round's `failures`. Patterns
-    with the same name are merged."""
+    """Return the model's patterns with frequencies counted over `failures`; equal names are
+    merged."""
     texts: dict[str, _Pattern] = {}
     examples: dict[str, dict[str, RoundRollout]] = {}
     for pattern in patterns:
@@ -135,8 +135,7 @@ def _frequency(examples: Any, failures: Sequence[RoundRollout]) -> int:
 async def _ask(
     settings: "Model", shown: Sequence[RolloutView], redact: Callable[[str], str]
 ) -> tuple[_Answer, dict[str, RoundRollout]]:
-    """Return the model's valid answer, and a mapping from the short id in the request to the
-    rollout."""
+    """Return the valid answer, and short id in the request -> rollout."""
     budget = TokenBudget(settings.max_tokens, "models.analyzer.max_tokens")
     names = {f"r{place}": view for place, view in enumerate(shown, 1)}
     items = [redact(view.item(name)) for name, view in names.items()]

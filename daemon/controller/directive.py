@@ -1,6 +1,5 @@
 """The directive: the weaknesses that the next tasks practise, as data and in words. Pure. An
-analyzer's finding describes a pattern but never sets its quota: priorities come only from rounds.
-"""
+analyzer's finding describes a pattern and never sets its quota: only rounds set priorities."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,8 +34,7 @@ REPAIRED: Final = 0.5
 """Share of a quota that has the mode `repair`, if the pattern's failures hold refused calls. The
 other half practises to avoid the failing call."""
 OTHER_FAILURES: Final = 4
-"""Least failures of a pattern on unmastered kinds at which its failures on mastered kinds are left
-out."""
+"""Least failures of a pattern on unmastered kinds at which those on mastered kinds are dropped."""
 
 _MEANINGS: Final[Mapping[str, str]] = {
     "context_overflow": "The conversation grew beyond what the agent can read.",
@@ -164,9 +162,8 @@ def _divide_examples(
 def choose_modes(
     tasks: int, refusals: Refusals | None, planned: str | None = None
 ) -> tuple[ModeChoice, ...]:
-    """Return the modes for `tasks` tasks. `repair` gets the share `REPAIRED`, rounded down, if the
-    pattern's failures hold refused calls. `synthesize` gets the rest if `planned` gives a reason.
-    """
+    """Return the modes for `tasks` tasks: `repair` for the share `REPAIRED`, rounded down, if the
+    failures hold refused calls, and `synthesize` for the rest if `planned` gives a reason."""
     repairs = int(REPAIRED * tasks)
     choices = []
     if refusals is None or not refusals.is_basis:
@@ -195,8 +192,7 @@ def words_of(
 
 
 def _mostly_of(rollouts: set[str], findings: Sequence[PatternFinding]) -> PatternFinding | None:
-    """Return the finding that has the most of these rollouts among its examples, or None. These
-    rollouts must be more than half of its examples."""
+    """Return the finding with the most of these rollouts, if they are most of its examples."""
     mostly = [
         finding
         for finding in findings

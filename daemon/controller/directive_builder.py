@@ -50,8 +50,7 @@ def direct(
     choose_planned: ChoosePlanned = _plan_none,
 ) -> DirectiveWritten:
     """Return the directive of `cycle` for round `number` of the agent `alias` on `base`. `aims` and
-    `choose_planned` are as in `build_directive`. Tasks follow only failures on tasks of these
-    `kinds`."""
+    `choose_planned` are as in `build_directive`, `kinds` as in `ClosedRound`."""
     with app.reading() as connection:
         closed = read_closed_round(connection, alias, base, number, kinds)
         before = learning.wrote_last(connection, alias, base, but=cycle)
@@ -172,8 +171,7 @@ def _read_history(
 def _by_pattern(
     seen: Sequence[RoundRollout], mastered: Collection[str], seed: str
 ) -> list[Failures]:
-    """Return each pattern's failures for tasks to follow. `mastered` are the tasks of mastered
-    kinds."""
+    """Return each pattern's failures to follow. `mastered` are the tasks of mastered kinds."""
     by_pattern: dict[str, list[RoundRollout]] = {}
     for rollout in seen:
         if rollout.pattern is not None:

@@ -40,8 +40,8 @@ on answers, and a long quotation would spend the budget."""
 _FENCE: Final = "```"
 _FENCE_BEGINS: Final = re.compile(r"```(?:json)?[ \t]*\n", re.IGNORECASE)
 BYTES_PER_TOKEN: Final = 3
-"""UTF-8 bytes per token, a low guess so that token estimates are high. A Chinese character has
-three bytes and counts as one token."""
+"""A low guess, so that token estimates are high. A Chinese character (3 bytes) counts as one
+token."""
 
 
 class ModelFailure(KintsugiError):
@@ -94,8 +94,7 @@ def open_endpoint(settings: "Model", role: str) -> Endpoint:
 
 
 def check_host(url: str, allowed: Sequence[str], role: str) -> None:
-    """Raise ModelFailure if `url` is invalid, or if its host is neither this machine nor in
-    `allowed`."""
+    """Raise ModelFailure for an invalid URL or a host neither of this machine nor in `allowed`."""
     try:
         host = httpx2.URL(url).host
     except httpx2.InvalidURL as error:
@@ -161,9 +160,8 @@ def strip_fence(text: str) -> str:
 def spend(
     budget: TokenBudget, messages: Sequence[Message], role: str, cost: int, problem: str = ""
 ) -> None:
-    """Take the cost of a request from the budget: its messages plus `cost` tokens for the schema or
-    the tools and for the answer. Raise BudgetSpent, which quotes `problem`, the fault of the
-    previous answer."""
+    """Take a request's cost from the budget: its messages, and `cost` for schema or tools and
+    answer. Raise BudgetSpent, which quotes `problem`, the fault of the previous answer."""
     if not budget.spend(estimate_tokens(messages) + cost):
         raise BudgetSpent(
             f"{problem or f'the request of the {role} costs more than what is left'}; "

@@ -28,8 +28,7 @@ def divide_places(
     failures: Mapping[Client, int],
     most: int,
 ) -> dict[str, dict[Client, int]]:
-    """Return pattern -> API key -> places, the pattern with the highest priority first. Patterns
-    without a place are left out.
+    """Return pattern -> API key -> places, highest priority first, without patterns that get none.
 
     `claims` is pattern -> key -> failures that can be followed, for each pattern with a priority.
     `failures` is key -> failures of the round, from which the keys' shares follow (0 for other
@@ -88,8 +87,7 @@ class _Division:
         return places > 0, -priority / (2 * places + 1), pattern
 
     def add(self, pattern: str) -> bool:
-        """Give a pattern one more place. Return False if no division within the keys' limits allows
-        it."""
+        """Give a pattern one more place. Return False if the keys' limits forbid each division."""
         return self._add(pattern, set())
 
     def _add(self, pattern: str, visited: set[Client]) -> bool:
@@ -112,8 +110,7 @@ class _Division:
         return False
 
     def _release(self, pattern: str, key: Client, visited: set[Client]) -> bool:
-        """Free one of this key's places by moving another pattern's place to another key. Return
-        whether that was possible."""
+        """Free one of this key's places: another pattern takes a place of another key instead."""
         for other, counts in self._counts.items():
             if other != pattern and counts.get(key):
                 counts[key] -= 1

@@ -1,5 +1,4 @@
-"""Count a failure pattern's calls that tools refused. This module imports little, since the status
-command needs it quickly."""
+"""Count a failure pattern's calls that tools refused. Imports are few, as the status needs it."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -10,22 +9,20 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 LEAST_REFUSED: Final = 2
-"""Fewest failures with a refused call for a pattern to stand on refused calls; one is an
-accident."""
+"""Fewest failures with a refused call that make it part of a pattern; one is an accident."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Numbers of a pattern's failures, without duplicates, and of those with a call that a tool
-    refused."""
+    """Number of a pattern's failures, without duplicates, and of those with a refused call."""
 
     failures: int
     refused: int
 
     @property
     def is_basis(self) -> bool:
-        """Return whether most of the pattern's failures hold a refused call, and at least
-        `LEAST_REFUSED` do."""
+        """Return whether most of the failures, and at least `LEAST_REFUSED`, hold a refused
+        call."""
         return self.refused >= LEAST_REFUSED and 2 * self.refused > self.failures
 
     def describe(self) -> str:

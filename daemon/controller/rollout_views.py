@@ -43,8 +43,7 @@ class RolloutView:
         return exact_json({**self._describe(name), **found})
 
     def plain_item(self, name: str) -> str:
-        """Return the rollout as JSON without the detectors' findings. It is for models that label
-        rollouts, whose labels must not repeat the findings."""
+        """Return the rollout as JSON without the detectors' findings, for models that label it."""
         return exact_json(self._describe(name))
 
     def _describe(self, name: str) -> dict[str, Any]:

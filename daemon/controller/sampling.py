@@ -64,7 +64,7 @@ def sample_successes(
     seed: str,
     most: int = SUCCESSES,
 ) -> list[Candidate]:
-    """Return at most `most` successes: first on tasks in `failed`, then on tasks in `written`, then
+    """Return at most `most` successes: on tasks in `failed`, then on tasks in `written`, then
     any."""
     by_use = _group(
         candidates, lambda candidate: (candidate.task not in failed, candidate.task not in written)
@@ -79,8 +79,7 @@ def shorten(
     last: int = LAST_MESSAGES,
     characters: int = CHARACTERS,
 ) -> Excerpt:
-    """Return the `first` and the `last` messages of a conversation, with texts cut to fit
-    `characters`. Arguments of calls are never cut, so the result may be longer."""
+    """Return the `first` and `last` messages, with texts cut to `characters` in all if possible."""
     between = max(0, len(messages) - first - last)
     kept = [*messages[:first], *messages[first + between :]] if between else list(messages)
     arguments = sum(
@@ -139,8 +138,7 @@ def _first(values: Iterator[T], most: int) -> Iterator[T]:
 
 
 def _bound(lengths: Sequence[int], room: int) -> int:
-    """Return the greatest limit on each text's length with which all texts fit into `room`
-    characters."""
+    """Return the greatest limit on a text's length with which all fit into `room` characters."""
     low, high = 0, max(lengths, default=0)
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,1 +1,1 @@
-"""The learning cycle: when it is due, its next step, and its roles (cycle)."""
+"""The learning cycle: when it is due, its next step, and the roles' code that takes the steps."""

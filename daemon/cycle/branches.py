@@ -1,7 +1,7 @@
 """The branches of a cycle: several jobs, each with its own targets and adapter.
 
-A gate judges a branch's adapter on the branch's kinds. Those that pass become one version with
-members (state_machine.py). A cycle without branches has one job.
+The gate judges a branch's adapter on the kinds of task of that branch. The adapters that pass
+become the members of one version (state_machine.py). A cycle without branches has one job.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from events.errors import KintsugiError
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch that a cycle's next job may train."""
+    """A branch: the failure patterns that one of the cycle's jobs may train on."""
 
     name: str
     patterns: tuple[str, ...]
@@ -20,18 +20,18 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class BranchChoice:
-    """A cycle's branches, and those left out."""
+    """The branches of a cycle, and the branches that it leaves out."""
 
     branches: tuple[Branch, ...] = ()
     """Branches in the order of their jobs; empty for a cycle with one job."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Branch left out -> why."""
+    """Branch that is left out -> the reason."""
 
     @property
     def patterns(self) -> frozenset[str]:
-        """Return the patterns of all branches."""
+        """Return the failure patterns of all branches."""
         return frozenset(pattern for branch in self.branches for pattern in branch.patterns)
 
 
 class VersionRefusal(KintsugiError):
-    """No version can ever be composed of a cycle's branches."""
+    """A cycle's branches can never be composed to a version."""

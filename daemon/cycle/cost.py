@@ -1,10 +1,10 @@
-"""A finished cycle's minutes, rollouts, GPU-hours and hours per point, from its events.
+"""A finished cycle's minutes, rollouts, GPU-hours and hours per point, computed from its events.
 
-A stage lasts from the event of the stage before to its own; the last begun stage lasts until the
-cycle ended. Hours per point divide the hours of all stages but `canary`, which keeps no machine
-busy, by the gate's points of pass^1. They count only for a promoted adapter. In a cycle with
-branches, `train` includes the members' evaluation, and `stage` and `evaluate` are the version's.
-Not covered: the GPUs that a job really used; today's settings give their number.
+A stage lasts from the previous stage's event to its own event; the last stage that began lasts
+until the cycle's end. Hours per point divide the hours of all stages except `canary`, which keeps
+no machine busy, by the gate's points of pass^1. They exist only for a promoted adapter. In a cycle
+with branches, `train` includes the members' evaluation, and `stage` and `evaluate` are those of the
+composed version. Not covered: the GPUs that a job really used; today's settings give their number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STAGES: Final = ("diagnose", "direct", "propose", "train", "stage", "evaluate", "canary")
 WRITING: Final = ("diagnose", "direct", "propose")
-"""Stages before the job."""
+"""Stages before the training job."""
 _PLAYED: Final[Mapping[str, Purpose]] = {"propose": "probe", "evaluate": "evaluate"}
 StageEnds = dict[str, str | None]
 _TARGET: Final = "target"
@@ -37,44 +37,44 @@ _OVERALL: Final = "overall"
 
 @dataclass(frozen=True, slots=True)
 class RolloutCounts:
-    """Numbers of a cycle's rollouts."""
+    """Numbers of rollouts that a cycle played."""
 
     probe: int
     """Rollouts of written tasks by the answering policy."""
     training: int
     evaluation: int
-    """Rollouts of candidate and incumbent, with the pilot."""
+    """Rollouts of candidate and incumbent, those of the gate's pilot included."""
 
     @property
     def total(self) -> int:
-        """Return the total."""
+        """Return the sum of all rollouts."""
         return self.probe + self.training + self.evaluation
 
 
 @dataclass(frozen=True, slots=True)
 class CycleCost:
-    """Cost and gain of a finished cycle."""
+    """The cost and the gain of a finished cycle."""
 
     minutes: Mapping[str, float | None]
-    """Stage -> its length; None if it was not reached."""
+    """Stage -> minutes; None if the cycle did not come to it."""
     total_minutes: float
     job_hours: float | None
-    """Sum of the jobs' lengths; None without jobs."""
+    """Sum of all jobs' durations; None without jobs."""
     gpu_hours: float | None
-    """None if neither settings nor job name a GPU."""
+    """None if neither the settings nor the job name a GPU."""
     rollouts: RolloutCounts
     gain: Mapping[str, float | None]
-    """`target` and `overall` -> the gate's points of pass^1; None without a gate."""
+    """`target` and `overall` -> points of pass^1 that the gate measured; None without a gate."""
     hours: float
-    """All stages but `canary`."""
+    """Hours of all stages except `canary`."""
     hours_per_point: Mapping[str, float | None]
-    """Keys as in `gain`; None without a gain."""
+    """Keys as in `gain`; None for a key without a gain."""
     without_gain: str | None
-    """Reason for missing hours per point, else None."""
+    """Reason why there are no hours per point; None if there are."""
 
 
 def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> CycleCost | None:
-    """Return a cycle's cost; None while it is open, and if its events have no times."""
+    """Return a cycle's cost; None if it is open, or if its events have no times."""
     if row.started is None or row.ended is None or row.outcome is None:
         return None
     jobs = [] if row.job is None else learning.list_cycle_jobs(connection, row.cycle)
@@ -105,14 +105,14 @@ def read_cost(connection: "Connection", settings: "Settings", row: CycleRow) -> 
 
 
 def count_gpus(settings: "Settings", device: str) -> float | None:
-    """Return a job's GPUs: its reservation on a Ray cluster, one for `cuda` here, else None."""
+    """Return a job's GPUs: its reservation on a Ray cluster, 1 for `cuda` here, else None."""
     if settings.jobs.runner == "ray":
         return settings.jobs.ray.gpus or None
     return 1.0 if device.startswith("cuda") else None
 
 
 def measure_gain(report: "GateReport | None") -> dict[str, float | None]:
-    """Return the gate's points of pass^1, on target and overall; targets weigh by their tasks."""
+    """Return the points of pass^1 that the gate measured; targets are weighted by their tasks."""
     checks = () if report is None else report.checks
     targets = [
         check for check in checks if check.name == _TARGET or check.name.startswith(f"{_TARGET} ")
@@ -131,7 +131,7 @@ def _mean_points(checks: "list[Check]") -> float | None:
 def _price_points(
     row: CycleRow, gain: Mapping[str, float | None], hours: float
 ) -> tuple[dict[str, float | None], str | None]:
-    """Return the hours per point, or the reason why there are none."""
+    """Return the hours per point, and the reason if there are none."""
     nothing: dict[str, float | None] = dict.fromkeys(gain)
     if row.outcome != "promoted":
         return nothing, f"it ended {row.outcome}, so nothing that answers was gained"
@@ -149,7 +149,7 @@ def _price_points(
 def _read_stage_ends(
     connection: "Connection", row: CycleRow, jobs: Sequence[JobRow], adapter: AdapterRow | None
 ) -> StageEnds:
-    """Return stage -> time of its last event; None if the next was never begun."""
+    """Return stage -> time of its last event; None if that event has not come."""
     ends: StageEnds = dict.fromkeys(STAGES)
     ends |= {"diagnose": row.diagnosed, "direct": row.directed}
     ends["propose"] = jobs[0].requested if jobs else None
@@ -173,7 +173,7 @@ def _read_stage_ends(
 
 class _Moments:
     def __init__(self, row: CycleRow, ends: StageEnds, trained: int, *, has_members: bool) -> None:
-        """`trained` counts the jobs' rollouts; `has_members` marks a cycle with branches."""
+        """`trained` is the number of jobs' rollouts; `has_members` marks a cycle with branches."""
         self._row, self._ends, self._trained = row, ends, trained
         self._has_members = has_members
 
@@ -184,11 +184,11 @@ class _Moments:
         return minutes
 
     def count_rollouts(self, connection: "Connection") -> RolloutCounts:
-        """Count rollouts: of probes and evaluation, the agent's of that purpose during the
-        stage."""
+        """Count rollouts. Those of probes and evaluation are the agent's rollouts with that purpose
+        during the stage."""
         spans = {stage: (begin, end) for stage, begin, end in self._spans()}
         if self._has_members and "train" in spans:
-            # Members are evaluated while others train.
+            # Members are evaluated while other branches still train.
             last = spans["evaluate"][1] if "evaluate" in spans else self._row.ended
             spans["evaluate"] = spans["train"][0], last or spans["train"][1]
         counts = {
@@ -212,5 +212,5 @@ class _Moments:
 
 
 def minutes_between(begin: str, end: str) -> float:
-    """Return the minutes between two times; 0 if the clock was set back."""
+    """Return the minutes from `begin` to `end`; 0 if the clock was set back between them."""
     return max(0.0, (parse_timestamp(end) - parse_timestamp(begin)).total_seconds() / 60)

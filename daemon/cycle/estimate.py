@@ -1,8 +1,8 @@
 """Estimate a planned cycle from the finished cycles and jobs of the same home.
 
-Minutes of writing and evaluation are medians over the agent's finished cycles on this base, else
-over other agents'. Minutes of training follow from the median rate of earlier jobs. Values that no
-earlier cycle shows are None, and `unknown` gives the reasons.
+Minutes of writing and evaluation are medians over the agent's finished cycles on this base; without
+any, over other agents' cycles. Minutes of training follow from the median rate of earlier jobs. A
+value that no earlier cycle shows is None, and `unknown` gives the reason.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,60 +24,60 @@ if TYPE_CHECKING:
     from events.jobs import JobSpec
 
 LAST: Final = 10
-"""Most cycles, and jobs, of an estimate: the newest."""
+"""Most cycles, and most jobs, on which an estimate is based: the newest ones."""
 _LOOKED_AT: Final = 200
-"""Newest cycles and jobs that are searched for those."""
+"""Number of newest cycles and jobs among which suitable ones are searched."""
 
 Basis = Literal["agent", "home"]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Costs of finished cycles on one base."""
+    """The costs of finished cycles on one base model."""
 
     basis: Basis | None
-    """Owner of the cycles: the agent, or others of the home; None without any."""
+    """Whose cycles these are: the agent's own, or those of others in the home; None without any."""
     cycles: Sequence[CycleCost]
     rates: Sequence[float]
-    """Rollouts per second of earlier jobs."""
+    """Rollouts per second in earlier jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRollouts:
-    """Rollouts of a planned cycle."""
+    """The numbers of rollouts that a planned cycle would play."""
 
     probe: int
     training: int | None
-    """Budget of its jobs, if any."""
+    """Rollout budget of the cycle's jobs; None without jobs."""
     evaluation: int | None
-    """None without an earlier cycle that shows it."""
+    """None if no earlier cycle shows it."""
     total: int | None
     """None if a part is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Minutes, rollouts and GPU-hours of a planned cycle."""
+    """Estimated minutes, rollouts and GPU-hours of a planned cycle."""
 
     basis: Basis | None
     cycles: int
-    """Cycles behind the minutes of writing and evaluation."""
+    """Number of cycles from which the minutes of writing and evaluation were taken."""
     jobs: int
-    """Jobs behind the minutes of training."""
+    """Number of jobs from which the minutes of training were taken."""
     writing_minutes: float | None
     training_minutes: float | None
     evaluation_minutes: float | None
     minutes: float | None
-    """Sum; None if a part is unknown."""
+    """Sum of the three; None if one is unknown."""
     rollouts: PlannedRollouts
     gpu_hours: float | None
-    """GPU-hours of training; None without a GPU or known minutes."""
+    """GPU-hours of training; None without a GPU or if the minutes are unknown."""
     unknown: tuple[str, ...]
-    """Sentences on the unknown values."""
+    """Sentences that say why values are unknown."""
 
 
 def read_history(connection: "Connection", settings: "Settings", alias: str, base: str) -> History:
-    """Return the finished cycles and jobs to compare with."""
+    """Return the finished cycles and jobs from which this agent's next cycle is estimated."""
     finished = [
         row
         for row in learning.cycles(connection, limit=_LOOKED_AT)
@@ -98,8 +98,8 @@ def read_history(connection: "Connection", settings: "Settings", alias: str, bas
 def estimate(
     history: History, probed: int, specs: "Sequence[JobSpec]", limit: float, gpus: float | None
 ) -> Estimate:
-    """Estimate a cycle that probes `probed` tasks and runs the jobs `specs` in turn, each of at
-    most `limit` minutes on `gpus`; None: no GPU is named."""
+    """Estimate a cycle that probes `probed` tasks and runs the jobs `specs` one after the other.
+    Each job takes at most `limit` minutes and uses `gpus` GPUs (None: none)."""
     budget = sum(spec.sampler.rollouts for spec in specs)
     writing = _median_of(
         sum(cost.minutes[stage] or 0.0 for stage in WRITING) for cost in history.cycles
@@ -131,18 +131,18 @@ def estimate(
 
 @dataclass(frozen=True, slots=True)
 class JobBudget:
-    """Job minutes left today."""
+    """The minutes that jobs may still take today."""
 
     spent: float
-    """Minutes of all agents' jobs that ended today."""
+    """Minutes of all jobs that ended today, of every agent."""
     running: int
     minutes: float
-    """Expected minutes of a job."""
+    """Number of jobs that are open now."""
     budget: float
 
     def find_refusal(self, requested: int) -> str | None:
-        """Return why a cycle with `requested` jobs gets no other; its first was checked at its
-        begin."""
+        """Return why a cycle that already requested `requested` jobs gets no further one, or None.
+        The first job is always allowed: the cycle began within the budget."""
         ahead = self.running + requested
         planned = self.spent + ahead * self.minutes
         if not requested or planned < self.budget:
@@ -156,8 +156,8 @@ class JobBudget:
 def read_job_budget(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> JobBudget:
-    """Return the budget of `now`'s day (UTC). A job is expected to last as the last ones on this
-    base that trained an agent, else as long as it may."""
+    """Return the budget for the day of `now` (UTC). The expected duration of a job is the median of
+    the last trained jobs of agents on this base; without any, the longest allowed."""
     times = [
         job.seconds / 60
         for job in learning.jobs(connection, limit=_LOOKED_AT)

@@ -1,7 +1,7 @@
-"""A cycle's job: a spec from settings, agent and pools of tasks. Pure.
+"""Build the spec of a cycle's job from settings, agent and pools of tasks. Pure.
 
-Guarantee: the spec fixes everything that the result depends on; draws follow from the job's id, so
-a repeated request is the same.
+Guarantee: the spec fixes everything that the result depends on. Random draws follow from the job's
+id, so a repeated request gives the same job.
 """
 
 from collections import Counter
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 _SEED_BITS: Final = 48
 _UNLIMITED: Final = Limits(kl=None, entropy_factor=None, malformed_factor=None)
-"""Only a broken update stops a job; the gate judges its adapter."""
+"""Limits that never stop a job: only a broken update does, and the gate judges its adapter."""
 
 
 class NotTrainable(KintsugiError):
-    """No job can be made with these settings."""
+    """No job can be built with these settings; the text says why."""
 
 
 def build_job_spec(
@@ -64,11 +64,11 @@ def build_job_spec(
     rounds: JobRounds | None = None,
     user: ModelUser | None = None,
 ) -> JobSpec:
-    """Return a cycle's job. `environments` are the settings' paths. `parent` is the serving
-    adapter's folder, None for the base. `parameters` counts the base's weights, for unset rates
-    (learning_rate.needs_size). `successes` is the sha256 of the pools' successes. `rounds` are
-    plan_rounds'. `user` plays the users, None: the environment's own. Raises NotTrainable,
-    UnknownEnvironment, EnvironmentBroken."""
+    """Return the spec of a cycle's job. `environments` are the settings' paths. `parent` is the
+    folder of the adapter to train on from, None for the base. `parameters` is the base's number of
+    weights, for unset rates (learning_rate.needs_size). `successes` is the sha256 of the pools'
+    successes. `rounds` are plan_rounds'. `user` plays the users; None: the environment's own. Raise
+    NotTrainable, UnknownEnvironment, EnvironmentBroken."""
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(
@@ -82,7 +82,7 @@ def build_job_spec(
     warm = None
     if training.warm_start != "off":
         marked = _mark_references(pools, training)
-        # Pools of one task each have nothing to show.
+        # A pool with a single task has no reference to show.
         if successes or any(pool.references for pool in marked if not pool.replay):
             pools = marked
             warm = _warm_start(training, training.warm_start, parameters, successes)
@@ -110,15 +110,15 @@ def build_job_spec(
 
 
 def _name_user(pool: TaskPool, user: ModelUser | None) -> TaskPool:
-    """Return a pool with a model as its users, if it is of the job's own environment and rewards
-    more than the repair of the first call."""
+    """Return the pool with a model that plays its users. Pools of another environment, and pools
+    that reward only the repair of the first call, stay as they are."""
     if user is None or pool.environment is not None or pool.reward == "repair":
         return pool
     return pool.model_copy(update={"user": user})
 
 
 def _apply_recipe(training: "Training") -> tuple["Training", LoraSettings]:
-    """Return the settings, with the algorithm's published numbers if they ask for them."""
+    """Return the settings, with the numbers of the algorithm's published recipe if they ask so."""
     recipe = PRESETS[training.algorithm].recipe if training.recipe == "published" else None
     if recipe is None:
         return training, LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
@@ -137,9 +137,10 @@ def plan_rounds(
     known: Sequence[str],
     aims: Sequence[str] = (),
 ) -> JobRounds:
-    """Return a job's rounds over its own rollouts. `patterns` are of round `history`, `known` are
-    written tasks outside the job's pools, `aims` the patterns of a job for a skill. Raises
-    NotTrainable for a budget below one batch a part."""
+    """Return a job's rounds, after each of which the job diagnoses its own rollouts. `patterns` are
+    those of the round `history`, `known` are written tasks outside the job's pools, and `aims` are
+    the patterns of a branch's job. Raise NotTrainable if the budget is below one batch per round.
+    """
     batches = training.rollouts // (training.groups * training.size)
     if batches < training.rounds:
         raise NotTrainable(
@@ -161,13 +162,13 @@ def plan_rounds(
 
 
 def name_capability(pools: Sequence[TaskPool], kind: Callable[[str], str]) -> str:
-    """Return the most frequent kind among the targeted tasks; of equals the first by name."""
+    """Return the most frequent kind among the targeted tasks; of equals, the first by name."""
     counts = Counter(kind(task) for pool in pools if not pool.replay for task in pool.tasks)
     return min(counts, key=lambda name: (-counts[name], name))
 
 
 def seed_of(job: str) -> int:
-    """Return the seed of all of a job's draws."""
+    """Return the seed from which all random draws of a job follow."""
     return UUID(derive_id(job, "seed")).int >> (128 - _SEED_BITS)
 
 
@@ -218,7 +219,7 @@ def _warm_start(
 
 
 def _resolve(setting: float | None, rule: Callable[[int], float], parameters: int | None) -> float:
-    """Return a setting, or its rule for the base's size. Raises NotTrainable."""
+    """Return the setting; if it is None, compute it from the base's size. Raise NotTrainable."""
     if setting is not None:
         return setting
     if parameters is None:
@@ -230,8 +231,8 @@ def _resolve(setting: float | None, rule: Callable[[int], float], parameters: in
 
 
 def _mark_references(pools: Sequence[TaskPool], training: "Training") -> list[TaskPool]:
-    """Return the pools with references, tasks that are shown and not drawn: a pool's newest tasks,
-    and of replay evenly many from its whole, since traffic is ordered by names."""
+    """Return the pools with references, which are shown and not drawn. A targeted pool shows its
+    newest tasks. A replay pool shows tasks from all of it, since it is ordered by names."""
     counts = _count_references(pools, training)
     marked_pools = []
     for pool in pools:

@@ -1,8 +1,8 @@
 """The role `schedule`: one process leads, begins cycles and advances them.
 
 A tick holds the lease, takes each agent's next steps (scheduler.py, state_machine.py), and appends
-under ids of the cycle with the leader's epoch. Guarantee: the next tick completes one that was cut
-short, or done twice, and it counts once. Not covered: the role `work` (daemon/roles/worker.py).
+events whose ids follow from the cycle, with the leader's epoch. Guarantee: the next tick completes
+one that was cut short. A tick done twice counts once. Not covered: the role `work`.
 """
 
 from collections import Counter
@@ -51,36 +51,36 @@ if TYPE_CHECKING:
 
 
 class Planner(Protocol):
-    """Writes directives and tasks from the log alone, so it can be asked again."""
+    """Writes directives and tasks from the log alone, so asking again gives the same."""
 
     def study_round(self, cycle: CycleRow) -> Study | None:
-        """Study a cycle's round before its directive; None if nothing is due. Raises Skip."""
+        """Study a round before its directive; return None if nothing is due. Raise Skip."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
-        """Return a diagnosed cycle's directive."""
+        """Return the directive of a cycle whose round is closed."""
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
-        """Return a directed cycle's tasks and jobs."""
+        """Return the tasks and jobs of a cycle that has a directive."""
 
     def request_chooser(self, cycle: CycleRow) -> JobRequested:
-        """Return the job that teaches the version's chooser. Raises RetryLater, NotTrainable."""
+        """Return the job that trains the version's chooser. Raise RetryLater, NotTrainable."""
 
 
 @dataclass(slots=True)
 class TickResult:
-    """Result of a tick."""
+    """The result of one tick."""
 
     epoch: int | None
     """Epoch of this leader; None if another process leads."""
     told: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
-    """Errors, as sentences; their steps are tried again."""
+    """Sentences on errors; the steps that raised them are tried again."""
     failed: list[str] = field(default_factory=list)
-    """`agents` or `users`, once for each agent at which the tick broke off."""
+    """`agents` or `users`, once for each agent whose steps an unexpected error broke off."""
 
 
 class Leader:
-    """A process that leads or waits."""
+    """A process that leads, or waits while another process leads."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class Leader:
         self._clock = clock
 
     def tick(self) -> TickResult:
-        """Advance every agent; an error stops only its agent. Raises the errors in
-        `isolation.HALTS`."""
+        """Take the next steps of every agent. An error stops only its agent, except the errors in
+        `isolation.HALTS`, which are raised."""
         epoch = self._leadership.lead()
         led = TickResult(epoch)
         breaks = Breaks(led.failed, led.troubles)
@@ -115,8 +115,8 @@ class Leader:
         return led
 
     def _request_users(self, pair: Pair, epoch: int, led: TickResult) -> None:
-        """Request a due job for an adapter that plays an agent's users, beside cycles and within
-        budget."""
+        """Request a due job that trains an adapter to play the agent's users. It runs beside cycles
+        and within the day's budget."""
         if self._app.settings.improve.users != "trained" or not self._leadership.holds():
             return
         try:
@@ -154,7 +154,7 @@ class Leader:
                 yield from self._reject_late_versions(decisions, pair)
                 decision = decide(facts, self._app.settings.scheduler, self._clock())
                 if isinstance(decision, NotDue) or begun or last_step is not None:
-                    # What was begun and is not open did not count: another process leads.
+                    # The new cycle is not open, so its event did not count: another process leads.
                     return
                 yield self._begin(decisions, facts, decision)
                 begun = True
@@ -163,13 +163,13 @@ class Leader:
                 yield self._end(decisions, cycle, step)
                 return
             if OWNER[step] != "schedule" or step is last_step:
-                # A step that was done and is still due did not count: another process leads.
+                # A step just taken is still due, so its event did not count: another leads.
                 return
             yield from self._take_step(decisions, cycle, step)
             last_step = step
 
     def _begin(self, decisions: Decisions, facts: Scheduling, due: Due) -> str:
-        """Begin a cycle and return a sentence. The event names the position of its facts."""
+        """Begin a cycle and return a sentence. The event names the position of `facts`."""
         environment = find_environment(self._app.settings, facts.alias)
         assert environment is not None, "an agent whose tasks cannot be played has no facts"
         name = derive_id("cycle", facts.alias, facts.base, str(facts.number))
@@ -206,7 +206,7 @@ class Leader:
                 yield from self._propose(decisions, cycle)
 
     def _study_round(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
-        """Study the round if due. The cycle continues without a study."""
+        """Study the round if a study is due. The cycle goes on if it fails."""
         name = f"cycle {cycle.number} of {cycle.alias}"
         try:
             with self._leadership.keep_lease():
@@ -224,7 +224,7 @@ class Leader:
         events = dict(proposal.said)
         ended = None
         if proposal.lacking is not None:
-            # In one append: a process that was killed between the two would propose again.
+            # Recorded in one append: a process killed between two appends would propose again.
             ended = CycleEnd("nothing_learnable", proposal.lacking)
             events |= self._list_end_events(cycle, ended)
         if events:
@@ -247,7 +247,7 @@ class Leader:
             yield _describe_end(cycle, ended)
 
     def _request_chooser(self, decisions: Decisions, cycle: CycleRow) -> str:
-        """Request the chooser's job; the cycle ends if none can tell the branches apart."""
+        """Request the chooser's job. End the cycle if no chooser can tell the branches apart."""
         name = f"cycle {cycle.number} of {cycle.alias}"
         try:
             with self._leadership.keep_lease():
@@ -267,14 +267,14 @@ class Leader:
         )
         steps: dict[str, Decision] = {"ended": data}
         for number, left in enumerate(self._list_idle_adapters(cycle, ended)):
-            # No later step would handle it, and engines keep what is staged.
+            # No later step would remove it, and engines keep adapters that are staged.
             step = f"given up {number}" if number else "given up"
             steps[step] = AdapterMoved(adapter=left, state="rejected", reason=data.reason)
         return {derive_id(cycle.cycle, step): data for step, data in steps.items()}
 
     def _reject_late_versions(self, decisions: Decisions, pair: Pair) -> Iterator[str]:
-        """Reject versions composed after their cycle's end, whose members' files would stay for
-        ever."""
+        """Reject versions that were composed after their cycle's end: else their members' files
+        would stay for ever."""
         with self._app.reading() as connection:
             late = list_late_versions(connection, pair.alias)
         for row, cycle in late:
@@ -284,7 +284,7 @@ class Leader:
             yield f"{row.adapter} is rejected: {reason}"
 
     def _list_idle_adapters(self, cycle: CycleRow, ended: CycleEnd) -> list[str]:
-        """Return a cycle's waiting adapters without sessions, but for parts of a version."""
+        """Return the cycle's waiting adapters without sessions, except a version's members."""
         with self._app.reading() as connection:
             state = read_cycle_state(connection, cycle)
         branches = () if state.adapter is not None else state.all_branches

@@ -1,7 +1,7 @@
-"""Wire cycles and the status with the methods. Leader, planner, worker, views and status document
-reach the rooms only here.
+"""Connect cycles and the status with the methods. Leader, planner, worker, views and status
+document use the packages in daemon/methods only through this module.
 
-Each function imports the room that it calls, so a role loads only the methods that it uses.
+Each function imports the package that it calls, so a role loads only the methods that it uses.
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class CycleMethods:
-    """The methods for one planner; it remembers failures and payments."""
+    """The methods for one planner. It remembers failed studies and what data engines have spent."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class CycleMethods:
         teach_chooser: "ChooserTeacher | None",
         make_parts: "PartsMaker | None",
     ) -> None:
-        """`asks_models`: the review of written tasks may ask one. Others are as in
-        `CyclePlanner`."""
+        """`asks_models` tells whether the review of written tasks may ask a model. The other
+        arguments are as in `CyclePlanner`."""
         from daemon.methods.skills.discovery import SkillStudy
         from daemon.methods.synthesis.quotas import CycleParts, choose_parts
         from daemon.methods.synthesis.review import CycleReviews
@@ -71,11 +71,11 @@ class CycleMethods:
         self._reviews = CycleReviews(app, asks_models=asks_models)
 
     def study_round(self, cycle: "CycleRow") -> Study | None:
-        """Study a cycle's round before its directive; None if nothing is due. Raises Skip."""
+        """Study a cycle's round before its directive; return None if nothing is due. Raise Skip."""
         return self._study.compare(cycle)
 
     def choose_branches(self, connection: "Connection", pair: Pair) -> "BranchChoice":
-        """Return the branches of an agent's next cycle; none for a single job."""
+        """Return the branches of an agent's next cycle; an empty choice means a single job."""
         from daemon.methods.skills.choice import read_skill_histories
 
         return read_skill_histories(connection, self._app.settings, pair)
@@ -86,7 +86,7 @@ class CycleMethods:
         written: "Sequence[BufferTask]",
         rejected: "Sequence[RejectionRow]",
     ) -> dict[str, str]:
-        """Return pattern -> why its tasks are planned first, by the last cycle's tasks."""
+        """Return pattern -> why its tasks are planned first, judged by the last cycle's tasks."""
         from daemon.methods.synthesis.choice import choose_patterns, count_tries
 
         setting = self._app.settings.improve.synthesis
@@ -99,14 +99,14 @@ class CycleMethods:
         branch: str,
         incumbent: "AdapterRow | None",
     ) -> "tuple[AdapterRow | None, str | None]":
-        """Return the adapter that a branch continues (None: the base), and why it is no current
-        member."""
+        """Return the adapter that a branch trains on from (None: the base). Return also the reason
+        if that adapter is no current member, else None."""
         from daemon.methods.skills.choice import find_member_parent
 
         return find_member_parent(connection, cycle, branch, incumbent)
 
     def read_retraining(self, connection: "Connection", cycle: "CycleRow") -> "Renewal":
-        """Return the branches of other bases that a cycle trains again."""
+        """Return the branches of earlier bases that this cycle trains again."""
         from daemon.methods.skills.retraining import read_retraining
 
         pair = Pair(cycle.alias, cycle.base)
@@ -120,21 +120,21 @@ class CycleMethods:
         budget: "JobBudget",
         sampler: "Callable[[TaskDefinition], int] | None",
     ) -> "tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]":
-        """Return branch -> pools, in order, and name -> why another has none. Raises
-        CannotSample."""
+        """Return branch -> pools for the branches to train again, and branch -> why it has none.
+        Raise CannotSample."""
         from daemon.methods.skills.retraining import choose_members
 
         pair = Pair(cycle.alias, cycle.base)
         return choose_members(self._app, pair, environment, retraining.waiting, budget, sampler)
 
     def request_chooser(self, cycle: "CycleRow", agent: "Agent") -> "JobRequested":
-        """Return the chooser's job for a cycle's version. Raises RetryLater, NotTrainable."""
+        """Return the job that trains the version's chooser. Raise RetryLater, NotTrainable."""
         from daemon.methods.skills.panel_parts import request_router
 
         return request_router(self._app, cycle, agent, self._teach_chooser)
 
     def review_tasks(self, environment: "Environment", cycle: "CycleRow") -> "Review":
-        """Return the review of written tasks whose rollouts fail."""
+        """Return the review of written tasks whose rollouts all fail."""
         return self._reviews.review(environment, cycle)
 
     def fill_quotas(
@@ -144,7 +144,7 @@ class CycleMethods:
         wanted: "ProposalRequest",
         bodies: MutableMapping[str, str],
     ) -> "FilledQuotas":
-        """Write the tasks that precede all others. Raises CannotSample."""
+        """Write the tasks that come before all others in the quotas. Raise CannotSample."""
         from daemon.methods.synthesis.quotas import fill_quotas
 
         make = self._parts.bind(cycle)
@@ -153,7 +153,7 @@ class CycleMethods:
     def open_writers(
         self, environment: "Environment", cycle: "CycleRow"
     ) -> "tuple[TaskWriter, ...]":
-        """Return the writers of the directive's modes. Raises EnvironmentBroken."""
+        """Return the methods' writers for the directive's modes. Raise EnvironmentBroken."""
         from daemon.methods.lessons.task_writer import open_writer
 
         directive = cycle.directive
@@ -167,7 +167,7 @@ class CycleMethods:
         )
 
     def read_pool_entries(self, connection: "Connection", cycle: "CycleRow") -> "list[PoolEntry]":
-        """Return a cycle's buffer without tasks that no job may draw."""
+        """Return the agent's written tasks, without those that no job may draw."""
         from daemon.methods.lessons.task_writer import read_own_pools
         from daemon.proposer.sources import read_pool_entries
 
@@ -187,14 +187,14 @@ class CycleMethods:
 def find_user(
     connection: "Connection", settings: "Settings", alias: str, base: str
 ) -> "ModelUser | None":
-    """Return the model that plays an agent's users; None for the environment's user."""
+    """Return the model that plays an agent's users; None for the environment's own user."""
     from daemon.methods.synthesis.users import players
 
     return players.find_user(connection, settings, alias, base)
 
 
 def open_user_trials(settings: "Settings") -> "JobRunner":
-    """Return the runner of gates for adapters that play users."""
+    """Return the runner for the gates of adapters that play users."""
     from daemon.methods.synthesis.users.worker import user_trials_of
 
     return user_trials_of(settings)
@@ -210,21 +210,21 @@ def build_user_worker(
 
 
 def find_free_request(app: "App", pair: Pair, now: datetime) -> FreeRequest | None:
-    """Return an agent's due job beside its cycles, if the day's budget allows it. Raises Skip."""
+    """Return a job that is due beside cycles and within the day's budget, or None. Raise Skip."""
     from daemon.methods.synthesis.users.spec import find_due_request
 
     return find_due_request(app, pair, now)
 
 
 def list_late_versions(connection: "Connection", alias: str) -> "list[tuple[AdapterRow, CycleRow]]":
-    """Return the versions composed after their cycles' ends, each with its cycle."""
+    """Return the versions that were composed after their cycle's end, each with its cycle."""
     from consumers.methods.skills.panel_reads import list_late_panels
 
     return list_late_panels(connection, alias)
 
 
 def find_chooser_obstacle(connection: "Connection", state: "CycleState") -> str | None:
-    """Return why no job can teach the version's chooser; None if one can."""
+    """Return why no job can train the version's chooser; None if one can."""
     from daemon.methods.skills.panel_parts import find_router_obstacle
 
     return find_router_obstacle(connection, state)
@@ -233,43 +233,43 @@ def find_chooser_obstacle(connection: "Connection", state: "CycleState") -> str 
 def compose_version(
     app: "App", state: "CycleState", compose: "VersionComposer | None"
 ) -> Iterator[str]:
-    """Compose a cycle's version, and yield sentences. Raises VersionRefusal, KintsugiError."""
+    """Compose a cycle's version and yield sentences. Raise VersionRefusal, KintsugiError."""
     from daemon.methods.skills import panel_parts
 
     return panel_parts.compose_version(app, state, compose)
 
 
 def bind_composer(fleet: "Fleet") -> "VersionComposer":
-    """Return a composer of versions over these replicas."""
+    """Return a function that composes versions and stages them on the replicas of `fleet`."""
     from daemon.methods.skills.panel_makers import compose_panel
 
     return partial(compose_panel, fleet=fleet)
 
 
 def bind_teacher(urls: Sequence[str]) -> "ChooserTeacher":
-    """Return a maker of choosers' jobs; `urls` of replicas replace the settings'."""
+    """Return a maker of choosers' jobs. `urls` of replicas replace those in the settings."""
     from daemon.methods.skills.panel_makers import teach_router
 
     return partial(teach_router, urls=urls)
 
 
 def bind_rule_parts() -> "PartsMaker":
-    """Return a maker of the data engine by rules alone."""
+    """Return a function that builds the data engine by rules alone, without models."""
     from daemon.methods.synthesis.quotas import make_rule_parts
 
     return make_rule_parts
 
 
 def hold_out_slice() -> "HeldOutLessons":
-    """Return the source of the gate's slice beside the traffic."""
+    """Return the source of held-out lessons, a slice of the gate beside the traffic's tasks."""
     from daemon.methods.lessons.after_error import HeldOutLessons
 
     return HeldOutLessons()
 
 
 def read_documents(app: "App", connection: "Connection", now: datetime) -> dict[str, Any]:
-    """Return the practice of each setting of `[improve]` for each agent, the players of users, the
-    answering versions with members, and the taught skills."""
+    """Return what the status shows of the methods: their practice for each agent, the models that
+    play users, the answering versions with members, and the trained skills."""
     from daemon.methods.lessons.practice import read_practices
     from daemon.methods.skills.practice import (
         read_panel_states,
@@ -302,19 +302,19 @@ def describe_branches(
 
 
 def describe_job(spec: "JobSpec") -> dict[str, Any]:
-    """Return the fields that methods add to a job."""
+    """Return the fields that methods add to the description of a job."""
     return {"lessons": sum(pool.repair_count for pool in spec.pools)}
 
 
 def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> line about the members of the answering versions."""
+    """Return name -> a line about the members of each answering version."""
     from daemon.methods.skills import practice
 
     return practice.list_member_lines(document)
 
 
 def list_branch_lines(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> line about the skills that are taught."""
+    """Return name -> a line about each skill that is trained."""
     from daemon.methods.skills import practice
 
     return practice.list_skill_lines(document)

@@ -1,6 +1,6 @@
 """Tell why each agent's next cycle does not begin yet.
 
-Calls the leader's pure functions (scheduler.py, state_machine.py) on the same tables.
+It calls the leader's pure functions (scheduler.py, state_machine.py) on the same tables.
 """
 
 from collections.abc import Iterable
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
 
 
 class TooLate(KintsugiError):
-    """The cycle or job can no longer be called off."""
+    """The cycle or job can no longer be cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Reasons why an agent's next cycle waits."""
+    """The reasons why an agent's next cycle waits."""
 
     alias: str
     base: str | None
-    """None: nothing was recorded yet."""
+    """None if nothing was recorded of the agent yet."""
     environment: str | None
-    """None: nothing is trained."""
+    """None if the agent has no environment, so that nothing is trained."""
     due: bool
     missing: tuple[str, ...]
-    """Sentences; empty if one is due."""
+    """One sentence for each missing condition; empty if a cycle is due."""
     cycle: str | None
     step: str | None
     rollouts: int | None = None
-    """Rollouts for the next cycle; None if it can read none, and so `failures`."""
+    """Number of rollouts for the next cycle; None if it can read none (as `failures`)."""
     failures: int | None = None
-    """Different failures among them."""
+    """Number of different failures among the rollouts."""
     patterns: tuple[PatternWeight, ...] = ()
-    """Patterns of the last round to write tasks for, by priority."""
+    """Patterns of the last round for which tasks may be written, by priority."""
     unusable: tuple[UnusableFailures, ...] = ()
     """Failures since the last cycle's round that no written task can follow; they do not count."""
     last_minutes: tuple[float, ...] = ()
-    """Durations of the last finished cycles, newest first."""
+    """Durations of the last finished cycles in minutes, newest first."""
 
 
 def describe_unusable(lines: Iterable[UnusableFailures]) -> str:
-    """Return a clause on the failures that no task can follow, or ""."""
+    """Return a clause on the failures that no written task can follow, or ""."""
     counts = ", ".join(line.describe() for line in lines)
     return counts and f"failures that no written task can follow: {counts}"
 
@@ -63,7 +63,7 @@ def describe_unusable(lines: Iterable[UnusableFailures]) -> str:
 def read_facts(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> Scheduling | None:
-    """Return the scheduler's input; None for an agent with unplayable tasks."""
+    """Return the scheduler's input; None if the agent's tasks cannot be played."""
     environment = find_environment(settings, pair.alias)
     if environment is None:
         return None
@@ -72,7 +72,7 @@ def read_facts(
 
 
 def read_outlooks(connection: "Connection", settings: "Settings", now: datetime) -> list[Outlook]:
-    """Return the outlook of every known agent, by alias."""
+    """Return the outlook of every known agent, ordered by alias."""
     seen = agents.present(connection)
     rows = [_read_outlook(connection, settings, pair, now) for pair in seen]
     unseen = {entry.alias for entry in settings.agents} - {pair.alias for pair in seen}
@@ -83,7 +83,7 @@ def read_outlooks(connection: "Connection", settings: "Settings", now: datetime)
 def read_outlook(
     connection: "Connection", settings: "Settings", alias: str, now: datetime
 ) -> Outlook | None:
-    """Return an agent's outlook; None if nothing was recorded."""
+    """Return an agent's outlook; None if nothing was recorded of it."""
     pairs = (pair for pair in agents.present(connection) if pair.alias == alias)
     pair = next(pairs, None)
     return None if pair is None else _read_outlook(connection, settings, pair, now)

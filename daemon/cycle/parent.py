@@ -1,11 +1,11 @@
-"""The adapter that a cycle's job trains on from: the incumbent, or a rejected candidate.
+"""Choose the adapter that a cycle's job trains on from: the incumbent, or a rejected candidate.
 
-A candidate may be rejected for too few tasks, or for a loss on one kind beside gains. The next job
-continues it if the newest job left it, its targets gained on the whole, its incumbent still
+The gate may reject a candidate for too few tasks, or for a loss on one kind beside gains. The next
+job trains on from it if it is the newest one, its targets gained on the whole, its incumbent still
 answers, and it never answered a session. A candidate worse at a kind must also be shown not to be
 worse over all tasks; the job replays its losses (siblings.py). After `MOST_TRIES` rejected
-candidates in a row, the job continues the incumbent, so chains of chance gains end. Every candidate
-meets the incumbent on fresh tasks, so this promotes no more by chance.
+candidates in a row, the job starts from the incumbent, so that chains of chance gains end. Every
+candidate meets the incumbent on fresh tasks, so this promotes no more adapters by chance.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from events.gate import GateReport
 
 MOST_TRIES: Final = 2
-"""Rejected candidates in a row that are continued."""
+"""Most rejected candidates in a row on which jobs build."""
 _OF_KIND: Final = ("slice ", "best ")
-"""Name prefixes of checks of one kind."""
+"""Name prefixes of the checks that concern a single kind."""
 _NOT_REPLAYED: Final = {f"slice {AFTER_ERROR}"}
-"""Checks of tasks that no job replays: the gate makes them anew, and no log holds them."""
+"""Checks on tasks that no job replays: the gate makes them anew, and no log holds them."""
 KEPT: Final = (State.REJECTED, State.UNLOADED)
-"""States of a rejected candidate with files."""
+"""States of a rejected candidate whose files still exist."""
 
 
 def find_rejected_parent(
     connection: "Connection", cycle: CycleRow, incumbent: AdapterRow | None
 ) -> AdapterRow | None:
-    """Return the rejected candidate that a cycle's job continues; None: the incumbent."""
+    """Return the rejected candidate that a cycle's job trains on from; None for the incumbent."""
     row = succession.find_last_candidate(connection, cycle.alias)
     if row is None or row.base != cycle.base or row.state not in KEPT:
         return None
@@ -44,15 +44,15 @@ def find_rejected_parent(
     if row.incumbent != (None if incumbent is None else incumbent.adapter):
         return None
     if succession.has_served(connection, row.adapter):
-        # An operator had it answer nevertheless, and something else answers again.
+        # An operator let it answer nevertheless, and something else answers again.
         return None
     tries = count_tries(connection, row, None if incumbent is None else incumbent.path)
     return row if tries <= MOST_TRIES else None
 
 
 def is_worth_training(report: "GateReport") -> bool:
-    """Return whether a report rejects a candidate that gained on its targets, and was shown to be
-    worse at most at some kinds while within the margin over all tasks."""
+    """Return whether a rejected candidate gained on its targets and was shown to be worse at most
+    at some kinds, while all tasks together stay within the margin."""
     if report.decision != "REJECT":
         return False
     verdicts = {check.name: check.verdict for check in report.checks}
@@ -69,7 +69,7 @@ def is_worth_training(report: "GateReport") -> bool:
 
 
 def describe_parent(row: AdapterRow) -> str:
-    """Return why a job continues a rejected candidate, in words."""
+    """Return a text that says why a job trains on from a rejected candidate."""
     assert row.gate is not None, "a gate rejected it"
     gains = ", ".join(
         f"{target.name} {100 * target.gain:+.1f} points over {target.tasks} tasks (p = "
@@ -87,8 +87,8 @@ def describe_parent(row: AdapterRow) -> str:
 
 
 def count_tries(connection: "Connection", row: AdapterRow, incumbent: str | None) -> int:
-    """Return the length of the chain of candidates since the incumbent, with this one. `incumbent`
-    is its folder; None for the base."""
+    """Return how many candidates in a row built on one another since the incumbent, this one
+    included. `incumbent` is the incumbent's folder; None for the base."""
     tries = 0
     candidate: AdapterRow | None = row
     while candidate is not None and tries <= MOST_TRIES:

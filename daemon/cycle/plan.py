@@ -1,11 +1,11 @@
-"""A dry run of an agent's next cycle that appends nothing.
+"""A dry run of an agent's next cycle that appends no event.
 
 The real planner writes directive and tasks from copies of the round's tables
-(consumers/diagnosis/preview.py) under the next cycle's id, so it draws the same. A configured
-analyzer is asked, and with `engines` the answering policy plays the tasks, unrecorded. Rules and
-templates replace `models.proposer`, which would cost tokens and write others in the cycle.
-Guarantee: no event is appended and no shared table written. It runs with or without the roles. Not
-covered: later rollouts, and other answers of the policy.
+(consumers/diagnosis/preview.py) under the next cycle's id, so its random draws are the same. A
+configured analyzer is asked. With `engines`, the answering policy plays the tasks, and this is not
+recorded. Rules and templates replace `models.proposer`, which would cost tokens and write other
+tasks in the cycle. Guarantee: no event is appended and no shared table written. It works whether or
+not the roles run. Not covered: later rollouts, and other answers of the policy.
 """
 
 import time
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
 
 
 class UnknownAgent(WrongUsage):
-    """The agent is unknown."""
+    """No rollout of this agent is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class CyclePlan:
-    """Plan of an agent's next cycle."""
+    """The plan of an agent's next cycle."""
 
     cycle: str
     number: int
     outlook: "Outlook"
     unread: Scheduling
     round: int
-    """Its round's number; the last round's if nothing is new."""
+    """Number of the cycle's round; the last round's number if there is nothing new."""
     patterns: tuple[PatternLine, ...]
     directive: DirectiveWritten
     probed: bool
@@ -71,17 +71,17 @@ class CyclePlan:
     accepted: tuple[TaskProposed, ...]
     rejected: tuple[TaskRejected, ...]
     jobs: tuple[JobRequested, ...]
-    """One, or one for each branch."""
+    """One job, or one for each branch."""
     untaught: Mapping[str, str]
     """Branch -> why it would have no job."""
     retrained: Mapping[str, str]
-    """Branch -> why an earlier base's job would be repeated."""
+    """Branch -> why it would be trained again, after its training on an earlier base."""
     preset: str | None
-    """Published algorithm of the job, if the settings name one."""
+    """Published algorithm that the job uses, if the settings name one."""
     lacking: str | None
-    """Reason for a missing job."""
+    """Reason why there would be no job; None if there would be."""
     estimate: Estimate
-    """Cost of the cycle's jobs in turn, without the chooser's."""
+    """Cost of the cycle's jobs one after the other, without the chooser's."""
     seconds: float
 
     @property
@@ -99,7 +99,7 @@ class _Draft:
 
 
 class _PreviewApp(App):
-    """The application of a dry run: tables of one connection, and a read-only log."""
+    """The application of a dry run: it reads tables of one connection, and its log is read-only."""
 
     def __init__(self, app: App, connection: "Connection") -> None:
         super().__init__(app.settings)
@@ -109,7 +109,7 @@ class _PreviewApp(App):
     def reading(self) -> Iterator["Connection"]:
         with explain_errors(self._real.engine):
             if self._connection.in_transaction():
-                # Whoever reads asks for the key of an event, which is another read.
+                # A read within a read, such as a look-up of an event's key.
                 yield self._connection
                 return
             with self._connection.begin():
@@ -132,8 +132,8 @@ class _PreviewApp(App):
 
 
 def plan_cycle(app: App, alias: str, engines: Sequence[Engine] = ()) -> CyclePlan:
-    """Plan an agent's next cycle; the policy at the first of `engines` plays each task, as in a
-    cycle. Raises UnknownAgent, ConfigurationError, EndpointUnavailable."""
+    """Plan an agent's next cycle. If `engines` are given, the policy at the first one plays each
+    task, as in a cycle. Raise UnknownAgent, ConfigurationError, EndpointUnavailable."""
     began = time.monotonic()
     app.settle()
     now = utc_now()
@@ -228,7 +228,7 @@ def _assemble(
     rejected = tuple(data for data in decisions if isinstance(data, TaskRejected))
     jobs = tuple(data for data in decisions if isinstance(data, JobRequested))
     probed = probed and app.settings.proposer.probe
-    # V8 comes last: what failed another check was never played.
+    # V8 comes last, so a task that failed another check was never played.
     played = sum(data.check == "informative" for data in rejected) + len(accepted)
     settings = app.settings
     return CyclePlan(

@@ -1,7 +1,7 @@
-"""The leader's writing: the Controller's directive, the Proposer's tasks, and their jobs.
+"""Write what the leader records in a cycle: the directive, the tasks, and the requests of jobs.
 
 Guarantee: the events follow from the tables of one moment and the cycle's id. A restarted leader,
-or another one, writes the same events under the same ids (but for an analyzer's words).
+or another one, writes the same events under the same ids, except for an analyzer's words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,11 +68,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class _Start:
     row: AdapterRow | None
-    """Adapter whose weights it begins with; None: the base's."""
+    """Adapter with whose weights the job begins; None for the base's."""
     parent: JobParent | None
-    """An adapter that neither serves nor is the base, and why it is the start."""
+    """The adapter and the reason, if the job begins with one that does not serve; else None."""
     regressions: dict[str, float]
-    """Tasks that the last candidate lost, with their weights."""
+    """Task that the last candidate lost in its gate -> its weight."""
 
 
 _FRESH = _Start(None, None, {})
@@ -80,7 +80,7 @@ _FRESH = _Start(None, None, {})
 
 @dataclass(frozen=True, slots=True)
 class _Stock:
-    """Tasks that a cycle's jobs may draw, and their context."""
+    """The tasks that a cycle's jobs may draw, and the facts needed to build the jobs."""
 
     environment: "Environment"
     cycle: CycleRow
@@ -90,12 +90,12 @@ class _Stock:
     traffic: sources.Traffic
     priorities: Mapping[str, float]
     starts: Mapping[str | None, _Start]
-    """Branch -> its start; None: the start of a job for everything."""
+    """Branch -> its start. The key None is the start of a job for all patterns."""
     parameters: int | None
 
 
 class CyclePlanner:
-    """Writes directives, tasks and jobs of cycles."""
+    """Writes the directives, tasks and jobs of cycles."""
 
     def __init__(
         self,
@@ -107,19 +107,19 @@ class CyclePlanner:
         teach_chooser: "ChooserTeacher | None" = None,
         make_parts: "PartsMaker | None" = None,
     ) -> None:
-        """Set up the planner. `engines` may be asked about written tasks. `record` is False in a
-        dry run, which appends nothing. Without `teach_chooser` no chooser's job is requested.
-        `make_parts` builds the data engine once a cycle; None: by the settings."""
+        """Set up the planner. `engines` serve the policy that plays written tasks. `record` is
+        False in a dry run, which appends nothing. Without `teach_chooser` no chooser's job is
+        requested. `make_parts` builds the data engine once a cycle; None: by the settings."""
         self._app, self._engines, self._stopping = app, engines, stopping
         self._record = record
         self._methods = CycleMethods(
             app, stopping, asks_models=record, teach_chooser=teach_chooser, make_parts=make_parts
         )
         self._probe_budgets: dict[str, tuple[str, ProbeBudget]] = {}
-        """Agent -> its last probed cycle, and that cycle's budget."""
+        """Agent -> the last cycle that probed tasks, and the budget of its probes."""
 
     def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
-        """Return the directive of a diagnosed cycle."""
+        """Return the directive of a cycle whose round is closed."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         pair = Pair(cycle.alias, cycle.base)
         with self._app.reading() as connection:
@@ -130,12 +130,12 @@ class CyclePlanner:
         )  # fmt: skip
 
     def study_round(self, cycle: CycleRow) -> Study | None:
-        """Study a cycle's round before its directive; None where nothing is due. Raises Skip."""
+        """Study a cycle's round before its directive; None if nothing is due. Raise Skip."""
         return self._methods.study_round(cycle)
 
     def propose_tasks(self, cycle: CycleRow) -> Proposal:
-        """Return a directed cycle's tasks and jobs, or jobs of branches of another base. Impossible
-        settings end the cycle with a reason. Raises RetryLater."""
+        """Return the tasks and jobs of a cycle with a directive, or the jobs that train branches of
+        an earlier base again. Impossible settings end the cycle. Raise RetryLater."""
         retraining = self._propose_retraining(cycle)
         if retraining.said or retraining.lacking is not None:
             return retraining
@@ -143,7 +143,7 @@ class CyclePlanner:
         return replace(proposal, untaught={**retraining.untaught, **proposal.untaught})
 
     def _propose_retraining(self, cycle: CycleRow) -> Proposal:
-        """Return the jobs that train branches of another base again. Raises RetryLater."""
+        """Return the jobs that train branches of an earlier base again. Raise RetryLater."""
         with self._app.reading() as connection:
             retraining = self._methods.read_retraining(connection, cycle)
         if not retraining.waiting:
@@ -187,7 +187,7 @@ class CyclePlanner:
         return jobs, untaught
 
     def _propose_new_tasks(self, cycle: CycleRow) -> Proposal:
-        """Return a directed cycle's tasks and jobs. Raises RetryLater."""
+        """Return the new tasks and jobs of a cycle with a directive. Raise RetryLater."""
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
             lacking = "no failure pattern of the round has a priority above 0"
@@ -198,7 +198,7 @@ class CyclePlanner:
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
         try:
-            # Before anything is played for tasks that no job could learn.
+            # Checked before any task is played: without the size, no job could be built.
             parameters = self._count_parameters(cycle)
         except NotTrainable as error:
             return Proposal({}, str(error))
@@ -259,7 +259,7 @@ class CyclePlanner:
     def _write_tasks(
         self, environment: "Environment", cycle: CycleRow, wanted: ProposalRequest
     ) -> dict[str, Decision]:
-        """Return a directive's tasks and rejections by id of event. Raises CannotSample."""
+        """Return event id -> task or rejection for a directive. Raise CannotSample."""
         with_definitions(self._app, environment, wanted.bodies)
         filled = self._methods.fill_quotas(environment, cycle, wanted, wanted.bodies)
         return {
@@ -270,7 +270,7 @@ class CyclePlanner:
     def _request_jobs(
         self, stock: "_Stock", choice: "BranchChoice", decisions: Mapping[str, Decision]
     ) -> Proposal:
-        """Propose a job for each branch with written tasks, else one job. Raises RetryLater."""
+        """Propose a job for each branch with written tasks, else one job. Raise RetryLater."""
         try:
             jobs, untaught = self._build_branch_jobs(stock, choice)
             if jobs:
@@ -281,7 +281,7 @@ class CyclePlanner:
         return Proposal({**decisions, derive_id("job requested", stock.cycle.cycle): job})
 
     def _build_policy_job(self, stock: "_Stock") -> JobRequested:
-        """Return the request of a cycle's one job. Raises NotTrainable, RetryLater."""
+        """Return the request of a cycle's single job. Raise NotTrainable, RetryLater."""
         task_pools = self._mix_pools(stock)
         if not task_pools:
             raise NotTrainable("every written task of a pattern with a priority is passed by now")
@@ -292,8 +292,8 @@ class CyclePlanner:
     def _build_branch_jobs(
         self, stock: "_Stock", choice: "BranchChoice"
     ) -> tuple[dict[str, Decision], dict[str, str]]:
-        """Return the jobs of a cycle's branches (id of event -> request), and name -> why another
-        has none. Raises NotTrainable, RetryLater."""
+        """Return the jobs of a cycle's branches (event id -> request), and branch -> why it has
+        none. Raise NotTrainable, RetryLater."""
         jobs: dict[str, Decision] = {}
         untaught = dict(choice.left)
         budget = self._read_budget(stock.cycle)
@@ -322,8 +322,8 @@ class CyclePlanner:
             return read_job_budget(connection, self._app.settings, pair, utc_now())
 
     def _mix_pools(self, stock: "_Stock", branch: "Branch | None" = None) -> tuple[TaskPool, ...]:
-        """Return the pools of a branch's job, or of one for everything. A branch's targets are the
-        tasks of its patterns; others are replayed if nothing is left to learn of them."""
+        """Return the pools of a branch's job, or of one for all patterns. A branch's targets are
+        its patterns' tasks; others are only replayed, if nothing is left to learn from them."""
         cycle, entries, new = stock.cycle, list(stock.entries), stock.new
         directive, seed = cycle.directive, cycle.cycle
         assert directive is not None, "a cycle is directed first"
@@ -350,7 +350,7 @@ class CyclePlanner:
         return pools(entries, stock.priorities, traffic, cycle.number, self._build_mix(), siblings)
 
     def request_chooser(self, cycle: CycleRow) -> JobRequested:
-        """Return the job that teaches the version's chooser. Raises RetryLater, NotTrainable."""
+        """Return the job that trains the version's chooser. Raise RetryLater, NotTrainable."""
         return self._methods.request_chooser(cycle, self._find_agent(cycle))
 
     def _proposal_request(
@@ -385,7 +385,7 @@ class CyclePlanner:
     ) -> Prober | None:
         incumbent = self._read_incumbent(connection, cycle)
         if incumbent is not None and not incumbent.has_files:
-            # An engine knows the members alone, and none of them answers every task.
+            # The engine knows only the version's members, and no member answers every task.
             return None
         policy = cycle.base if incumbent is None else incumbent.adapter
         return self._build_prober(environment, cycle, policy)
@@ -393,7 +393,7 @@ class CyclePlanner:
     def _build_prober(
         self, environment: "Environment", cycle: CycleRow, policy: str
     ) -> Prober | None:
-        """Return the prober of a policy at the first engine; None if none may be asked."""
+        """Return a prober of `policy` at the first engine; None if no engine may be asked."""
         settings = self._app.settings
         if not settings.proposer.probe or not self._engines:
             return None
@@ -410,7 +410,7 @@ class CyclePlanner:
         )
 
     def _find_probe_budget(self, cycle: CycleRow) -> ProbeBudget:
-        """Return the budget of a cycle's probes; it outlives a tick that waits."""
+        """Return the budget of a cycle's probes, which is kept while the cycle waits."""
         last, budget = self._probe_budgets.get(cycle.alias, ("", None))
         if budget is None or last != cycle.cycle:
             model = self._app.settings.models.user
@@ -446,8 +446,8 @@ class CyclePlanner:
         cycle: CycleRow,
         branch: str | None,
     ) -> dict[str, float]:
-        """Return the weighted tasks that the last candidate lost; branch None: the last for
-        everything."""
+        """Return task -> weight, for tasks that the last candidate lost: the branch's candidate, or
+        without `branch` the last one for all patterns."""
         row = succession.find_last_candidate(connection, cycle.alias, branch)
         if row is None or row.base != cycle.base or row.gate is None:
             return {}
@@ -457,11 +457,11 @@ class CyclePlanner:
         generated = {}
         for task, gain in differences.items():
             try:
-                # Others have nothing like them, and a gate's own tasks are never trained on.
+                # Others have none like them, and a gate's own tasks are never trained on.
                 if environment.task(task).split == GENERATED:
                     generated[task] = gain
             except UnknownTask:
-                # It was played in another environment, which the agent had then.
+                # It was played in the environment that the agent had then.
                 continue
         return find_regressions(generated)
 
@@ -472,7 +472,7 @@ class CyclePlanner:
         return None if row is None or row.base != cycle.base else row
 
     def _count_parameters(self, cycle: CycleRow) -> int | None:
-        """Return the base's size if a setting depends on it. Raises NotTrainable."""
+        """Return the base's number of weights if a setting needs it. Raise NotTrainable."""
         settings = self._app.settings
         training, agent = settings.training, settings.find_agent(cycle.alias)
         if agent is None or agent.checkpoint is None or not needs_size(training):
@@ -486,7 +486,7 @@ class CyclePlanner:
             ) from error
 
     def _find_agent(self, cycle: CycleRow) -> "Agent":
-        """Return the agent's settings. Raises RetryLater if they do not name it."""
+        """Return the agent's settings. Raise RetryLater if they do not name the agent."""
         agent = self._app.settings.find_agent(cycle.alias)
         if agent is None:
             raise RetryLater(
@@ -499,7 +499,7 @@ class CyclePlanner:
         self, cycle: CycleRow, environment: "Environment", start: "_Start",
         parameters: int | None, task_pools: Sequence[TaskPool], branch: str | None = None,
     ) -> JobRequested:  # fmt: skip
-        """Return the job of a branch, or of one for everything. Raises NotTrainable, RetryLater."""
+        """Return the job of a branch, or for all patterns. Raise NotTrainable, RetryLater."""
         settings = self._app.settings
         agent = self._find_agent(cycle)
         excluded = self._find_exclusions(environment)
@@ -544,8 +544,8 @@ class CyclePlanner:
         return request.for_branch(branch)
 
     def _find_exclusions(self, environment: "Environment") -> dict[str, str]:
-        """Return kind -> why no job trains on it. Cheaters play first if needed (seconds to
-        minutes)."""
+        """Return kind -> why no job trains on it. If kinds are not yet measured, cheating agents
+        play their tasks first (seconds to minutes)."""
         measure_cheats(self._app.settings, environment)
         return find_exclusions(self._app.settings, environment)
 
@@ -553,13 +553,13 @@ class CyclePlanner:
         self, environment: "Environment", cycle: CycleRow, task_pools: Sequence[TaskPool],
         branch: str | None,
     ) -> JobRounds | None:  # fmt: skip
-        """Return the job's rounds, with its part of the history; None if it has one part. A
-        branch's rounds write tasks for its own patterns. Raises NotTrainable."""
+        """Return the job's rounds, with the known patterns and tasks; None if it has a single
+        round. A branch's rounds write tasks only for its own patterns. Raise NotTrainable."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         settings = self._app.settings
         plain = any(pool.is_plain for pool in task_pools if not pool.replay)
         if settings.training.rounds == 1 or not plain:
-            # Rounds diagnose no pool without plain tasks.
+            # Rounds diagnose only pools with plain tasks.
             return None
         with self._app.reading() as connection:
             patterns = planning.read_known_patterns(connection, cycle.alias, cycle.base)
@@ -581,7 +581,7 @@ class CyclePlanner:
 def _leave_out(
     followed: Mapping[str, Sequence[Source]], excluded: Mapping[str, str]
 ) -> dict[str, list[Source]]:
-    """Return pattern -> its failed tasks, without kinds that nothing is trained on."""
+    """Return pattern -> its failed tasks, without the kinds that nothing is trained on."""
     return {
         pattern: [source for source in own if source.task.capability not in excluded]
         for pattern, own in followed.items()

@@ -1,4 +1,4 @@
-"""Decisions of a cycle before they are recorded, and errors that make a step wait or skip."""
+"""The decisions of a cycle before they are recorded, and errors that make a step wait or skip."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,42 +8,42 @@ from events.learning import Decision, JobRequested
 
 
 class RetryLater(KintsugiError):
-    """The step failed; the next tick tries again."""
+    """The step failed for now; the next tick tries it again."""
 
 
 class Skip(KintsugiError):
-    """A part of a step is left out, with the reason; the cycle goes on."""
+    """A part of a step is left out, and the cycle goes on. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A cycle's written tasks and jobs."""
+    """The tasks and jobs that a cycle decides on."""
 
     said: Mapping[str, Decision]
-    """Id of event -> a task, a rejection or a job."""
+    """Event id -> a task, a rejection or a job."""
     lacking: str | None = None
     untaught: Mapping[str, str] = field(default_factory=dict)
     """Branch without a job -> the reason."""
     retrained: Mapping[str, str] = field(default_factory=dict)
-    """Branch of an earlier base with a new job -> why."""
+    """Branch of an earlier base that is trained again -> the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A decision about a round, recorded before the directive."""
+    """A decision about a round, recorded before the directive is written."""
 
     data: Decision
     step: str
-    """Name of its step, from which the event's id follows."""
+    """Name of the step, from which the event's id follows."""
     says: str
-    """A clause on the result."""
+    """A clause that tells the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeRequest:
-    """A job beside the cycles."""
+    """The request of a job that runs beside the cycles."""
 
     event: str
     data: JobRequested
     says: str
-    """A sentence on the result."""
+    """A sentence that tells the result."""

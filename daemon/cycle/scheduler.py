@@ -1,16 +1,16 @@
-"""When a cycle is due: a pure function of the tables and the time. Triggers:
+"""Decide when a cycle is due: a pure function of the tables and the time. Triggers:
 
-    operator    a person's request (kintsugi cycle start)
-    cron        a point of the schedule has passed since the last cycle began; missed ones are one
-    priority    the open patterns weigh enough together
-    rollouts    enough rollouts that no cycle has read
-    age         the last cycle is long ago
+  operator    a person's request (kintsugi cycle start)
+  cron        a fire time has passed since the last cycle began; several missed ones count as one
+  priority    the priorities of the open patterns add up to enough
+  rollouts    enough rollouts that no cycle has read
+  age         the last cycle is long ago
 
-An open cycle of the agent and the day's budget of job minutes hold back each trigger; the cool-down
-after the last cycle and too few new failures hold back all but an operator's. Hysteresis: each
-fruitless cycle in a row multiplies the cool-down and the needed counts by `scheduler.backoff`; a
-promotion resets them. Agents without an executable environment have no cycles. Source of the
-triggers: SENTINEL, arXiv 2606.12908, section 3; docs/loop.md has ours.
+No trigger begins a cycle while the agent has an open one, or once the day's budget of job minutes
+is spent. The cool-down after the last cycle and too few new failures hold back all triggers but an
+operator's. Hysteresis: each fruitless cycle in a row multiplies the cool-down and the needed counts
+by `scheduler.backoff`; a promotion resets them. Agents without an executable environment have no
+cycles. Source: SENTINEL, arXiv 2606.12908, section 3; docs/loop.md has our triggers.
 """
 
 from collections.abc import Iterator
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 _SLOT: Final = timedelta(minutes=1)
 """Resolution of a crontab schedule."""
 _MOST_SECONDS: Final = 3e9
-"""Longest cool-down: a hundred years, which every date holds."""
+"""Longest cool-down in seconds: about a hundred years, which datetime can still add."""
 MOST_BACKOFFS: Final = 4
-"""Most fruitless cycles that count, so that the waiting ends."""
+"""Most fruitless cycles in a row that lengthen the waiting, so that it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A cycle begins now."""
+    """A cycle is due now."""
 
     trigger: Trigger
     reason: str
     slot: str | None = None
     acted: str | None = None
-    """Event of an operator's request, else None."""
+    """Event id of the operator's request, if that is the trigger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class NotDue:
 
 
 def decide(facts: Scheduling, settings: "Scheduler", now: datetime) -> Due | NotDue:
-    """Return whether this agent's cycle is due."""
+    """Return whether a cycle of this agent is due, with the trigger or the missing conditions."""
     if held := tuple(_list_obstacles(facts, settings)):
         return NotDue(held)
     if facts.asked is not None:
@@ -90,7 +90,7 @@ def _list_holds(facts: Scheduling, settings: "Scheduler", now: datetime) -> Iter
     if facts.last_ended is not None:
         cooldown = _cooldown(settings, growth)
         free = facts.last_ended + cooldown
-        # An end that lies farther ahead was noted before the clock was set back.
+        # An end farther ahead than the cool-down was recorded before the clock was set back.
         if facts.last_ended - cooldown < now < free:
             yield f"{(free - now).total_seconds():.0f} s of cool-down{_because(facts)}"
     needed = round(settings.min_failures * growth)
@@ -101,7 +101,7 @@ def _list_holds(facts: Scheduling, settings: "Scheduler", now: datetime) -> Iter
 def _find_trigger(
     facts: Scheduling, settings: "Scheduler", now: datetime
 ) -> tuple[Due | None, tuple[str, ...]]:
-    """Return the first trigger that fired; else each one's missing condition."""
+    """Return the first trigger that fired; if none did, None and the missing conditions."""
     slot = find_last_slot(settings.cron, facts.last_started or facts.first_seen, now)
     if slot is not None:
         at = timestamp(slot)
@@ -141,15 +141,15 @@ def list_change_times(facts: Scheduling, settings: "Scheduler", now: datetime) -
 
 
 def find_last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | None:
-    """Return the schedule's last point (UTC) after `since` and up to `now`; None without one. After
-    the clock was set back behind `since`, it waits until `since` has passed again."""
+    """Return the schedule's latest fire time in (since, now], in UTC, or None. If the clock was set
+    back behind `since`, the result is None until `since` has passed again."""
     if not cron or since is None:
         return None
     trigger = read_crontab(cron)
     last = _next_slot(trigger, since, now)
     if last is None:
         return None
-    free = now  # no point of the schedule lies after it
+    free = now  # upper bound: the schedule has no fire time in (free, now]
     while free - last >= _SLOT:
         middle = last + (free - last) / 2
         following = _next_slot(trigger, middle, now)
@@ -161,7 +161,7 @@ def find_last_slot(cron: str, since: datetime | None, now: datetime) -> datetime
 
 
 def _next_slot(trigger: Any, after: datetime, until: datetime) -> datetime | None:
-    """Return the first point after `after` and up to `until`."""
+    """Return the first fire time in (after, until], or None."""
     slot: datetime | None = trigger.get_next_fire_time(None, after + timedelta(microseconds=1))
     return None if slot is None or slot > until else slot
 

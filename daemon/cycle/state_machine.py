@@ -1,25 +1,24 @@
 """A cycle as a process manager: a pure function from the log to the next step.
 
-    step        role       module
-    DIAGNOSE    schedule   leader.py
-    DIRECT      schedule   planner.py (controller/)
-    PROPOSE     schedule   planner.py (proposer/), job_spec.py
-    TRAIN       work       jobs/training_runs.py
-    STAGE       work       worker.py (serving/staging.py)
-    EVALUATE    work       worker.py (evaluation/candidate_evaluation.py)
-    CHOOSER     schedule   planner.py
-    COMPOSE     work       worker.py
-    ROUTE       work       worker.py (serving/publisher.py)
-    WATCH       work       serving/canary_monitor.py
-    an end      schedule   leader.py
+  step        role       module
+  DIAGNOSE    schedule   leader.py
+  DIRECT      schedule   planner.py (controller/)
+  PROPOSE     schedule   planner.py (proposer/), job_spec.py
+  TRAIN       work       jobs/training_runs.py
+  STAGE       work       worker.py (serving/staging.py)
+  EVALUATE    work       worker.py (evaluation/candidate_evaluation.py)
+  CHOOSER     schedule   planner.py
+  COMPOSE     work       worker.py
+  ROUTE       work       worker.py (serving/publisher.py)
+  WATCH       work       serving/canary_monitor.py
+  an end      schedule   leader.py
 
-If the incumbent of a gate was replaced before the adapter was routed, the adapter is evaluated
-again, up to `MOST_GATES` gates. Each branch of a cycle needs TRAIN, STAGE and EVALUATE until it
-passed or is out. When all are settled, those that passed become a version with members, which takes
-the steps of an adapter. The gate of a member is never repeated: the version's own gate follows.
-
-Guarantee: the log is the only memory. Each step ends in an event and may be taken twice, also by
-two processes at once, because ids follow from the cycle.
+If another incumbent answers before the adapter is routed, the adapter is evaluated again, up to
+`MOST_GATES` gates. Each branch of a cycle takes TRAIN, STAGE and EVALUATE until it passed or
+failed. Then the branches that passed become the members of one version, which takes the steps of an
+adapter. A member's gate is never repeated: the version's own gate follows. Guarantee: the log is
+the only memory. Each step ends in an event whose id follows from the cycle, so a step may be taken
+twice, also by two processes at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,25 +37,25 @@ Role = Literal["schedule", "work"]
 
 
 class Step(StrEnum):
-    """Next step of a cycle."""
+    """The next step of a cycle."""
 
     DIAGNOSE = "diagnose"
     """Close a round of the training history at the cycle's position."""
     DIRECT = "direct"
     PROPOSE = "propose"
-    """The Proposer writes tasks and verifies them; then a job is requested."""
+    """The Proposer writes tasks and checks them; then a job is requested."""
     TRAIN = "train"
     STAGE = "stage"
     """Every replica loads the adapter and is proven to answer with it."""
     EVALUATE = "evaluate"
     """Adapter and incumbent play fresh tasks, and the gate decides."""
     CHOOSER = CHOOSER
-    """A job is requested that teaches a chooser to choose among the members that passed."""
+    """A job is requested that trains a chooser among the members that passed."""
     COMPOSE = "compose"
-    """Members and chooser become a version."""
+    """The members and the chooser become one version."""
     ROUTE = "route"
     WATCH = "watch"
-    """Live traffic decides (serving/canary_monitor.py)."""
+    """Live traffic decides between candidate and incumbent (serving/canary_monitor.py)."""
 
 
 OWNER: Final[Mapping[Step, Role]] = {
@@ -74,15 +73,15 @@ OWNER: Final[Mapping[Step, Role]] = {
 """Step -> the role that takes it."""
 
 MOST_GATES: Final = 3
-"""Most passed gates of an adapter before it is routed; each new incumbent asks for another."""
+"""Most gates that an adapter passes before it is routed; each new incumbent requires another."""
 
 STOPS: Final = ("diagnose", "propose", "train", "gate", "compose", "canary", "route")
-"""Stops of a cycle that a person sees."""
+"""Stages of a cycle that users see."""
 
 
 @dataclass(frozen=True, slots=True)
 class CycleEnd:
-    """Outcome of a cycle."""
+    """The outcome of a cycle."""
 
     outcome: CycleOutcome
     reason: str
@@ -93,7 +92,7 @@ class DueStep(NamedTuple):
 
     step: Step
     branch: BranchState | None = None
-    """Branch that needs it; None: the whole cycle."""
+    """The branch that needs the step; None if the whole cycle needs it."""
 
 
 BranchOutcome = Literal["passed", "rejected", "failed", "competence_gap", "cancelled"]
@@ -101,14 +100,15 @@ BranchOutcome = Literal["passed", "rejected", "failed", "competence_gap", "cance
 
 @dataclass(frozen=True, slots=True)
 class BranchEnd:
-    """Outcome of a branch."""
+    """The outcome of a branch."""
 
     outcome: BranchOutcome
     reason: str = ""
 
 
 def next_step(state: CycleState) -> Step | CycleEnd:
-    """Return an open cycle's next step; of several branches, that of the one furthest behind."""
+    """Return an open cycle's next step or outcome; of several branches, the least advanced
+    one's."""
     if state.adapter is None and state.branches:
         due = _list_branch_steps(state)
         return due if isinstance(due, CycleEnd) else min(due, key=_rank_step).step
@@ -128,7 +128,8 @@ def next_step(state: CycleState) -> Step | CycleEnd:
 
 
 def list_due_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
-    """Return all due steps: the cycle's one, or that of each unsettled branch."""
+    """Return all due steps: the cycle's, or those of its branches. Return the outcome at the
+    end."""
     if state.adapter is None and state.branches:
         return _list_branch_steps(state)
     step = next_step(state)
@@ -140,7 +141,7 @@ def find_branch_step(branch: BranchState) -> Step | BranchEnd:
     adapter, job = branch.adapter, branch.job
     if adapter is None:
         if job.outcome is None or job.outcome == "trained":
-            # The role `work` writes of the adapter after it wrote of the job.
+            # The role `work` records the adapter after the job's end.
             return Step.TRAIN
         return BranchEnd(job.outcome, job.reason or "")
     for state in _OUT:
@@ -154,7 +155,7 @@ def find_branch_step(branch: BranchState) -> Step | BranchEnd:
 
 
 _OUT: Final = (State.REJECTED, State.ROLLED_BACK, State.DRAINING)
-"""States that keep an adapter out of its cycle's version, whatever follows."""
+"""States that keep an adapter out of its cycle's version, even if it leaves the state again."""
 _PASSED: Final = (State.GATED, State.CANARY, State.PROMOTED)
 
 
@@ -163,7 +164,7 @@ def _rank_step(due: DueStep) -> int:
 
 
 def _list_branch_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
-    """Return the branches' steps; once they are settled, the version's."""
+    """Return the branches' steps; if no branch needs one, the step that composes the version."""
     steps = [(branch, find_branch_step(branch)) for branch in state.all_branches]
     due = tuple(DueStep(step, branch) for branch, step in steps if isinstance(step, Step))
     if state.cancelled is not None:
@@ -175,7 +176,7 @@ def _list_branch_steps(state: CycleState) -> tuple[DueStep, ...] | CycleEnd:
     members = [(branch, end) for branch, end in ends if branch.job.branch is not None]
     if all(end.outcome != "passed" for _, end in members):
         return _end_without_members(members)
-    # A chooser that learnt nothing costs the members nothing: the base chooses among them.
+    # A chooser that learnt nothing does no harm: the base then chooses among the members.
     asks = state.trains_chooser and state.chooser is None
     return (DueStep(Step.CHOOSER if asks else Step.COMPOSE),)
 
@@ -186,11 +187,11 @@ _CYCLE_OUTCOMES: Final[Mapping[BranchOutcome, CycleOutcome]] = {
     "competence_gap": "nothing_learnable",
     "cancelled": "cancelled",
 }
-"""Outcome of a branch -> its cycle's if no branch passed; the first that occurs counts."""
+"""Outcome of a branch -> the cycle's if no branch passed; the first one that occurs counts."""
 
 
 def _end_without_members(ends: Sequence[tuple[BranchState, BranchEnd]]) -> CycleEnd:
-    """Return the end of a cycle without passed branches, with each one's reason."""
+    """Return the end of a cycle in which no branch passed, with each branch's reason."""
     seen = {end.outcome for _, end in ends}
     outcome = next(cycle for branch, cycle in _CYCLE_OUTCOMES.items() if branch in seen)
     reasons = (f"{branch.job.branch} {end.outcome}: {end.reason}" for branch, end in ends)
@@ -199,7 +200,7 @@ def _end_without_members(ends: Sequence[tuple[BranchState, BranchEnd]]) -> Cycle
 
 def _step_after_job(job: JobRow) -> Step | CycleEnd:
     if job.outcome == "trained":
-        # The role `work` writes of the adapter after it wrote of the job.
+        # The role `work` records the adapter after the job's end.
         return Step.TRAIN
     if job.outcome == "competence_gap":
         return CycleEnd("nothing_learnable", job.reason or "")
@@ -223,7 +224,7 @@ _ENDS: Final[tuple[tuple[State, CycleOutcome], ...]] = (
     (State.ROLLED_BACK, "rolled_back"),
     (State.REJECTED, "rejected"),
 )
-"""State that was once reached -> the cycle's outcome, with that step's reason. The leader may look
+"""State that was ever reached -> the cycle's outcome, with that move's reason. The leader may look
 late, when the adapter has moved on; a promotion that is taken back later still counts."""
 
 
@@ -242,7 +243,7 @@ def _step_after_adapter(state: CycleState, adapter: AdapterRow) -> Step | CycleE
 
 
 def _step_after_stale_gate(state: CycleState) -> Step | CycleEnd:
-    """Return another evaluation, or the end after `MOST_GATES` gates."""
+    """Return another evaluation, or the cycle's end after `MOST_GATES` gates."""
     if state.gates < MOST_GATES:
         return Step.EVALUATE
     return CycleEnd(

@@ -1,6 +1,6 @@
 """Read the next step of an open cycle from the tables (rule: state_machine.py).
 
-All callers ask within one `database.read_transaction`, so they agree about a cycle.
+All callers read within one `database.read_transaction`, so they agree about a cycle.
 """
 
 from dataclasses import replace
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 ENDING: Final = "end"
-"""Step of a cycle that only lacks the leader's event."""
+"""Step of a cycle that is over, but whose end the leader has not recorded yet."""
 
 
 class NextStep(NamedTuple):
-    """State of an open cycle, and its next step."""
+    """The state of an open cycle, and its next step."""
 
     state: CycleState
     step: Step | CycleEnd
@@ -41,7 +41,7 @@ class NextStep(NamedTuple):
 def read_next_step(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> NextStep:
-    """Return an open cycle's next step; `pair` names the agent's present base."""
+    """Return an open cycle's next step. `pair` has the base that the agent runs on now."""
     state = _read_state(connection, settings, cycle, pair)
     return NextStep(state, next_step(state))
 
@@ -49,7 +49,7 @@ def read_next_step(
 def read_due_steps(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> tuple[CycleState, tuple[DueStep, ...]]:
-    """Return all due steps of an open cycle; none if only its end is missing."""
+    """Return all steps of an open cycle that can be taken now; () if only its end is missing."""
     state = _read_state(connection, settings, cycle, pair)
     due = list_due_steps(state)
     return state, () if isinstance(due, CycleEnd) else due
@@ -58,8 +58,8 @@ def read_due_steps(
 def _read_state(
     connection: "Connection", settings: "Settings", cycle: CycleRow, pair: Pair
 ) -> CycleState:
-    """Return a cycle's state. Another base than `pair`'s cancels it; an obstacle drops its
-    chooser."""
+    """Return a cycle's state. It is cancelled if the agent runs on another base now (`pair`). It
+    trains no chooser if there is an obstacle."""
     state = read_cycle_state(connection, cycle)
     if state.cancelled is None and cycle.base != pair.base:
         reason = f"{cycle.alias} runs on {pair.base} now, and not on {cycle.base}"
@@ -71,7 +71,7 @@ def _read_state(
 
 
 def read_step(connection: "Connection", settings: "Settings", cycle: CycleRow) -> str | None:
-    """Return a cycle's next step as text; None if it is over."""
+    """Return the name of a cycle's next step; None if the cycle is over."""
     if cycle.outcome is not None:
         return None
     bases = {pair.alias: pair.base for pair in agents.present(connection)}
@@ -80,12 +80,12 @@ def read_step(connection: "Connection", settings: "Settings", cycle: CycleRow) -
 
 
 def step_name(step: Step | CycleEnd) -> str:
-    """Return a step as text: `ENDING` for an unrecorded end."""
+    """Return the name of a step; `ENDING` for an end that is not recorded yet."""
     return ENDING if isinstance(step, CycleEnd) else step.value
 
 
 def step_start(state: CycleState) -> str | None:
-    """Return the time of the last event that moved a cycle."""
+    """Return the time of the cycle's last event, which is when its present step began."""
     cycle = state.cycle
     jobs = [state.job, *(branch.job for branch in state.all_branches)]
     adapters = [state.adapter, *(branch.adapter for branch in state.all_branches)]
@@ -98,19 +98,19 @@ def step_start(state: CycleState) -> str | None:
 
 
 def find_environment(settings: "Settings", alias: str) -> str | None:
-    """Return the environment of an agent's tasks, if any."""
+    """Return the environment of an agent's tasks, if the settings name one."""
     agent = settings.find_agent(alias)
     return None if agent is None else agent.environment
 
 
 def has_passed(branch: BranchState) -> bool:
-    """Return whether a branch's adapter passed its gate, or a chooser's is staged."""
+    """Return whether a branch's adapter passed its gate; a chooser has passed once it is staged."""
     end = find_branch_step(branch)
     return isinstance(end, BranchEnd) and end.outcome == "passed"
 
 
 def list_passed_adapters(state: CycleState) -> "list[AdapterRow]":
-    """Return the adapters of branches that passed a member's gate."""
+    """Return the adapters of branches that passed their gate; the chooser's is left out."""
     return [
         branch.adapter
         for branch in state.branches

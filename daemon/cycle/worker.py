@@ -1,9 +1,9 @@
 """The role `work` for open cycles, from a job's adapter to its first sessions.
 
-It stages an adapter, evaluates it in a process of its own, composes members that passed, and routes
-it with the first of `canary.shares`. Level-triggered: each round takes the next step by the tables
-(state_machine.py), so an interrupted one is made up for. Failed steps are reported and tried again;
-an adapter that can never be staged is rejected with the reason.
+It stages an adapter, evaluates it in a separate process, composes members that passed, and routes
+the first of `canary.shares` to it. Level-triggered: each turn takes the next step by the tables
+(state_machine.py), so an interrupted step is taken again. Failed steps are reported and tried
+again; an adapter that can never be staged is rejected with the reason.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     from daemon.cycle.methods import VersionComposer
 
 _FINAL: Final = (BadAdapter, BadBase, BadName)
-"""Errors after which an adapter can never be staged; others may pass."""
+"""Errors after which an adapter can never be staged; other errors may pass."""
 
 
 class CycleWorker:
-    """The open cycles of a home, over its replicas."""
+    """Takes the steps of a home's open cycles, over its replicas."""
 
     def __init__(
         self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
         compose: "VersionComposer | None" = None,
     ) -> None:  # fmt: skip
-        """`compose` makes a version of adapters (methods.py); without it, none is composed."""
+        """`compose` makes a version of adapters (methods.py). Without it no version is composed."""
         self._app = app
         self._compose_version = compose
         self._clock = clock
@@ -67,8 +67,8 @@ class CycleWorker:
         self._held_out = hold_out_slice()
 
     def advance(self, breaks: Breaks) -> list[str]:
-        """Take the next step of every waiting cycle and return sentences. `breaks` isolates errors.
-        Raises LogError, DatabaseUnavailable."""
+        """Take the next step of every waiting cycle; return sentences on the progress. `breaks`
+        isolates errors. Raise LogError, DatabaseUnavailable."""
         notes: list[str] = []
         adapters, cycles = self._list_due_steps()
         for row, step in adapters:
@@ -86,7 +86,7 @@ class CycleWorker:
         except (LogError, DatabaseError):
             raise
         except KintsugiError as error:
-            # Of this adapter, and perhaps over in a minute; the others are brought on.
+            # The error concerns this adapter and may pass; the others go on.
             notes.append(str(error))
 
     def _take_step(self, row: AdapterRow, step: Step) -> Iterator[str]:
@@ -136,8 +136,8 @@ class CycleWorker:
         yield f"{row.adapter} is staged"
 
     def _fills_its_own_room(self, row: AdapterRow) -> bool:
-        """Return whether a branch's adapter or a version waits for slots that its own branches
-        hold."""
+        """Return whether a branch's adapter, or a version, waits for slots that only adapters of
+        its own cycle hold."""
         with self._app.reading() as connection:
             job = None if row.job is None else learning.job(connection, row.job)
         of_version = not row.has_files or (
@@ -149,8 +149,8 @@ class CycleWorker:
         return not {"draining", "canary"} & set(roles(situation).values())
 
     def list_gate_waits(self) -> list[GateWait]:
-        """Return the waiting gates of open cycles with their reasons: an endpoint, a setting, or
-        something that cannot be opened. Raises RunnerUnavailable, DatabaseUnavailable."""
+        """Return the gates of open cycles that wait, with the reason: an endpoint, a setting, or
+        something that cannot be opened. Raise RunnerUnavailable, DatabaseUnavailable."""
         waits: list[GateWait] = []
         for row, step in self._list_due_steps()[0]:
             if step is not Step.EVALUATE:
@@ -158,7 +158,7 @@ class CycleWorker:
             try:
                 wait = self._build_evaluation(row).find_wait()
             except CannotExamine:
-                continue  # The next look rejects it.
+                continue  # the next turn rejects it
             except (EnvironmentBroken, StageRefusal, UnknownEnvironment) as error:
                 wait = GateWait(row.adapter, row.alias, "agent", str(error))
             if wait is not None:
@@ -174,8 +174,8 @@ class CycleWorker:
         yield from examination.advance()
 
     def _build_evaluation(self, row: AdapterRow) -> CandidateEvaluation:
-        """Return a candidate's evaluation beside the present incumbent and users. Raises
-        StageRefusal, CannotExamine, UnknownEnvironment, EnvironmentBroken."""
+        """Return the evaluation of a candidate against the present incumbent, with the present
+        users. Raise StageRefusal, CannotExamine, UnknownEnvironment, EnvironmentBroken."""
         agent = self._app.settings.find_agent(row.alias)
         if agent is None:
             raise StageRefusal(
@@ -190,7 +190,7 @@ class CycleWorker:
         )
 
     def _compose(self, state: CycleState) -> Iterator[str]:
-        """Compose a cycle's version, or give up an impossible one with its members."""
+        """Compose a cycle's version. If that is impossible, reject its members."""
         try:
             yield from compose_version(self._app, state, self._compose_version)
         except VersionRefusal as error:

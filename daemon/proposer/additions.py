@@ -134,9 +134,8 @@ class Additions:
         find_body: FindBody = lambda _: None,
         trained_in: str | None = None,
     ) -> None:
-        """Set up the checks. `known` are the ids of tasks that jobs draw, and `prior` their
-        requests. `trained_in` is the environment of the agent's tasks; None if no setting names it.
-        """
+        """`known` are the ids of tasks that jobs draw, `prior` their requests. `trained_in` is the
+        environment of the agent's tasks; None if no setting names it."""
         self.keys: dict[str, Key] = {}
         """Id of a task from a person's session -> the person's key. Without a key here, such a task
         is refused, since its body would be stored unencrypted."""

@@ -1,2 +1,1 @@
-"""Search the smallest change of the agent's calls that makes a failed rollout pass (role
-`work`)."""
+"""Search the smallest change of the agent's calls that makes a failed rollout pass."""

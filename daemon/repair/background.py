@@ -1,10 +1,10 @@
 """Search repairs of failed rollouts in the background, a few in each turn of the role `work`.
 
-Each result is one event whose id follows from the rollout and the rules' version. So two workers,
-or a killed and restarted one, leave one result. A rollout that cannot be replayed (unknown task,
-broken environment, erased person) gets an event with the reason; only `kintsugi diagnose --repair`
-tries it again. If an environment's folder is missing, its rollouts wait. Not covered: environment
-code that never returns.
+Each result is one event whose id follows from the rollout and the rules' version, so two workers,
+or a restarted one, leave one result. A rollout that cannot be replayed (unknown task, broken
+environment, erased person) gets an event with the reason; only `kintsugi diagnose --repair` tries
+it again. If an environment's folder is missing, its rollouts wait. Not covered: environment code
+that never returns.
 """
 
 import math
@@ -48,8 +48,7 @@ SECONDS: Final = 0.5
 """Seconds after which a turn begins no further search."""
 
 BACKLOG_SECONDS: Final = 60.0
-"""Seconds between two searches for rollouts that a round has already counted; each reads all
-failures."""
+"""Seconds between searches for rollouts that a round has counted; each reads all failures."""
 
 AWAY_SECONDS: Final = 600.0
 """Seconds until an absent environment is tried again."""
@@ -83,8 +82,8 @@ class RepairQueue:
         self._away: dict[str, float] = {}
         """Environment -> clock time at which it is tried again."""
         self._held: dict[str, float] = {}
-        """Rollout -> clock time at which it is tried again. It waits because a resource is absent
-        or its result is not in the tables yet."""
+        """Rollout -> clock time of its next try: a resource is away, or its result is not folded
+        yet."""
         self._environments: dict[str, Environment] = {}
         self._idle_at: Position | None = None
         """Log position up to which rollouts were folded when a turn last found nothing to do."""
@@ -107,8 +106,7 @@ class RepairQueue:
     def _read_candidates(
         self, connection: "Connection", limit: int, folded: Position, now: float
     ) -> list[RepairCandidate]:
-        """Return candidates that no round has counted; if there are none, the others. Return [] if
-        nothing can have changed since the last idle turn."""
+        """Return uncounted candidates, else counted ones; [] if nothing can be new."""
         candidates: list[RepairCandidate] = []
         if folded != self._idle_at:
             candidates = read_repair_candidates(

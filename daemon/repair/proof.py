@@ -119,8 +119,7 @@ def _recorded_task(known: TaskDefinition, recorded: Task | None) -> TaskDefiniti
 
 
 def _find_contradiction(facts: Facts, result: SearchResult) -> str:
-    """Return how the replayed state's verdict differs from the recorded verdict; "" if they
-    agree."""
+    """Return how the replayed state's verdict differs from the recorded one, or ""."""
     recorded = facts.state_verdict
     if recorded is None or (recorded == 1.0) == (result.edits == ()):
         return ""
@@ -184,8 +183,7 @@ def _find_gold(search: RepairSearch, edit: WriteEdit) -> GoldWrite:
 def _describe(
     environment: Environment, search: RepairSearch, edit: WriteEdit, facts: Facts
 ) -> RepairEdit:
-    """Return an edit as a record for events. It names only arguments of the tool or of the gold
-    write, and no values."""
+    """Return an edit as a record, which names arguments of the tool or of gold and no values."""
     gold = None if edit.gold is None else search.gold[edit.gold]
     if edit.operation is Operation.INSERT:
         assert gold is not None, "only a drop has no gold write"
@@ -209,8 +207,7 @@ def _describe(
 
 
 def _known_names(environment: Environment, search: RepairSearch, edit: WriteEdit) -> set[str]:
-    """Return the argument names that the tool or the gold write knows; others are the agent's
-    inventions."""
+    """Return the argument names that the tool or gold has; others are the agent's inventions."""
     tool = environment.toolset.tools().get(search.writes[edit.place].call.name)
     names = set() if tool is None else set(tool.schema["function"]["parameters"]["properties"])
     return names | (set() if edit.gold is None else set(search.gold[edit.gold].arguments))

@@ -150,8 +150,7 @@ class _Replayer:
         return database
 
     def find_differing(self, expected: Database, actual: Database) -> frozenset[_Place]:
-        """Return the records that differ between two states, compared as the grader's part DB
-        does."""
+        """Return the records that differ between two states, by the rules of the reward part DB."""
         states = arrange_states(self.environment, self.task, expected, actual)
         return frozenset((item.path[0], item.path[1]) for item in states[0].difference(states[1]))
 
@@ -193,8 +192,7 @@ class RepairSearch:
         """For each write of the agent, whether the tool refuses it in the replay."""
 
     def find_differences(self, place: int, index: int) -> tuple[str, ...]:
-        """Return the sorted names of the arguments that differ between the agent's write at `place`
-        and the gold write at `index`."""
+        """Return the sorted names of the arguments that differ between a write and a gold write."""
         call, wanted = self.writes[place].call, self.gold[index].arguments
         arguments = call.arguments if isinstance(call.arguments, dict) else {}
         actual = self._catalog.canonicalize(call.name, arguments)
@@ -274,8 +272,7 @@ class RepairSearch:
                 yield WriteEdit(Operation.INSERT, False, 0, place, index)
 
     def _list_changes(self, place: int, missing: Sequence[int]) -> Iterator[WriteEdit]:
-        """Yield the possible edits of the agent's write at `place`. `missing` are indices of gold
-        writes that the agent did not make."""
+        """Yield the edits of the write at `place`. `missing` are gold writes that were not made."""
         name, arguments = self._calls[place]
         is_refused = self.refused[place]
         on_record = [index for index in missing if self._is_same_record(arguments, index)]
@@ -291,8 +288,7 @@ class RepairSearch:
                 yield WriteEdit(Operation.TOOL, False, 0, place, index)
 
     def _match_exact_writes(self) -> dict[int, int]:
-        """Return agent's write -> equal gold write, as indices. Each gold write is matched at most
-        once."""
+        """Return write -> equal gold write, as indices; each gold write is matched at most once."""
         made: dict[int, int] = {}
         for index, gold in enumerate(self.gold):
             wanted = exact_json([gold.action.name, gold.action.arguments])
@@ -360,8 +356,8 @@ def _key(arguments: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _can_add_up(effects: Sequence[_Effect], wrong: frozenset[_Place]) -> bool:
-    """Return whether the edits together may put all `wrong` records right and break none, judged
-    from the effect of each edit alone."""
+    """Return whether the effects, each measured alone, can put these records right and break
+    none."""
     if any(not effect.touched for effect in effects):
         return True
     fixed = _join(effect.fixed for effect in effects)

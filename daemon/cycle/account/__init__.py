@@ -1,1 +1,1 @@
-"""The gain of a finished cycle: five stages, and each one's loss."""
+"""Account for a finished cycle's gain: how many points each of five stages lost."""

@@ -28,7 +28,7 @@ from envs.statistics import Interval
 from events.learning import CycleOutcome
 
 NOT_SHOWN: Final = "not shown"
-"""Key of the count of cycles without a shown limit; so are the next two."""
+"""Name for a cycle whose limiting stage is not shown; the next two name other reasons."""
 NOTHING_LOST: Final = "nothing lost"
 NOT_MEASURED: Final = "not measured"
 
@@ -37,10 +37,10 @@ Figures = Diagnosis | Tasks | Learner | Gate | Canary
 
 @dataclass(frozen=True, slots=True)
 class StageAccount:
-    """One stage of a cycle."""
+    """One stage of a finished cycle, and the points that it lost."""
 
     lost: Interval | None
-    """Points of all traffic's pass^1; None if not measured."""
+    """Points of pass^1 over all traffic; None if not measured."""
     verdict: StageVerdict
     because: str
     figures: Figures
@@ -48,7 +48,7 @@ class StageAccount:
 
 @dataclass(frozen=True, slots=True)
 class CycleAccount:
-    """Account of a finished cycle's gain."""
+    """The account of a finished cycle: what each stage lost of the possible gain."""
 
     cycle: str
     alias: str
@@ -62,7 +62,7 @@ class CycleAccount:
 
     @property
     def limit_name(self) -> str:
-        """Return the limiting stage, or why none is named."""
+        """Return the limiting stage, or the reason why no stage is named."""
         if self.limit.stage is not None:
             return self.limit.stage
         names = {"nothing_lost": NOTHING_LOST, "not_measured": NOT_MEASURED}
@@ -70,7 +70,7 @@ class CycleAccount:
 
 
 def build_account(facts: CycleFacts) -> CycleAccount:
-    """Return a finished cycle's account."""
+    """Return the account of a finished cycle, computed from its facts."""
     row = facts.row
     assert row.outcome is not None, "only a finished cycle has an account"
     balance = measure_balance(facts)
@@ -103,7 +103,7 @@ def build_account(facts: CycleFacts) -> CycleAccount:
 
 
 def build_document(account: CycleAccount) -> dict[str, Any]:
-    """Return the account as JSON."""
+    """Return the account as a JSON document."""
     names = ("cycle", "alias", "base", "number", "outcome", "ended_because")
     points = asdict(account.balance)
     del points["lost"]
@@ -124,7 +124,7 @@ def build_document(account: CycleAccount) -> dict[str, Any]:
 
 
 def is_reached(stage: Stage, facts: CycleFacts) -> bool:
-    """Return whether a cycle came to a stage."""
+    """Return whether the cycle came as far as `stage`."""
     row = facts.row
     match stage:
         case "diagnosis":
@@ -140,7 +140,7 @@ def is_reached(stage: Stage, facts: CycleFacts) -> bool:
 
 
 def count_limits(accounts: Iterable[CycleAccount]) -> dict[str, int]:
-    """Return stage, or reason for none -> cycles that it limited; each stage is there."""
+    """Return stage, or reason for none -> number of cycles; each stage is present."""
     counts = Counter(account.limit_name for account in accounts)
     others = (NOT_SHOWN, NOT_MEASURED, NOTHING_LOST)
     return {

@@ -1,17 +1,18 @@
-"""Compute each stage's loss in a cycle, in points of all traffic's pass^1, and the limiting stage.
+"""Compute each stage's loss in a cycle, in points of pass^1 over all traffic, and the limit.
 
-    potential   all failures of the round's traffic
-    directed    those of kinds in the directive (a whole task at least) or in the job's pools
-    aimed       those of kinds in the job's pools
-    learnt      the gain that the gate measured, kinds weighted by the round's traffic
-    accepted    learnt, if the gate let the candidate pass
-    kept        learnt, if the candidate was promoted
+  potential   all failures of the round's traffic
+  directed    failures of kinds in the directive (a whole task at least) or in the job's pools
+  aimed       failures of kinds in the job's pools
+  learnt      the gain that the gate measured, kinds weighted by the round's traffic
+  accepted    learnt, if the gate let the candidate pass
+  kept        learnt, if the candidate was promoted
 
-Each stage loses the difference of two neighbours (diagnosis, tasks, learner, gate, canary). A
-negative gain counts as none, and a failure without a kind by its pattern. If live traffic shows an
-unpromoted candidate to be worse, nothing was learnt and the canary lost nothing. The limit is the
-stage that lost most, if the 95 % interval of its loss lies above `LEAST` points and above the
-unmeasured points. The interval of its difference from each other loss must lie above 0. Pure.
+Each stage (diagnosis, tasks, learner, gate, canary) loses the difference between two neighbours of
+this list. A negative gain counts as none. A failure without a kind is counted by its pattern. If
+live traffic shows an unpromoted candidate to be worse, nothing was learnt and the canary lost
+nothing. The limit is the stage that lost most, if the 95 % interval of its loss lies above `LEAST`
+points and above the unmeasured points. The interval of its difference from each other loss must
+also lie above 0. Pure.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ Stage = Literal["diagnosis", "tasks", "learner", "gate", "canary"]
 STAGES: Final[tuple[Stage, ...]] = ("diagnosis", "tasks", "learner", "gate", "canary")
 
 LEAST: Final = 0.5
-"""Least loss of a limit, in points."""
+"""Least loss, in points, for a stage to count as the limit."""
 
 _NORMAL: Final = NormalDist()
 _NONE: Final = Interval(0.0, 0.0, 0.0)
@@ -49,7 +50,7 @@ StageVerdict = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Points of a cycle; None for unmeasured and unreached ones."""
+    """Points of a cycle; None where they were not measured or the cycle did not come so far."""
 
     potential: Interval | None
     directed: Interval | None
@@ -59,21 +60,21 @@ class Balance:
     kept: Interval | None
     lost: Mapping[Stage, Interval | None]
     unmeasured: float
-    """Points that reached a stage with an unmeasured loss."""
+    """Points that reached a stage whose loss was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Stage that limits a cycle's gain."""
+    """The stage that limits a cycle's gain, and why."""
 
     stage: Stage | None
-    """None if no stage is shown."""
+    """None if no stage is shown to be the limit."""
     verdict: LimitVerdict
     because: str
 
 
 def measure_balance(facts: CycleFacts) -> Balance:
-    """Return a finished cycle's points."""
+    """Return the points of a finished cycle, and the loss of each stage."""
     counted = facts.judged > 0
     potential = _count_points(facts, lambda _: True) if counted else None
     directed = aimed = None
@@ -100,26 +101,26 @@ def measure_balance(facts: CycleFacts) -> Balance:
 
 
 def is_directed(facts: CycleFacts, count: TrafficCount) -> bool:
-    """Return whether the rollouts' kind (without one, their pattern) is in the directive, with a
-    whole task at least, or in the job's pools."""
+    """Return whether the directive has a whole task for the rollouts' kind, or the job's pools hold
+    that kind. Rollouts without a kind are judged by their pattern."""
     if is_aimed(facts, count):
         return True
     if count.kind is None:
         return count.pattern in facts.quotas
-    # Shares of whole tasks add up to one only nearly.
+    # The shares of a whole task may add up to slightly less than one.
     return facts.quota_by_kind.get(count.kind, 0.0) >= 1 - 1e-9
 
 
 def is_aimed(facts: CycleFacts, count: TrafficCount) -> bool:
-    """Return whether the job's pools hold the rollouts' kind; without one, their pattern."""
+    """Return whether the job's pools hold the rollouts' kind; without a kind, their pattern."""
     if count.kind is None:
         return count.pattern in facts.job_patterns
     return count.kind in facts.job_kinds
 
 
 def measure_learnt(facts: CycleFacts) -> Interval | None:
-    """Return the candidate's gain in points, at least 0. It is 0 without an adapter, or if live
-    traffic refutes the gate; None without a measurement."""
+    """Return the candidate's gain in points, at least 0. It is 0 if the job left no adapter, or if
+    live traffic refutes the gate. Return None if it was not measured."""
     job = facts.job
     if job is None:
         return None if facts.row.outcome == "cancelled" else _NONE
@@ -138,8 +139,8 @@ def is_refuted(facts: CycleFacts) -> bool:
 
 
 def measure_gate_gain(facts: CycleFacts) -> Interval | None:
-    """Return the gate's gain in points, kinds weighted by the round's traffic; without kinds, that
-    of all its tasks. None without a gate."""
+    """Return the gain in points that the gate measured, kinds weighted by the round's traffic. If
+    no kind is known, return the mean gain of all its tasks. Return None without a gate."""
     if facts.adapter is None or facts.adapter.gate is None:
         return None
     differences: dict[str, list[float]] = {}
@@ -156,14 +157,14 @@ def measure_gate_gain(facts: CycleFacts) -> Interval | None:
 
 
 def measure_live(canary: CanaryFacts) -> Interval | None:
-    """Return a canary's success less its incumbent's, in points; None without both judged."""
+    """Return the canary's success minus the incumbent's, in points; None if one is unjudged."""
     first = estimate_share(canary.canary.passed, canary.canary.attempts)
     second = estimate_share(canary.incumbent.passed, canary.incumbent.attempts)
     return None if first is None or second is None else to_points(subtract(first, second))
 
 
 def find_limit(balance: Balance) -> Limit:
-    """Return the stage that lost most, if that is shown."""
+    """Return the stage that lost most, if the figures show that it did."""
     if balance.potential is None:
         return Limit(None, "not_measured", "the round has no judged rollout of the agent's traffic")
     losses = {stage: loss for stage, loss in balance.lost.items() if loss is not None}
@@ -189,7 +190,7 @@ def find_limit(balance: Balance) -> Limit:
 
 
 def judge_stage(stage: Stage, balance: Balance, limit: Limit, *, reached: bool) -> StageVerdict:
-    """Return the verdict on a stage; `reached` tells whether the cycle came to it."""
+    """Return the verdict on a stage; `reached` tells whether the cycle came as far."""
     loss = balance.lost[stage]
     if not reached:
         return "not_reached"
@@ -203,12 +204,12 @@ def judge_stage(stage: Stage, balance: Balance, limit: Limit, *, reached: bool) 
 
 
 def describe_points(points: Interval) -> str:
-    """Return points with their interval, in words."""
+    """Return a text with the points and their interval."""
     return f"{points.value:.1f} points [{points.low:.1f}, {points.high:.1f}]"
 
 
 def _widen(check: Check, low: float) -> Interval:
-    """Return the two-sided interval of a check with the one-sided bound `low`."""
+    """Return the two-sided 95 % interval of a check whose one-sided bound is `low`."""
     level = GATE_LEVEL if check.level is None else check.level
     half = (check.value - low) * _NORMAL.inv_cdf(0.975) / _NORMAL.inv_cdf(1 - level)
     return Interval(check.value, check.value - half, check.value + half)
@@ -224,7 +225,8 @@ def _count_points(facts: CycleFacts, holds: Callable[[TrafficCount], bool]) -> I
 def _count_loss(
     facts: CycleFacts, passed_on: Interval | None, holds: Callable[[TrafficCount], bool]
 ) -> Interval | None:
-    """Return the failures that a stage did not pass on; exactly none if it passed on all."""
+    """Return the failures that a stage did not pass on, exactly 0 if it passed on all. Return None
+    if `passed_on` was not measured."""
     if passed_on is None:
         return None
     loss = _count_points(facts, holds)
@@ -232,7 +234,7 @@ def _count_loss(
 
 
 def _pass_on(facts: CycleFacts, learnt: Interval | None) -> tuple[Interval | None, Interval | None]:
-    """Return the gain after the gate, and after the canary."""
+    """Return the gain that the gate passed on, and the gain that the canary passed on."""
     match facts.row.outcome:
         case "promoted":
             return learnt, learnt
@@ -245,7 +247,7 @@ def _pass_on(facts: CycleFacts, learnt: Interval | None) -> tuple[Interval | Non
 
 
 def _lose(before: Interval, after: Interval) -> Interval:
-    """Return the loss of a stage that passes on all of a gain, or none."""
+    """Return the loss of a stage that passes on either all or nothing of a gain."""
     return before if after.value < before.value else _NONE
 
 
@@ -256,7 +258,7 @@ def _count_unmeasured(
     learnt: Interval | None,
     cancelled: bool,
 ) -> float:
-    """Return the points at the first stage with an unknown loss."""
+    """Return the points that came to the first stage whose loss is unknown."""
     if potential is None:
         return 0.0
     if directed is None:

@@ -1,4 +1,4 @@
-"""Account for a cycle's canary: live sessions of candidate and incumbent. Pure."""
+"""Account for a cycle's canary: the live sessions of candidate and incumbent. Pure."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ from envs.statistics import Interval
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Judged live sessions of candidate and incumbent."""
+    """The figures of a canary: judged live sessions of candidate and incumbent."""
 
     minutes: float | None
     canary: PassCount
     incumbent: PassCount
     difference: Interval | None
-    """Canary's success less the incumbent's, in points; None if one has no judged session."""
+    """The canary's success minus the incumbent's, in points; None if one has no judged session."""
     shares: tuple[float, ...]
     refuted: bool
     """Whether live traffic shows the candidate to be worse."""
 
 
 def describe_canary(facts: CycleFacts) -> Canary:
-    """Return a canary's figures; without minutes if there was none."""
+    """Return a canary's figures; `minutes` is None if there was no canary."""
     canary = facts.canary
     if canary is None:
         return Canary(None, PassCount(0, 0), PassCount(0, 0), None, (), refuted=False)
@@ -37,7 +37,7 @@ def describe_canary(facts: CycleFacts) -> Canary:
 
 
 def explain_canary(facts: CycleFacts, figures: Canary) -> str:
-    """Return a sentence on the canary."""
+    """Return a sentence on the canary's outcome."""
     if facts.canary is None:
         return "it had none"
     live = "nothing" if figures.difference is None else describe_points(figures.difference)

@@ -1,4 +1,4 @@
-"""Account for a cycle's diagnosis: kinds, patterns and quotas of its round. Pure."""
+"""Account for a cycle's diagnosis: how it ranked kinds and patterns, and their quotas. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,54 +11,54 @@ from envs.statistics import Interval
 
 @dataclass(frozen=True, slots=True)
 class KindTraffic:
-    """A kind of task in the round's traffic."""
+    """A kind of task in the round's traffic, with its failures."""
 
     kind: str
     rollouts: int
     failures: int
     pass_rate: Interval | None
     lost: Interval
-    """Points of all traffic's pass^1 that its failures cost."""
+    """Points of pass^1 over all traffic that the kind's failures cost."""
     failure_share: float
     quota: float
-    """Its tasks of the directive."""
+    """Number of the directive's tasks for this kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternRank:
-    """A failure pattern of the round."""
+    """A failure pattern of the round, with its quota."""
 
     pattern: str
     priority: float
     failures: int
     quota: int
     kinds: Mapping[str, int]
-    """Kind -> failed rollouts with the pattern."""
+    """Kind -> number of failed rollouts with the pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The ranking of a round's failures."""
+    """The figures of a cycle's diagnosis."""
 
     round: int | None
     judged: int
     unjudged: int
     without_pattern: int
-    """Failures that no rule explains."""
+    """Number of failures that have no pattern."""
     kinds: tuple[KindTraffic, ...]
     patterns: tuple[PatternRank, ...]
     weakest: tuple[str, ...]
-    """The kind with the most failures, and those not shown to have fewer."""
+    """The kind with the most failures, and each kind not shown to have fewer."""
     ranked_first: str | None
-    """Most frequent kind of the first pattern."""
+    """The most frequent kind of the first-ranked pattern."""
     weakest_first: bool | None
-    """Whether that is one of the weakest; None without kinds."""
+    """Whether `ranked_first` is one of `weakest`; None if no kind is known."""
     without_quota: tuple[str, ...]
-    """Failed kinds without a whole task of the directive."""
+    """Kinds with failures for which the directive has less than a whole task."""
 
 
 def describe_diagnosis(facts: CycleFacts) -> Diagnosis:
-    """Return the figures of a cycle's ranking."""
+    """Return the figures of a cycle's diagnosis."""
     kinds = _describe_kinds(facts)
     known = [kind for kind in kinds if kind.kind != UNKNOWN and kind.failures]
     weakest = tuple(kind.kind for kind in known if not _is_fewer(kind.failures, known[0].failures))
@@ -116,7 +116,7 @@ def _describe_kind(facts: CycleFacts, kind: str, rollouts: int, failures: int) -
 
 
 def _is_fewer(few: int, many: int) -> bool:
-    """Return whether a count is shown to be smaller: the other's share is above one half."""
+    """Return whether `few` is shown to be smaller: the share of `many` is above one half."""
     share = estimate_share(many, few + many)
     return share is not None and share.low > 0.5
 
@@ -131,7 +131,7 @@ def _find_first_kind(facts: CycleFacts, patterns: Sequence[PatternRank]) -> str 
 
 
 def explain_diagnosis(facts: CycleFacts, figures: Diagnosis) -> str:
-    """Return a sentence on the ranking."""
+    """Return a sentence on how the diagnosis ranked the weakest kinds."""
     if figures.round is None:
         return f"no round was closed: {facts.row.ended_because}"
     if not figures.judged:

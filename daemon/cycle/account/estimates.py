@@ -18,18 +18,18 @@ _Z: Final = NormalDist().inv_cdf(0.975)
 
 
 def estimate_share(count: int, whole: int) -> Interval | None:
-    """Return a share in [0, 1]; None of nothing."""
+    """Return count / whole with its 95 % interval; None if `whole` is 0."""
     share = rate(count, whole)
     return None if share is None else Interval(share.value, share.low, share.high)
 
 
 def to_points(estimate: Interval) -> Interval:
-    """Return a share of all traffic in points of its pass^1."""
+    """Convert a share of all traffic, with its interval, to points of pass^1 (percent)."""
     return Interval(*(100 * value for value in (estimate.value, estimate.low, estimate.high)))
 
 
 def subtract(first: Interval, second: Interval) -> Interval:
-    """Return the difference of two independent estimates."""
+    """Return the difference of two independent estimates, with its interval."""
     value = first.value - second.value
     return Interval(
         value,
@@ -39,7 +39,7 @@ def subtract(first: Interval, second: Interval) -> Interval:
 
 
 def clip_to_gain(estimate: Interval) -> Interval:
-    """Return the estimate with values below 0 as 0."""
+    """Return the estimate with negative values replaced by 0."""
     return Interval(*(max(0.0, value) for value in (estimate.value, estimate.low, estimate.high)))
 
 
@@ -48,9 +48,9 @@ def estimate_gain(
 ) -> Interval | None:
     """Return the gain in pass^1 of all traffic, as a share; None if no kind has traffic and tasks.
 
-    `traffic`: kind of task -> rollouts, N in all; `differences`: kind -> candidate less incumbent
+    `traffic`: kind of task -> rollouts, N in all; `differences`: kind -> candidate minus incumbent
     on each task. A kind without tasks counts as unchanged. The estimate is g = sum_k w_k mean(D_k)
-    with w_k the kind's share of traffic. Its variance is the sum of that of the tasks,
+    with w_k the kind's share of traffic. Its variance has two parts: that of the tasks,
     sum_k w_k^2 s_k^2 / n_k, and that of the shares, (sum_k w_k mean(D_k)^2 - g^2) / N. Each s_k^2
     has one imagined value of variance 1/4 among its n_k, since few equal tasks do not show that
     all are equal. Source: stratified sampling with estimated weights (Cochran, Sampling
@@ -71,7 +71,7 @@ def estimate_gain(
 
 
 def estimate_mean(differences: Sequence[float]) -> Interval | None:
-    """Return the mean difference on one kind's tasks, likewise; None of nothing."""
+    """Return the mean difference on one kind's tasks with its interval; None without tasks."""
     return estimate_gain({"": 1}, {"": differences})
 
 

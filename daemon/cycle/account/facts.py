@@ -1,4 +1,4 @@
-"""A finished cycle's facts for its account (values only; read.py reads them)."""
+"""The facts about a finished cycle from which its account is computed (read.py reads them)."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,12 @@ from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
 
 UNKNOWN: Final = "unknown"
-"""Kind of a task or rollout without one."""
+"""Name that stands for the kind if a task or rollout has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassCount:
-    """Judged rollouts or sessions, and those that passed."""
+    """The number of judged rollouts or sessions, and how many of them passed."""
 
     attempts: int
     passed: int
@@ -24,16 +24,16 @@ class PassCount:
 
 @dataclass(frozen=True, slots=True)
 class SampledRollout:
-    """A rollout of the cycle's job, at its place."""
+    """A rollout of the cycle's job, with its place in the sampling order."""
 
     batch: int
     group: int
-    """Group in the batch; its rollouts attempt one task."""
+    """Number of the group in the batch; all rollouts of a group attempt one task."""
     task: str
     success: bool | None
     reward: float | None
     untrained: bool
-    """Whether its policy had made no step."""
+    """Whether the policy that played it had not been trained by any step yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,66 +43,66 @@ class CanaryFacts:
     canary: PassCount
     incumbent: PassCount
     shares: tuple[float, ...]
-    """Shares that drew judged sessions, in order."""
+    """Shares of the traffic under which the judged sessions were drawn, in order."""
     minutes: float
-    """Minutes from the route's first session to the cycle's end."""
+    """Minutes from the start of the canary to the cycle's end."""
 
 
 @dataclass(frozen=True)
 class CycleFacts:
-    """A finished cycle."""
+    """The facts about a finished cycle."""
 
     row: CycleRow
     traffic: tuple[TrafficCount, ...] = ()
-    """Judged rollouts of the round."""
+    """Counts of the round's judged rollouts."""
     unjudged: int = 0
     patterns: tuple[RoundPattern, ...] = ()
-    """Patterns of the round, by priority."""
+    """Failure patterns of the round, by priority."""
     written: tuple[WrittenTask, ...] = ()
     rejections: Mapping[str, int] = field(default_factory=dict)
     probes: PassCount = PassCount(0, 0)
-    """Rollouts of written tasks by the answering policy."""
+    """Passes of the written tasks when the answering policy played them as probes."""
     job: JobRow | None = None
-    """The job; of a cycle with skills, all of their jobs together."""
+    """The cycle's job. In a cycle with branches, the branches' jobs combined as one."""
     jobs: tuple[JobRow, ...] = ()
-    """Jobs of a cycle with skills and its router; else none."""
+    """The jobs of a cycle with branches, its chooser's included; else empty."""
     parent: str | None = None
     kinds: Mapping[str, str | None] = field(default_factory=dict)
-    """Task of the job's pools -> its kind, if known."""
+    """Task in the job's pools or written by the cycle -> its kind; None if unknown."""
     sampled: tuple[SampledRollout, ...] = ()
-    """Recorded rollouts of the job, in order."""
+    """Recorded rollouts of the job, in sampling order."""
     unplaced: int = 0
-    """Recorded rollouts without a known place; no figure counts them."""
+    """Number of recorded rollouts without a known batch and group; no figure counts them."""
     adapter: AdapterRow | None = None
     pairs: tuple[TaskPair, ...] = ()
-    """Tasks of the gate."""
+    """Results of candidate and incumbent on each task of the gate."""
     canary: CanaryFacts | None = None
     successors: tuple[int, ...] = ()
-    """Cycles whose jobs trained on from the candidate."""
+    """Numbers of later cycles whose jobs trained on from this cycle's candidate."""
 
     @cached_property
     def judged(self) -> int:
-        """Return the round's judged rollouts."""
+        """Return the number of judged rollouts in the round."""
         return sum(count.rollouts for count in self.traffic)
 
     @cached_property
     def failed(self) -> int:
-        """Return the round's failed rollouts."""
+        """Return the number of failed rollouts in the round."""
         return sum(count.rollouts for count in self.traffic if not count.success)
 
     @cached_property
     def by_kind(self) -> Counter[str]:
-        """Return kind -> judged rollouts, of those with a kind."""
+        """Return kind -> number of judged rollouts; those without a kind are left out."""
         return _count_kinds(self.traffic)
 
     @cached_property
     def failures_by_kind(self) -> Counter[str]:
-        """Return kind -> failed rollouts."""
+        """Return kind -> number of failed rollouts."""
         return _count_kinds(count for count in self.traffic if not count.success)
 
     @cached_property
     def kinds_by_pattern(self) -> Mapping[str, Counter[str]]:
-        """Return pattern -> kind -> failed rollouts with both."""
+        """Return pattern -> kind -> number of failed rollouts."""
         table: dict[str, Counter[str]] = {}
         for count in self.traffic:
             if count.pattern is not None and count.kind is not None and not count.success:
@@ -111,7 +111,7 @@ class CycleFacts:
 
     @cached_property
     def written_kinds(self) -> Mapping[str, Counter[str]]:
-        """Return pattern -> kind -> tasks that the cycle wrote."""
+        """Return pattern -> kind -> number of tasks that the cycle wrote."""
         table: dict[str, Counter[str]] = {}
         for task in self.written:
             if task.kind is not None:
@@ -120,8 +120,8 @@ class CycleFacts:
 
     @cached_property
     def later_tasks(self) -> tuple[WrittenTask, ...]:
-        """Return the written tasks that the job sampled and its spec's pools lack: they came while
-        it ran."""
+        """Return the written tasks that the job sampled although its spec's pools lack them: they
+        were written while it ran."""
         if self.job is None:
             return ()
         first = {task for pool in self.job.spec.pools for task in pool.all_tasks}
@@ -130,7 +130,7 @@ class CycleFacts:
 
     @cached_property
     def job_kinds(self) -> Counter[str]:
-        """Return kind -> tasks of the job's targeted pools, with references."""
+        """Return kind -> tasks of the job's targeted pools, those of references included."""
         if self.job is None:
             return Counter()
         tasks = [task for pool in self.job.spec.target_pools for task in pool.all_tasks]
@@ -140,7 +140,7 @@ class CycleFacts:
 
     @cached_property
     def job_patterns(self) -> frozenset[str]:
-        """Return the names of the job's targeted pools, which are patterns."""
+        """Return the patterns of the job's targeted pools, which are the pools' names."""
         if self.job is None:
             return frozenset()
         pools = {pool.name for pool in self.job.spec.target_pools}
@@ -148,14 +148,14 @@ class CycleFacts:
 
     @cached_property
     def quotas(self) -> Mapping[str, int]:
-        """Return pattern -> tasks of the directive."""
+        """Return pattern -> number of tasks in the directive."""
         directive = self.row.directive
         return {} if directive is None else {item.pattern: item.tasks for item in directive.quotas}
 
     @cached_property
     def quota_by_kind(self) -> Mapping[str, float]:
-        """Return kind -> tasks of the directive. A pattern's are spread as its failures of the
-        round, else as its written tasks."""
+        """Return kind -> tasks of the directive, maybe fractions. A pattern's tasks are divided
+        among kinds like its failures in the round; without failures, like its written tasks."""
         spread: dict[str, float] = {}
         for pattern, tasks in self.quotas.items():
             kinds = self.kinds_by_pattern.get(pattern) or self.written_kinds.get(pattern)

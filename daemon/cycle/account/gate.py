@@ -1,4 +1,4 @@
-"""Account for a cycle's gate: the gains that it measured and threw away. Pure."""
+"""Account for a cycle's gate: the gains that it measured, and those it rejected. Pure."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,37 +13,37 @@ from envs.statistics import Interval
 
 @dataclass(frozen=True, slots=True)
 class TargetGain:
-    """The gate's gain on one target."""
+    """The gain that the gate measured on one target."""
 
     target: str
     kinds: Mapping[str, float]
     tasks: int
     gain: float
-    """Points of pass^1, as `low`."""
+    """Points of pass^1; `low` is the lower bound."""
     low: float
     verdict: str
     power: float | None
     detectable: float | None
-    """Points that these tasks show with a power of 80 %."""
+    """Smallest gain, in points, that so many tasks show with a power of 80 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindGain:
-    """Gain on the gate's tasks of one kind."""
+    """The gain on the gate's tasks of one kind."""
 
     kind: str
     tasks: int
     traffic_share: float
-    """Its share of the round's rollouts with a kind."""
+    """The kind's share of the round's rollouts, counting only rollouts with a kind."""
     gain: Interval | None
-    """Points of the kind's pass^1."""
+    """Points of pass^1 on the kind's tasks."""
     traffic_gain: float | None
-    """Points of all traffic's pass^1."""
+    """Points of pass^1 over all traffic."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """A check that a candidate failed."""
+    """A check of the gate that the candidate failed."""
 
     check: str
     verdict: str
@@ -61,18 +61,18 @@ class Gate:
     incumbent: str | None
     decision: str | None
     gain: Interval | None
-    """Points of all traffic's pass^1, not clipped."""
+    """Points of pass^1 over all traffic; negative for a loss."""
     unmeasured_share: float | None
-    """Share of the round's rollouts with a kind that has no task at the gate."""
+    """Share of the round's rollouts whose kind has no task at the gate."""
     targets: tuple[TargetGain, ...]
     kinds: tuple[KindGain, ...]
     failed: tuple[FailedCheck, ...]
     carried_on_by: tuple[int, ...]
-    """Cycles whose jobs trained on from the candidate."""
+    """Numbers of later cycles whose jobs trained on from the candidate."""
 
 
 def describe_gate(facts: CycleFacts) -> Gate:
-    """Return the gate's figures and decision."""
+    """Return the figures of a cycle's gate, and its decision."""
     row = facts.adapter
     report = None if row is None else row.gate
     return Gate(
@@ -100,7 +100,7 @@ def describe_gate(facts: CycleFacts) -> Gate:
 
 
 def describe_gains(facts: CycleFacts) -> tuple[KindGain, ...]:
-    """Return each kind's gain at the gate, by share of the traffic."""
+    """Return each kind's gain at the gate, the kind with most traffic first."""
     differences: defaultdict[str, list[float]] = defaultdict(list)
     for pair in facts.pairs:
         differences[pair.kind or UNKNOWN].append(pair.candidate - pair.incumbent)
@@ -122,7 +122,7 @@ def _count_unmeasured_share(facts: CycleFacts) -> float | None:
 
 
 def explain_gate(facts: CycleFacts, figures: Gate, balance: Balance) -> str:
-    """Return a sentence on the points measured and thrown away."""
+    """Return a sentence on the points that the gate measured and rejected."""
     if figures.adapter is None:
         return "no adapter came to it"
     if figures.decision is None:

@@ -1,4 +1,4 @@
-"""Account for a cycle's job, from its first to its last part. Pure."""
+"""Account for a cycle's training job: its samples, at first and at last. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -22,21 +22,21 @@ from daemon.cycle.account.sampled import (
 from events.learning import BRANCH
 
 _PARTS: Final = 4
-"""Parts of a job's batches; the first and the last are compared."""
+"""A job's batches are divided into so many parts; the first and the last are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSamples:
-    """Sampled rollouts of one pool."""
+    """The rollouts that the job sampled from one pool."""
 
     pool: str
     replay: bool
     rollouts: int
     groups: int
     informative: int
-    """Groups with passed and failed rollouts."""
+    """Number of groups with both passed and failed rollouts."""
     first: PassCount
-    """Verdicts of the first quarter of the batches; `last`: of the last."""
+    """Passes in the first quarter of the job's batches; `last`: in the last quarter."""
     last: PassCount
     first_reward: float | None
     last_reward: float | None
@@ -44,7 +44,7 @@ class PoolSamples:
 
 @dataclass(frozen=True, slots=True)
 class KindSamples:
-    """Sampled rollouts of one kind in targeted pools."""
+    """The rollouts that the job sampled from targeted pools on tasks of one kind."""
 
     kind: str
     rollouts: int
@@ -53,40 +53,40 @@ class KindSamples:
     first: PassCount
     last: PassCount
     left: float | None
-    """Points of all traffic's pass^1 that failures cost beyond the gate's gain; None without a
-    gate."""
+    """Points of pass^1 over all traffic that the kind's failures cost, less the gain that the gate
+    measured; None without a gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """The steps and rollouts of a job."""
+    """The figures of a cycle's training job."""
 
     job: str | None
     outcome: str | None
     reason: str | None
     parent: str | None
     steps: int | None
-    """Optimizer steps, with the warm start's."""
+    """Number of optimizer steps, those of the warm start included."""
     rollouts: int | None
-    """Used budget, with reference trajectories."""
+    """Rollouts used of the budget, reference trajectories included."""
     budget: int | None
     recorded: int
-    """Recorded rollouts, behind the figures."""
+    """Number of recorded rollouts, from which the figures are computed."""
     unplaced: int
-    """Recorded rollouts without a known place; no figure counts them."""
+    """Number of recorded rollouts without a known batch and group; no figure counts them."""
     warm_start: str | None
-    """Its mode in the spec, if any."""
+    """Mode of the warm start in the job's spec; None without one."""
     references: int | None
-    """Shown reference trajectories; None without recorded rollouts."""
+    """Number of reference trajectories shown; None if no rollout is recorded."""
     pools: tuple[PoolSamples, ...]
     kinds: tuple[KindSamples, ...]
-    """Kinds of targeted pools, by rollouts."""
+    """Samples of targeted pools by kind, most rollouts first."""
     jobs: tuple[dict[str, str | int | None], ...] = ()
-    """Printed jobs of a cycle with branches, whose figures are summed; else empty."""
+    """Figures of each job in a cycle with branches, else (); the other figures are their sums."""
 
 
 def describe_learner(facts: CycleFacts) -> Learner:
-    """Return the figures of a cycle's job."""
+    """Return the figures of a cycle's training job."""
     job, recorded = facts.job, len(facts.sampled) + facts.unplaced
     used = None if job is None else job.rollouts
     return Learner(
@@ -108,7 +108,7 @@ def describe_learner(facts: CycleFacts) -> Learner:
 
 
 def _describe_branch_job(job: JobRow) -> dict[str, str | int | None]:
-    """Return one of several jobs' figures; its branch is null if it taught the chooser."""
+    """Return the figures of one of a cycle's jobs; its branch is None for the chooser's job."""
     return {
         "job": job.job,
         BRANCH: job.branch,
@@ -184,7 +184,7 @@ def _describe_pool_samples(
 def _parts(
     sampled: Sequence[SampledRollout],
 ) -> tuple[Callable[[SampledRollout], bool], Callable[[SampledRollout], bool]]:
-    """Return tests for the first and the last quarter of a job's batches."""
+    """Return tests for rollouts of the first, and of the last, quarter of a job's batches."""
     batches = sorted({item.batch for item in sampled})
     count = ceil(len(batches) / _PARTS)
     first, last = set(batches[:count]), set(batches[len(batches) - count :])

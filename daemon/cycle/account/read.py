@@ -1,7 +1,7 @@
 """Read a finished cycle's facts, and account for it, within one `database.read_transaction`.
 
-It reads only tables, so the answer is the same on every machine and after a rebuild. Not covered: a
-job's reports while it runs, such as the KL divergence of its updates.
+It reads only tables, so the result is the same on every machine and after a rebuild. Not covered:
+what a job reported while it ran, such as the KL divergence of its updates.
 """
 
 from collections import Counter
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 def read_account(connection: "Connection", row: CycleRow) -> CycleAccount | None:
-    """Return a cycle's account; None while it is open, and if its events have no times."""
+    """Return a cycle's account; None if it is open, or if its events have no times."""
     if row.outcome is None or row.started is None or row.ended is None:
         return None
     return build_account(read_facts(connection, row))
 
 
 def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
-    """Return a finished cycle's facts."""
+    """Read the facts about a finished cycle from the tables."""
     assert row.ended is not None, "only a finished cycle with times has facts"
     pair = (row.alias, row.base)
     jobs = _list_branch_jobs(connection, row.cycle)
@@ -85,13 +85,13 @@ def read_facts(connection: "Connection", row: CycleRow) -> CycleFacts:
 
 
 def _list_branch_jobs(connection: "Connection", cycle: str) -> list[JobRow]:
-    """Return a cycle's jobs of branches and of the chooser; none of a cycle with one job."""
+    """Return the jobs of a cycle's branches and of its chooser; [] for a cycle with one job."""
     jobs = learning.list_cycle_jobs(connection, cycle)
     return jobs if any(job.branch is not None for job in jobs) else []
 
 
 def _find_parent(connection: "Connection", job: JobRow) -> str | None:
-    """Return the adapter that a job continued; None for the base or an unknown one."""
+    """Return the adapter that a job trained on from; None for the base or an unknown folder."""
     if job.spec.parent is None:
         return None
     row = succession.find_adapter_at(connection, job.spec.parent)
@@ -107,8 +107,8 @@ def _read_kinds(
 
 
 def combine_jobs(jobs: Sequence[JobRow]) -> JobRow:
-    """Return a cycle's jobs of branches as one, with all pools and counts; it trained if one
-    did."""
+    """Combine the jobs of a cycle's branches to one, with all pools and counts added up. Its
+    outcome is "trained" if a job's is."""
     first = jobs[0]
     shares = 1 / len(jobs)
     pools: dict[str, TaskPool] = {}
@@ -140,8 +140,8 @@ def combine_jobs(jobs: Sequence[JobRow]) -> JobRow:
 def _read_sampled(
     connection: "Connection", jobs: Sequence[JobRow]
 ) -> tuple[list[SampledRollout], int]:
-    """Return the jobs' recorded rollouts, each job's in sampling order, and the number without a
-    known place. Later jobs' groups get new numbers."""
+    """Return the rollouts that the jobs recorded, each job's in sampling order, and how many have
+    no known place. Groups of later jobs are renumbered."""
     sampled: list[SampledRollout] = []
     unplaced, first = 0, 0
     for job in jobs:
@@ -152,10 +152,10 @@ def _read_sampled(
 
 
 def _read_sampled_by(connection: "Connection", job: JobRow) -> tuple[list[SampledRollout], int]:
-    """Return a job's recorded rollouts in sampling order, and the number without a known place."""
+    """Return a job's recorded rollouts in sampling order, and how many have no known place."""
     rows = cycle_account.read_job_rollouts(connection, job.alias, job.base, job.job)
     sampler = job.spec.sampler
-    # Reference trajectories take the number of a batch and are not recorded.
+    # Reference trajectories use up the number of a batch and are not recorded.
     batches = ceil(len(rows) / job.spec.batch) + 1
     places = {
         rollout_id(job.job, f"{job.job}/{batch}/{group}/{member}"): (batch, group, member)

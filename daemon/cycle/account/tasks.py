@@ -1,4 +1,4 @@
-"""Account for the tasks that a cycle wrote and its job drew, and their difficulty. Pure."""
+"""Account for the tasks that a cycle wrote and its job drew, and how hard they were. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -16,56 +16,56 @@ from daemon.cycle.account.sampled import (
 )
 
 _LEAST_SHARE: Final = 0.05
-"""Least share of failures of a starved kind."""
+"""Least share of the failures that a starved kind has."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindTasks:
-    """A kind's written tasks, and those of the job's pools."""
+    """The tasks of one kind: written ones, and those in the job's pools."""
 
     kind: str
     written: int
     pooled: int
-    """Tasks of targeted pools."""
+    """Number of tasks in targeted pools."""
     live: PassCount
     failure_share: float
     rollout_share: float | None
-    """Share of the job's recorded rollouts at targeted pools, if any."""
+    """The kind's share of the job's recorded rollouts at targeted pools, if any."""
     starved: bool | None
-    """Whether its share of failures is shown to be above 5 % and twice its share of rollouts."""
+    """Whether its share of failures is shown to exceed 5 % and twice its share of rollouts."""
     sampled: PassCount
-    """Passes of these pools' tasks in the job before its first step."""
+    """Passes of the kind's tasks in targeted pools before the job's first step."""
     easier: bool | None
-    """Whether those are shown to pass more often than the traffic, if both have judged rollouts."""
+    """Whether `sampled` is shown to pass more often than `live`; None if one is unjudged."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolTasks:
-    """A pool of the job."""
+    """A pool of the job's tasks."""
 
     pool: str
     replay: bool
     share: float
-    """Its part of all pools' shares."""
+    """The pool's share, divided by the sum of all pools' shares."""
     tasks: int
     kinds: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The tasks written, and those of the job."""
+    """The figures of the tasks that a cycle wrote and its job drew."""
 
     written: int
     rejected: int
     rejected_by: Mapping[str, int]
     probes: PassCount
-    """Written tasks under the answering policy, before they entered the buffer."""
+    """Passes of written tasks when the answering policy played them before they were accepted."""
     kinds: tuple[KindTasks, ...]
     pools: tuple[PoolTasks, ...]
     targeted_share: float | None
-    """Share of the job's recorded rollouts at targeted pools."""
+    """Share of the job's recorded rollouts that were on targeted pools."""
     passed_share: float | None
-    """Share of the job's judged rollouts in groups that all passed."""
+    """Share of the job's judged rollouts that were in groups in which all passed."""
 
 
 def describe_tasks(facts: CycleFacts) -> Tasks:
@@ -114,14 +114,14 @@ def _describe_kind_tasks(facts: CycleFacts) -> tuple[KindTasks, ...]:
 
 
 def _is_starved(failures: int, failed: int, rollout_share: float) -> bool:
-    """Return whether failures are shown to exceed `_LEAST_SHARE` and twice the share of
-    rollouts."""
+    """Return whether the kind's share of failures is shown to exceed `_LEAST_SHARE` and twice its
+    share of rollouts."""
     share = estimate_share(failures, failed)
     return share is not None and share.low > max(_LEAST_SHARE, 2 * rollout_share)
 
 
 def _is_easier(tasks: PassCount, live: PassCount) -> bool | None:
-    """Return whether tasks are shown to pass more often than their kind's traffic."""
+    """Return whether tasks are shown to pass more often than the traffic; None if unjudged."""
     first = estimate_share(tasks.passed, tasks.attempts)
     second = estimate_share(live.passed, live.attempts)
     return None if first is None or second is None else subtract(first, second).low > 0
@@ -142,7 +142,7 @@ def _describe_pools(facts: CycleFacts) -> tuple[PoolTasks, ...]:
 
 
 def explain_tasks(facts: CycleFacts, figures: Tasks) -> str:
-    """Return a sentence on the tasks."""
+    """Return a sentence on the tasks' number and difficulty."""
     counts = f"{figures.written} written, {figures.rejected} rejected"
     if facts.job is None:
         return f"{counts}; no job: {facts.row.ended_because}"
