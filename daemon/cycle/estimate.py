@@ -36,7 +36,7 @@ class History:
     """The costs of finished cycles on one base model."""
 
     basis: Basis | None
-    """Whose cycles these are: the agent's own, or those of others in the home; None without any."""
+    """Owner of these cycles: the agent, or others of the home if it has none; None without any."""
     cycles: Sequence[CycleCost]
     rates: Sequence[float]
     """Rollouts per second in earlier jobs."""

@@ -1,1 +1,1 @@
-"""Methods, each in a room of its own. Rooms use the core; the core uses rooms in few modules."""
+"""Methods beside the core loop, a package for each. The core imports them in few modules."""

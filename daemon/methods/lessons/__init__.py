@@ -1,1 +1,1 @@
-"""Structured Reflection: tasks that begin with a wrong call and a reflection on it."""
+"""Structured Reflection: tasks that begin after a wrong call and train to reflect and repair it."""

@@ -1,7 +1,7 @@
-"""A gate's tasks after a refused call: lessons from gate seeds.
+"""The gate's tasks that begin after a refused call: lessons from seeds reserved for gates.
 
-A lesson (envs/lessons) of a fresh task is the oracle's conversation up to a call, a wrong call in
-its place, and the tools' refusal. Both policies of an evaluation begin there and play to the end;
+A lesson (envs/lessons) of a fresh task is the oracle's conversation up to a call, with a wrong call
+in its place and the tools' refusal. Both policies of an evaluation begin there and play to the end;
 the verdict counts. Guarantee: equal arguments give equal tasks, and a larger count adds tasks to
 the same ones. Not covered: refusals in the agent's own conversations.
 """
@@ -18,18 +18,18 @@ from envs.lessons.operators import REFUSABLE
 from envs.task import TaskDefinition
 
 _SOURCES: Final = 20
-"""Most fresh tasks that are tried for each wanted task."""
+"""Most fresh tasks that are tried for each lesson wanted."""
 _REMEMBERED: Final = 16
-"""Sets of tasks in memory (1.5 MB per 100 tasks): two per open evaluation; others are made anew."""
+"""Sets kept in memory (1.5 MB per 100 tasks), two per open evaluation; others are made again."""
 
 
 class HeldOutLessons:
-    """Makes lessons of gates and keeps the last sets, since an evaluation asks repeatedly."""
+    """Makes the lessons of gates. It keeps the last sets, since an evaluation asks repeatedly."""
 
     remedy = (
         'add kinds to the traffic whose tools refuse wrong calls, or set improve.lessons = "off"'
     )
-    """Advice for a person if an environment gives too few."""
+    """Advice for a person if an environment gives too few lessons."""
 
     def __init__(self) -> None:
         self._sets: dict[str, _LessonSet] = {}
@@ -59,7 +59,7 @@ class HeldOutLessons:
             if lesson is not None:
                 known.lessons[known.looked_at] = lesson
             known.looked_at += 1
-        # More may be known: what is returned does not depend on what was drawn before.
+        # The set may hold more lessons, but the result must not depend on earlier calls.
         places = [place for place in known.lessons if place < most]
         return tuple(known.lessons[place] for place in places[:count])
 
@@ -67,15 +67,16 @@ class HeldOutLessons:
 class _LessonSet:
     def __init__(self) -> None:
         self.looked_at = 0
-        """Number of fresh tasks that were tried."""
+        """Number of fresh tasks tried so far."""
         self.lessons: dict[int, TaskDefinition] = {}
-        """Number of the fresh task -> its lesson, in order."""
+        """Number of a fresh task -> the lesson made of it, in order."""
 
 
 def make_refused_lesson(
     environment: Environment, task: TaskDefinition, seed: int
 ) -> TaskDefinition | None:
-    """Return a task, named by content, that begins after a refused call in `task`, or None."""
+    """Return a lesson made of `task` that begins after a refused call, with an id by content.
+    Return None if none can be made."""
     report = make_lessons(environment, [task], len(REFUSABLE), seed, operators=REFUSABLE)
     lessons = [lesson for lesson in report.lessons if follows_refusal(lesson)]
     return Random(f"after an error {seed} {task.id}").choice(lessons) if lessons else None

@@ -31,7 +31,7 @@ _SHOWN: Final = 5
 
 
 def register(group: typer.Typer) -> None:
-    """Add the command to `kintsugi bench`."""
+    """Add the command to the group `kintsugi bench`."""
     command(group, "reflection")(score_reflections)
 
 
@@ -102,7 +102,7 @@ def score_reflections(
 
 @dataclass(frozen=True, slots=True)
 class _Requests:
-    """Limits of requests, which change no answer."""
+    """How requests are sent; none of it changes an answer."""
 
     concurrency: int
     timeout: float
@@ -118,7 +118,7 @@ def _collect(
     requests: _Requests,
     fresh: bool,
 ) -> "Mapping[Slot, Answer]":
-    """Return the stored answers, after asking for the missing ones."""
+    """Ask for the answers that are not stored yet, and return all."""
     from daemon.evaluation.run import lock_evaluation
     from daemon.methods.lessons.reflection_benchmark import Answers, digest_of
 
@@ -151,7 +151,7 @@ async def _ask(
     from daemon.methods.lessons.reflection_benchmark import ask_all
     from envs.endpoint import Endpoint
 
-    # It would log each retry; what came of it is in the reason.
+    # It would log each retry; the reason of a failure tells the result.
     stamina.instrumentation.set_on_retry_hooks(())
     async with Endpoint(
         settings.base_url,

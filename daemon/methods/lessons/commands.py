@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 group = noun("lessons", "Practice in repairing a failed call; list, read, make or mend it.")
 
 EDIT: Final = "lessons edit"
-"""The action of a person who rewrites a lesson; it names `alias` and `task`."""
+"""Name of the operator's action that rewrites a lesson; its arguments are `alias` and `task`."""
 _MOST: Final = 100_000
 
 
 class NoLessonsHere(KintsugiError):
-    """No lesson can be made, or the task has none."""
+    """No lesson can be made, or the task has no lesson."""
 
 
 @command(group)
@@ -136,8 +136,8 @@ def _write_message(message: "Message") -> Any:
 def _find_lesson(
     app: "App", connection: "Connection", name: str, alias: str | None
 ) -> "tuple[TaskLine, StoredLesson, TaskDefinition]":
-    """Return the lesson with this id or prefix, opened if sealed. Raise UnknownTaskId,
-    NoLessonsHere, KeysUnavailable, and UnknownTask if it cannot be opened."""
+    """Return the lesson with this id or prefix of an id, decrypted if needed. Raise UnknownTaskId,
+    NoLessonsHere, KeysUnavailable, and UnknownTask if it cannot be decrypted."""
     from consumers.methods.lessons.reads import read_lessons
 
     line = find_task_line(connection, name, alias)
@@ -216,7 +216,7 @@ def make(
         retired = 0
         if out is None:
             if not restore:
-                # A person retired them, or wrote their reflection anew.
+                # An operator retired them, or rewrote their reflection.
                 made = [task for task in made if states.get(task.id) != RETIRED]
                 retired = len(lessons) - len(made)
             additions.keys.update(keys)
@@ -256,7 +256,7 @@ def _write_definitions(lessons: "Sequence[TaskDefinition]") -> "Iterator[RawDefi
 
 
 def _write_file(out: Path, lessons: "Sequence[TaskDefinition]") -> None:
-    """Write the definitions. Raise NoLessonsHere if the file cannot be written."""
+    """Write the definitions to the file. Raise NoLessonsHere if that fails."""
     lines = "".join(f"{task.model_dump_json()}\n" for task in lessons)
     try:
         out.write_text(lines, encoding="utf-8")
@@ -271,9 +271,9 @@ class _Made:
     ids: "list[str]"
     refused: "list[Refusal]"
     sealed: int
-    """Lessons made of persons' sessions."""
+    """Number of lessons made of persons' sessions."""
     retired: int
-    """Lessons that were retired before and are not added."""
+    """Number of lessons that are not added because they were retired before."""
 
 
 def _print_lessons(cli: Cli, made: _Made, out: Path | None, lines: int) -> int:
@@ -377,7 +377,7 @@ def edit(
 
 
 def _read_reflection(reflection: str | None, file: Path | None) -> str:
-    """Return the new reflection. Raise BadParameter, NoLessonsHere."""
+    """Return the new reflection (option, stdin or file). Raise BadParameter, NoLessonsHere."""
     if (reflection is None) == (file is None):
         raise typer.BadParameter("give one of --reflection and --file", param_hint="--reflection")
     if file is None:
@@ -390,7 +390,7 @@ def _read_reflection(reflection: str | None, file: Path | None) -> str:
 
 
 def _edit(task: "TaskDefinition", reflection: str) -> "TaskDefinition":
-    """Return a lesson with another reflection, under its own id. Raise BadLesson."""
+    """Return the lesson with the new reflection and its new id by content. Raise BadLesson."""
     from envs.lessons.checks import check_reflection, get_lesson
 
     check_reflection(reflection)
@@ -399,7 +399,7 @@ def _edit(task: "TaskDefinition", reflection: str) -> "TaskDefinition":
 
 
 def _examine(additions: "Additions", task: "TaskDefinition") -> "Addition":
-    """Return a lesson that passed all checks. Raise NoLessonsHere."""
+    """Check a lesson and return it as an addition. Raise NoLessonsHere if it fails a check."""
     from daemon.proposer.additions import RawDefinition, Refusal
 
     (item,) = additions.examine([RawDefinition("it", task.model_dump_json().encode())])

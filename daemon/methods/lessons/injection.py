@@ -1,14 +1,15 @@
-"""Evaluate repairs: a part of the tasks begins after a wrong call.
+"""Evaluate repairs: a share of an evaluation's tasks begins after a wrong call.
 
-    tasks = inject(environment, tasks, {"argument": 0.5}, seed)
-    observer = MistakeObserver(spec, environment)        reads attempts of an InjectedSpec
-    observer.report(run, lines)                          what `kintsugi eval --inject` adds
+  tasks = inject(environment, tasks, {"argument": 0.5}, seed)
+  observer = MistakeObserver(spec, environment)        reads attempts of an InjectedSpec
+  observer.report(run, lines)                          what `kintsugi eval --inject` adds
 
 A mistake is a lesson of the task (envs/lessons): the oracle's conversation up to a call, a wrong
-call in its place, and the tools' answer. So all trials of a task meet one mistake in one state, and
-the estimate of Repair@k, 1 - C(n-c, k) / C(n, k), is unbiased. The official definition, whether any
-of the first k trials is correct by the official rule, is also reported. Source: Structured
-Reflection, arXiv 2509.18847. Not covered: mistakes in the agent's own conversations.
+call in its place, and the tools' answer; its operator is the kind of wrong call. All trials of a
+task begin with one mistake in one state, so the estimate of Repair@k, 1 - C(n-c, k) / C(n, k), is
+unbiased. The official definition, whether any of the first k trials is correct by the official
+rule, is also reported. Source: Structured Reflection, arXiv 2509.18847. Not covered: the agent's
+own mistakes.
 """
 
 from collections import Counter
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 SHOWN: Final = (1, 3, 5)
-"""The k of Repair@k."""
+"""The values of k for which Repair@k is reported."""
 
 
 def inject(
@@ -38,15 +39,15 @@ def inject(
     rates: Mapping[Operator, float],
     seed: int,
 ) -> Iterator[TaskDefinition]:
-    """Yield the tasks, if possible with each operator's mistakes at its rate. Raise
-    EnvironmentFailure."""
+    """Yield the tasks, each operator's share of them as lessons with its mistake. A task without a
+    possible mistake stays as it is. Raise EnvironmentFailure."""
     for task in tasks:
         operator = draw_operator(task.id, rates, seed)
         yield task if operator is None else _find_lesson(environment, task, operator, seed) or task
 
 
 def draw_operator(task: str, rates: Mapping[Operator, float], seed: int) -> Operator | None:
-    """Return the operator of a task's mistake, or None."""
+    """Draw the operator of a task's mistake, by the rates; None for no mistake."""
     chance = Random(f"inject {seed} {task}").random()
     for operator in PERTURBATIONS:
         chance -= rates.get(operator, 0.0)
@@ -71,33 +72,33 @@ def _find_lesson(
 
 @dataclass(frozen=True, slots=True)
 class InjectedSpec(Spec):
-    """An evaluation with mistakes in some tasks."""
+    """An evaluation in which some tasks begin after a mistake."""
 
     inject: Mapping[Operator, float] = field(default_factory=dict)
     """Operator -> share of the tasks that begin after its mistake."""
 
     @classmethod
     def of(cls, spec: Spec, rates: Mapping[Operator, float]) -> "InjectedSpec":
-        """Return an evaluation with mistakes in its tasks."""
+        """Return the evaluation `spec` with mistakes at these rates."""
         return cls(**{item.name: getattr(spec, item.name) for item in fields(spec)}, inject=rates)
 
     def tasks(self, environment: Environment) -> Iterator[TaskDefinition]:
-        """Yield the tasks with their mistakes. Raise UnknownTask, EnvironmentFailure."""
+        """Yield the tasks, some with mistakes. Raise UnknownTask, EnvironmentFailure."""
         return inject(environment, Spec.tasks(self, environment), self.inject, self.seed)
 
 
 class MistakeObserver:
-    """Observes repairs of mistakes in the attempts of an evaluation."""
+    """Observes in an evaluation's attempts whether mistakes are repaired."""
 
     def __init__(self, spec: InjectedSpec, environment: Environment) -> None:
         self._spec, self._environment = spec, environment
         self._lessons: dict[str, Lesson | None] = {}
-        """Task -> its lesson, or None."""
+        """Task -> its lesson; None for a task without a mistake."""
         self._seen: dict[Slot, Observation] = {}
-        """(Task, trial) -> its observation."""
+        """(Task, trial) -> the observation of that attempt."""
 
     def note(self, task: TaskDefinition) -> None:
-        """Keep a task's lesson; call this before its attempts are observed."""
+        """Remember a task's lesson. Call this before the task's attempts are observed."""
         self._lessons[task.id] = task.lesson
 
     def observe(self, attempt: Attempt) -> None:
@@ -111,7 +112,7 @@ class MistakeObserver:
             )
 
     def observe_resumed(self, app: "App", run: Run) -> None:
-        """Observe the attempts that the log already has. Raise LogTruncated, BadRecord."""
+        """Observe the attempts that an earlier run recorded. Raise LogTruncated, BadRecord."""
         from daemon.sessions import transcript
 
         with app.reading() as connection:
@@ -128,7 +129,7 @@ class MistakeObserver:
                 )
 
     def report(self, run: Run, judged: Sequence[Line]) -> dict[str, Any]:
-        """Return the figures of mistakes: pass^k with and without one, and their repairs."""
+        """Return pass^k of tasks with and without a mistake, and the repairs of mistakes."""
         spec, lessons = self._spec, self._lessons
         parts = {
             "clean": [line for line in judged if lessons[line.id] is None],
@@ -160,7 +161,7 @@ class MistakeObserver:
 
 @dataclass(frozen=True, slots=True)
 class InjectedTask:
-    """A task of an evaluation with its observations."""
+    """A task of an evaluation, with its mistake and the observations of its attempts."""
 
     lesson: Lesson | None
     seen: tuple[Observation, ...]
@@ -169,11 +170,11 @@ class InjectedTask:
 def report_repairs(
     tasks: Mapping[str, InjectedTask], rates: Mapping[Operator, float], left: Mapping[Operator, int]
 ) -> dict[str, Any]:
-    """Return the additions of `eval --inject --json`; `left` counts tasks without a mistake."""
+    """Return what `eval --inject --json` adds; `left` counts tasks without a possible mistake."""
     groups: dict[Operator, dict[str, InjectedTask]] = {operator: {} for operator in rates}
     for name, task in tasks.items():
         if task.lesson is not None:
-            # A lesson that was asked for by its id may be of an operator without a rate.
+            # A lesson chosen by its id may be of an operator without a rate.
             groups.setdefault(task.lesson.operator, {})[name] = task
     return {
         "repair": {

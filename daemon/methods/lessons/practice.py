@@ -1,6 +1,6 @@
-"""Describe, for display, the effect of lessons on each agent and in a cycle, with reasons.
+"""Describe what lessons do for each agent and in a cycle, with reasons, for display.
 
-The Controller's rule (controller/refusals.py) of the last round shows the next directive's choice.
+The Controller's rule (controller/refusals.py), applied to the last round, tells the next choice.
 """
 
 from dataclasses import asdict, dataclass
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PatternRefusals:
-    """The refused calls of a pattern, as of the last round."""
+    """How many of a pattern's failures in the last round hold a refused call."""
 
     pattern: str
     failures: int
     refused: int
-    """Failures with a call that a tool refused."""
+    """Number of failures with a call that a tool refused."""
     is_basis: bool
-    """Whether such calls are the basis of the pattern."""
+    """Whether refused calls are frequent enough for the pattern to be practised by lessons."""
 
 
 @dataclass(frozen=True, slots=True)
 class LessonPractice:
-    """The state of lessons for an agent."""
+    """The state of lessons for one agent."""
 
     alias: str
     base: str
     setting: str
-    """`improve.lessons`."""
+    """Value of the setting `improve.lessons`."""
     lessons: int
-    """Number that its next job may draw."""
+    """Number of lessons that the agent's next job may draw."""
     patterns: tuple[PatternRefusals, ...]
-    """The patterns with a quota of tasks, the highest priority first."""
+    """The patterns that get tasks, the highest priority first."""
     says: str
-    """The effect of the setting on the agent, or why there is none, as a sentence."""
+    """A sentence on the setting's effect on the agent, or on why it has none."""
 
 
 def read_practices(connection: "Connection", settings: "Settings") -> list[LessonPractice]:
-    """Return the practice of each agent that was seen, by alias."""
+    """Return the state of lessons for each agent that was seen, ordered by alias."""
     last = rollouts.last_round(connection)
     number = None if last is None else last.round
     practices = [
@@ -104,28 +104,28 @@ def _describe(setting: str, lessons: int, patterns: tuple[PatternRefusals, ...])
 
 @dataclass(frozen=True, slots=True)
 class LessonPool:
-    """A pool of a job that draws lessons."""
+    """A pool of a job from which lessons are drawn."""
 
     pool: str
     share: float
     tasks: int
     references: int
-    """Lessons that a warm start shows."""
+    """Number of lessons that a warm start shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CyclePractice:
-    """The effect of lessons in a cycle."""
+    """What lessons did in one cycle."""
 
     written: int
     rejected: int
     pools: tuple[LessonPool, ...]
-    """Pools of its job; empty without one."""
+    """Pools of lessons in the cycle's jobs; empty without a job."""
     after_error: "AfterError | None"
-    """Last measurement of its gate after refused calls, or None."""
+    """Last result of the cycle's gate on tasks after a refused call, or None."""
 
     def build_document(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the figures as a JSON document."""
         measured = self.after_error
         return {
             **asdict(self),
@@ -133,7 +133,7 @@ class CyclePractice:
         }
 
     def describe(self) -> str:
-        """Return it as a sentence."""
+        """Return the figures as a sentence."""
         parts = [f"{self.written:,} written, {self.rejected:,} rejected"]
         parts += [
             f"{pool.pool} draws {pool.tasks:,} and shows {pool.references:,}" for pool in self.pools
@@ -144,7 +144,7 @@ class CyclePractice:
 
 
 def read_cycle_practice(connection: "Connection", cycle: "CycleRow") -> CyclePractice | None:
-    """Return the effect of lessons in a cycle; None if it wrote and drew none."""
+    """Return what lessons did in a cycle; None if it neither wrote nor drew any."""
     tasks = read_written_tasks(connection, cycle.cycle)
     written = sum(task.mode == "repair" for task in tasks)
     rejections = learning.rejections_of(connection, cycle.cycle)

@@ -1,14 +1,14 @@
-"""Tool-Reflection-Bench for any endpoint: items in, answers asked for and stored, scores out.
+"""Tool-Reflection-Bench for any endpoint: reads items, asks for answers, stores and scores them.
 
-    read_items     {"messages", "ground_truth"} each line, as released; `operator` if known
-    Answers        the file of a run's answers, one per item and sample
-    ask_all        asks for missing answers, and appends each one at once
-    report         Repair@k by the official rule and by the mended one (envs/reflection)
+  read_items     {"messages", "ground_truth"} each line, as released; `operator` if known
+  Answers        the file of a run's answers, one per item and sample
+  ask_all        asks for missing answers, and appends each at once
+  report         Repair@k by the official rule and by the mended one (envs/reflection)
 
-An answer is appended before it counts, so a killed run goes on with the next one. A sample without
-an answer (time out, conversation too long, empty message) is wrong; after a machine's failure it is
-unjudged, and the next run asks again. The items' prompts contain the tools, so none are sent. Calls
-that an endpoint takes out of the text are put back.
+An answer is appended before it counts, so after a crash the run goes on with the next one. A sample
+without an answer (time out, conversation too long, empty message) is wrong. If a machine failed,
+the sample is unjudged, and the next run asks again. The items' prompts contain the tools, so none
+are sent. Calls that an endpoint takes out of the text are put back.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from envs.endpoint import Endpoint
 
 DEPTHS: Final = (1, 3, 5)
-"""The k of Repair@k."""
+"""The values of k for which Repair@k is reported."""
 
 FAILURES_IN_A_ROW: Final = 10
-"""The run stops after so many requests in a row that machines spoil."""
+"""Number of failed requests in a row after which the run stops."""
 
 _ROLES: Final = ("system", "user", "assistant")
 
 Slot = tuple[int, int]
-"""(line of the item, sample)."""
+"""(Line of the item, number of the sample)."""
 
 
 class BadAnswers(KintsugiError):
@@ -55,19 +55,20 @@ class Item:
     messages: tuple[Message, ...]
     gold: str
     operator: str | None
-    """The kind of its broken call, if known."""
+    """The kind of wrong call that the item begins with, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line of the file that is no item."""
+    """A line of the file that is no valid item."""
 
     line: int
     reason: str
 
 
 def read_items(path: Path) -> tuple[list[Item], list[Damage]]:
-    """Return the items and damaged lines of JSON Lines. Raise WrongUsage without items, OSError."""
+    """Return the items and the damaged lines of JSON Lines. Raise OSError, WrongUsage without
+    items."""
     items: list[Item] = []
     damaged: list[Damage] = []
     with path.open("rb") as file:
@@ -116,7 +117,7 @@ def _read_item(number: int, line: bytes) -> Item | Damage:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings that decide an answer."""
+    """The settings on which an answer depends."""
 
     base_url: str
     model: str
@@ -127,11 +128,11 @@ class Settings:
     seed: int
     extra: Mapping[str, Any] = field(default_factory=dict)
     moved_from: str | None = None
-    """URL of the endpoint when the run began; None: the present one."""
+    """URL of the endpoint when the run began; None if it is still the same."""
 
 
 def digest_of(settings: Settings, items: Sequence[Item]) -> str:
-    """Return the name of a run; the number of samples does not change it."""
+    """Return the run's identity, a digest. It does not depend on the number of samples."""
     asked = [[item.line, *([m.role, m.text] for m in item.messages)] for item in items]
     answered = {
         name: getattr(settings, name)
@@ -144,14 +145,14 @@ def digest_of(settings: Settings, items: Sequence[Item]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An endpoint's answer, or its failure."""
+    """An endpoint's answer, or the kind of its failure."""
 
     text: str | None
     failure: str | None = None
 
 
 class Answers:
-    """A context manager of a run's answers in a growing file, for one process at a time."""
+    """The stored answers of a run: a context manager that one process at a time may use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -172,7 +173,7 @@ class Answers:
         self._file.close()
 
     def add(self, slot: Slot, answer: Answer) -> None:
-        """Append an answer; it survives a kill of the process once this returns."""
+        """Append an answer. Once this returns, the answer survives a kill of the process."""
         record = {"line": slot[0], "sample": slot[1], "text": answer.text}
         record |= {} if answer.failure is None else {"failure": answer.failure}
         self._file.write(json.dumps(record).encode() + b"\n")
@@ -180,7 +181,7 @@ class Answers:
         self.known[slot] = answer
 
     def _read(self) -> None:
-        """Read the file; drop a last line without an end, which a kill interrupted."""
+        """Read the stored answers. Drop a last line without a line end: a kill interrupted it."""
         end = 0
         for number, line in enumerate(self._file, 1):
             if not line.endswith(b"\n"):
@@ -208,8 +209,9 @@ async def ask_all(
     concurrency: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
-    """Ask for answers and store them; return the reasons of those that machines spoiled. Raise
-    EndpointRefusal; EndpointUnavailable if it is away or spoils FAILURES_IN_A_ROW."""
+    """Ask for the missing answers and store them; return the reasons of failures that machines
+    caused. Raise EndpointRefusal; EndpointUnavailable if it is away or FAILURES_IN_A_ROW requests
+    failed."""
     spoilt: list[str] = []
     in_a_row = 0
     coming = iter(missing)
@@ -239,7 +241,7 @@ async def ask_all(
 
 
 async def _check(endpoint: "Endpoint", in_a_row: int, reason: str) -> None:
-    """Raise EndpointUnavailable if it is useless to ask on."""
+    """Raise EndpointUnavailable if more requests would fail too."""
     from envs.endpoint import EndpointUnavailable
 
     await endpoint.check()
@@ -253,7 +255,7 @@ async def _check(endpoint: "Endpoint", in_a_row: int, reason: str) -> None:
 async def _ask(
     endpoint: "Endpoint", settings: Settings, item: Item, sample: int
 ) -> tuple[Answer | None, str]:
-    """Return the answer, or None and the reason if a machine failed."""
+    """Return the answer; or None and the reason if a machine failed."""
     from envs.endpoint import AnswerFailure, Sampling, request_seed
 
     sampling = Sampling(
@@ -274,7 +276,7 @@ async def _ask(
 
 
 def render(text: str, tool_calls: Sequence[ToolCall], dialect: Dialect) -> str:
-    """Return an answer with the calls that the endpoint took out of its text."""
+    """Return the answer's text with the calls that the endpoint had taken out of it."""
     calls = [
         f'{{"name": {json.dumps(call.name)}, "{ARGUMENTS[dialect]}": {_render_arguments(call)}}}'
         for call in tool_calls
@@ -294,13 +296,13 @@ def _render_arguments(call: ToolCall) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ItemScores:
-    """The verdicts on an item's samples; None for an unjudged one."""
+    """The verdicts on an item's samples; None for an unjudged sample."""
 
     item: Item
     official: tuple[bool | None, ...]
     mended: tuple[bool | None, ...]
     overlaps: tuple[float, ...]
-    """The official share of gold's calls, of judged samples."""
+    """For each judged sample, the share of gold's calls that it makes by the official rule."""
 
 
 def score_all(
@@ -333,7 +335,7 @@ def _score(
 def report(
     items: Sequence[Item], answers: Mapping[Slot, Answer], samples: int, settings: Settings
 ) -> dict[str, Any]:
-    """Return the document of `kintsugi bench reflection --json`."""
+    """Return the document that `kintsugi bench reflection --json` prints."""
     scores = list(score_all(items, answers, samples, settings.dialect))
     operators = sorted({item.operator for item in items if item.operator is not None})
     asked = [(item.line, sample) for item in items for sample in range(samples)]
@@ -372,7 +374,7 @@ def _describe(scores: Sequence[ItemScores]) -> dict[str, Any]:
 
 
 def _estimate(outcomes: statistics.Outcomes) -> dict[str, Any]:
-    """Return Repair@k, unbiased, and by the benchmark's definition: one of the first k."""
+    """Return unbiased Repair@k, and the benchmark's own figure: any of the first k is right."""
     most = statistics.most_trials(outcomes)
     depths = [k for k in DEPTHS if k <= most]
     return {

@@ -1,8 +1,8 @@
-"""Reward a rollout for its first message's repair of a wrong call, alone or beside the verdict
+"""Reward a rollout by how its first message repairs a wrong call, alone or beside the verdict
 (events/jobs.py, RewardKind).
 
-If the repair alone counts, the limit of steps ends an episode with the agent's first message and
-its calls: later turns would cost tokens and change nothing.
+If only the repair counts, an episode ends after the agent's first message and its calls: later
+turns would cost tokens and change nothing.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ from events.errors import KintsugiError
 
 
 class LessonMissing(KintsugiError):
-    """A task to be rewarded for a repair has no lesson."""
+    """A task that is to be rewarded for a repair has no lesson."""
 
 
 def _weigh_repair(verdict: Worth, facts: RolloutFacts) -> Worth:
@@ -39,8 +39,8 @@ def _weigh_both(verdict: Worth, facts: RolloutFacts) -> Worth:
 
 
 def _assess_first_message(facts: RolloutFacts) -> Repair | None:
-    """Return the repair by the policy's first message; None without a lesson, a message or known
-    tokens. A truncated message repairs nothing: no tool got its calls."""
+    """Return the repair that the policy's first message makes. Return None if there is no lesson,
+    no message or no known tokens. A truncated message repairs nothing: no tool got its calls."""
     task, turns = facts.task, facts.turns
     if task.lesson is None or not turns or not turns[0].completion_ids:
         return None
@@ -54,8 +54,8 @@ def _assess_first_message(facts: RolloutFacts) -> Repair | None:
 
 
 def _check_repairable(environment: Environment, task: TaskDefinition, pool: str) -> None:
-    """Check that a pool's task can be rewarded for a repair. Raise LessonMissing, ImpossibleLesson,
-    PrefixMismatch, EnvironmentFailure."""
+    """Check that a task of a pool can be rewarded for a repair. Raise LessonMissing,
+    ImpossibleLesson, PrefixMismatch, EnvironmentFailure."""
     if task.lesson is None:
         raise LessonMissing(
             f"pool {pool} is rewarded for repairs, and its task {task.id} has no lesson; give it "
@@ -72,6 +72,6 @@ def _check_repairable(environment: Environment, task: TaskDefinition, pool: str)
 
 
 REPAIR: Final = Reward(_weigh_repair, _check_repairable, most_steps=1, rules=f"repair/{VERSION}")
-"""The repair alone counts."""
+"""Rewards only the repair."""
 BOTH: Final = Reward(_weigh_both, _check_repairable)
-"""The repair counts beside the verdict."""
+"""Rewards the repair together with the verdict."""

@@ -1,4 +1,4 @@
-"""`python -m daemon.solver reward`: rewards of a file of completions, without torch."""
+"""`python -m daemon.solver reward`: compute the rewards of a file of completions, without torch."""
 
 import json
 import reprlib
@@ -14,7 +14,7 @@ from events.algorithm import RepairForm
 
 
 class BadLine(BadInput):
-    """A line of the file is no completion with its gold."""
+    """A line of the file is no completion with its gold text."""
 
 
 def print_rewards(arguments: Sequence[str]) -> int:
@@ -43,8 +43,8 @@ def _parser() -> ArgumentParser:
 
 
 def compute_rewards(path: Path, form: RepairForm) -> list[float]:
-    """Return the reward of each line {"completion": str, "gold": str} of a file of JSON Lines.
-    Empty lines and other fields are ignored. Raise OSError, and BadLine, which names the line."""
+    """Return the reward of each line {"completion": str, "gold": str} of a JSON Lines file. Empty
+    lines and other fields are ignored. Raise OSError, and BadLine, which names the line."""
     rewards: list[float] = []
     last: tuple[str, Parts] | None = None
     for completion, gold in _read_pairs(path):

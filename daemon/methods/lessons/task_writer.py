@@ -1,9 +1,9 @@
 """Write lessons for the failure patterns of a cycle: the Proposer's tasks of the mode `repair`.
 
-Sources are the pattern's own recorded failures, then fresh tasks like the failed ones. Each lesson
-begins after a call that a tool refused, the basis of the pattern; so none is made of repetitions,
-which tools allow. Guarantee: equal arguments give equal lessons, and a lesson of an earlier cycle
-is not written again. Not covered: the choice of recordings, and the checks.
+Sources are the pattern's recorded failures, then fresh tasks like the failed ones. Each lesson
+begins after a call that a tool refused, since the pattern stands on refused calls. So none is made
+of a repeated call, which tools allow. Guarantee: equal arguments give equal lessons, and a lesson
+of an earlier cycle is not written again. Not covered: the choice of recordings, and the checks.
 """
 
 from collections import Counter
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 POOL: Final = ModePool(prefix="lessons: ", reward="both", most=0.5)
-"""The pools of lessons, which the repair rewards too."""
+"""The separate pools of lessons, whose reward combines repair and verdict."""
 _SOURCES: Final = 4
-"""Most fresh tasks that are drawn for each wanted lesson."""
+"""Most fresh tasks that are drawn for each lesson wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LessonSupply:
-    """The sources of a cycle's lessons."""
+    """The recordings and keys from which a cycle's lessons are made."""
 
     recordings: Mapping[str, Sequence[Trajectory]] = field(default_factory=dict)
-    """Pattern -> conversations of its failed rollouts that may be used."""
+    """Pattern -> usable conversations of its failed rollouts."""
     taken: frozenset[str] = frozenset()
     """Ids of tasks that were written before."""
     keys: Mapping[str, Key] = field(default_factory=dict)
-    """Rollout of a person -> the key that seals its lessons."""
+    """A person's rollout -> the key that encrypts lessons made of it."""
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Pattern -> reason -> number of failed rollouts that may not be used."""
 
     def build_writer(self) -> TaskWriter:
-        """Return the writer of these lessons."""
+        """Return the writer that makes these lessons."""
         return TaskWriter("lessons", "repair", "lesson", POOL, self.draft)
 
     def draft(
@@ -63,7 +63,7 @@ class LessonSupply:
         most: int,
         seed: str,
     ) -> Drafts:
-        """Return at most `most` lessons for a pattern that were not written before."""
+        """Return at most `most` lessons for a pattern, without those that were written before."""
         recordings = self.recordings.get(pattern, ())
         drafts = draft_lessons(environment, sources, recordings, most, seed, self.keys)
         fresh = tuple(draft for draft in drafts.tasks if draft.task.id not in self.taken)
@@ -75,7 +75,7 @@ class LessonSupply:
         return Drafts((), trouble + self._describe_left_out(pattern))
 
     def _describe_left_out(self, pattern: str) -> str:
-        """Return the reasons for unused failed rollouts of a pattern as a clause, or ""."""
+        """Return a clause on the pattern's failed rollouts that are not used, or ""."""
         return "".join(
             f"; failed rollouts that are not used, {count}: {reason}"
             for reason, count in self.left_out.get(pattern, {}).items()
@@ -91,8 +91,9 @@ def open_writer(
     *,
     sealed: bool = False,
 ) -> TaskWriter:
-    """Return the writer of a cycle's lessons, from the directive's failed rollouts; `sealed`:
-    persons' too. Raise LogError, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
+    """Return the writer of a cycle's lessons, made of the directive's failed rollouts; `sealed`
+    allows persons' rollouts. Raise LogError, DatabaseUnavailable, KeysUnavailable,
+    EnvironmentBroken."""
     with app.reading() as connection:
         taken = frozenset(
             row.task.id for row in learning.tasks_of(connection, alias) if row.cycle != cycle
@@ -110,7 +111,7 @@ def open_writer(
 
 
 def read_own_pools(connection: "Connection", alias: str) -> dict[str, ModePool]:
-    """Return lesson -> its pool, of all lessons of an agent."""
+    """Return lesson -> its pool, for all lessons of an agent."""
     return dict.fromkeys(read_lesson_tasks(connection, alias), POOL)
 
 
@@ -122,8 +123,8 @@ def draft_lessons(
     seed: str,
     keys: Mapping[str, Key] | None = None,
 ) -> Drafts:
-    """Return at most `most` lessons. `sources` are failed rollouts, at least one, to follow;
-    `recordings` are their conversations; `keys` (rollout -> key) seal persons' lessons."""
+    """Return at most `most` lessons. `sources` are failed rollouts to follow, at least one, and
+    `recordings` their conversations; `keys` (rollout -> key) encrypt persons' lessons."""
     recorded = tuple(recordings)
     origins = {item.source: Source(item.rollout or "", item.task) for item in recorded}
     chance = Random(f"lessons {seed}")
@@ -149,7 +150,7 @@ def draft_lessons(
             lessons.append(Draft(task, source, key))
     if lessons:
         return Drafts(tuple(lessons), "")
-    # What an environment raised may quote the conversation.
+    # An error that the environment raised may quote the conversation.
     is_open = not any(item.rollout in (keys or {}) for item in recorded)
     return Drafts((), _explain_none(report, unfit, is_open=is_open))
 
@@ -161,7 +162,7 @@ def _draw_tasks(
     most: int,
     origins: dict[str, Source],
 ) -> Iterator[TaskDefinition]:
-    """Yield fresh training tasks like the failed ones, and note their sources in `origins`."""
+    """Yield fresh training tasks like the failed ones; enter each task's source into `origins`."""
     for _ in range(most):
         source, seed = chance.choice(sources), chance.randint(FIRST_SEED, LAST_SEED)
         task = environment.like(source.task, seed)

@@ -6,12 +6,12 @@
     reader.left_out          reason -> unused rollouts
     sealed = seal_lessons(report.lessons, reader.keys)    persons' lessons get salted ids
 
-Live and training rollouts are used if the environment knows their task. Left out and counted are
-sessions without a task; persons' sessions that were recorded unsealed or whose key is missing; and
-tasks that were changed since, come from a person's session, or were used to evaluate policies, also
-in a gate. Fresh tasks have seeds that no report and no gate draws (docs/proposing.md). A lesson
-from a person's sealed rollout has to be sealed with the same key, from `keys`; a salted task is
-written in no other way (task_buffer.py).
+Live and training rollouts are used if the environment knows their task. These are left out and
+counted: sessions without a task; persons' sessions that were recorded unencrypted or whose key is
+missing; tasks that were changed since, come from a person's session, or were used to evaluate
+policies, also in a gate. Fresh tasks have seeds that no report and no gate draws
+(docs/proposing.md). A lesson from a person's encrypted rollout has to be encrypted with the same
+key, from `keys`; a salted task can be written in no other way (task_buffer.py).
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 MOST_RECORDINGS: Final = 10_000
-"""Most rollouts that are read, the newest ones."""
+"""Most rollouts that are read; the newest are read first."""
 
 NO_TASK: Final = "it names no task, so it cannot be executed"
 PERSON: Final = "it is a person's, and jobs practise no sealed lesson"
@@ -66,19 +66,19 @@ class RecordingReader:
         *,
         persons: bool = True,
     ) -> None:
-        """`persons`: whether to read persons' rollouts; their lessons have to be sealed."""
+        """`persons` tells whether persons' rollouts are read; their lessons must be encrypted."""
         self._app = app
         self._alias = alias
         self._environment = environment
         self._split = split
         self._persons = persons
         self.left_out: Counter[str] = Counter()
-        """Reason -> rollouts that were left out."""
+        """Reason -> number of rollouts that were left out for it."""
         self.keys: dict[str, Key] = {}
-        """Read rollout of a person -> the key that seals its lessons."""
+        """A person's rollout that was read -> the key that encrypts lessons made of it."""
 
     def read(self, among: Sequence[str] | None = None) -> Iterator[Trajectory]:
-        """Yield the conversations of all rollouts, or of those in `among`. Raise LogError,
+        """Yield the conversations of all rollouts, or only of those in `among`. Raise LogError,
         BlobUnavailable, DatabaseUnavailable, KeysUnavailable, EnvironmentBroken."""
         with self._app.reading() as connection:
             rollouts = evidence.read_error_rollouts(connection, self._alias, MOST_RECORDINGS, among)
@@ -129,7 +129,7 @@ class RecordingReader:
         return Trajectory(task, trim(self._environment, task, transcript.messages), rollout)
 
     def _find_task(self, name: str | None, evaluated: set[str]) -> TaskDefinition | str:
-        """Return the task of this id, or why its rollouts are not used."""
+        """Return the task with this id, or the reason why its rollouts are not used."""
         if name is None:
             return NO_TASK
         if name.partition("/")[0] != self._environment.name:
@@ -166,8 +166,8 @@ def _find_objection(transcript: Transcript, task: TaskDefinition) -> str | None:
 def seal_lessons(
     lessons: Sequence[TaskDefinition], keys: Mapping[str, Key]
 ) -> dict[str, tuple[TaskDefinition, Key | None]]:
-    """Return id -> lesson and the key that seals it, or None, in order. `keys`: rollout of a person
-    -> key. A person's lesson has a salt, and so a new id."""
+    """Return id -> lesson and its encryption key (None for an open lesson), in order. `keys` is
+    rollout of a person -> key. A person's lesson gets a salt, and so a new id."""
     sealed: dict[str, tuple[TaskDefinition, Key | None]] = {}
     for task in lessons:
         rollout = task.source_rollout
@@ -180,7 +180,7 @@ def seal_lessons(
 def trim(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> tuple[Message, ...]:
-    """Return a recorded conversation without system prompts and greeting."""
+    """Return a recorded conversation without system prompts and the agent's greeting."""
     spoken = [message for message in messages if message.role not in ("system", "developer")]
     greeted = count_greeting(environment, task) and spoken and spoken[0].role == "assistant"
     return tuple(spoken[1:] if greeted else spoken)
@@ -189,12 +189,12 @@ def trim(
 def _call(
     environment: Environment, make: Callable[..., TaskDefinition], *arguments: Any
 ) -> TaskDefinition:
-    """Call a method of an environment. Raise UnknownTask, EnvironmentBroken."""
+    """Call an environment's maker of tasks. Raise UnknownTask, EnvironmentBroken."""
     try:
         return make(*arguments)
     except KintsugiError:
         raise
-    except Exception as error:  # an environment's own code, which may raise anything
+    except Exception as error:  # an environment's own code may raise anything
         raise EnvironmentBroken(
             f"environment {environment.name} raised {type(error).__name__}: {error}; mend its code"
         ) from error

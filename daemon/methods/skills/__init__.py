@@ -1,1 +1,1 @@
-"""TRACE: skills, panels of adapters, and the routers that choose a member."""
+"""TRACE: name the skills that an agent lacks, train an adapter for each, and route between them."""

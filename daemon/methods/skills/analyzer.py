@@ -1,12 +1,14 @@
-"""Have a model (the analyzer) name an agent's skills and label its rollouts ten times.
+"""Have a model (the analyzer) name the skills that an agent lacks, and label its rollouts ten
+times.
 
-    label = choose_labeller(app, pair, seed)    by rule, unless improve.skills_labels is "analyzer"
-    label(rollouts)                             returns candidates and labellings
+  label = choose_labeller(app, pair, seed)    by rule, unless improve.skills_labels is "analyzer"
+  label(rollouts)                             returns candidates and labellings
 
-Each labelling has its own requests and its own order. An answer that is no partition of the shown
-rollouts is asked for again, at most twice; then its whole labelling is refused. Persons' rollouts
-(rollout_views.py) and those beyond improve.skills_rollouts are not shown and do not count. Not
-covered: whether the labels are right. Source: TRACE (pipeline/aggregate_capabilities.py).
+Each labelling has its own requests and its own random order. If an answer does not give each shown
+rollout exactly one label, the model is asked again, at most twice; then the labelling is refused.
+Persons' rollouts (rollout_views.py) and those beyond improve.skills_rollouts are not shown and do
+not count. Not covered: whether the labels are right. Source: TRACE
+(pipeline/aggregate_capabilities.py).
 """
 
 import asyncio
@@ -76,12 +78,12 @@ if TYPE_CHECKING:
     from envs.endpoint import Endpoint
 
 SHOWN_CHARACTERS: Final = 8_000
-"""Most characters of a labelled conversation: about 2,500 tokens."""
+"""Most characters of a conversation to label: about 2,500 tokens."""
 REQUEST_CHARACTERS: Final = 48_000
 """Most characters of rollouts in one request: about 16,000 tokens."""
 REQUEST_ROLLOUTS: Final = 16
 AT_ONCE: Final = 4
-"""Labellings that run concurrently."""
+"""Number of labellings that run concurrently."""
 LEAST_LABELLINGS: Final = ceil(LEAST_SELECTED * LABELLINGS)
 """Fewest labellings with which a skill can be selected."""
 _NAME: Final = r"^[a-z][a-z0-9_]{1,63}$"
@@ -89,7 +91,7 @@ _NAME_LENGTH: Final = 64
 _DESCRIPTION: Final = 1000
 _REASON: Final = 1000
 _LOOKED_AT: Final = 4
-"""Rollouts that are looked at for each that may be shown: many may be persons'."""
+"""Rollouts that are examined for each one to show, since many may be persons'."""
 
 _DISCOVER: Final = f"""\
 You read attempts of a tool-using agent, failed ones and ones that passed, and name what it cannot
@@ -114,7 +116,7 @@ three. Answer with one JSON object.
 
 
 def _clean(text: str) -> str:
-    """Return a definition on one line. Raise ValueError if it has no words."""
+    """Return a skill's definition on one line. Raise ValueError if it has no words."""
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if not words:
         raise ValueError("it is empty")
@@ -141,18 +143,18 @@ class _Lists(AnswerModel):
 class _Shown:
     rollout: ContrastRollout
     write: Callable[[str], str]
-    """Returns the rollout as JSON under a short id, redacted."""
+    """Returns the rollout as JSON with the short id that it is given, redacted."""
     length: int
-    """Approximate characters of that JSON."""
+    """Approximate length of that JSON in characters."""
     size: int
-    """Its bytes in UTF-8."""
+    """Approximate length of that JSON in bytes of UTF-8."""
 
 
 def choose_labeller(
     app: "App", pair: Pair, seed: str, stopping: Callable[[], bool] = lambda: False
 ) -> "Labeller":
-    """Return the labeller of the settings. An analyzer draws from `seed`; it raises ModelFailure
-    without a usable answer, or once `stopping` returns true."""
+    """Return the labeller that the settings choose. An analyzer draws its random orders from
+    `seed`. It raises ModelFailure if it gets no usable answer or once `stopping` returns true."""
     if app.settings.improve.skills_labels == "rules":
         return label_by_rule
     return lambda rollouts: _label_by_analyzer(app, pair, seed, stopping, rollouts)
@@ -202,7 +204,7 @@ def _label_by_analyzer(
 
 
 def _check_evidence(rollouts: Sequence[ContrastRollout], left_out: int) -> None:
-    """Raise ModelFailure if no skill could have enough evidence, whatever is answered."""
+    """Raise ModelFailure if there is too little evidence for any skill, whatever the answers."""
     failures = sum(item.failed for item in rollouts)
     successes = len(rollouts) - failures
     if failures < LEAST_FAILURES or successes < LEAST_SUCCESSES:
@@ -259,8 +261,8 @@ def _see(item: ContrastRollout) -> RoundRollout:
 
 
 def _check_cost(shown: Sequence[_Shown], budget: TokenBudget) -> None:
-    """Raise ModelFailure, before anything is paid, if the least cost exceeds the budget."""
-    parts = 1 + sum(1 for _ in _split(shown))  # a shuffled order may take one more
+    """Raise ModelFailure, before a request costs anything, if the least cost exceeds the budget."""
+    parts = 1 + sum(1 for _ in _split(shown))  # a shuffled order may take one request more
     overhead = len(_LABEL) + MOST_SKILLS * _DESCRIPTION
     size = sum(item.size for item in shown) + parts * overhead
     names = [f"{number:0{_NAME_LENGTH}}" for number in range(MOST_SKILLS)]
@@ -298,8 +300,8 @@ class _Asking:
             ) from error
 
     async def ask_all(self) -> tuple[Sequence[_Skill], list[Labelling | KintsugiError]]:
-        """Return the skills, and each labelling or its refusal. Raise ModelFailure, AnswerFailure,
-        EndpointRefusal."""
+        """Return the named skills, and each labelling or the error that refused it. Raise
+        ModelFailure, AnswerFailure, EndpointRefusal."""
         async with open_endpoint(self.settings, "analyzer") as endpoint:
             skills = await self._discover(endpoint)
             places = asyncio.Semaphore(AT_ONCE)
@@ -357,7 +359,7 @@ def _build_format(skills: Iterable[str]) -> dict[str, Any]:
 
 
 def _sample(shown: Sequence[_Shown], seed: str) -> list[_Shown]:
-    """Return the rollouts to name skills from: three failures, one success, and so on."""
+    """Return the rollouts from which skills are named: three failures, one success, and so on."""
     by_rollout = {item.rollout.rollout: item for item in shown}
     failed = [item.rollout for item in shown if item.rollout.failed]
     passed = [item.rollout for item in shown if not item.rollout.failed]
@@ -382,7 +384,7 @@ def _as_sample(item: ContrastRollout) -> SampleCandidate:
 
 
 def _read_skills(text: str, names: Mapping[str, _Shown]) -> Sequence[_Skill]:
-    """Return the skills that an answer names. Raise ValueError."""
+    """Return the skills that an answer names. Raise ValueError if they are invalid."""
     skills = check_answer(_Skills, _load(text)).skills
     for name, count in Counter(item.name for item in skills).items():
         if count > 1:
@@ -407,7 +409,7 @@ def _split(shown: Sequence[_Shown]) -> Iterator[list[_Shown]]:
 
 
 def _read_labels(text: str, skills: Sequence[str], names: Sequence[str]) -> Labelling:
-    """Return the labels of one request. Raise ValueError if they are no partition."""
+    """Return the labels of one request. Raise ValueError unless each rollout has exactly one."""
     document = _load(text)
     lists = {}
     for skill, given in (document if isinstance(document, dict) else {}).items():
@@ -444,7 +446,7 @@ def _build_candidates(
 def _find_patterns(
     skill: str, labellings: Sequence[Labelling], rollouts: Sequence[ContrastRollout]
 ) -> tuple[str, ...]:
-    """Return the patterns whose failures lack the skill in most of their labels."""
+    """Return the failure patterns for whose failures most labels say that the skill is lacking."""
     lacking: Counter[str] = Counter()
     labels: Counter[str] = Counter()
     for item in rollouts:

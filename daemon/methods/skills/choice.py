@@ -1,8 +1,8 @@
 """Choose the skills that a cycle trains for, and report the training of each skill.
 
-A skill is taught if the last comparison selected it and one of its failure patterns has a priority
-above 0. Each pattern, and so each task, belongs to one skill: the one with the larger contrast. A
-cycle that has its jobs keeps the skills that they name.
+A cycle trains for a skill if the last comparison selected the skill and one of its failure patterns
+has a priority above 0. Each pattern, and so each task, belongs to only one skill: the one with the
+larger contrast. Once a cycle has its jobs, it keeps the skills that the jobs name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def choose_skills(
     lines: Sequence[SkillLine], priorities: Mapping[str, float], most: int
 ) -> BranchChoice:
-    """Return the choice of at most `most` skills. `priorities`: failure pattern -> priority."""
+    """Return the choice of at most `most` skills. `priorities` is failure pattern -> priority."""
     taught: list[Branch] = []
     left: dict[str, str] = {}
     owners: dict[str, str] = {}
@@ -57,7 +57,7 @@ def choose_skills(
 def read_skill_histories(
     connection: "Connection", settings: "Settings", pair: Pair
 ) -> BranchChoice:
-    """Return the skills of an agent's next cycle; none unless `improve.skills` is `panel`."""
+    """Return the skills for an agent's next cycle; none unless `improve.skills` is `panel`."""
     if settings.improve.skills != "panel":
         return BranchChoice()
     priorities = {
@@ -81,21 +81,21 @@ UNTAUGHT: Final = "untaught"
 
 @dataclass(frozen=True, slots=True)
 class Teaching:
-    """The present or past training for a skill."""
+    """The training for a skill: its state now, or its last result."""
 
     state: str
-    """`serving` (the promoted panel has its adapter), `training`, `waiting` (the next cycle teaches
-    it), `untaught`; else the outcome of its last job or the state of that job's adapter."""
+    """`serving` (the promoted panel has its adapter), `training`, `waiting` (the next cycle trains
+    for it), `untaught`; else the outcome of its last job or the state of that job's adapter."""
     reason: str
     job: str | None
     adapter: str | None
-    """The adapter that last passed a member's gate."""
+    """The last adapter that passed the gate as a member for this skill."""
 
 
 def read_skill_status(
     connection: "Connection", settings: "Settings", pair: Pair, state: SkillState | None = None
 ) -> dict[str, Teaching]:
-    """Return the teaching of each skill ever named in a comparison, or of those in `state`."""
+    """Return the training of each skill that a comparison ever named, or of those in `state`."""
     choice = read_skill_histories(connection, settings, pair)
     retraining = read_retraining(connection, settings, pair)
     members = {member.skill: member.describe(pair.base) for member in retraining.waiting}
@@ -142,18 +142,18 @@ def has_passed(row: "AdapterRow") -> bool:
 
 
 def _is_under_way(connection: "Connection", job: "JobRow") -> bool:
-    """Return whether a job's cycle is open: its result is not decided yet."""
+    """Return whether the job's cycle is open, so that the result is not decided yet."""
     cycle = None if job.cycle is None else learning.cycle(connection, job.cycle)
     return cycle is not None and cycle.outcome is None
 
 
 def _describe_job(connection: "Connection", job: "JobRow") -> tuple[str, str]:
-    """Return the outcome of a job that left nothing, or its adapter's state; and the reason."""
+    """Return the state of the job's adapter, else the job's outcome; and the reason."""
     branch = read_branch(connection, job)
     row, end = branch.adapter, find_branch_step(branch)
     if row is None:
         return job.outcome or TRAINING, job.reason or ""
-    # A rejected adapter is unloaded soon, for a reason of its own.
+    # A rejected adapter is soon unloaded, and that event has a reason of its own.
     reason = end.reason if isinstance(end, BranchEnd) else ""
     return row.state.value, reason or row.reason or ""
 
@@ -170,7 +170,7 @@ def describe_jobs(
     connection: "Connection", settings: "Settings", state: CycleState
 ) -> list[dict[str, str | None]]:
     """Return the jobs of a cycle that trains for skills: `skill` (null: the router), `job` (null:
-    no job can teach the router), `outcome` (null: open), `adapter`, its `state`, `reason`."""
+    no job can train the router), `outcome` (null: open), `adapter`, its `state`, `reason`."""
     jobs = []
     for branch in state.all_branches:
         row = branch.adapter
@@ -195,7 +195,7 @@ def describe_jobs(
 def _explain_router_lack(
     connection: "Connection", settings: "Settings", state: CycleState
 ) -> str | None:
-    """Return why a settled cycle has no job for its router; None if it needs no reason."""
+    """Return why a cycle whose branches have ended has no job for its router; else None."""
     ends = [find_branch_step(branch) for branch in state.branches]
     settled = all(isinstance(end, BranchEnd) for end in ends) and any(
         isinstance(end, BranchEnd) and end.outcome == "passed" for end in ends
@@ -208,19 +208,19 @@ def _explain_router_lack(
 def find_member_parent(
     connection: "Connection", cycle: "CycleRow", skill: str, incumbent: "AdapterRow | None"
 ) -> "tuple[AdapterRow | None, str | None]":
-    """Return the adapter that a job for a skill trains on from (None: the base), and the reason if
-    that is not a member of the incumbent.
+    """Return the adapter that a skill's job trains on from (None: the base). Return also the reason
+    if that adapter is not a member of the incumbent, else None.
 
-    It is the member that answers for the skill now, unless that was rejected, rolled back or
+    It is the member that answers for the skill now, unless it was rejected, rolled back or
     retired since. Without a member, it is the result of the skill's last job, if that passed a
-    member's gate or was rejected without harm (daemon/cycle/parent.py). Else it is the base: never
-    another skill's adapter, or one for everything.
+    member's gate or was rejected without harm (daemon/cycle/parent.py). Else it is the base, and
+    never an adapter of another skill or of all patterns.
     """
     if incumbent is not None and incumbent.composition is not None:
         name = incumbent.composition.find_adapter(skill)
         member = None if name is None else serving.adapter_row(connection, name)
         if member is not None and skill in panel_reads.read_member_exits(connection, incumbent):
-            # Its weights have what a gate or a person objected to.
+            # A gate or a person objected to it, and its weights still have the fault.
             return None, None
         if member is not None:
             return member, None
@@ -230,7 +230,7 @@ def find_member_parent(
     if row.incumbent != (None if incumbent is None else incumbent.adapter):
         return None, None
     if has_panel_history(connection, row.adapter):
-        # Live traffic took its panel back, so nothing trains on from its weights.
+        # Its panel was rolled back in live traffic, so nothing trains on from its weights.
         return None, None
     has_passed = row.gate.decision == "PROMOTE"
     if not (has_passed or (row.state in KEPT and is_worth_training(row.gate))):

@@ -1,7 +1,7 @@
-"""Compare an agent's failures and successes; the event names the skills that failures lack.
+"""Compare an agent's failures and successes, and record the skills that the failures lack.
 
-Each of the ten labellings (TRACE) draws the tasks anew, with replacement: so the selection of a
-skill shows how certain the figures are, and not only how far the labels agree. Guarantee: equal
+For each of the ten labellings (TRACE), tasks are drawn anew with replacement. So the selection of
+a skill shows how certain the figures are, and not only how far the labels agree. Guarantee: equal
 tables and equal labels give an equal event.
 """
 
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 Shown = tuple[tuple[bool, tuple[Label, ...]], ...]
-"""Rollouts of a task: whether each failed, and its label for each candidate."""
+"""The rollouts of a task: whether each failed, and its label for each candidate."""
 
 
 def find_due_round(connection: "Connection", pair: Pair, number: int, cadence: int) -> int | None:
-    """Return the first round of a comparison after round `number`; None before `cadence` rounds."""
+    """Return the first round of the comparison that is due after round `number`; None if the last
+    one is less than `cadence` rounds ago."""
     rounds = list_judged_rounds(connection, pair, number, cadence)
     if len(rounds) < cadence:
         return None
@@ -63,7 +64,8 @@ def contrast_skills(
     cycle: str | None = None,
     labeller: Labeller = label_by_rule,
 ) -> SkillsContrasted | None:
-    """Compare the rollouts of a range of rounds; None without one. Raise the labeller's errors."""
+    """Compare the rounds `since` to `number`; None without rollouts. Raise the labeller's
+    errors."""
     with app.reading() as connection:
         rollouts = read_contrast_rollouts(connection, pair, since, number)
     if not rollouts:
@@ -74,7 +76,7 @@ def contrast_skills(
 def describe_contrast(
     pair: Pair, since: int, number: int, labelled: LabelledRollouts, cycle: str | None = None
 ) -> SkillsContrasted:
-    """Return the comparison of labelled rollouts as an event; the parameters are its fields."""
+    """Return the comparison of labelled rollouts as an event; other parameters are its fields."""
     failures = sum(item.failed for item in labelled.rollouts)
     tasks = list(_collect_shown(labelled))
     draws = list(draw(tasks, f"skills {pair.alias} {pair.base} {number}"))
@@ -110,7 +112,7 @@ def describe_contrast(
 
 
 def _find_reached(counts: Sequence[int]) -> int:
-    """Return the largest count that enough labellings reach to select a skill."""
+    """Return the largest number that enough labellings reach for a skill to be selected."""
     needed = ceil(LEAST_SELECTED * len(counts))
     return sorted(counts, reverse=True)[needed - 1]
 
@@ -130,10 +132,10 @@ def _count_applicable(
 
 
 def _collect_shown(labelled: LabelledRollouts) -> Iterator[list[Shown]]:
-    """Yield the labels of each task in each labelling, ordered by the task's first rollout."""
+    """Yield each labelling's labels by task; tasks are in the order of their first rollouts."""
     last: tuple[Labelling, list[Shown]] | None = None
     for labelling in labelled.labellings:
-        # Rules have one labelling, however often it is drawn from.
+        # Rules give one labelling, from which is drawn several times.
         if last is None or last[0] is not labelling:
             last = labelling, _collect_shown_once(labelled, labelling)
         yield last[1]
@@ -163,17 +165,17 @@ def _count(place: int, drawn: Counter[Shown]) -> SkillLabels:
 
 
 class SkillStudy:
-    """The comparisons of a home's agents. An analyzer that failed was paid, so it is asked again
-    only after as many rounds as one that answered."""
+    """Makes the comparisons of a home's agents. A failed analyzer also cost money, so it is asked
+    again only after as many rounds as one that answered."""
 
     def __init__(self, app: "App", stopping: Callable[[], bool] = lambda: False) -> None:
-        """Ask no model once `stopping` returns that the process was told to stop."""
+        """Ask no model once `stopping` returns true, which means that the process has to stop."""
         self._app, self._stopping = app, stopping
         self._unlabelled: dict[Pair, int] = {}
-        """Agent -> first round after which an analyzer that failed is asked again."""
+        """Agent -> the first round at which an analyzer that failed may be asked again."""
 
     def compare(self, cycle: "CycleRow") -> Study | None:
-        """Return the comparison after a cycle's round, if due. Raise Skip if it failed."""
+        """Return the comparison after a cycle's round, if it is due. Raise Skip if it failed."""
         try:
             contrast = self._contrast(cycle)
         except (ModelFailure, BadLabelling, ValidationError) as error:
@@ -193,6 +195,6 @@ class SkillStudy:
         try:
             return contrast_skills(self._app, pair, since, cycle.round, cycle.cycle, labeller)
         except ModelFailure:
-            # What failed was paid: it waits as long as what succeeds.
+            # A failed analyzer cost money too, so it waits as long as one that answered.
             self._unlabelled[pair] = cycle.round + improve.skills_rounds
             raise

@@ -1,7 +1,7 @@
 """Ask the router of a panel behind an endpoint, before an episode's first answer.
 
-Prompt and rule are a gateway's (label_router.py); a head reads the prompt of the agent's own
-request. If the router fails, the choice has the doubt `failed`. Not covered: a time limit.
+Prompt and rule are the gateway's (label_router.py); a router with a head reads the prompt of the
+agent's own request. If it fails, the choice has the doubt `failed`. Not covered: a time limit.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ ListFields = Callable[[TaskDefinition, Sequence[Message]], Mapping[str, Any]]
 
 
 class EndpointRouter:
-    """The router of a panel, behind an endpoint."""
+    """Asks the router of a panel behind an endpoint."""
 
     def __init__(
         self, panel: Panel, endpoints: Mapping[str | None, Endpoint], list_fields: ListFields
@@ -30,7 +30,7 @@ class EndpointRouter:
         self._panel, self._endpoints, self._list_fields = panel, endpoints, list_fields
 
     async def choose(self, messages: Sequence[Message], task: TaskDefinition) -> MemberChoice:
-        """Return the member for a conversation. Raise EndpointRefusal."""
+        """Return the member that answers a conversation. Raise EndpointRefusal."""
         router = self._panel.router
         endpoint = self._endpoints[router.adapter]
         opening = label_router.Opening(

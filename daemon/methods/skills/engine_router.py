@@ -1,4 +1,4 @@
-"""Ask a panel's router in this process: prompts in, the scores of its labels out.
+"""Ask a panel's router with a model in this process: prompts in, the scores of its labels out.
 
 Prompts, scores and rule are the gateway's (producers/gateway/skills/label_router.py), so decisions
 are equal up to an engine's rounding. Guarantee: the same prompts in the same order give the same
@@ -29,7 +29,7 @@ from producers.gateway.skills.label_router import (
 )
 
 _PADDED: Final = 8192
-"""Padded tokens of one forward, without the common beginning of all prompts."""
+"""Most tokens of one forward pass with padding, without the common beginning of all prompts."""
 
 
 def ask(
@@ -39,8 +39,9 @@ def ask(
     conversations: Sequence[Sequence[Mapping[str, Any]]],
     tools: Sequence[Sequence[Mapping[str, Any]]] = (),
 ) -> list[RouterAnswer]:
-    """Return a router's choice for each conversation, in a client's format. A head reads `tools`,
-    those offered in each. One that does not fit has the doubt `failed`. Raise NoTemplate."""
+    """Return the router's choice for each conversation (a client's messages); it is the doubt
+    `failed` if one is too long. A router with a head also reads `tools`, those offered in each.
+    Raise NoTemplate."""
     offered = tools or [()] * len(conversations)
     prompts = [
         render_router_prompts(chat, router, messages, own)
@@ -63,7 +64,7 @@ async def ask_thread(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> RouterAnswer:
-    """Return the choice for one conversation, as `ask` does, on the thread of an engine. Raise
+    """Return the choice for one conversation, as `ask` does, on an engine's thread. Raise
     EndpointUnavailable, NoTemplate."""
     prompts = render_router_prompts(chat, router, messages, tools)
     tokens = tuple(list_label_tokens(router))
@@ -84,8 +85,8 @@ def render_router_prompts(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
 ) -> list[tuple[int, ...]]:
-    """Return the token ids of a router's prompts, one per order of its labels; a head reads the
-    agent's own prompt. Raise NoTemplate."""
+    """Return the token ids of a router's prompts, one prompt for each order of its labels. A router
+    with a head has the agent's own prompt. Raise NoTemplate."""
     prompts = build_prompts(router, messages)
     if router.form == "head":
         return [chat.prompt(prompt, tools) for prompt in prompts]
@@ -95,14 +96,14 @@ def render_router_prompts(
 def render_prompts(
     chat: Chat, prompts: Sequence[Sequence[Mapping[str, Any]]]
 ) -> list[tuple[int, ...]]:
-    """Return the token ids of a router's prompts, rendered as for a gateway. Raise NoTemplate."""
+    """Return a router's prompts as token ids, rendered as for a gateway. Raise NoTemplate."""
     return [chat.prompt(prompt, **TEMPLATE_VARIABLES) for prompt in prompts]
 
 
 def read_all_scores(
     policy: Policy, router: PanelRouter, prompts: Sequence[Sequence[Sequence[int]]]
 ) -> list[tuple[tuple[float, ...], ...]]:
-    """Return the options' scores in nats for the prompts of each conversation, a row per order."""
+    """Return each conversation's scores of the options in nats, a row per order of labels."""
     tokens = list_label_tokens(router)
     by_order = [
         score_tokens(policy, [own[order] for own in prompts], tokens)
@@ -117,8 +118,8 @@ def read_all_scores(
 def score_tokens(
     policy: Policy, prompts: Sequence[Sequence[int]], tokens: Sequence[int]
 ) -> list[dict[int, float]]:
-    """Return token id -> log-probability in nats of these tokens after each prompt. Raise
-    ValueError for a prompt that is empty or longer than the model's context."""
+    """Return, for each prompt, token id -> log-probability in nats of that token as the next one.
+    Raise ValueError for a prompt that is empty or longer than the model's context."""
     scores: list[dict[int, float]] = [{} for _ in prompts]
     wanted = torch.tensor(tokens, device=policy.device)
     for places in _batch(prompts):

@@ -1,14 +1,14 @@
-"""Candidates for skills by rule, and the label of each rollout for them (pure).
+"""Candidates for skills by rule, and the label of each rollout for each candidate (pure).
 
 A candidate is a union of failure patterns: all of one tool, or all of one category. Nothing else of
 a rollout is read, so labels of the environment cannot make a skill.
 
-    tool        applies if the tool is called or expected; lacking if it is the pivot of a failure
-    category    applies if one of its tools does, and everywhere if it knows no tool; lacking in
-                its failures, and in successes too if it is a loop
+  tool        applies if the tool is called or expected; lacking if it is the pivot of a failure
+  category    applies if one of its tools does, and everywhere if it knows no tool; lacking in
+              its failures, and in successes too if it is a loop
 
-A skill that applies and is not lacking is present, failed or not (TRACE: in doubt, a failure has
-it). A success shows nothing of other categories, so their contrast is their share among the
+A skill that applies and is not lacking is present, in failures too (TRACE: in doubt, a failure has
+it). In a success, other categories cannot be lacking, so their contrast is their share among the
 failures.
 """
 
@@ -24,23 +24,23 @@ from events.errors import KintsugiError
 from events.learning import MOST_SKILLS
 
 LOOP: Final = "tool_loop"
-"""A category that occurs in successes too: its rule needs no verdict."""
+"""A category that can also occur in successes, since its rule needs no verdict."""
 NO_TOOL: Final = "*"
 """Pivot of a failure in which no gold write is missing."""
 LEAST_LACKING: Final = 2
-"""Fewest failures that lack a candidate: one is an accident."""
+"""Fewest failures that must lack a candidate; a single one is an accident."""
 MOST_TOOLS: Final = 8
 LABELLINGS: Final = 10
-"""TRACE, section 3.1."""
+"""Number of labellings (TRACE, section 3.1)."""
 LEAST_SHARED: Final = 0.8
-"""Share of a candidate's failures that another one has to hold."""
+"""Least share of a candidate's failures that must also lack another one to lie within it."""
 
 
 class Label(StrEnum):
     """A rollout's label for a skill."""
 
     NA = "na"
-    """The skill was not called for."""
+    """The task did not call for the skill."""
     PRESENT = "present"
     LACKING = "lacking"
 
@@ -51,7 +51,7 @@ class BadLabelling(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """Skill -> rollout -> label, of every candidate and every representative rollout."""
+    """Skill -> rollout -> label, for every candidate and every rollout that is labelled."""
 
     labels: Mapping[str, Mapping[str, Label]]
 
@@ -62,7 +62,7 @@ class Labelling:
         skills: Collection[str],
         rollouts: Iterable[str],
     ) -> "Labelling":
-        """Check lists of rollouts, by skill and label. Raise BadLabelling."""
+        """Build a labelling from skill -> label -> rollouts, and check it. Raise BadLabelling."""
         if lists.keys() != set(skills):
             wrong = sorted(lists.keys() ^ set(skills))
             raise BadLabelling(f"a labelling has other skills than the candidates: {wrong[0]}")
@@ -85,29 +85,29 @@ class Labelling:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A skill that may be lacking."""
+    """A skill that the agent may lack."""
 
     skill: str
     description: str
     patterns: tuple[str, ...]
-    """The failure patterns that it unites; none if no rule explains its failures."""
+    """The failure patterns that it unites; empty if no rule explains its failures."""
     lacking: frozenset[str]
-    """Failed rollouts that lack it."""
+    """Failed rollouts that lack the skill."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledRollouts:
-    """Candidates, and labels of all representative rollouts, `LABELLINGS` times."""
+    """Candidates, and `LABELLINGS` labellings of all rollouts."""
 
     rollouts: tuple[ContrastRollout, ...]
     candidates: tuple[Candidate, ...]
     labellings: tuple[Labelling, ...]
     labeller: str | None = None
-    """Model that named and labelled; None for rules."""
+    """Model that named the skills and labelled; None for rules."""
     left_out: int = 0
-    """Representative rollouts that the model could not be shown."""
+    """Number of rollouts that could not be shown to the model."""
     refused: int = 0
-    """Labellings without a usable answer after all repeats."""
+    """Number of labellings without a usable answer after all repeats."""
 
 
 Labeller = Callable[[Sequence[ContrastRollout]], LabelledRollouts]
@@ -115,20 +115,20 @@ Labeller = Callable[[Sequence[ContrastRollout]], LabelledRollouts]
 
 @dataclass(frozen=True, slots=True)
 class RuleCandidate(Candidate):
-    """A candidate whose labels a rule finds."""
+    """A candidate for which a rule finds the labels."""
 
     tool: str | None
-    """None for a category."""
+    """The candidate's tool; None for a category."""
     category: str | None
-    """None for a tool."""
+    """The candidate's category; None for a tool."""
     tools: frozenset[str]
-    """Tools where it applies."""
+    """Tools of the rollouts to which it applies."""
     is_general: bool
     """Whether it applies to every rollout."""
 
 
 def label_by_rule(rollouts: Sequence[ContrastRollout]) -> LabelledRollouts:
-    """Label every rollout by rule: the same way each time."""
+    """Label every rollout by rule; all labellings are the same."""
     candidates = find_candidates(rollouts)
     lists: dict[str, dict[Label, list[str]]] = {}
     for candidate in candidates:
@@ -143,7 +143,7 @@ def label_by_rule(rollouts: Sequence[ContrastRollout]) -> LabelledRollouts:
 
 
 def find_candidates(rollouts: Sequence[ContrastRollout]) -> tuple[RuleCandidate, ...]:
-    """Return at most `MOST_SKILLS` candidates, most lacking first; of equals, the tool's."""
+    """Return at most `MOST_SKILLS` candidates, most lacking first; of equals, a tool's."""
     by_tool: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     by_category: defaultdict[str, list[ContrastRollout]] = defaultdict(list)
     for item in rollouts:
@@ -187,7 +187,7 @@ def find_containers(candidates: Sequence[Candidate]) -> Mapping[str, tuple[str, 
 
 
 def split_pattern(pattern: str) -> tuple[str, str]:
-    """Return category and pivot of a pattern."""
+    """Return the category and the pivot of a failure pattern."""
     category, _, pivot = pattern.partition("|")
     return category, pivot
 

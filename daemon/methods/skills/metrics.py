@@ -1,8 +1,8 @@
 """Metrics of skills and of the members of panels.
 
-The members' reading is reused for a minute, since it counts every session of a panel's last day.
-`slot` is `canary` or `promoted`. `skill` is bounded: a comparison has at most ten, a panel at most
-as many as its router has labels; `NO_SKILL` is the base where no member answers.
+The members' figures are reused for a minute, since they count every session of a panel's last day.
+`slot` is `canary` or `promoted`. `skill` has few values: a comparison has at most ten, a panel at
+most as many as its router has labels; `NO_SKILL` is the base where no member answers.
 """
 
 from collections.abc import Collection, Iterable

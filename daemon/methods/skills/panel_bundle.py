@@ -1,8 +1,8 @@
-"""Build a panel's bundle: its adapters, their skills, and the router's prompt.
+"""Build the bundle of a panel: its adapters, their skills, and the router's prompt.
 
 NAME/panel.json        members and router, as the log has them
 NAME/gate.json, lineage.json, README.md, MANIFEST.json     as of an adapter (adapters/bundle.py)
-NAME/ADAPTER/          the bundle of each of its adapters without a manifest
+NAME/ADAPTER/          the bundle of each of its adapters, without a manifest
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ PANEL: Final = "panel.json"
 
 
 def read_panel_files(app: "App", connection: "Connection", row: AdapterRow) -> dict[str, bytes]:
-    """Return path -> content. Raise BundleRefusal, BadAdapter, NoFingerprint."""
+    """Return path in the bundle -> content. Raise BundleRefusal, BadAdapter, NoFingerprint."""
     assert row.composition is not None, "it is a panel"
     parts = [
         collect_facts(app, connection, serving.find_adapter(connection, part)) for part in row.parts
@@ -55,7 +55,7 @@ def _find_base_digest(parts: Sequence[BundleFacts]) -> str | None:
 
 
 def build_panel_card(row: AdapterRow, measured: Sequence[Measured]) -> str:
-    """Return the card of a panel as Markdown."""
+    """Return the panel's README as Markdown."""
     assert row.composition is not None, "it is a panel"
     chooser = row.composition.router
     texts = {option.skill: option.description for option in chooser.options}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 group = noun("panels", "Several adapters behind a router, served as one policy.")
 
 _BASE: Final = "base"
-"""Name of the base where members are listed."""
+"""Name of the base model in a list of members."""
 
 
 @command(group)
@@ -85,7 +85,7 @@ def compose(
 
 
 def _parse_pairs(texts: "Sequence[str]", what: str, example: str) -> dict[str, str]:
-    """Return NAME -> VALUE. Raise BadParameter."""
+    """Parse texts of the form NAME=VALUE; return NAME -> VALUE. Raise BadParameter."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -242,7 +242,7 @@ _SHARE_COLUMNS: Final = Columns(
     ("number", "rollouts"),
     ("passed", lambda share: f"{share.passed / share.judged:.2f}" if share.judged else ""),
 )
-"""The kinds of task that each member played or answered, and how often it passed."""
+"""Columns for each member's rollouts by kind of task, and how often they passed."""
 
 
 def _show_options(cli: Cli, row: "AdapterRow") -> None:

@@ -1,4 +1,4 @@
-"""Make a cycle's panel (`Composer`) and its router (`RouterTeacher`), over the replicas of a home.
+"""Make a cycle's panel (`Composer`) and its router's job (`RouterTeacher`), over a home's replicas.
 
 A replica of the base says which tokens the labels are, so the learner's packages are not needed.
 """
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 NO_SKILL_NAME: Final = "none of these"
-"""A trained router's description of the option for no skill."""
+"""How a trained router's prompt describes the option for no skill."""
 
 
 def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> JobSpec:
-    """Return the spec of the job that teaches a router; `urls` replace the settings' replicas.
-    Raise RetryLater; raise NotTrainable if no router can tell the skills apart."""
+    """Return the spec of the job that trains a router; `urls` replace the settings' replicas. Raise
+    RetryLater; raise NotTrainable if no router can tell the skills apart."""
     settings = app.settings
     form: Literal["labels", "head"] = (
         "head" if settings.improve.skills_router == "head" else "labels"
     )
-    # Tasks teach the meaning of a skill: a small model gets lost in longer words, and every
-    # session waits for the prompt.
+    # The router learns a skill's meaning from tasks: long descriptions confuse a small model, and
+    # every session waits for the prompt.
     names = {skill: skill.replace("_", " ") for skill in lesson.skills}
     try:
         with open_fleet(settings, urls) as fleet:
@@ -71,7 +71,7 @@ def teach_router(app: "App", lesson: RouterLesson, urls: Sequence[str] = ()) -> 
 
 
 def _count_parameters(app: "App", lesson: RouterLesson) -> int | None:
-    """Return the size of the base unless a setting has the rate. Raise NotTrainable."""
+    """Return the base's number of weights; None if a setting gives the rate. Raise NotTrainable."""
     checkpoint = lesson.agent.checkpoint
     if app.settings.training.warm_start_lr is not None or checkpoint is None:
         return None

@@ -1,1 +1,1 @@
-"""A second reference policy, which is trained with lessons."""
+"""A second reference policy: a small model that is also trained on lessons."""

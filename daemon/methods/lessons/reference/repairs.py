@@ -1,11 +1,11 @@
-"""Measure a reference policy's repairs by operator, after a refused call of a lesson.
+"""Measure how often a reference policy repairs a refused call, by kind of wrong call (operator).
 
     python -m daemon.methods.lessons.reference.repairs --checkpoint DIR --out repairs.json
 
-Protocol: temperature 1; 100 lessons of each operator, of the taught kinds in equal parts, from
-seeds that neither trained the policy nor chose anything about it; 8 whole episodes each. An episode
-is right as in `kintsugi eval --inject`: the first message makes the lesson's calls or, if it has to
-speak, none and the task succeeds (envs/lessons/observation.py). Intervals: 95 % over lessons.
+Protocol: temperature 1; 100 lessons of each operator, in equal parts of the taught kinds, from
+seeds that neither trained the policy nor decided anything about it; 8 whole episodes each. An
+episode is right as in `kintsugi eval --inject`: the first message makes the lesson's calls or, if
+it has to speak, none and the task succeeds (envs/lessons/observation.py). Intervals: 95 %.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from envs.task import Operator, TaskDefinition
 from events.messages import StrictModel
 
 ANSWER: Final = 96
-"""Most tokens of an answer: a reflection and a call."""
+"""Most tokens of an answer, which holds a reflection and a call."""
 
 
 class RepairFigures(StrictModel):
@@ -45,11 +45,11 @@ class RepairFigures(StrictModel):
     repaired: Figures
     """Repair@1 and the share of informative groups."""
     reflected: Estimate
-    """Share of first messages with a reflection."""
+    """Share of attempts whose first message has a reflection."""
 
 
 def make_held_out_lessons(shop: Shop, seeds: range, count: int) -> tuple[TaskDefinition, ...]:
-    """Return lessons of the taught kinds, made of tasks with these seeds."""
+    """Return lessons of the kinds that trained the policy, made of tasks with these seeds."""
     kinds = sorted(RECIPE.phases[-1].shares)
     tasks = (shop.generate(kind, seed) for seed, kind in product(seeds, kinds))
     return make_lessons(shop, tasks, count, seeds.start).lessons
@@ -58,7 +58,7 @@ def make_held_out_lessons(shop: Shop, seeds: range, count: int) -> tuple[TaskDef
 def measure_repairs(
     checkpoint: Path, lessons: Sequence[TaskDefinition], trials: int
 ) -> dict[Operator, RepairFigures]:
-    """Attempt each lesson `trials` times; one lesson's trials are a group."""
+    """Attempt each lesson `trials` times; the trials of one lesson are a group."""
     policy = Policy.load(checkpoint, checkpoint.name)
     player = InProcess(Engine(policy, SLOTS, LENGTH), Chat(checkpoint), max_tokens=ANSWER)
     attempts = (
@@ -73,7 +73,7 @@ def measure_repairs(
 def compute_repair_figures(
     shop: Shop, rollouts: Iterable[Rollout]
 ) -> dict[Operator, RepairFigures]:
-    """Return operator -> the figures of rollouts of lessons."""
+    """Return operator -> figures, computed from the rollouts of lessons."""
     repaired: dict[Operator, dict[str, list[bool]]] = {}
     reflected: dict[Operator, dict[str, list[bool]]] = {}
     for rollout in rollouts:
@@ -106,7 +106,7 @@ def reflects(rollout: Rollout) -> bool:
 
 
 def tabulate_repairs(by_operator: Mapping[Operator, RepairFigures]) -> str:
-    """Return the figures as a table in Markdown."""
+    """Return the figures as a Markdown table."""
     head = (
         "| operator | lessons | Repair@1 | informative groups | reflects |\n|---|---|---|---|---|\n"
     )
@@ -119,7 +119,7 @@ def tabulate_repairs(by_operator: Mapping[Operator, RepairFigures]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure a checkpoint."""
+    """Measure a checkpoint and write the figures to a file."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]

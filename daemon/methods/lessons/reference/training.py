@@ -2,7 +2,7 @@
 
     python -m daemon.methods.lessons.reference.training --out DIR --seed 0
 
-It sometimes reflects on a refused call, and repairs some. Its tokenizer has the words of lessons.
+It sometimes reflects on a refused call and repairs it. Its tokenizer knows the words of lessons.
 """
 
 import sys
@@ -30,17 +30,17 @@ from envs.task import TaskDefinition
 
 REFLECTING: Final = CHECKPOINT.parent / "reflecting"
 LESSON_SEEDS: Final = TRAINING[8 * PHASE_SEEDS :]
-"""Seeds of the tasks for lessons."""
+"""Seeds of the tasks from which lessons are made."""
 LESSONS: Final = 2400
-"""Lessons that training draws from."""
+"""Number of lessons that training draws from."""
 SHARE: Final = 0.02
 
 
 class LessonPhase(Phase):
-    """A phase of training with lessons among its examples."""
+    """A phase of training in which some examples are lessons."""
 
     lessons: Annotated[float, Field(ge=0, lt=1)]
-    """Share of lessons (docs/lessons.md)."""
+    """Share of lessons among the examples (docs/lessons.md)."""
 
 
 REFLECTING_RECIPE: Final = Recipe(
@@ -50,19 +50,19 @@ REFLECTING_RECIPE: Final = Recipe(
         RECIPE.phases[-1].model_copy(update={"test_tasks": 64}),
     )
 )
-"""The first policy's, with lessons in the first phase."""
+"""The first reference policy's recipe, with lessons in the first phase."""
 
 
 def make_training_lessons(
     shop: Shop, shares: Mapping[str, float], seed: int
 ) -> tuple[TaskDefinition, ...]:
-    """Return the lessons of training, made of tasks in these shares."""
+    """Return the lessons for training, made of tasks whose kinds have these shares."""
     sources = shop.mixture(shares, seed=seed, first_task=LESSON_SEEDS.start)
     return make_lessons(shop, islice(sources, len(LESSON_SEEDS)), LESSONS, seed).lessons
 
 
 def extend_vocabulary(shop: Shop, lessons: Iterable[TaskDefinition]) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of the second policy: the first one's with the words of lessons."""
+    """Return the second policy's tokenizer: the first one's with the words of the lessons."""
     texts = (render_gold(get_lesson(lesson)) for lesson in lessons)
     return tokenizer.extend(vocabulary(shop), texts)
 
@@ -70,7 +70,7 @@ def extend_vocabulary(shop: Shop, lessons: Iterable[TaskDefinition]) -> PreTrain
 def demonstrate_lessons(
     shop: Shop, chat: Chat, lessons: Iterable[TaskDefinition], seed: int
 ) -> Iterator[TokenSequence]:
-    """Yield lessons' sequences in endless random order. Raise ValueError if there are none."""
+    """Yield lessons' token sequences in endless random order. Raise ValueError without any."""
     played = [reference(shop, chat, lesson, lesson.id) for lesson in lessons]
     shown = examples(played)
     if not shown:
@@ -81,7 +81,7 @@ def demonstrate_lessons(
 
 
 def mix_in(lessons: Iterable[TokenSequence], seed: int) -> Mix:
-    """Return a function that mixes lessons, endlessly, into a phase's demonstrations."""
+    """Return a function that mixes lessons into a phase's demonstrations."""
     practice = iter(lessons)
 
     def mix(shown: Iterator[TokenSequence], phase: Phase, place: int) -> Iterator[TokenSequence]:
