@@ -75,8 +75,7 @@ class _LessonSet:
 def make_refused_lesson(
     environment: Environment, task: TaskDefinition, seed: int
 ) -> TaskDefinition | None:
-    """Return a lesson made of `task` that begins after a refused call, with an id by content.
-    Return None if none can be made."""
+    """Return a lesson, named by content, that begins after a refused call in `task`; else None."""
     report = make_lessons(environment, [task], len(REFUSABLE), seed, operators=REFUSABLE)
     lessons = [lesson for lesson in report.lessons if follows_refusal(lesson)]
     return Random(f"after an error {seed} {task.id}").choice(lessons) if lessons else None

@@ -115,7 +115,7 @@ class LessonPool:
 
 @dataclass(frozen=True, slots=True)
 class CyclePractice:
-    """What lessons did in one cycle."""
+    """The numbers of lessons in one cycle, and the result of its gate."""
 
     written: int
     rejected: int

@@ -67,7 +67,7 @@ class Damage:
 
 
 def read_items(path: Path) -> tuple[list[Item], list[Damage]]:
-    """Return the items and the damaged lines of JSON Lines. Raise OSError, WrongUsage without
+    """Return a JSON Lines file's items and damaged lines. Raise OSError, WrongUsage without
     items."""
     items: list[Item] = []
     damaged: list[Damage] = []
@@ -209,9 +209,8 @@ async def ask_all(
     concurrency: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
-    """Ask for the missing answers and store them; return the reasons of failures that machines
-    caused. Raise EndpointRefusal; EndpointUnavailable if it is away or FAILURES_IN_A_ROW requests
-    failed."""
+    """Ask for the missing answers and store them; return the reasons of machines' failures. Raise
+    EndpointRefusal; EndpointUnavailable if it is away or FAILURES_IN_A_ROW requests failed."""
     spoilt: list[str] = []
     in_a_row = 0
     coming = iter(missing)

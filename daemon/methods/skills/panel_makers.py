@@ -103,8 +103,8 @@ def compose_panel(app: "App", parts: PanelParts, *, fleet: Fleet) -> str:
 
 
 def _name_unknown_skills(app: "App", parts: PanelParts) -> dict[str, str]:
-    """Describe members whose skills the last comparison no longer names: by their name, or by the
-    description that the skill has on another base."""
+    """Describe members whose skills the last comparison no longer names. The text is the skill's
+    description on another base, or else its name."""
     with app.reading() as connection:
         lines = [line for line in read_skills(connection, parts.alias) if line.description]
     known = {line.skill for line in lines if line.base == parts.base}

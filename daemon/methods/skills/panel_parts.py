@@ -1,9 +1,9 @@
-"""Gather the parts of a cycle's panel and of its router's lesson.
+"""Gather the parts of a cycle's panel, and the tasks that train its router.
 
-A member of the incumbent stays, unless an adapter for its skill passed in this cycle, or its own
-was rejected, rolled back or retired since: then the base answers for it, as for every session that
-needs no skill. An incumbent that is no panel is no member. Each member needs `EXAMPLES` tasks of
-its own to teach a router. If one has fewer, no job is requested and the base chooses.
+A member of the incumbent stays unless an adapter for its skill passed in this cycle, or its own
+adapter was rejected, rolled back or retired since. Then the base answers for it, as for every
+session that needs no skill. An incumbent that is no panel becomes no member. Each member needs
+`EXAMPLES` tasks of its own to train a router. If one has fewer, the base chooses.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PanelParts:
-    """The parts of a cycle's panel."""
+    """The parts from which a cycle's panel is composed."""
 
     cycle: str
     alias: str
@@ -42,31 +42,31 @@ class PanelParts:
     cause: str
     """Id of the event that began the cycle."""
     members: tuple[PanelMember, ...]
-    """By skill."""
+    """The members, ordered by skill."""
     router: str | None
-    """The adapter that was trained to choose; None: the base chooses."""
+    """The adapter that was trained to choose; None if the base chooses."""
     prompt: PanelRouter | None
-    """The prompt that it was trained on, without its name and calibration; None for the base."""
+    """The router's training prompt, without its name and calibration; None for the base."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Skill of a member of the incumbent that is left out -> the reason."""
+    """Skill of an incumbent's member that is left out -> the reason."""
 
 
 Composer = Callable[["App", PanelParts], str]
-"""Appends `PanelComposed` with `parts.cycle`, under an id that follows from the cycle; returns a
-sentence. Raises VersionRefusal if no panel is ever possible, and KintsugiError to try again."""
+"""Appends `PanelComposed` with `parts.cycle`, under an id that follows from the cycle, and returns
+a sentence. Raises VersionRefusal if no panel is ever possible, and KintsugiError to try again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterLesson:
-    """The input of a job that teaches a router."""
+    """The input of a job that trains a router."""
 
     job: str
     agent: "Agent"
     base: str
     skills: Mapping[str, str]
-    """Skill -> its description, by skill."""
+    """Skill -> its description."""
     tasks: Mapping[str | None, Sequence[str]]
-    """Skill -> the tasks that need it; None -> tasks of the traffic that need none."""
+    """Skill -> the tasks that need it; None -> tasks of the traffic that need no skill."""
 
 
 RouterTeacher = Callable[["App", RouterLesson], JobSpec]
@@ -86,7 +86,7 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
     router = None if taught is None else taught.adapter
     prompt = None if taught is None else taught.job.spec.router
     if prompt is not None:
-        # It learnt to choose among these: the base answers for one that left since.
+        # The router learnt to choose among these skills; the base answers for a member that left.
         skills = [option.skill for option in prompt.options if option.skill is not None]
         members = {skill: members.get(skill) for skill in skills}
     return PanelParts(
@@ -104,7 +104,7 @@ def gather_parts(connection: "Connection", state: CycleState) -> PanelParts:
 def _read_old_parts(
     connection: "Connection", state: CycleState
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return skill -> adapter of the incumbent's members that stay, and skill -> reason to go."""
+    """Return skill -> adapter of the incumbent's members that stay, and skill -> why one leaves."""
     name = state.incumbent
     incumbent = None if name is None else serving.adapter_row(connection, name)
     if incumbent is None or incumbent.composition is None or incumbent.base != state.cycle.base:
@@ -115,7 +115,7 @@ def _read_old_parts(
 
 
 def find_router_obstacle(connection: "Connection", state: CycleState) -> str | None:
-    """Return why no job can teach a panel's router, so that the base chooses; else None."""
+    """Return why no job can train the panel's router, so that the base chooses; else None."""
     panel = None if state.adapter is None else state.adapter.composition
     members = gather_parts(connection, state).members if panel is None else panel.members
     tasks = _gather_tasks(connection, members)
@@ -135,8 +135,8 @@ def find_router_obstacle(connection: "Connection", state: CycleState) -> str | N
 def gather_lesson(
     connection: "Connection", parts: PanelParts, agent: "Agent", job: str
 ) -> RouterLesson:
-    """Return a router's lesson. The tasks that a member was trained on need its skill. Replayed
-    tasks of the traffic need none, except tasks of generators that a member was trained on."""
+    """Return a router's lesson: tasks that trained a member need its skill. Replayed tasks of the
+    traffic need none, except those of generators that a member was trained on."""
     members = [member for member in parts.members if member.adapter is not None]
     tasks = _gather_tasks(connection, members)
     known = {
@@ -151,11 +151,11 @@ def gather_lesson(
 def _gather_tasks(
     connection: "Connection", members: Sequence[PanelMember]
 ) -> dict[str | None, list[str]]:
-    """Return skill -> the tasks that need it, each of one skill; None -> tasks that need none."""
+    """Return skill -> tasks that need only this skill, and None -> tasks that need no skill."""
     by_skill: dict[str | None, list[str]] = {}
     others: dict[str, None] = {}
     taken: set[str] = set()
-    # Of tasks that two members were trained on, the newer one's skill is the pattern's now.
+    # If two members were trained on a task, its pattern belongs to the newer one's skill now.
     for skill, made in sorted(
         _list_member_jobs(connection, members),
         key=lambda item: "" if item[1] is None else item[1].requested or "",
@@ -177,7 +177,7 @@ def _gather_tasks(
 def _list_member_jobs(
     connection: "Connection", members: Sequence[PanelMember]
 ) -> Iterator[tuple[str, JobRow | None]]:
-    """Yield each member's skill and the job that left it; None if no job did."""
+    """Yield each member's skill and the job that made its adapter; None if no job did."""
     for member in members:
         row = None if member.adapter is None else serving.adapter_row(connection, member.adapter)
         job = None if row is None or row.job is None else learning.job(connection, row.job)
@@ -187,7 +187,7 @@ def _list_member_jobs(
 def request_router(
     app: "App", cycle: CycleRow, agent: "Agent", teach: RouterTeacher | None
 ) -> JobRequested:
-    """Return the request of the job that teaches the router of a cycle's panel. `teach` makes its
+    """Return the request of the job that trains the router of a cycle's panel. `teach` makes its
     spec. Raise NotTrainable; raise RetryLater if `teach` is None."""
     if teach is None:
         raise RetryLater(
@@ -207,7 +207,7 @@ def request_router(
 
 
 def compose_version(app: "App", state: CycleState, compose: Composer | None) -> Iterator[str]:
-    """Compose the panel of a cycle and yield its news as sentences; the panel waits if `compose` is
+    """Compose a cycle's panel; yield sentences on the progress. The panel waits if `compose` is
     None. Raise VersionRefusal, KintsugiError."""
     cycle = state.cycle
     if compose is None:

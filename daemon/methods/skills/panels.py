@@ -1,12 +1,12 @@
-"""Compose a panel of adapters of the home: PanelComposed, with a router that is proven to work.
+"""Compose adapters of the home to a panel, and record it as PanelComposed with a proven router.
 
     row = compose(app, fleet, Composition("agent", {"refunds": "refunds-40-0f3c9a1e"}, ...), act)
 
-A panel is a policy of several adapters (docs/adr/0075-panels-are-policies.md). An engine proves
-here, once, that each label is one token of the base. If the base chooses, the engine also scores
-the labels after a conversation without content. The event holds both, so every gateway decides
-alike. Guarantee: the same composition again, also after a kill, is the same panel. Not covered:
-whether the router chooses well.
+A panel is a policy of several adapters (docs/adr/0075-panels-are-policies.md). Before it is
+recorded, an engine proves that each label is one token of the base. If the base chooses, the engine
+also scores the labels after a conversation without content (the calibration). The event holds both,
+so every gateway decides alike. Guarantee: composing the same panel again, also after a crash, gives
+the same panel. Not covered: whether the router chooses well.
 """
 
 import logging
@@ -52,33 +52,33 @@ _DIGITS: Final = 8
 
 
 class CompositionRefusal(KintsugiError):
-    """A panel that cannot be composed."""
+    """The panel cannot be composed; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The members and the router of a panel to compose."""
+    """The members and the router of a panel that is to be composed."""
 
     members: Mapping[str, str | None]
-    """Skill -> an adapter's name or its beginning; None for the base."""
+    """Skill -> an adapter's name, or the beginning of one; None for the base."""
     alias: str | None = None
-    """None: the agent that the members are for."""
+    """Agent of the panel; None: the agent of its members."""
     router: str | None = None
     """An adapter that was trained to choose; None: the base chooses."""
     descriptions: Mapping[str, str] = field(default_factory=dict)
-    """Skill -> its text for the router; default: the description in the table of skills."""
+    """Skill -> its text for the router; by default its description in the table of skills."""
     examples: Mapping[str, str] = field(default_factory=dict)
     """Skill -> a successful conversation, as the router reads it."""
     shows_examples: bool = False
-    """Whether an untrained router reads examples (router_examples.py) beside `examples`."""
+    """Whether an untrained router also reads generated examples (router_examples.py)."""
     cycle: str | None = None
-    """The cycle that composes it; None for a person."""
+    """The cycle that composes the panel; None for an operator."""
 
 
 def compose(app: "App", fleet: Fleet, composition: Composition, by: Act | str) -> AdapterRow:
-    """Append that a panel exists, unless it does; return its row. `by`: a person's act, or the
-    cause's id. Raise CompositionRefusal, UnknownAdapter, NoReplica, ReplicaError, DecisionRefusal,
-    LogError."""
+    """Record a new panel and return its row; return the known row if it was composed before. `by`
+    is an operator's act, or the id of the event that caused it. Raise CompositionRefusal,
+    UnknownAdapter, NoReplica, ReplicaError, DecisionRefusal, LogError."""
     app.settle()
     _check_count(len(composition.members))
     with app.reading() as connection:
@@ -130,8 +130,8 @@ def _choose_examples(
     descriptions: Mapping[str, str],
     composition: Composition,
 ) -> dict[str, str]:
-    """Return the examples for the router of these members. Leave out the written ones, with a
-    warning, if the prompt does not fit the engine. Raise CompositionRefusal, ReplicaError."""
+    """Return the examples for the router of these members. If the prompt does not fit the engine,
+    warn and leave out the generated examples. Raise CompositionRefusal, ReplicaError."""
     own = dict(composition.examples)
     written = write_examples(app, members) if composition.shows_examples else {}
     if not written:
@@ -147,7 +147,7 @@ def _choose_examples(
 
 
 def find_engine(fleet: Fleet, base: str) -> Engine:
-    """Return a replica of a base. Raise NoReplica."""
+    """Return a replica that serves the base. Raise NoReplica."""
     look = fleet.look()
     urls = look.of_base(base)
     if not urls:
@@ -166,8 +166,8 @@ def build_options(
     examples: Mapping[str, str] = MappingProxyType({}),
     no_skill: str = NO_SKILL,
 ) -> tuple[RouterOption, ...]:
-    """Return an option per skill, and last the one for no skill, which `no_skill` describes.
-    `descriptions` and `examples`: skill -> text. Raise CompositionRefusal, ReplicaError."""
+    """Return an option for each skill, and last the option for no skill, described by `no_skill`.
+    `descriptions` and `examples` are skill -> text. Raise CompositionRefusal, ReplicaError."""
     words: dict[str | None, str] = {}
     words.update(descriptions)
     words[None] = no_skill
@@ -190,7 +190,7 @@ def build_options(
 
 
 def _check_count(skills: int) -> None:
-    """Raise CompositionRefusal if there are no labels for so many skills."""
+    """Raise CompositionRefusal if there are no labels for this number of skills."""
     if not 0 < skills < len(LABELS):
         raise CompositionRefusal(
             f"a panel of {skills} skills has no labels for its router: name 1 to "
@@ -213,7 +213,7 @@ def measure_calibration(
 
 
 def prove_labels(engine: Engine, base: str, labels: Sequence[str]) -> list[int]:
-    """Return the token of each label. Raise CompositionRefusal if one has several, ReplicaError."""
+    """Return each label's token. Raise CompositionRefusal if it is no single one, ReplicaError."""
     tokens: list[int] = []
     for label in labels:
         ids = engine.replica.tokenize(base, label)
@@ -227,14 +227,14 @@ def prove_labels(engine: Engine, base: str, labels: Sequence[str]) -> list[int]:
 
 
 def _find_parts(connection: "Connection", composition: Composition) -> dict[str, AdapterRow]:
-    """Return the adapters by the names of the composition. Raise UnknownAdapter."""
+    """Return name in the composition -> adapter. Raise UnknownAdapter."""
     names = [*composition.members.values(), composition.router]
     wanted = dict.fromkeys(name for name in names if name is not None)
     return {name: serving.find_adapter(connection, name) for name in wanted}
 
 
 def _check_parts(parts: Mapping[str, AdapterRow], composition: Composition) -> AdapterRow:
-    """Return the first part. Raise CompositionRefusal if the adapters cannot form a panel."""
+    """Check that the adapters can form a panel; return one. Raise CompositionRefusal."""
     if not any(composition.members.values()):
         raise CompositionRefusal("the base answers every skill; name an adapter for one of them")
     rows = list(parts.values())
@@ -289,7 +289,7 @@ def _read_prompt(
 
 
 def _read_stored_prompt(app: "App", router: AdapterRow) -> PanelRouter | None:
-    """Return the prompt in an adapter's files; None without one. Raise CompositionRefusal."""
+    """Return the prompt that an adapter's files hold, or None. Raise CompositionRefusal."""
     folder = app.settings.adapter_paths.locate(router.path)
     if not router.path or not folder.is_dir():
         return None
@@ -305,7 +305,7 @@ def _read_stored_prompt(app: "App", router: AdapterRow) -> PanelRouter | None:
 def _describe_skills(
     connection: "Connection", row: AdapterRow, composition: Composition
 ) -> dict[str, str]:
-    """Return skill -> its description. Raise CompositionRefusal."""
+    """Return skill -> description. Raise CompositionRefusal if a skill has none."""
     for what, named in (("described", composition.descriptions), ("shown", composition.examples)):
         if stray := sorted(named.keys() - composition.members.keys()):
             raise CompositionRefusal(
@@ -332,8 +332,8 @@ def _describe_skills(
 def _find_name(
     connection: "Connection", row: AdapterRow, panel: Panel, cycle: str | None
 ) -> tuple[str, AdapterRow | None]:
-    """Return a panel's name, and its row if it was composed before. The name follows from
-    everything but the measured calibration. No name is used twice; each cycle has its own panel."""
+    """Return a panel's name, and its row if it was composed before. The name follows from all but
+    the measured calibration. No name is used twice; each cycle has its own panel."""
     content = panel.model_dump(mode="json")
     words = [row.alias, row.base, content, *([] if cycle is None else [cycle])]
     digits = sha256(exact_json(words))[:_DIGITS]

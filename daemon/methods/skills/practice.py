@@ -1,8 +1,8 @@
-"""Describe, for display, the effect of the setting `improve.skills` on each agent, with reasons.
+"""Describe what the setting `improve.skills` does for each agent, with reasons, for display.
 
-A member's share is of the sessions of the last day that its panel answered. Its gain is the result
-of its own gate beside the incumbent, on the tasks of its skill, and how many of its judged sessions
-passed. Not covered: whether the base would have passed the same sessions.
+A member's share is its part of the sessions that its panel answered in the last day. Its gain is
+the result of its own gate against the incumbent on its skill's tasks, and how many of its judged
+sessions passed. Not covered: whether the base would have passed the same sessions.
 """
 
 from collections.abc import Mapping
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SkillPractice:
-    """The state of skills for an agent."""
+    """The state of skills for one agent."""
 
     alias: str
     base: str
     setting: str
-    """`improve.skills`."""
+    """Value of the setting `improve.skills`."""
     lacking: tuple[str, ...]
     """The selected skills, the largest contrast first."""
     says: str
-    """The result of the last comparison, or why there is none, as a sentence."""
+    """A sentence with the result of the last comparison, or why there is none."""
     taught: tuple[str, ...] = ()
-    """The skills of the next cycle, members of another base's panel first; none unless `panel`."""
+    """Skills that the next cycle trains for, members of another base's panel first; else ()."""
     untaught: dict[str, str] = field(default_factory=dict)
-    """Other members of such a panel and others of `lacking` -> why not, if `setting` is `panel`."""
+    """Skill that the next cycle does not train for -> why; empty unless `setting` is `panel`."""
 
 
 def read_skill_practices(connection: "Connection", settings: "Settings") -> list[SkillPractice]:
-    """Return the practice of each agent that was seen, by alias."""
+    """Return the state of skills for each agent that was seen, ordered by alias."""
     setting = settings.improve.skills
     comparisons = read_comparisons(connection)
     lines = read_skills(connection, state=SkillState.SELECTED)
@@ -76,7 +76,7 @@ def read_skill_practices(connection: "Connection", settings: "Settings") -> list
 
 
 def _put_off(choice: BranchChoice, retraining: Retraining) -> BranchChoice:
-    """Return the next cycle's choice: nothing else while members of another base's panel wait."""
+    """Return the next cycle's choice. While members of another base's panel wait, it is empty."""
     if not retraining.waiting:
         return choice
     members = {member.skill for member in retraining.waiting}
@@ -86,7 +86,7 @@ def _put_off(choice: BranchChoice, retraining: Retraining) -> BranchChoice:
 
 
 def _describe_retraining(retraining: Retraining, settings: "Settings", base: str) -> str:
-    """Return a clause for each member of another base's panel: why it is retrained, or why not."""
+    """Return a clause on each member of another base's panel: why it is retrained, or why not."""
     most = settings.improve.skills_jobs
     clauses = [
         f"{member.skill}: {member.describe(base)}"
@@ -120,7 +120,7 @@ def _describe_skills(
 
 
 def read_taught_skills(app: "App", connection: "Connection") -> list[dict[str, Any]]:
-    """Return each agent's selected skills with their teaching, the largest contrast first."""
+    """Return each agent's selected skills and their training, the largest contrast first."""
     documents = []
     for pair in sorted(agents.present(connection)):
         taught = read_skill_status(connection, app.settings, pair, SkillState.SELECTED)
@@ -136,7 +136,7 @@ def read_taught_skills(app: "App", connection: "Connection") -> list[dict[str, A
 
 
 def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return name of the line -> members, for each panel of a status document."""
+    """Return title -> line about the members, for each panel in a status document."""
     return {
         f"members of {panel['panel']}": "; ".join(
             _describe_member(member, panel["base"]) for member in panel["members"]
@@ -146,7 +146,7 @@ def list_member_lines(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def list_skill_lines(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return name of the line -> teaching of the skills, for each agent."""
+    """Return title -> line about the training of skills, for each agent in a status document."""
     lines: dict[str, str] = {}
     for skill in document["skills"]:
         name = f"taught of {skill['alias']}"
@@ -168,12 +168,12 @@ def _describe_member(member: Mapping[str, Any], base: str) -> str:
 
 
 RECENT: Final = timedelta(hours=24)
-"""Older sessions are in no figure, so that the figures show the present."""
+"""Period of the figures; older sessions do not count, so that the figures show the present."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """A member of a panel, or the base that answers where no member does."""
+    """A member of a panel, or the base for the sessions that no member answers."""
 
     skill: str | None
     """None for sessions without a member: the router was in doubt, or no engine had the member."""
@@ -181,12 +181,12 @@ class MemberState:
     """None for the base."""
     sessions: int
     share: float | None
-    """Share of the panel's sessions; None if it has none."""
+    """The member's share of the panel's sessions; None if the panel has none."""
     judged: int
-    """Sessions with a verdict."""
+    """Number of its sessions with a verdict."""
     passed: int
     gate: Measurement | None
-    """Its last pass^1 and the incumbent's; None for the base and for an unmeasured adapter."""
+    """Its last measured pass^1 and the incumbent's; None for the base or without a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +198,11 @@ class PanelState:
     panel: str
     state: str
     members: tuple[MemberState, ...]
-    """In the order of the composition; the base, where no member answers, last."""
+    """Members in the order of the composition; last, the base for sessions without a member."""
 
 
 def read_panel_states(connection: "Connection", now: datetime) -> list[PanelState]:
-    """Return the panels that have a share, by alias and name."""
+    """Return the panels that answer a share of sessions, ordered by alias and name."""
     table = serving.route_table(connection)
     since = timestamp(now - RECENT)
     return [

@@ -1,10 +1,11 @@
-"""Retrain the members of a panel of another base on the new base, from the tasks of their old jobs.
+"""Train the members of another base's panel again on the new base, from the tasks of their old
+jobs.
 
 An adapter is worth nothing on another base, but its tasks are kept. While `improve.skills` is
 `panel`, the cycles on a new base first request a job for each member of the old panel, best first,
-and from the base: each once, except if the base of its cycle went away. A member whose tasks the
-new base passes is not retrained. Nothing is stored for this: jobs show that a skill was tried, and
-rollouts of the probe show that the base passes its tasks.
+and from the base. Each is tried once, except if its cycle's base went away. A member whose tasks
+the new base passes is not trained. Nothing is stored for this: jobs show that a skill was tried,
+and rollouts of the probe show that the base passes its tasks.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,26 +32,26 @@ if TYPE_CHECKING:
     from envs.task import TaskDefinition
 
 PROBED: Final = 4
-"""Most tasks of a member that the new base plays, evenly spread over those that it learnt from."""
+"""Most tasks per member that the new base plays, spread evenly over those that it learnt from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retraining:
-    """The members of the panel of another base."""
+    """The members of another base's panel: those that are trained again, and those that are not."""
 
     waiting: tuple[OldMember, ...] = ()
-    """The members to retrain, the best first."""
+    """The members to train again, the best first."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Skill of others that were not tried -> why not."""
+    """Skill of a member that is not trained again -> the reason."""
 
     def describe(self, base: str) -> dict[str, str]:
-        """Return skill -> why it gets a job on this base, of the waiting members."""
+        """Return skill -> why it is trained on this base, for the waiting members."""
         return {member.skill: member.describe(base) for member in self.waiting}
 
 
 @dataclass(frozen=True, slots=True)
 class PassCount:
-    """A base's passes on the tasks of a member."""
+    """How often a base passes the tasks of a member."""
 
     passes: int
     attempts: int
@@ -62,15 +63,15 @@ class PassCount:
         return self.attempts >= LEAST and entry.rate >= RETIRED
 
     def describe(self, base: str) -> str:
-        """Return why its skill is not retrained."""
+        """Return a clause that says why the skill is not trained again."""
         return f"{base} passes {self.passes} of {self.attempts} rollouts of its tasks"
 
 
 def read_retraining(
     connection: "Connection", settings: "Settings", pair: Pair, cycle: str | None = None
 ) -> Retraining:
-    """Return the members of other bases' panels that an agent's next cycles retrain; none unless
-    `improve.skills` is `panel`. Jobs of `cycle` do not count, so that a redo of it is the same."""
+    """Return the members of other bases' panels that the next cycles train again; none unless
+    `improve.skills` is `panel`. Jobs of `cycle` do not count, so that a restart decides alike."""
     if settings.improve.skills != "panel":
         return Retraining()
     waiting: list[OldMember] = []
@@ -89,7 +90,7 @@ def read_retraining(
 
 
 def _list_attempts(connection: "Connection", pair: Pair, cycle: str | None) -> set[str]:
-    """Return the skills that other cycles on this base tried, or that the incumbent has."""
+    """Return the skills that other cycles on this base tried, and those of the incumbent."""
     attempts = list_skill_attempts(connection, pair.alias, pair.base, cycle)
     route = serving.route_row(connection, pair.alias)
     name = None if route is None else route.standing.incumbent
@@ -99,7 +100,7 @@ def _list_attempts(connection: "Connection", pair: Pair, cycle: str | None) -> s
 
 
 def list_probe_tasks(member: OldMember) -> tuple[str, ...]:
-    """Return at most `PROBED` tasks of a member to probe a base, always the same; no lessons."""
+    """Return at most `PROBED` tasks of a member to probe a base: always the same, no lessons."""
     pools = [pool for job in member.jobs for pool in job.spec.target_pools]
     own = [pool for pool in pools if pool.has_verdict_reward]
     tasks = list(dict.fromkeys(task for pool in own for task in pool.all_tasks))
@@ -108,7 +109,7 @@ def list_probe_tasks(member: OldMember) -> tuple[str, ...]:
 
 
 def read_passes(connection: "Connection", pair: Pair, member: OldMember) -> PassCount | None:
-    """Return a base's passes on a member's probe tasks; None before a full probe of each."""
+    """Return a base's passes on a member's probe tasks; None until each has all its samples."""
     tasks = list_probe_tasks(member)
     counts = evidence.last_outcomes(connection, pair.alias, pair.base, list(tasks), WINDOW)
     if not tasks or any(counts.get(task, (0, 0))[0] < SAMPLES for task in tasks):
@@ -142,7 +143,7 @@ def choose_members(
     budget: JobBudget,
     sampler: "Callable[[TaskDefinition], int] | None",
 ) -> tuple[dict[str, tuple[TaskPool, ...]], dict[str, str]]:
-    """Return skill -> pools of the members to retrain, in order, and skill -> reason of others.
+    """Return skill -> pools of the members to train again, and skill -> why another is not.
     `sampler` is as in `count_passes`; None: nothing is played. Raise CannotSample."""
     settings = app.settings
     drawn: dict[str, tuple[TaskPool, ...]] = {}
@@ -182,13 +183,13 @@ def explain_limit(settings: "Settings") -> str:
 def build_retraining_pools(
     specs: Sequence[JobSpec], drawable: Collection[str], *, repairs: bool
 ) -> tuple[TaskPool, ...]:
-    """Return the pools of the job that retrains a member; empty if no task is left to learn.
+    """Return the pools of the job that trains a member again; () if no task is left to learn.
 
-    `specs` are those of its jobs, newest first. All of their targets are targets again, each in its
-    last pool, for the base has learnt none of them; the replay is the newest's. A job may draw only
-    `drawable` tasks. `repairs` keeps pools that reward repairs. Targets together keep their share,
-    each pool by its number of tasks; shares sum to 1. References become ordinary tasks: today's
-    settings choose the warm start.
+    `specs` are those of its old jobs, newest first. All of their targets are targets again, each in
+    its last pool, since the base has learnt none of them; the replay is the newest job's. A job may
+    draw only `drawable` tasks. `repairs` keeps pools that reward repairs. Targets together keep
+    their share, each pool by its number of tasks; all shares sum to 1. References become ordinary
+    tasks: today's settings choose the warm start.
     """
     targets: dict[str, TaskPool] = {}
     owned: dict[str, dict[str, None]] = {}
@@ -201,7 +202,7 @@ def build_retraining_pools(
             taken.update(tasks)
             if tasks:
                 targets.setdefault(pool.name, pool)
-                # Older ones come first: a warm start shows the last ones of a pool.
+                # Older tasks come first, since a warm start shows a pool's last ones.
                 owned[pool.name] = dict.fromkeys((*tasks, *owned.get(pool.name, ())))
     if not targets:
         return ()
@@ -229,7 +230,8 @@ def read_drawable_tasks(
     connection: "Connection", environment: "Environment", alias: str, tasks: Sequence[str],
     *, sealed: bool,
 ) -> frozenset[str]:  # fmt: skip
-    """Return the tasks that jobs may draw now; `sealed`: whether they can open persons' tasks."""
+    """Return the tasks that jobs may draw now; `sealed`: whether they can decrypt persons'
+    tasks."""
     left_out = set(learning.read_inactive_tasks(connection, alias))
     if not sealed:
         left_out |= learning.read_sealed_tasks(connection, alias).keys()
@@ -242,7 +244,7 @@ def _is_known(environment: "Environment", task: str) -> bool:
     try:
         environment.task(task)
     except UnknownTask:
-        # It is of an earlier environment of the agent, or of a missing benchmark.
+        # The task is of the agent's former environment, or of a benchmark that is not installed.
         return False
     return True
 
@@ -252,6 +254,6 @@ def _list_tasks(pool: TaskPool, drawable: Collection[str]) -> list[str]:
 
 
 def _renew(pool: TaskPool, tasks: tuple[str, ...], share: float) -> TaskPool:
-    """Return a pool with other tasks and nothing of the base that it was made for."""
+    """Return the pool with these tasks and this share, without what was made for the old base."""
     changes = {"tasks": tasks, "share": share, "references": (), "successes": ()}
     return pool.model_copy(update=changes)

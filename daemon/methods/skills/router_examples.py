@@ -1,4 +1,4 @@
-"""Write a successful conversation of each skill, for an untrained router to read.
+"""Write a successful conversation for each skill, which an untrained router reads as an example.
 
 TRACE's router reads a successful trajectory beside each description (arXiv 2604.05336). Here the
 environment's oracle and user play a task that the member was trained on. Tasks from a person's
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_CHARACTERS: Final = 600
-"""Most characters of an example: every session waits for the prompt."""
+"""Most characters of an example, since every session waits for the router to read the prompt."""
 _TRIES: Final = 8
-"""Tasks of a skill that are tried for an example."""
+"""Most tasks of a skill that are tried for an example."""
 _NOT_SHOWN: Final = (
     EnvironmentBroken, EnvironmentFailure, PrefixMismatch, UnknownEnvironment, UnknownTask,
 )  # fmt: skip
-"""Errors of a task or its environment; the next task is tried."""
+"""Errors of a task or its environment, after which the next task is tried."""
 
 
 def write_examples(app: "App", members: Mapping[str, AdapterRow]) -> dict[str, str]:
-    """Return skill -> a successful conversation; warn of a skill without one. Raise
+    """Return skill -> a successful conversation; warn if a skill has none. Raise
     DatabaseUnavailable, KeysUnavailable."""
     examples: dict[str, str] = {}
     for skill, member in members.items():
@@ -70,8 +70,8 @@ def _write_texts(app: "App", spec: JobSpec) -> Iterator[str]:
 
 
 def write_conversation(environment: Environment, task: TaskDefinition) -> str | None:
-    """Return the conversation of oracle and user about a task, at most `MOST_CHARACTERS` long; None
-    if the oracle fails. Raise EnvironmentFailure, PrefixMismatch."""
+    """Return the conversation of oracle and user about a task, cut to `MOST_CHARACTERS`; None if
+    the oracle fails. Raise EnvironmentFailure, PrefixMismatch."""
     with environment_code(environment, f"task {task.id}", task):
         episode = Episode(environment, task)
         play(episode, environment.oracle(task), environment.user(task))

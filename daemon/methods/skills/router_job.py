@@ -1,8 +1,8 @@
 """Build the spec of the job that trains a panel's router (pure).
 
-The router learns from the tasks of each skill, and from tasks of the traffic that need none. The
-job's id seeds all draws, so a repeated request is the same one. A head needs no settings of an
-optimizer: its job fits it to each of the tasks once.
+The router learns from the tasks of each skill, and from tasks of the traffic that need none. All
+random draws follow from the job's id, so a repeated request gives the same job. A router with a
+head needs no optimizer settings: its job fits the head to all tasks at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 NO_SKILL: Final = "no skill"
 """Name of the pool of tasks that need no skill."""
 HEAD: Final = "lm_head"
-"""Name of a model's head, in every causal decoder that our engines serve."""
+"""Name of the output head in every causal decoder that our engines serve."""
 EXAMPLES: Final = 2
-"""Tasks that a skill needs: one to learn from, one to be held out."""
+"""Fewest tasks of a skill: one to learn from and one to hold out."""
 _GROUPS, _SIZE = 4, 8
-"""Their product is the number of prompts of a step."""
+"""Their product is the number of prompts per step."""
 _STEPS: Final = 96
-"""Most steps; training stops earlier once the held-out loss and accuracy improve no more."""
+"""Most steps. Training stops earlier once the held-out loss and accuracy improve no more."""
 _FASTER: Final = 2.0
-"""Learning rate, relative to a warm start's: an example has one token to learn."""
+"""Learning rate relative to a warm start's, since an example has only one token to learn."""
 
 
 def build_router_spec(
@@ -52,11 +52,11 @@ def build_router_spec(
     parameters: int | None = None,
     form: Literal["labels", "head"] = "labels",
 ) -> JobSpec:
-    """Return the spec of a job that teaches the router of these options.
+    """Return the spec of a job that trains the router of these options.
 
-    `tasks`: skill -> ids of tasks that need it, None -> tasks of the traffic that need none; a task
-    of two skills counts for neither. `environments` are the paths of the settings. `parameters`
-    counts the base's weights, for a rate that the settings leave unset. Raise NotTrainable,
+    `tasks` is skill -> ids of tasks that need it, None -> tasks of the traffic that need none; a
+    task of two skills counts for neither. `environments` are the settings' paths. `parameters` is
+    the base's number of weights, for a rate that the settings leave unset. Raise NotTrainable,
     UnknownEnvironment, EnvironmentBroken.
     """
     if agent.environment is None or agent.checkpoint is None:
@@ -96,7 +96,7 @@ def build_router_spec(
 def _build_pools(
     options: Sequence[RouterOption], tasks: Mapping[str | None, Sequence[str]]
 ) -> list[TaskPool]:
-    """Return a pool per option. Raise NotTrainable for an option with too few tasks."""
+    """Return a pool for each option. Raise NotTrainable if an option has too few tasks."""
     skills: dict[str, set[str | None]] = {}
     for skill, own in tasks.items():
         for task in own:
@@ -105,7 +105,7 @@ def _build_pools(
     for option in options:
         own = tuple(t for t in dict.fromkeys(tasks.get(option.skill, ())) if len(skills[t]) == 1)
         if option.skill is None and len(own) < EXAMPLES:
-            # Nearly all of the traffic needs a skill: the option stays, and is never taught.
+            # Nearly all traffic needs a skill: the option stays, but is never trained.
             continue
         if len(own) < EXAMPLES:
             raise NotTrainable(
@@ -118,7 +118,7 @@ def _build_pools(
 
 
 def _choose_rate(training: "Training", parameters: int | None) -> float:
-    """Return the rate by the warm start's setting or the base's size. Raise NotTrainable."""
+    """Return the rate, from the warm start's setting or the base's size. Raise NotTrainable."""
     if training.warm_start_lr is not None:
         return _FASTER * training.warm_start_lr
     if parameters is None:

@@ -24,7 +24,7 @@ group = noun("skills", "What an agent lacks that its successes have; list, show 
 
 
 class NothingToCompare(KintsugiError):
-    """No round is closed, or nothing was judged."""
+    """No round is closed, or no rollout in it was judged."""
 
 
 @command(group)
@@ -116,7 +116,7 @@ def find(
                 cli.out.warn(f"{pair.alias}: {error}")
                 failures += 1
                 continue
-            # At once: what an analyzer was paid for is not lost with the next agent's failure.
+            # Recorded at once: an error at the next agent must not lose an answer that cost money.
             cause = decisions.act(act_of(actor, reason), "skills find", {"alias": data.alias})
             decisions.take(data, "contrasted", cause)
             contrasts.append(data)
@@ -165,7 +165,7 @@ def _find_spans(app: "App", pairs: "list[Pair]", most: int) -> "list[tuple[Pair,
 
 
 def _contrast(app: "App", pair: "Pair", span: tuple[int, int]) -> "SkillsContrasted":
-    """Compare the rollouts of these rounds. Raise ModelFailure."""
+    """Compare the rollouts of the rounds in `span`. Raise ModelFailure."""
     from daemon.methods.skills.analyzer import choose_labeller
     from daemon.methods.skills.discovery import contrast_skills
 
@@ -177,7 +177,7 @@ def _contrast(app: "App", pair: "Pair", span: tuple[int, int]) -> "SkillsContras
 
 
 def _check_agent(connection: "Connection", alias: str | None) -> "list[Pair]":
-    """Return the agents that `alias` selects. Raise BadParameter for an unknown one."""
+    """Return the agents that `alias` selects. Raise BadParameter if the alias is unknown."""
     from consumers.reads import agents
 
     present = agents.present(connection)

@@ -1,1 +1,1 @@
-"""The data engine: plans of tasks, the tasks by them, and their revisions after failures."""
+"""The data engine: plans how to write tasks, writes them, and revises plans after failures."""

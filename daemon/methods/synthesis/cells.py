@@ -1,7 +1,7 @@
-"""Survey an environment's generator: its cells of kind, complexity, tool mode and tools (pure).
+"""Survey the cells of an environment's generator: kind, complexity, tool mode and tools (pure).
 
-A kind is drawn until its last tasks bring no new cell, so that rare tools are seen. Surveys are
-kept per environment class, whose generator is a function of kind and seed.
+Tasks of a kind are drawn until the last ones bring no new cell, so that rare tools are seen. A
+survey is kept for each environment class, whose generator is a function of kind and seed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ _LEAST_DRAWS: Final = 8
 """Fewest tasks that are drawn of a kind."""
 _MOST_DRAWS: Final = 96
 _QUIET: Final = 12
-"""A kind with several cells is known after so many draws without a new one."""
+"""A kind with several cells counts as known after so many draws without a new cell."""
 _STEP: Final = 7919
-"""Step between the seeds of two draws: all are in the range of written tasks."""
+"""Step between the seeds of two draws; all are in the range of written tasks."""
 
 _SIMPLE: Final = 2
 """Most gold calls of a simple task."""
 _COMPOUND: Final = 5
 _COMMON: Final = 0.5
-"""Share of a cell's tasks that a manner has to work for."""
+"""Least share of a cell's tasks that a manner must fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The form of a task's gold calls."""
+    """A form of tasks, by their gold calls."""
 
     kind: str
     complexity: Complexity
@@ -43,17 +43,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CellFacts:
-    """A cell as the survey saw it."""
+    """A cell and what the survey found out about it."""
 
     cell: Cell
     share: float
-    """Share of the tasks of its kind."""
+    """The cell's share among the tasks of its kind."""
     tools: tuple[str, ...]
-    """In the order of their first calls."""
+    """The tools in the order of their first calls."""
     domain: str
     """Table that the last call is about; the kind if its arguments name no record."""
     manners: tuple[str, ...]
-    """Manners that its tasks can have."""
+    """Manners of speaking that the cell's tasks can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Survey:
     """The cells that an environment's generator draws."""
 
     cells: tuple[CellFacts, ...]
-    """By kind, the most frequent first."""
+    """Cells by kind, the most frequent first."""
     troubles: Mapping[str, str]
-    """Kind whose generator raised -> its error; it has no cell."""
+    """Kind whose generator raised an error -> that error; the kind has no cell."""
 
     @property
     def tools(self) -> frozenset[str]:
@@ -75,7 +75,7 @@ _SURVEYS: Final[WeakKeyDictionary[type[Environment], Survey]] = WeakKeyDictionar
 
 
 def list_tools(environment: Environment) -> tuple[str, ...]:
-    """Return the names of the tools of both parties, sorted."""
+    """Return the sorted names of the tools of both parties, agent and user."""
     user = environment.user_toolset
     return tuple(sorted({*environment.toolset.tools(), *(user.tools() if user else ())}))
 
@@ -88,7 +88,7 @@ def measure_complexity(calls: int) -> Complexity:
 
 
 def describe_calls(environment: Environment, task: TaskDefinition) -> Cell:
-    """Return the cell of a task."""
+    """Return the cell to which a task belongs."""
     gold = task.criteria.gold_actions or ()
     mode: ToolMode = "none"
     if any(action.requestor == "user" for action in gold):
@@ -102,7 +102,7 @@ def describe_calls(environment: Environment, task: TaskDefinition) -> Cell:
 
 
 def survey_kinds(environment: Environment) -> Survey:
-    """Return the survey of an environment. An error of its code is a trouble of the kind."""
+    """Return the survey of an environment. Errors of its code become the kinds' troubles."""
     environment_class = type(environment)
     if environment_class not in _SURVEYS:
         _SURVEYS[environment_class] = _survey(environment)
@@ -115,7 +115,7 @@ def _survey(environment: Environment) -> Survey:
     for kind in environment.capabilities:
         try:
             cells += _survey_kind(environment, kind)
-        except Exception as error:  # an environment's own code, which may raise anything
+        except Exception as error:  # an environment's own code may raise anything
             troubles[kind] = f"the generator of {kind} raised {type(error).__name__}: {error}"[:300]
     return Survey(tuple(cells), troubles)
 
@@ -151,7 +151,7 @@ def _list_manners(tasks: Sequence[TaskDefinition]) -> tuple[str, ...]:
 
 
 def _find_domain(environment: Environment, task: TaskDefinition) -> str:
-    """Return the table with a record that the last gold call with a known record names."""
+    """Return the table whose record the last gold call names; the kind if no call names one."""
     database = environment.reset(task)
     for action in reversed(task.criteria.gold_actions or ()):
         values = {str(leaf) for leaf in leaves(action.arguments)}

@@ -1,8 +1,8 @@
-"""Choose the failure patterns whose tasks plans write, with reasons (pure).
+"""Choose the failure patterns whose tasks are written by plans, with reasons (pure).
 
-With `auto`, plans replace templates if the checks rejected at least `BAD` of a pattern's tries, and
-until they reject as many of the plans'. Source: AReaL-SEA (arXiv 2601.22607, section 3.1), whose
-engine revises what it rejects; the threshold is ours.
+With `auto`, plans replace templates if the checks rejected at least `BAD` of a pattern's tries by
+templates. Templates return if the checks reject as many tries by plans. Source: AReaL-SEA (arXiv
+2601.22607, section 3.1), whose engine revises what it rejects; the threshold is ours.
 """
 
 from collections import Counter
@@ -16,18 +16,18 @@ from daemon.controller.rejected_tries import BAD, REASONS
 from events.learning import Mode, TaskProposed, TaskRejected
 
 SynthesisSetting = Literal["off", "auto", "always"]
-"""`improve.synthesis`."""
+"""Value of the setting `improve.synthesis`."""
 
 _TEMPLATES: Final[frozenset[Mode]] = frozenset({"inherit", "explore"})
 
 
 @dataclass(slots=True)
 class Tries:
-    """Tries of a pattern by templates, or by plans."""
+    """The tries to write tasks for a pattern, by templates or by plans."""
 
     accepted: int = 0
     failed_checks: Counter[str] = field(default_factory=Counter)
-    """Check -> tries that failed it."""
+    """Check -> number of tries that failed it."""
 
     @property
     def rejected(self) -> int:
@@ -36,16 +36,16 @@ class Tries:
 
     @property
     def total(self) -> int:
-        """Return the number of tries."""
+        """Return the number of all tries."""
         return self.accepted + self.rejected
 
     @property
     def are_bad(self) -> bool:
-        """Return whether at least `BAD` of them failed; not without one."""
+        """Return whether at least the share `BAD` of the tries failed; False without tries."""
         return self.total > 0 and self.rejected >= BAD * self.total
 
     def describe(self) -> str:
-        """Return the counts in words, with the checks that failed most."""
+        """Return a text with the counts and the checks that failed most."""
         ranked = sorted(self.failed_checks, key=lambda check: (-self.failed_checks[check], check))
         checks = ", ".join(f"{check} {self.failed_checks[check]}" for check in ranked[:REASONS])
         return f"{self.rejected} of {self.total}" + (f" ({checks})" if checks else "")
@@ -53,13 +53,13 @@ class Tries:
 
 @dataclass(slots=True)
 class PatternTries:
-    """The tries of a pattern in one cycle; lessons are in neither."""
+    """The tries for a pattern in one cycle; lessons do not count."""
 
     templates: Tries = field(default_factory=Tries)
     plans: Tries = field(default_factory=Tries)
 
     def explain(self) -> str | None:
-        """Return why plans write the next tasks; None if templates do."""
+        """Return why plans write the next tasks; None if templates write them."""
         if self.plans.total and not self.plans.are_bad:
             return (
                 "plans wrote for it in the cycle before, and the checks rejected only "
@@ -91,7 +91,7 @@ def count_tries(
     written: Sequence[BufferTask | WrittenTask | TaskProposed],
     rejected: Sequence[RejectionRow | TaskRejected],
 ) -> dict[str, PatternTries]:
-    """Return pattern -> its tries in one cycle. A refused set of plans is no try."""
+    """Return pattern -> its tries in one cycle. If no set of plans was written, that is no try."""
     counts: dict[str, PatternTries] = {}
     for row in written:
         if (tries := _find_tries(counts, row.pattern, row.mode)) is not None:
@@ -105,7 +105,7 @@ def count_tries(
 
 
 def _find_tries(counts: dict[str, PatternTries], pattern: str, mode: Mode | None) -> Tries | None:
-    """Return the tries of a mode; None for a lesson and for a task of the buffer."""
+    """Return the tries that `mode` counts for; None for lessons and for tasks of the buffer."""
     if mode in _TEMPLATES:
         return counts.setdefault(pattern, PatternTries()).templates
     if mode == "synthesize":
@@ -116,7 +116,7 @@ def _find_tries(counts: dict[str, PatternTries], pattern: str, mode: Mode | None
 def choose_patterns(
     setting: SynthesisSetting, patterns: Iterable[str], tries: Mapping[str, PatternTries]
 ) -> dict[str, str]:
-    """Return pattern -> reason, of the patterns whose tasks plans write."""
+    """Return pattern -> reason, for the patterns whose tasks plans write."""
     if setting == "off":
         return {}
     if setting == "always":

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 group = noun("plans", "Plans by which tasks are written, and what became of them.")
 
 _SHORT = 12
-"""Characters of a set's id that a terminal shows: enough for `plans show`."""
+"""Characters of a set's id that a terminal shows; `plans show` needs no more."""
 
 
 @command(group)
@@ -87,7 +87,7 @@ def show(
 
 
 def _check_agent(connection: "Connection", alias: str | None) -> None:
-    """Raise BadParameter for an agent without rollouts and plans."""
+    """Raise BadParameter if the agent has neither rollouts nor plans."""
     from consumers.methods.synthesis.plans import list_plan_sets
     from consumers.reads import agents
 
@@ -108,7 +108,7 @@ _SET_FIELDS: Final = Columns(
     ("faults", "counts.faults"), ("disagreements", "counts.disagreements"), "overlap", "uncovered",
     "refused", "trouble", "cycle", "time",
 )  # fmt: skip
-"""A set as `plans ls --json` has it, the promised fields first."""
+"""Fields of a set in `plans ls --json`, the promised ones first."""
 
 _SET_COLUMNS: Final = Columns(
     ("set", lambda line: line.plans[:_SHORT]), "alias", "base", "environment",

@@ -1,21 +1,21 @@
-"""The data engine: plans, tasks by them, and rounds of reflection over failures.
+"""The data engine: plans, tasks written by them, and rounds that revise plans after failures.
 
-    for event, data in synthesize(environment, request, make_parts(environment)): append it
+  for event, data in synthesize(environment, request, make_parts(environment)): append it
 
-    PlansWritten
-    a first part of the places: TaskProposed, TaskRejected, TrajectoryVerified
-    up to three times: a further part, in which changed plans are tried, and PlansRevised
-    the places that are left, by the plans as they are then
+  PlansWritten
+  a first part of the places: TaskProposed, TaskRejected, TrajectoryVerified
+  up to three times: a further part, in which changed plans are tried, and PlansRevised
+  the places that are left, by the plans as they are then
 
-A place is a wanted task. The places go around the plans; each has at most `SynthesisRequest.tries`
-tries. With R rounds the places come in R + 1 equal parts. Failures change plans before a part
-begins (reflection.py). The part tries both versions, and `PlansRevised` at its end records the
-result; an undecided change is tried again. Rounds end if one gained too little and decided all.
-
-A set of an earlier cycle may be used again: with its counts, failures and remaining rounds, and
-without `PlansWritten`. If a killed leader of this cycle wrote a set, the cycle keeps it, whatever
-the settings or a model say now. Guarantee: everything is drawn from the cycle's id and the pattern,
-so a redo with the same parts writes the same events under the same ids. Appending is the cycle's.
+A place is a task that is wanted. Places take the plans in turn; each has at most
+`SynthesisRequest.tries` tries. With R rounds, the places are divided into R + 1 equal parts. Before
+a part begins, failures change plans (reflection.py). The part tries the old and the changed
+version, and `PlansRevised` at its end records the result; an undecided change is tried again. No
+round follows once one gained too little and decided all changes. A set of an earlier cycle may be
+used again, with its counts, failures and remaining rounds, and without `PlansWritten`. If a killed
+leader of this cycle wrote a set, the cycle keeps it, whatever the settings or a model say now.
+Guarantee: everything is drawn from the cycle's id and the pattern, so a restart with the same parts
+writes the same events under the same ids. Not covered: appending the events (the cycle).
 """
 
 from collections import Counter
@@ -70,21 +70,21 @@ class Parts:
     writer: TaskWriter
     reviser: Reviser
     check: Callable[[CandidateFacts], Verdict] = verify
-    """The ten checks."""
+    """Runs the ten checks of a written task."""
 
 
 def make_parts(environment: Environment) -> Parts:
-    """Return the parts that need no model and no engine."""
+    """Return the parts that need neither a model nor an engine."""
     return Parts(plan_by_rule, TemplateWriter(environment), RuleReviser())
 
 
 def synthesize(
     environment: Environment, request: SynthesisRequest, parts: Parts
 ) -> Iterator[Event]:
-    """Yield the events of a set of plans and its tasks, in order; without `PlansWritten` for an
-    earlier set. The environment has to find bodies in `request.bodies`. Raise CannotSample."""
+    """Yield the events of a set of plans and its tasks, in order; an earlier set has no
+    `PlansWritten`. The environment must look up bodies in `request.bodies`. Raise CannotSample."""
     if request.earlier is not None:
-        # What was tried least comes first, for there may be fewer places than plans.
+        # The plans tried least come first, since there may be fewer places than plans.
         earlier = sorted(request.earlier.entries, key=lambda entry: entry.tries)
         yield from _Synthesis(environment, request, parts, map(_resume, earlier)).run()
         return
@@ -122,7 +122,7 @@ def _record_plans(environment: Environment, request: SynthesisRequest, drafts: P
 
 
 def reject_set(request: SynthesisRequest, reason: str) -> TaskRejected:
-    """Return the event that no set of plans was written, or that an earlier one is not used."""
+    """Return the event which says that no set of plans was written, or that one is not used."""
     return TaskRejected(
         cycle=request.cycle,
         alias=request.alias,
@@ -155,7 +155,7 @@ class _PlanTrial:
     """Position among the changed plans."""
     trial: Trial
     failures: list[Failure] = field(default_factory=list)
-    """Failures of the changed plan."""
+    """Failures of tasks written by the changed plan."""
 
 
 class _Synthesis:
@@ -171,11 +171,11 @@ class _Synthesis:
         self._states = list(states)
         self._evidence = Evidence()
         self._common = [failure for state in self._states for failure in state.failures]
-        """Failures of the unchanged plans, in all rounds."""
+        """Failures of tasks written by unchanged plans, in all rounds."""
         self._rounds = request.most_rounds
         """Most rounds of the set, over all cycles."""
         self._number = 0 if request.earlier is None else request.earlier.rounds
-        """Rounds so far."""
+        """Number of rounds so far."""
         self._trouble: list[str] = []
 
     def run(self) -> Iterator[Event]:
@@ -197,7 +197,8 @@ class _Synthesis:
                 yield event, data
 
     def _open_trials(self, places: range) -> dict[int, _PlanTrial]:
-        """Return plan number -> trial, only of plans with one of these places: models are paid."""
+        """Return plan number -> trial, only for plans with one of these places: models cost
+        money."""
         trials: dict[int, _PlanTrial] = {}
         self._trouble = []
         due = {place % len(self._states) for place in places}
@@ -278,7 +279,7 @@ class _Synthesis:
         return trial.trial.after.tries > 0
 
     def _close_round(self, number: int, trials: dict[int, _PlanTrial]) -> tuple[str, PlansRevised]:
-        """Revise the kept plans; return the event of the round."""
+        """Apply the changes that are kept; return the event of the round."""
         request = self._request
         for trial in trials.values():
             self._evidence.add(trial.trial)
@@ -304,12 +305,12 @@ class _Synthesis:
             trouble=clip_reason("; ".join(dict.fromkeys(self._trouble))),
             stopped=self._explain_stop(number, counts, kept),
         )
-        # Other parts of the places have other tries, so a change may come to something else.
+        # With another number of rounds a part has other tries, and the result may differ.
         parts = f"of {self._rounds} rounds"
         return derive_id("plans revised", request.plan_set, str(number), parts), data
 
     def _explain_stop(self, number: int, trials: Sequence[Trial], kept: Sequence[bool]) -> str:
-        """Return why no further round follows; empty if one may, even in a later cycle."""
+        """Return why no further round follows; "" if one may follow, perhaps in a later cycle."""
         gain, least = measure_gain(trials, len(self._states)), find_least_gain(trials)
         is_settled = all(
             is_kept or is_hopeless(trial, self._evidence)

@@ -1,12 +1,12 @@
-"""A user's manner of speaking: changes of a task's words that leave its calls as they are (pure).
+"""A user's manner of speaking: it changes a task's words and leaves its calls as they are (pure).
 
-    give_manner(task, "terse")             the task in that manner; None if it cannot have it
-    vary_manner(task, 3, tuple(MANNERS))   the task in the manner of place 3
+  give_manner(task, "terse")             the task in that manner; None if it cannot have it
+  vary_manner(task, 3, tuple(MANNERS))   the task in the manner of place 3
 
-A manner changes the lines of the script and the persona of the scenario, for a model that plays the
-user. First state, gold actions, criteria and every spoken value stay, so no manner knows an
+A manner changes the lines of the script, and the scenario's persona for a model that plays the
+user. First state, gold actions, criteria and every spoken value stay, so no manner depends on an
 environment. Not covered: whether the perfect agent still wins; the check `solvable`
-(daemon/proposer/verification.py) plays that. Source of the axis: AReaL-SEA, arXiv 2601.22607, whose
+(daemon/proposer/verification.py) plays that. Source of the idea: AReaL-SEA, arXiv 2601.22607, whose
 plans differ in the user's style; the manners are ours.
 """
 
@@ -20,7 +20,7 @@ from envs.users import STOP_TOKENS, improvise_script
 
 _GREETING: Final = re.compile(r"^\s*(?:hello|hi|hey|good (?:day|morning|evening))\b[,.!]*\s*", re.I)
 _ADDRESSED: Final = re.compile(r"\byou(?:r|rs)?\b", re.IGNORECASE)
-"""Words of an identity that addresses the user, instead of quoting it."""
+"""Words by which an identity addresses the user instead of quoting what the user says."""
 _WISH: Final = re.compile(
     r"\b(?:please let me|i (?:want|need|would like|have) to|i would rather|please"
     r"|(?:can|could) you)\s+",
@@ -28,10 +28,10 @@ _WISH: Final = re.compile(
 )
 _HAS_VALUE: Final = re.compile(r"[\d#@]|[a-z]_[a-z]")
 _YES: Final = re.compile(r"^(yes)\b[^#]*$", re.IGNORECASE)
-"""An answer that agrees and does not hang up."""
+"""An answer that agrees and does not end the conversation."""
 
 _HEAD: Final = 4
-"""Most words of a request that a user says before it begins anew."""
+"""Most words of a request that a user says before breaking off and beginning again."""
 _LEAST_HEAD: Final = 2
 
 _Change = Callable[[TaskDefinition, Script], Script | None]
@@ -39,21 +39,21 @@ _Change = Callable[[TaskDefinition, Script], Script | None]
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """A manner of speaking."""
+    """A user's manner of speaking."""
 
     writing: str
-    """Properties of such a user's lines, as a part of a plan's sentence."""
+    """Properties of the lines of such a user, as a part of a plan's sentence."""
     judging: str
-    """Advice for a judge, likewise."""
+    """Advice for judging such tasks, as a part of a plan's sentence."""
     persona: str
     """Instruction for a model that plays the user; may be empty."""
     change: _Change
-    """Gives the script the manner; None if the task cannot have it."""
+    """Returns the script in this manner; None if the task cannot have it."""
 
 
 def give_manner(task: TaskDefinition, name: str) -> TaskDefinition | None:
-    """Return the task in a manner, named by content; None if it cannot have it: an agent that works
-    alone has no user, and after a prefix the user has begun to speak. Raise KeyError."""
+    """Return the task in a manner, named by content; None if it cannot have one: its agent works
+    alone, or its prefix already has the user's words. Raise KeyError."""
     manner = MANNERS[name]
     if task.solo or task.prefix:
         return None
@@ -68,18 +68,18 @@ def give_manner(task: TaskDefinition, name: str) -> TaskDefinition | None:
 
 
 def vary_manner(task: TaskDefinition, place: int, manners: Sequence[str]) -> TaskDefinition:
-    """Return the task in the manner of its place, or as it is if impossible. Raise KeyError."""
+    """Return the task in the manner of its place, or unchanged if impossible. Raise KeyError."""
     manner = find_turn(place, manners)
     return task if manner is None else give_manner(task, manner) or task
 
 
 def find_turn(place: int, manners: Sequence[str]) -> str | None:
-    """Return the manner of a place in a list, in turn; None without manners."""
+    """Return the manner of a place, taking `manners` in turn; None without manners."""
     return manners[place % len(manners)] if manners else None
 
 
 def find_identity(task: TaskDefinition, script: Script) -> str | None:
-    """Return the user's identity in the first person, from known information or opening."""
+    """Return the user's identity in the first person, from known information or the opening."""
     known = task.scenario.known_info
     if known and not _ADDRESSED.search(known):
         return known
@@ -132,7 +132,7 @@ def _chat(task: TaskDefinition, script: Script) -> Script:
 
 
 def _begin_anew(task: TaskDefinition, script: Script) -> Script | None:
-    """Break off after the first words of the request, before any value, and say it all again."""
+    """Break off after the first words of the request, before any value, then say it all again."""
     request = task.scenario.reason_for_call
     head: list[str] = []
     for word in request.split()[:_HEAD]:
@@ -171,7 +171,7 @@ def _open(script: Script, opening: str) -> Script:
 
 
 def _agree(script: Script, says: str) -> Script:
-    """Replace the answers that agree and say no more."""
+    """Replace the answers that only agree."""
     answers = tuple(_reword(answer, says) for answer in script.answers)
     return script.model_copy(update={"answers": answers})
 
@@ -188,7 +188,7 @@ def _split_sentences(text: str) -> list[str]:
 
 
 AS_IS: Final = "as_is"
-"""The manner that every task has."""
+"""The manner that leaves a task unchanged; every task can have it."""
 
 MANNERS: Final[Mapping[str, Manner]] = {
     AS_IS: Manner(
@@ -252,4 +252,4 @@ MANNERS: Final[Mapping[str, Manner]] = {
         _state_formally,
     ),
 }
-"""Name -> manner."""
+"""Name -> manner of speaking."""

@@ -1,8 +1,8 @@
-"""Metrics of plans and of the players of users.
+"""Metrics of plans, and of the models that play users.
 
-Every label is a closed set. `writer` is `rules` or `model`, whatever the model's name; `player` is
-`script`, `model` or `trained`; `fault` of a gate is a name of events/serving.py with underscores;
-`purpose` is that of the rollout.
+Every label has a closed set of values. `writer` is `rules` or `model`, whatever the model's name;
+`player` is `script`, `model` or `trained`; `fault` of a gate is a name of events/serving.py with
+underscores; `purpose` is that of the rollout.
 """
 
 from collections import Counter
@@ -73,7 +73,7 @@ USERS: Final = (
 
 
 def build_metrics() -> MethodMetrics:
-    """Return the metrics of plans and of the players of users."""
+    """Return the metrics of plans, and of the models that play users."""
     return MethodMetrics((*SYNTHESIS, *USERS), _report)
 
 
@@ -83,7 +83,7 @@ def _report(reading: "LoopReading", sheet: Sheet) -> None:
 
 
 def say_synthesis(connection: "Connection", sheet: Sheet, names: Iterable[str]) -> None:
-    """Report the agents' counts: 0 at first, so that the first one is an increase."""
+    """Report the agents' counts: 0 at first, so that the first one shows as an increase."""
     tries: Counter[tuple[str, str, str]] = Counter()
     for (alias, writer), (total, accepted) in count_tries(connection).items():
         author = "rules" if writer is None else "model"

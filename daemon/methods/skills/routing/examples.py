@@ -1,4 +1,4 @@
-"""Collect a router's examples: conversations as they stand when the agent is first asked.
+"""Collect a router's training examples: conversations up to the agent's first answer.
 
 The prompts are the gateway's (producers/gateway/skills/label_router.py). The job's seed decides
 which examples are held out and the order of the others.
@@ -21,7 +21,7 @@ from events.jobs import JobSpec, PanelRouter
 log = logging.getLogger(__name__)
 
 _HELD_OUT: Final = 5
-"""One of so many tasks of an option is held out."""
+"""One of this many tasks of an option is held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Example:
     task: str
     skill: str | None
     prompts: tuple[tuple[int, ...], ...]
-    """Token ids of the router's prompts, one per order of the labels."""
+    """Token ids of the router's prompts, one prompt for each order of the labels."""
 
 
 def collect_examples(spec: JobSpec, environments: JobEnvironments, chat: Chat) -> list[Example]:
-    """Return an example per task whose episode asks the agent. Raise NoTemplate,
-    EnvironmentFailure, UnknownTask, and NothingPlayable for an option with less than two."""
+    """Return an example for each task whose episode asks the agent. Raise NoTemplate,
+    EnvironmentFailure, UnknownTask. Raise NothingPlayable if an option has less than two."""
     router = _get_router(spec)
     examples: list[Example] = []
     for pool in spec.pools:
@@ -67,7 +67,8 @@ def _get_router(spec: JobSpec) -> PanelRouter:
 
 
 def split(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[Example]]:
-    """Return the examples for training, and a fifth of each option's, at least one, to hold out."""
+    """Return the examples to train on, and those held out: a fifth of each option's, at least
+    one."""
     training: list[Example] = []
     held_out: list[Example] = []
     for skill in dict.fromkeys(example.skill for example in examples):
@@ -80,17 +81,17 @@ def split(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[E
 
 
 class Draw:
-    """Examples in training order: options take turns, each with all of its examples, shuffled."""
+    """Gives out examples in training order: options take turns, each with its examples shuffled."""
 
     def __init__(self, examples: Sequence[Example], router: PanelRouter, seed: int) -> None:
-        """`examples` has some of every option with a skill."""
+        """`examples` must have some for every option with a skill."""
         skills = [option.skill for option in router.options]
         groups = [[example for example in examples if example.skill == name] for name in skills]
         self._streams = [_stream(group, seed) for group in groups if group]
         self._turn = 0
 
     def take(self, size: int) -> list[Example]:
-        """Return the next examples."""
+        """Return the next `size` examples."""
         taken = []
         for _ in range(size):
             taken.append(next(self._streams[self._turn]))

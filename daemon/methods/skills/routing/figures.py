@@ -12,7 +12,7 @@ from events.messages import StrictModel
 from producers.gateway.skills.label_router import decide
 
 _Z: Final = 1.96
-"""The quantile of a 95 % interval."""
+"""Quantile of the normal distribution for a 95 % interval."""
 
 
 class RouterFigures(StrictModel):
@@ -22,26 +22,26 @@ class RouterFigures(StrictModel):
     accuracy: float
     """Share of tasks for which both orders of the labels together choose rightly."""
     low: float
-    """Lower end of the 95 % interval of that share."""
+    """Lower end of the accuracy's 95 % interval."""
     most_frequent: float
     """Share of the most frequent option: the accuracy of a router that always chooses it."""
     options: dict[str, float]
-    """Skill -> share of its tasks for which it is chosen; "" for the option without a skill."""
+    """Skill -> share of its tasks for which it is chosen; "" is the option without a skill."""
     doubts: dict[str, int]
-    """Doubt -> number of tasks."""
+    """Kind of doubt -> number of tasks."""
     held_out_loss: float
-    """Cross-entropy between the labels in nats, every option with the same weight."""
+    """Cross-entropy between the labels in nats; every option has the same weight."""
     loss: float | None = None
-    """Loss of the last step, in nats per prompt."""
+    """Loss of the last training step, in nats per prompt."""
 
     @property
     def teaches_nothing(self) -> bool:
-        """Return whether it is not shown to choose better than the most frequent option."""
+        """Return whether the router is not shown to be better than always choosing one option."""
         return not self.low > self.most_frequent
 
     @property
     def summary(self) -> str:
-        """Return the figures as a clause."""
+        """Return a clause with the figures."""
         doubts = ", ".join(f"{count} {name}" for name, count in self.doubts.items()) or "no doubts"
         return (
             f"it chooses rightly in {self.accuracy:.1%} of {self.held_out} held-out tasks (at "
@@ -50,7 +50,7 @@ class RouterFigures(StrictModel):
 
 
 class RouterProgress(Progress):
-    """One assessment of a job that teaches a router."""
+    """Progress of a job that trains a router, at one assessment."""
 
     router: RouterFigures
 
@@ -61,7 +61,7 @@ def summarize(
     scores: Sequence[Sequence[Sequence[float]]],
     loss: float | None = None,
 ) -> RouterFigures:
-    """Return a router's figures from its options' scores in nats: for each example a row per order
+    """Return a router's figures from its options' scores in nats: for each example, a row per order
     of the labels, each a distribution. `loss` is the last step's. Raise UnstableUpdate."""
     held_out_loss = _compute_mean_loss(router, held_out, scores)
     check_figures("assessment", {"the loss on held-out tasks": held_out_loss})
@@ -98,7 +98,7 @@ def _compute_mean_loss(
 
 
 def _bound(share: float, count: int) -> float:
-    """Return the lower end of the 95 % interval of a share (Wilson's)."""
+    """Return the lower end of a share's 95 % interval (Wilson's)."""
     square = _Z * _Z / count
     middle = share + square / 2
     return (middle - _Z * math.sqrt(share * (1 - share) / count + square / (4 * count))) / (

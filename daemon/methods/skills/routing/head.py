@@ -1,16 +1,16 @@
-"""Fit a head that chooses: K rows, whose products with the base's last hidden state are added to
-the logits of a router's K labels.
+"""Fit a router's head: K rows whose products with the base's last hidden state are added to the
+logits of the router's K labels.
 
-    inputs = compute_inputs(model, router, examples, micro_tokens)     one forward of each prompt
-    fitted = fit(inputs.select(learnt), seed)                          the rows
-    figures = assess(router, inputs.select(others), held_out, fitted)  by the rule of a gateway
+  inputs = compute_inputs(model, router, examples, micro_tokens)     one forward of each prompt
+  fitted = fit(inputs.select(learnt), seed)                          the rows
+  figures = assess(router, inputs.select(others), held_out, fitted)  by the rule of a gateway
 
 It is multinomial logistic regression with an L2 penalty on the rows, added to the base's own
 logits; every option has the same weight. A LoRA has no bias, so the part of a row along the mean
-state serves as one. The penalty has the lowest cross-entropy over folds of the examples. The
-problem is convex and computed in float64, so it needs no learning rate, and no seed but that of the
-folds. A part that all rows share changes no choice. It makes labels the likeliest answers to the
-fitted prompts, so any answer tells whether an engine holds the head
+state serves as one. The penalty is chosen by the lowest cross-entropy over folds of the examples.
+The problem is convex and computed in float64, so it needs no learning rate, and its only seed is
+that of the folds. A part that all rows share changes no choice. It makes the labels the likeliest
+answers to the fitted prompts, so any answer tells whether an engine holds the head
 (daemon/adapters/fingerprint.py).
 """
 
@@ -31,45 +31,46 @@ from events.jobs import PanelRouter
 from producers.gateway.skills.label_router import list_label_tokens
 
 _PENALTIES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
-"""Tried weights of half the rows' squared norm, for states of unit variance and a loss in nats."""
+"""Penalties to try: weights of half the rows' squared norm, for unit variance and a loss in
+nats."""
 _LEAST_PENALTY: Final = 1e-6
 _LEAST_GRADIENT: Final = 1e-5
 """A regression ends when no element of its gradient is larger."""
 _LEAST_SPREAD: Final = 1e-5
-"""Most relative deviation of equal states: along rounding errors, rows would be noise."""
+"""States whose relative deviation is smaller count as equal: rows along it would be noise."""
 _FOLDS: Final = 4
 _ITERATIONS: Final = 200
 """Most iterations of one regression."""
 _MARGIN: Final = 5.0
-"""Nats by which the labels together lead all tokens by the base's own head, on average."""
+"""Nats by which the labels together lead all tokens of the base's own head, on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadInputs:
-    """The data that a head is fitted to, of N examples, in float64."""
+    """The data of N examples to which a head is fitted, in float64."""
 
     states: Tensor
     """(N, D) last hidden states."""
     logits: Tensor
     """(N, K) logits of the labels by the base's own head."""
     totals: Tensor
-    """(N,) log-sum-exp of all of the head's logits."""
+    """(N,) log-sum-exp of the head's logits over all tokens."""
     places: Tensor
-    """(N,) places of the right options."""
+    """(N,) indices of the right options."""
 
     def select(self, chosen: Sequence[int]) -> "HeadInputs":
-        """Return the inputs at these places."""
+        """Return the inputs of the chosen examples."""
         index = torch.tensor(chosen, dtype=torch.int64)
         return HeadInputs(
             self.states[index], self.logits[index], self.totals[index], self.places[index]
         )
 
     def score(self, rows: Tensor) -> Tensor:
-        """Return the (N, K) logits of the labels with (K, D) rows added."""
+        """Return the (N, K) logits of the labels after (K, D) rows are added to the head."""
         return self.logits + self.states @ rows.T
 
     def compute_loss(self, rows: Tensor) -> Tensor:
-        """Return the mean cross-entropy in nats; every option with examples has the same weight."""
+        """Return the mean cross-entropy in nats; each option with examples has the same weight."""
         counts = self.places.bincount()
         weights = 1 / counts[self.places] / (counts > 0).sum()
         losses = cross_entropy(self.score(rows), self.places, reduction="none")
@@ -78,21 +79,21 @@ class HeadInputs:
 
 @dataclass(frozen=True, slots=True)
 class FittedHead:
-    """Rows of a head."""
+    """The fitted rows of a head."""
 
     rows: Tensor
-    """(K, D) in float64, in the order of the router's options."""
+    """(K, D) rows in float64, in the order of the router's options."""
     penalty: float
     iterations: int
-    """Iterations of the last regression."""
+    """Number of iterations of the last regression."""
     loss: float
-    """Cross-entropy of the fitted examples, in nats."""
+    """Cross-entropy on the fitted examples, in nats."""
 
 
 def compute_inputs(
     model: nn.Module, router: PanelRouter, examples: Sequence[Example], micro_tokens: int
 ) -> HeadInputs:
-    """Return the data to fit; a forward of the base has at most `micro_tokens` padded tokens."""
+    """Return the data to fit. A forward pass has at most `micro_tokens` padded tokens."""
     body, head = parts(model)
     device = next(head.parameters()).device
     prompts = [example.prompts[0] for example in examples]
@@ -100,7 +101,7 @@ def compute_inputs(
     with torch.no_grad():
         for places in cut_batches(prompts, micro_tokens):
             rows = [torch.tensor(prompts[place], device=device) for place in places]
-            # Rows are padded on the right, which a causal model never sees from the left.
+            # Rows are padded on the right; a causal model reads no later token.
             ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
             hidden: Any = body(input_ids=ids, use_cache=False).last_hidden_state
             for number, (place, row) in enumerate(zip(places, rows, strict=True)):
@@ -117,7 +118,7 @@ def compute_inputs(
 
 
 def fit(inputs: HeadInputs, seed: int) -> FittedHead:
-    """Return the rows that choose best; `seed` draws the folds."""
+    """Fit the rows that choose best; `seed` draws the folds that select the penalty."""
     penalty = _choose_penalty(inputs, seed)
     rows, iterations = _solve(inputs, penalty, None)
     loss = float(inputs.compute_loss(rows))
@@ -133,7 +134,7 @@ def assess(
 
 
 def _choose_penalty(inputs: HeadInputs, seed: int) -> float:
-    """Return the penalty with the lowest loss on examples not fitted to."""
+    """Return the penalty with the lowest loss on examples that were not fitted."""
     folds = _draw_folds(inputs.places.tolist(), seed)
     losses = dict.fromkeys(_PENALTIES, 0.0)
     for fold in folds:
@@ -147,27 +148,27 @@ def _choose_penalty(inputs: HeadInputs, seed: int) -> float:
 
 
 def _draw_folds(places: Sequence[int], seed: int) -> list[list[int]]:
-    """Return the places of each fold's examples; the options are spread evenly."""
+    """Return the examples' indices in each fold; the options are spread evenly over folds."""
     folds: list[list[int]] = [[] for _ in range(_FOLDS)]
     for option in sorted(set(places)):
         own = [number for number, place in enumerate(places) if place == option]
         Random(f"head {seed} folds {option}").shuffle(own)
         for number, example in enumerate(own):
             folds[(option + number) % _FOLDS].append(example)
-    # One without examples, or with all of them, tells nothing.
+    # A fold with no example, or with all of them, tells nothing.
     return [fold for fold in folds if 0 < len(fold) < len(places)]
 
 
 def _solve(inputs: HeadInputs, penalty: float, start: Tensor | None) -> tuple[Tensor, int]:
-    """Return the best rows and the iterations. Along the mean state, where a row replaces a bias,
-    only the least penalty applies, which makes the minimum unique."""
+    """Return the best rows and the number of iterations. Along the mean state, where a row replaces
+    a bias, only the least penalty applies, which makes the minimum unique."""
     mean = inputs.states.mean(0)
     along = inputs.states @ mean / mean.square().sum()
     across = inputs.states - along[:, None] * mean
     scale = across.square().mean().sqrt()
     if not scale > _LEAST_SPREAD * mean.square().mean().sqrt():
         across, scale = torch.zeros_like(across), torch.ones_like(scale)
-    # Columns of about one size: without that, a regression takes ten times the iterations.
+    # The columns have similar size; otherwise a regression takes ten times the iterations.
     features = torch.cat([across / scale, along[:, None]], 1)
     weights = torch.full_like(features[0], penalty)
     weights[-1] = _LEAST_PENALTY
@@ -200,7 +201,7 @@ def _solve(inputs: HeadInputs, penalty: float, start: Tensor | None) -> tuple[Te
 
 
 def _raise_labels(inputs: HeadInputs, rows: Tensor) -> Tensor:
-    """Add one multiple of the mean state to each row: choices stay, and labels lead all tokens."""
+    """Add one multiple of the mean state to all rows: choices stay, and labels lead all tokens."""
     mean = inputs.states.mean(0)
     lacking = (inputs.totals - inputs.score(rows).logsumexp(-1)).mean() + _MARGIN
     return rows + lacking * mean / mean.square().sum()

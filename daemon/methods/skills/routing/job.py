@@ -1,9 +1,9 @@
-"""Run a job that teaches a router: a spec in, an adapter directory out.
+"""Run a job that trains a router: a spec in, an adapter directory out.
 
-The directory is that of any job (daemon/solver/job.py), without a journal: nothing is played.
+The directory is that of any job (daemon/solver/job.py), without a journal, since nothing is played.
 `router.json` has the adapter's figures. Guarantees: on a CPU with a fixed number of threads a job
-always has the same adapter; a killed job begins anew, and a finished one repeats its outcome. One
-process per directory. Not covered: several processes; torchrun's first one does all the work.
+always gives the same adapter. A killed job begins again, and a finished one repeats its outcome.
+One process per directory. Not covered: several processes; torchrun's first one does all the work.
 """
 
 from collections.abc import Sequence
@@ -36,12 +36,12 @@ class RouterResult(JobResult):
 
     steps: int
     prompts: int
-    """Prompts that were shown, also after the adapter's best."""
+    """Number of prompts that were shown, also after the best adapter."""
     figures: RouterFigures
 
     @property
     def taken(self) -> int:
-        """Return the optimizer steps of the adapter."""
+        """Return the number of optimizer steps that the adapter took."""
         return self.steps
 
     @property
@@ -51,7 +51,7 @@ class RouterResult(JobResult):
 
     @property
     def summary(self) -> str:
-        """Return the figures as a sentence."""
+        """Return a sentence with the figures."""
         return self.figures.summary
 
 

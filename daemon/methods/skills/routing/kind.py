@@ -1,4 +1,4 @@
-"""A job that teaches a router: its check and its run."""
+"""The kind of job that trains a router: the check of its spec, and its run."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from events.jobs import JobSpec
 
 
 def _check_router(spec: JobSpec) -> None:
-    """Raise NotSupported if a job that teaches a router asks for anything else."""
+    """Raise NotSupported if the spec asks for something that a router's job does not do."""
     unread = {
         "warm_start": spec.warm_start,
         "a parent, which its head is not fitted from": spec.router is not None
@@ -29,7 +29,7 @@ def _check_router(spec: JobSpec) -> None:
     assert spec.router is not None, "the contract sees to it"
     shown = {pool.skill for pool in spec.pools}
     for option in spec.router.options:
-        # Where every kind of the traffic needs a skill, no task shows when none is needed.
+        # If every kind of the traffic needs a skill, no task shows the option for none.
         if option.skill is not None and option.skill not in shown:
             raise NotSupported(
                 f"no pool of job {spec.job} has tasks of option {option.label} "

@@ -1,7 +1,7 @@
 """Compute the logits of a router's labels for training.
 
-The common beginning of a batch's prompts is read once; its keys and values precede every row, and
-gradients flow through them. It works with any causal transformers model with a key-value cache.
+The beginning that all prompts of a batch share is read once; its keys and values precede every row,
+and gradients flow through them. It needs a causal transformers model with a key-value cache.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ from daemon.solver.policy import parts
 def compute_logits(
     model: nn.Module, prompts: Sequence[Sequence[int]], labels: Sequence[int]
 ) -> Tensor:
-    """Return the (N, K) logits of K label tokens after N prompts, at least in float32, with
-    gradient if enabled. Raise ValueError without prompts or for an empty one."""
+    """Return the (N, K) logits of K label tokens after N prompts, at least in float32, with a
+    gradient if it is enabled. Raise ValueError if there is no prompt, or an empty one."""
     body, head = parts(model)
     weight = head.weight
     assert isinstance(weight, Tensor), "a head is a matrix"
@@ -30,7 +30,7 @@ def compute_logits(
         beginning = torch.tensor([prompts[0][:shared]], device=weight.device)
         past = body(input_ids=beginning, use_cache=True).past_key_values
         past.batch_repeat_interleave(len(rows))
-    # Rows are padded on the right, which a causal model never sees from the left.
+    # Rows are padded on the right; a causal model reads no later token.
     ids = pad_sequence(rows, batch_first=True)
     states = body(input_ids=ids, past_key_values=past, use_cache=past is not None)
     last = torch.tensor([len(row) - 1 for row in rows], device=weight.device)
@@ -44,7 +44,8 @@ def compute_logits(
 
 
 def cut_batches(prompts: Sequence[Sequence[int]], budget: int) -> Iterator[list[int]]:
-    """Yield places of prompts of similar length, at most `budget` padded tokens together."""
+    """Yield batches of indices of prompts of similar length, each at most `budget` padded
+    tokens."""
     batch: list[int] = []
     for place in sorted(range(len(prompts)), key=lambda place: len(prompts[place])):
         if batch and len(prompts[place]) * (len(batch) + 1) > budget:

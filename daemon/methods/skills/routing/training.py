@@ -1,11 +1,11 @@
 """Train an adapter to choose: cross-entropy between a router's labels, with early stopping.
 
 A step shows equally many examples of every option, each in both orders of the labels. The loss
-compares the labels with one another only, as the router's rule does. Each step also shows the
-conversation without content and wants all labels equally likely, so that a panel's calibration is
-small. The training reads these fields of the spec: `sampler.groups` x `sampler.size` prompts per
-step, at most `sampler.rollouts` prompts, `optimizer`, `lora`, `micro_tokens`, `seed`. The learning
-rate rises over the first tenth of the steps and falls to 0 at the last.
+compares the labels only with one another, as the router's rule does. Each step also shows the
+conversation without content and wants all labels to be equally likely, so that a panel's
+calibration is small. The training reads these fields of the spec: `sampler.groups` x `sampler.size`
+prompts per step, at most `sampler.rollouts` prompts, `optimizer`, `lora`, `micro_tokens`, `seed`.
+The learning rate rises over the first tenth of the steps and falls to 0 at the last.
 """
 
 import math
@@ -28,17 +28,17 @@ from events.jobs import JobSpec
 from producers.gateway.skills.label_router import ORDERS, find_label, list_label_tokens, read_scores
 
 _ASSESSMENTS: Final = 8
-"""Assessments in a training of full length."""
+"""Number of assessments in a training of full length."""
 _PATIENCE: Final = 3
-"""Training stops after so many assessments that are neither better nor have a lower loss."""
+"""Training stops after so many assessments in a row without a better result or a lower loss."""
 _RISING: Final = 0.1
 """Share of the steps over which the learning rate rises."""
 Shown = tuple[tuple[int, ...], tuple[float, ...]]
-"""Ids of a prompt, and the target probability of each label."""
+"""Token ids of a prompt, and the target probability of each label."""
 
 
 class RouterTraining:
-    """An adapter in training."""
+    """An adapter in training, and the best one so far."""
 
     def __init__(
         self,
@@ -72,17 +72,17 @@ class RouterTraining:
 
     @property
     def batch(self) -> int:
-        """Return the prompts of one step: whole examples."""
+        """Return the number of prompts per step; an example is never split."""
         return max(1, self.spec.batch // ORDERS) * ORDERS
 
     @property
     def length(self) -> int:
-        """Return the most steps of the training."""
+        """Return the most steps that the training may take."""
         return max(1, self.spec.sampler.rollouts // self.batch)
 
     def steps(self, check_stop: Callable[[], None]) -> Iterator[RouterFigures]:
-        """Train; yield the figures of each assessment. Errors of `check_stop`, called before each
-        step, end the training. Raise UnstableUpdate."""
+        """Train, and yield the figures of each assessment. `check_stop` is called before each step;
+        its errors end the training. Raise UnstableUpdate."""
         total, since_best, lowest = self.length, 0, math.inf
         pause = max(1, total // _ASSESSMENTS)
         while self.taken < total and since_best < _PATIENCE:
@@ -100,11 +100,11 @@ class RouterTraining:
             yield figures
 
     def restore_best(self) -> None:
-        """Put the best adapter into the model."""
+        """Put the weights of the best adapter back into the model."""
         self._best_weights.restore()
 
     def assess(self, loss: float | None = None) -> RouterFigures:
-        """Return the held-out figures, calibrated as a panel's are; `loss` is the last step's."""
+        """Return the held-out figures, calibrated like a panel's; `loss` is the last step's."""
         blank = [self._score([prompt])[0] for prompt in self._calibration]
         router = self.router.model_copy(
             update={"calibration": tuple(self._read(order, row) for order, row in enumerate(blank))}
@@ -123,7 +123,7 @@ class RouterTraining:
         return read_scores(self.router, order, dict(zip(self._labels, logits, strict=True)))
 
     def _score(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the labels' log-softmax after each prompt."""
+        """Return the log-softmax over the labels after each prompt."""
         scores: list[list[float]] = [[] for _ in prompts]
         with torch.no_grad():
             for places in cut_batches(prompts, self.spec.micro_tokens):
@@ -144,7 +144,7 @@ class RouterTraining:
         return loss
 
     def _list_losses(self, examples: Sequence[Example], order: int) -> Iterator[Tensor]:
-        """Yield the micro-batches' losses in one order, with the blank conversation, weighted."""
+        """Yield micro-batches' weighted losses in one order, with the contentless conversation."""
         shown = [self._show(example, order) for example in examples]
         even = tuple(1 / len(self._labels) for _ in self._labels)
         shown.append((tuple(self._calibration[order]), even))

@@ -1,4 +1,4 @@
-"""A model as planner, writer and reviser of tasks: any OpenAI-compatible endpoint.
+"""A model as planner, writer and reviser of tasks, at any OpenAI-compatible endpoint.
 
 A model's text is data: a schema parses it, and the rules of planner.py or the checks of
 daemon/proposer/verification.py decide on it; none of it is run. The model sees plans, tools, the

@@ -1,17 +1,18 @@
 """Check that a request tells which calls are meant, and invents nothing (pure).
 
-    problem = find_ambiguity(environment, task, calls, known)     None: it does
+  problem = find_ambiguity(environment, task, calls, known)     None if there is none
 
-The checks of tasks see whether an agent *can* know the values of a write; a model's words may be
-ambiguous ("cancel an order", of a customer with two). By rule:
+The checks of tasks ask whether an agent *can* know the values of a write. A model's words may still
+be ambiguous ("cancel an order", of a customer with two). By rule:
 
-    who      the request has the arguments that identify the customer
-    known    if something is changed, an id or a long number that the user names is in a call, an
-             answer, the policy or the customer's description; others are invented
-    which    an unsaid value of a write differs from each other value that the tools gave in its
-             place: the user names no other, unless as an exception ("all but the umbrella"); of
-             those that the tool would take, a word that only its answers or records have ("the oak
-             stool" of an order with two items), or a comparison ("the cheapest"), tells it apart
+  who      the request has the arguments that identify the customer
+  known    if something is changed, an id or a long number that the user names is in a call, an
+           answer, the policy or the customer's description; others are invented
+  which    a write's value that the user does not say must differ from each other value that the
+           tools gave in its place. The user names no other value, unless as an exception ("all
+           but the umbrella"). If the tool would take another value, the request must tell it
+           apart: by a word that only the right one's answers or records have ("the oak stool"
+           of an order with two items), or by a comparison ("the cheapest")
 
 Not covered: whether the words mean what they name; a comparison is believed as it is.
 """
@@ -30,9 +31,9 @@ from events.json_text.guard import UnstorableJson, parse_json
 from events.messages import Action
 
 _MOST_OTHERS: Final = 16
-"""Most other values that are tried in place of one."""
+"""Most other values that are tried in place of one value."""
 _LONG: Final = 5
-"""A number with so many digits is no amount."""
+"""A number with so many digits is taken for an id, not for an amount."""
 _TELLING: Final = 3
 """A word with so many letters can tell two records apart."""
 _COMPARISONS: Final = words(
@@ -50,7 +51,8 @@ _Path = tuple[str, ...]
 def find_ambiguity(
     environment: Environment, task: TaskDefinition, calls: Sequence[SandboxCall], known: str
 ) -> str | None:
-    """Return the ambiguity of a task's request, or None; `known` is the customer's description."""
+    """Return what a task's request leaves open or invents, or None. `known` describes the
+    customer."""
     user_words = words(collect_user_text(task))
     gold = task.criteria.gold_actions or ()
     return (
@@ -76,7 +78,7 @@ def _find_invention(
     environment: Environment, user_words: set[str], calls: Sequence[SandboxCall], known: str
 ) -> str | None:
     if not any(call.action.name in environment.changes for call in calls):
-        return None  # what is refused may name what is nowhere
+        return None  # the request for a refused change may name things that do not exist
     texts = [known, *(f"{exact_json(call.action.arguments)} {call.result}" for call in calls)]
     invented = sorted(filter(_is_id, user_words - words(" ".join(texts))))
     if invented:
@@ -126,7 +128,7 @@ def _find_open_value(
 
 
 def _read_answers(calls: Sequence[SandboxCall]) -> list[tuple[str, Any]]:
-    """Return (tool, answer) of the calls whose answers are JSON."""
+    """Return (tool, answer) for the calls whose answers are JSON."""
     answers = []
     for call in calls:
         with suppress(UnstorableJson):
@@ -135,7 +137,7 @@ def _read_answers(calls: Sequence[SandboxCall]) -> list[tuple[str, Any]]:
 
 
 def _collect_places(answers: Sequence[tuple[str, Any]]) -> dict[_Path, dict[str, None]]:
-    """Return the texts of the tools' answers, by tool and place in the answer."""
+    """Return (tool and path in its answer) -> the texts found there."""
     places: dict[_Path, dict[str, None]] = {}
     for tool, answer in answers:
         for path, text in _walk(answer, (tool,)):
@@ -185,7 +187,7 @@ def _names_record(answer: Any, wishes: set[str], value: str, other: str) -> bool
 
 
 def _collect_record_words(answer: Any, text: str) -> set[str]:
-    """Return the words in the records that have a text as a value or as their key."""
+    """Return all words of the records that have `text` as a value or as their key."""
     collected: set[str] = set()
     for record in _list_records(answer):
         for key, item in record.items():
@@ -231,7 +233,7 @@ def _list_texts(arguments: Any) -> list[str]:
 
 
 def _list_choices(environment: Environment, task: TaskDefinition, tool: str) -> set[str]:
-    """Return the words of a tool's own schema, which names the choices."""
+    """Return the words of a tool's own schema, which names the possible choices."""
     for schema in environment.schemas(task):
         if schema["function"]["name"] == tool:
             return words(exact_json(schema))

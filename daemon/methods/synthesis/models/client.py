@@ -1,11 +1,11 @@
 """The client of one role's model: its endpoint, its budgets of tokens and time, and its trouble.
 
-    client = ModelClient(settings.models.proposer, "proposer", redact)
-    plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
+  client = ModelClient(settings.models.proposer, "proposer", redact)
+  plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
 
 `run` turns every failure of an endpoint into ModelFailure, and raises CannotSample once the process
-has to stop. A model is not asked again if it refuses to serve, may not be asked, has spent its
-tokens or minutes, or was late three times in a row; `trouble` has the reason.
+has to stop. The model is not asked again if it refuses to serve, its host is not allowed, its
+tokens or minutes are spent, or it was late three times in a row; `trouble` has the reason.
 """
 
 import asyncio
@@ -39,32 +39,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_UNANSWERED: Final = 3
-"""A model is not asked again after so many unanswered requests in a row."""
+"""Number of unanswered requests in a row after which the model is not asked again."""
 _LOOK_SECONDS: Final = 0.5
-"""Seconds between two looks at `stopping`."""
+"""Seconds between two calls of `stopping`."""
 CALL_TOKENS: Final = 1024
 """Most tokens of an answer that calls tools."""
 
 
 @dataclass(slots=True)
 class ModelClient:
-    """A role's model. Not for several threads."""
+    """Asks the model of one role. Not for several threads."""
 
     settings: "ProposerModel"
     role: str
-    """Name of its section under `models`."""
+    """Name of the model's section under `models` in the settings."""
     redact: Callable[[str], str] = str
-    """Replaces the matches of the operator's rules, in every text that is sent."""
+    """Replaces matches of the operator's redaction rules in every text that is sent."""
     stopping: Callable[[], bool] = lambda: False
     """Returns whether the process has to stop; then nothing more is asked."""
     budget: TokenBudget = field(init=False)
     trouble: str = field(default="", init=False)
-    """Why the model is not asked again; empty while it may be."""
+    """Why the model is not asked again; "" while it may be asked."""
     _seconds: float = field(init=False)
-    """Seconds that its answers may still take."""
+    """Seconds that the model's answers may still take."""
     _unanswered: int = field(default=0, init=False)
     _answered: bool = field(default=False, init=False)
-    """Whether it ever answered: then a request that it refuses is that request's fault."""
+    """Whether it ever answered; if so, a request that it refuses is at fault itself."""
 
     def __post_init__(self) -> None:
         self.budget = TokenBudget(self.settings.max_tokens, f"models.{self.role}.max_tokens")
@@ -72,16 +72,16 @@ class ModelClient:
 
     @property
     def name(self) -> str:
-        """Return the model's name, as in events."""
+        """Return the model's name, as events record it."""
         return self.settings.model
 
     @property
     def label(self) -> str:
-        """Return the role and the model's name, as in reasons."""
+        """Return the role and the model's name, as reasons quote them."""
         return f"the {self.role} {self.name}"
 
     def run(self, talk: Callable[[Endpoint], Awaitable[T]]) -> T:
-        """Return a conversation's result. Raise ModelFailure, and other errors of `talk`."""
+        """Return the result of a conversation. Raise ModelFailure, and other errors of `talk`."""
         if self.trouble:
             raise ModelFailure(f"{self.trouble}; it was not asked again")
         try:
@@ -105,7 +105,7 @@ class ModelClient:
     async def ask(
         self, endpoint: Endpoint, messages: Sequence[Message], question: Question[T]
     ) -> T:
-        """Return an answer that the question takes; ask again twice. For use in `run`."""
+        """Return an answer that `question` accepts; ask again twice. For use within `run`."""
         self._check_stop()
         answer = await ask(endpoint, self.role, self._redact(messages), question, self.budget)
         self._unanswered = 0
@@ -118,7 +118,7 @@ class ModelClient:
         tools: Sequence[Mapping[str, Any]],
         seed: int,
     ) -> Message:
-        """Return the model's next message, which may call these tools. For use in `run`."""
+        """Return the model's next message, which may call these tools. For use within `run`."""
         self._check_stop()
         sent = self._redact(messages)
         spend(self.budget, sent, self.role, estimate_json(list(tools)) + CALL_TOKENS)
@@ -141,8 +141,8 @@ class ModelClient:
                 self._answered = endpoint.answered
 
     async def _run_until_stop(self, talk: Awaitable[T]) -> T:
-        """Return a talk's result unless a stop or a time limit ends it: answers may take minutes.
-        Raise CannotSample, BudgetSpent."""
+        """Return the result of `talk`, unless a stop or the time limit ends it: answers may take
+        minutes. Raise CannotSample, BudgetSpent."""
         task = asyncio.ensure_future(talk)
         begin = time.monotonic()
         try:
@@ -157,7 +157,7 @@ class ModelClient:
             await asyncio.wait({task})
 
     def _check_time(self, waited: float) -> float:
-        """Return the seconds left, less `waited` of the present talk. Raise BudgetSpent."""
+        """Return the seconds left after `waited` seconds of the present talk. Raise BudgetSpent."""
         left = self._seconds - waited
         if left <= 0:
             raise BudgetSpent(
@@ -167,7 +167,7 @@ class ModelClient:
         return left
 
     def _redact(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages as they may be sent. Calls are the model's own words."""
+        """Return the messages with redacted texts. Calls are the model's own words and stay."""
         return [
             message.model_copy(update={"content": self.redact(message.text)})
             if message.content

@@ -2,8 +2,8 @@
 
 The model sees the environment's policy, the plan and one customer of the state, and calls the tools
 of both parties until it answers without a call. It gets a tool's answer as a JSON text in a message
-of the role `tool`, so that nothing in a state looks like a message of ours. The tools answer wrong
-calls, as an agent's; successful calls are kept.
+of the role `tool`, so that no text of the state can look like a message of ours. The tools answer
+wrong calls with errors, as they answer an agent. Successful calls are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ MOST_MESSAGES: Final = 16
 MOST_CALLS: Final = 32
 """Most calls in one exploration, refused ones included."""
 MOST_REFUSED: Final = 8
-"""Most calls that the tools may refuse."""
+"""Most calls that the tools may refuse in one exploration."""
 RESULT_CHARACTERS: Final = 6_000
-"""Most characters of a tool's answer that are sent."""
+"""Most characters of a tool's answer that are sent to the model."""
 
 _INSTRUCTIONS: Final = """\
 You prepare a practice task for a customer-service agent. You have the agent's tools over a copy of
@@ -85,7 +85,7 @@ async def explore(
 
 
 class _Sandbox:
-    """The tools of both parties over a copy of a state; a user's tool is called by its name."""
+    """The tools of both parties over a copy of a state; a tool's name tells whose it is."""
 
     def __init__(self, environment: Environment, drawn: TaskDefinition, label: str) -> None:
         self._label = label
@@ -104,7 +104,7 @@ class _Sandbox:
         self._refused = 0
 
     def call(self, call: ToolCall) -> str:
-        """Return the answer to a call. Raise NoTask after too many."""
+        """Return the answer to a call. Raise NoTask after too many calls."""
         self._made += 1
         if self._made > MOST_CALLS:
             raise NoTask(f"{self._label} made more than {MOST_CALLS} calls to explore the tools")
@@ -128,7 +128,7 @@ class _Sandbox:
 
 
 def _mark_as_user(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a user's tool with a note about its owner."""
+    """Return the schema of a user's tool with a note that it is the user's."""
     function = schema["function"]
     description = f"(The customer's own tool.) {function.get('description', '')}"
     return {**schema, "function": {**function, "description": description}}

@@ -1,9 +1,9 @@
 """Choose a perfect agent's calls from those that a model made (pure).
 
-It keeps the calls that change something or hand the user over, and the first that identifies the
-user. It keeps look-ups of named and of changed things, and the earliest look-ups that tell the
-arguments of kept calls and the words that the agent must say. If no kept call has a tool of the
-plan, its last call is kept. Other look-ups were detours. Source: ALGORITHMS 1.8 (SENTINEL, arXiv
+These calls are kept: all that change something or hand the user over, and the first that identifies
+the user; look-ups of named and of changed things; the earliest look-ups that give the arguments of
+kept calls and the words that the agent must say. If no kept call has a tool of the plan, the last
+call of that tool is kept. Other look-ups were detours. Source: ALGORITHMS 1.8 (SENTINEL, arXiv
 2606.12908, section 3.4): writes, and the reads for what must be said.
 """
 
@@ -24,7 +24,7 @@ def choose_gold(
     outputs: Sequence[str],
 ) -> tuple[Action, ...]:
     """Return the gold actions in the order of the calls. `tools` are the plan's, `text` is the
-    user's, and `outputs` are those that the agent must say."""
+    user's, and `outputs` are the words that the agent must say."""
     effects = [place for place, call in enumerate(calls) if has_effect(environment, call.action)]
     look_ups = [
         place
@@ -67,14 +67,14 @@ def has_effect(environment: Environment, action: Action) -> bool:
 
 
 class _Choice:
-    """The kept calls, and the words known after them."""
+    """The calls kept so far, and the words that are known after them."""
 
     def __init__(self, calls: Sequence[SandboxCall], known: set[str]) -> None:
         self._calls, self._known = calls, set(known)
         self._places: set[int] = set()
 
     def keep(self, place: int) -> None:
-        """Keep a call and those that tell its arguments."""
+        """Keep a call and the earlier calls that give its arguments."""
         if place in self._places:
             return
         self._places.add(place)
@@ -83,7 +83,7 @@ class _Choice:
         self._known |= words(call.result)
 
     def explain(self, wanted: Iterable[str], before: int) -> None:
-        """Keep the earliest calls before a place that answer the unknown words, if any do."""
+        """Keep the earliest calls before a place whose answers have the wanted, unknown words."""
         for word in sorted(set(wanted) - self._known):
             for place in range(before):
                 if word in self._known:
@@ -92,13 +92,13 @@ class _Choice:
                     self.keep(place)
 
     def cover(self, tool: str, among: Sequence[int]) -> None:
-        """Keep the last call of a tool that has no kept one."""
+        """Keep the last call of a tool, if none of its calls is kept."""
         if not any(self._calls[place].action.name == tool for place in self._places):
             for place in [place for place in among if self._calls[place].action.name == tool][-1:]:
                 self.keep(place)
 
     def list_actions(self, effects: Sequence[int]) -> tuple[Action, ...]:
-        """Return the actions in order; a look-up once, an effect as often as it was made."""
+        """Return the actions in order. A look-up appears once, a change as often as it was made."""
         actions: list[Action] = []
         for place in sorted(self._places):
             action = self._calls[place].action

@@ -1,10 +1,10 @@
-"""The data engine with a model in it, where the settings name one.
+"""The data engine with a model in it, if the settings name one.
 
-    parts = make_model_parts(environment, app.settings, directive) or make_parts(environment)
+  parts = make_model_parts(environment, app.settings, directive) or make_parts(environment)
 
-A cycle that has to wait is tried again from its first plan. Guarantee: the same request to the same
-parts has the same outcome, `NoTask` and `trouble` included, and a model is asked once. CannotSample
-is not remembered. Not for several threads.
+A cycle that has to wait is tried again from its first plan, and asks the model nothing twice.
+Guarantee: the same request to the same parts has the same outcome, `NoTask` and `trouble` included.
+CannotSample is not remembered. Not for several threads.
 """
 
 from collections.abc import Callable, Hashable
@@ -40,9 +40,9 @@ def make_model_parts(
     directive: str = "",
     stopping: Callable[[], bool] = lambda: False,
 ) -> Parts | None:
-    """Return parts in which the model of `models.proposer` plans, writes and revises, and rules
-    replace it where it gives nothing; None without a model. They raise CannotSample once `stopping`
-    returns true. For one cycle: budget and remembered answers are the cycle's."""
+    """Return parts in which the model of `models.proposer` plans, writes and revises; None without
+    a model. Rules replace it if it gives nothing. The parts raise CannotSample once `stopping`
+    returns true. Use them for one cycle: they hold its budget and answers."""
     client = open_client(settings, "proposer", stopping)
     if client is None:
         return None
@@ -56,7 +56,7 @@ def make_model_parts(
 
 
 def _remember_plans(planner: Planner) -> Planner:
-    """Return a planner that repeats its plans."""
+    """Return a planner that remembers its plans and repeats them."""
     known: dict[Hashable, PlanDrafts] = {}
 
     def plan(environment: Environment, request: PlanRequest) -> PlanDrafts:
@@ -70,13 +70,13 @@ def _remember_plans(planner: Planner) -> Planner:
 
 @dataclass(slots=True)
 class _WriterMemory:
-    """A writer with its tasks, and the reasons why there is none (protocols.TaskWriter)."""
+    """Remembers a writer's tasks, and the reasons why there is none (protocols.TaskWriter)."""
 
     writer: TaskWriter
     _outcomes: dict[Hashable, Draft | str] = field(default_factory=dict)
 
     def write(self, plan: Plan, seed: int) -> Draft:
-        """Return the task of a plan and a seed. Raises NoTask."""
+        """Return the task for a plan and a seed. Raise NoTask."""
         key = (plan, seed)
         if key not in self._outcomes:
             try:
@@ -91,14 +91,14 @@ class _WriterMemory:
 
 @dataclass(slots=True)
 class _ReviserMemory:
-    """A reviser with its changes of plans (protocols.Reviser)."""
+    """Remembers a reviser's changes of plans (protocols.Reviser)."""
 
     reviser: Reviser
     trouble: str = ""
     _outcomes: dict[Hashable, tuple[RevisionDraft | None, str]] = field(default_factory=dict)
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return the change of a plan; None for none."""
+        """Return the change of a plan; None if it is not changed."""
         key = (
             history.name, history.plan, history.tries, history.accepted,
             tuple(history.failures), tuple(history.refused), tuple(history.common),

@@ -1,11 +1,11 @@
-"""Plans by a model, one after the other; rules write the rest.
+"""Plans by a model, one after the other; rules write those that the model does not.
 
-A prompt has the cells of the environment's generator (cells.py), the manners, the tools of no plan
-yet, and all earlier plans. An answer is refused, and asked for again at most twice, if it repeats
-an earlier plan, names a missing tool, or has calls of no drawn task of its kind. After that, or if
-the model is not asked again, rules write the rest, and `trouble` has the reason. Guarantee: raises
-only NoPlans, and only if rules do, and CannotSample once the process has to stop. Source:
-AReaL-SEA, arXiv 2601.22607, section 3.1.
+A prompt has the cells of the environment's generator (cells.py), the manners, the tools that no
+plan has yet, and all earlier plans. An answer is refused, and asked for again at most twice, if it
+repeats an earlier plan, names an unknown tool, or has calls that no drawn task of its kind has.
+After that, or if the model may not be asked again, rules write the rest, and `trouble` has the
+reason. Guarantee: it raises only NoPlans, if rules do, and CannotSample once the process has to
+stop. Source: AReaL-SEA, arXiv 2601.22607, section 3.1.
 """
 
 from collections.abc import Sequence
@@ -61,10 +61,10 @@ class _Answer(AnswerModel):
 
 
 class ModelPlanner:
-    """A planner with a model (protocols.Planner)."""
+    """A planner that asks a model (protocols.Planner)."""
 
     def __init__(self, client: ModelClient, directive: str = "") -> None:
-        """`directive` says, in words, what the tasks are for."""
+        """`directive` is a text that says what the tasks are for."""
         self._client, self._directive = client, directive
 
     def plan(self, environment: Environment, request: PlanRequest) -> PlanDrafts:
@@ -91,7 +91,7 @@ class ModelPlanner:
 def _add_by_rule(
     environment: Environment, request: PlanRequest, plans: list[Plan], by_rule: Sequence[Plan]
 ) -> None:
-    """Add plans by rule that fit beside the others, up to the count."""
+    """Add plans by rule that fit beside the others, up to the requested count."""
     more = plan_by_rule(environment, replace(request, count=MOST_PLANS)).entries if plans else ()
     for candidate in (*by_rule, *more):
         if len(plans) == request.count:
@@ -107,7 +107,7 @@ class _PlanDialogue:
     ) -> None:
         self.plans: list[Plan] = []
         self.refused: list[str] = []
-        """Reasons why answers were not taken."""
+        """Reasons why answers were refused."""
         self._environment, self._request, self._client = environment, request, client
         self._directive = directive
         self._survey = survey_kinds(environment)
@@ -132,7 +132,7 @@ class _PlanDialogue:
         return self._client.run(lambda endpoint: self._client.ask(endpoint, messages, question))
 
     def _parse(self, text: str) -> Plan:
-        """Return the plan of an answer. Record a refusal and raise ValueError."""
+        """Return the plan of an answer. If it is refused, record that and raise ValueError."""
         try:
             return self._read(text)
         except ValueError as error:

@@ -1,10 +1,10 @@
-"""The request of a task: five fields by a model, and a script made of them by rule.
+"""The request of a task: a model writes five fields, and a rule makes a script of them.
 
 The fields are those of tau2-bench's user instructions and its `communicate_info` (SENTINEL, arXiv
-2606.12908, appendix C.2). The scripted customer opens with the reason and its knowledge, and
-repeats them if it does not understand. Otherwise it keeps the lines that the environment's own
-users share: agreeing, identity, hanging up. Not covered: conditions in `task_instructions`, which
-only a model that plays the user can keep.
+2606.12908, appendix C.2). The scripted customer opens with the reason and the known information,
+and repeats both if it does not understand. Otherwise it keeps the lines that all users of the
+environment share: agreeing, identity, hanging up. Not covered: conditions in `task_instructions`,
+which only a model that plays the user can keep.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ from events.messages import Message
 MOST_CHARACTERS: Final = 2_000
 MOST_OUTPUTS: Final = 8
 _COMPARED_SEEDS: Final = 3
-"""Tasks of one kind whose scripts are compared."""
+"""Number of tasks of the same kind whose scripts are compared."""
 _COMPARED_KINDS: Final = 3
-"""Other kinds whose scripts are compared."""
+"""Number of other kinds whose scripts are compared."""
 _TEMPERATURE: Final = 0.7
 
 _INSTRUCTIONS: Final = """\
@@ -59,7 +59,7 @@ _Wish = Annotated[
 
 
 class RequestFields(AnswerModel):
-    """The request of a task, in these fields alone."""
+    """The fields of a task's request; no others are allowed."""
 
     reason_for_call: _Wish
     known_info: _Text
@@ -75,7 +75,7 @@ class RequestFields(AnswerModel):
         )
 
     def make_scenario(self, persona: str) -> Scenario:
-        """Return the scenario of these fields."""
+        """Return the scenario that has these fields."""
         return Scenario(
             reason_for_call=self.reason_for_call,
             known_info=self.known_info,
@@ -92,12 +92,12 @@ def build_messages(policy: str, material: Mapping[str, Any]) -> list[Message]:
 
 
 def build_question(seed: int) -> Question[RequestFields]:
-    """Return the question for the fields."""
+    """Return the form of the answer: the request's fields."""
     return Question(parse_fields, _FORMAT, temperature=_TEMPERATURE, seed=seed)
 
 
 def parse_fields(text: str) -> RequestFields:
-    """Return the fields. Raise ValueError with the problem."""
+    """Parse the fields. Raise ValueError with the problem."""
     fields = parse_answer(RequestFields, text)
     for token in STOP_TOKENS:
         if token in fields.text:
@@ -132,7 +132,7 @@ def build_script(environment: Environment, drawn: TaskDefinition, fields: Reques
 def _list_conventions(
     environment: Environment, drawn: TaskDefinition
 ) -> set[tuple[str, str | None]]:
-    """Return the shared answers of tasks: (pattern, line), or (pattern, None) if lines differ."""
+    """Return the answers that all tasks' scripts share: (pattern, line), or None for the line."""
     kinds = [kind for kind in environment.capabilities if kind != drawn.capability]
     others = [environment.like(drawn, seed) for seed in range(1, _COMPARED_SEEDS)]
     others += [environment.generate(kind, 1) for kind in kinds[:_COMPARED_KINDS]]
