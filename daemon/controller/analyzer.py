@@ -1,9 +1,9 @@
 """Ask a model, at any OpenAI-compatible endpoint, for the weaknesses behind a round's failures.
 
-  request   the sampled rollouts, redacted and shortened, in one request with a JSON schema
-  checks    categories must be known, and examples must be rollouts that the request contained;
-            frequencies are counted again, and patterns get their names here (docs/patterns.md)
-  retries   after an invalid answer the model is asked again, twice at most, within a token budget
+    request   the sampled rollouts, redacted and shortened, in one request with a JSON schema
+    checks    categories must be known, and examples must be rollouts that the request contained;
+              frequencies are counted again, and patterns get their names here (docs/patterns.md)
+    retries   after an invalid answer the model is asked again, twice at most, within a token budget
 
 The answer is data: it describes patterns and changes no priority. A failure to get an answer
 becomes the text `trouble`, and the cycle goes on with the deterministic detectors alone. The

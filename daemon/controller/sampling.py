@@ -1,10 +1,10 @@
 """Sample the rollouts of a round, and shorten each. Pure; the same seed gives the same sample.
 
-  failures    one from each task in turn until there are enough; within a task, spread over rewards
-  successes   first those on tasks that failed as well (the contrast), then those on tasks that
-              were written for a pattern, then any
-  shortened   the first and the last messages of a conversation stay; its longest texts are cut in
-              their middle, and arguments of calls are kept to the letter
+    failures    one from each task in turn until there are enough; in a task, spread over rewards
+    successes   first those on tasks that failed as well (the contrast), then those on tasks that
+                were written for a pattern, then any
+    shortened   the first and the last messages of a conversation stay; its longest texts are cut in
+                their middle, and arguments of calls are kept to the letter
 
 The random order is a hash of the seed and the rollout, independent of input order and process.
 """

@@ -1,10 +1,10 @@
 """Decide when a cycle is due: a pure function of the tables and the time. Triggers:
 
-  operator    a person's request (kintsugi cycle start)
-  cron        a fire time has passed since the last cycle began; several missed ones count as one
-  priority    the priorities of the open patterns add up to enough
-  rollouts    enough rollouts that no cycle has read
-  age         the last cycle is long ago
+    operator    a person's request (kintsugi cycle start)
+    cron        a fire time has passed since the last cycle began; several missed ones count as one
+    priority    the priorities of the open patterns add up to enough
+    rollouts    enough rollouts that no cycle has read
+    age         the last cycle is long ago
 
 No trigger begins a cycle while the agent has an open one, or once the day's budget of job minutes
 is spent. The cool-down after the last cycle and too few new failures hold back all triggers but an

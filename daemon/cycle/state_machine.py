@@ -1,17 +1,17 @@
 """A cycle as a process manager: a pure function from the log to the next step.
 
-  step        role       module
-  DIAGNOSE    schedule   leader.py
-  DIRECT      schedule   planner.py (controller/)
-  PROPOSE     schedule   planner.py (proposer/), job_spec.py
-  TRAIN       work       jobs/training_runs.py
-  STAGE       work       worker.py (serving/staging.py)
-  EVALUATE    work       worker.py (evaluation/candidate_evaluation.py)
-  CHOOSER     schedule   planner.py
-  COMPOSE     work       worker.py
-  ROUTE       work       worker.py (serving/publisher.py)
-  WATCH       work       serving/canary_monitor.py
-  an end      schedule   leader.py
+    step        role       module
+    DIAGNOSE    schedule   leader.py
+    DIRECT      schedule   planner.py (controller/)
+    PROPOSE     schedule   planner.py (proposer/), job_spec.py
+    TRAIN       work       jobs/training_runs.py
+    STAGE       work       worker.py (serving/staging.py)
+    EVALUATE    work       worker.py (evaluation/candidate_evaluation.py)
+    CHOOSER     schedule   planner.py
+    COMPOSE     work       worker.py
+    ROUTE       work       worker.py (serving/publisher.py)
+    WATCH       work       serving/canary_monitor.py
+    an end      schedule   leader.py
 
 If another incumbent answers before the adapter is routed, the adapter is evaluated again, up to
 `MOST_GATES` gates. Each branch of a cycle takes TRAIN, STAGE and EVALUATE until it passed or

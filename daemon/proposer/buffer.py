@@ -1,13 +1,13 @@
 """The pools of tasks that a training job draws from, and their shares. Pure.
 
-  targeted    tasks written for patterns, one pool per pattern; their shares add up to
-              p = min(most, step·round)
-  modes       tasks of a mode with its own pool, beside their pattern's pool; with the mode's
-              reward and at most the mode's part of the pattern's share
-  siblings    tasks like the passed ones, near in words to failed ones (siblings.py)
-  traffic     the tasks of the agent's own traffic
-  operator    tasks that an operator added for no pattern; `PoolMix.operator` of all
-  replay      written tasks that the policy passes, and those of patterns that fail no more
+    targeted    tasks written for patterns, one pool per pattern; their shares add up to
+                p = min(most, step·round)
+    modes       tasks of a mode with its own pool, beside their pattern's pool; with the mode's
+                reward and at most the mode's part of the pattern's share
+    siblings    tasks like the passed ones, near in words to failed ones (siblings.py)
+    traffic     the tasks of the agent's own traffic
+    operator    tasks that an operator added for no pattern; `PoolMix.operator` of all
+    replay      written tasks that the policy passes, and those of patterns that fail no more
 
 A targeted pool's share is in proportion to P(pattern) times the mean of 4ĉ(1−ĉ) over its tasks.
 P is the priority, and ĉ = (c+1)/(n+2) over a task's last n rollouts with c passes; open outcomes

@@ -1,7 +1,7 @@
 """Write tasks by modes until a directive's quotas are full.
 
-  inherit   the failed task in other words: same calls, same first state, same criteria
-  explore   a fresh task like it, with a new state, trajectory and request
+    inherit   the failed task in other words: same calls, same first state, same criteria
+    explore   a fresh task like it, with a new state, trajectory and request
 
 A method may write tasks of a mode of its own (task_writer.py), in the first places of a quota, as
 many as the directive names; the modes above fill the rest. Written tasks follow the tasks of the

@@ -1,16 +1,16 @@
 """Ten checks, and those of methods (methods.py), that a written task must pass before training.
 
-  V1   schema          the definition is complete, and its id gives the same definition
-  V2   gold            the gold actions repeat without an error and have their effects
-  V3   provenance      a write's values were said, or can be looked up from something said
-  V4   leak            the request names no tool and no id that a user cannot know
-  V5   outputs         required words come from a tool's answer or the policy
-  V6   policy          a perfect agent breaks no rule, and finds the user before it writes
-  V7   solvable        the scripted oracle wins the whole episode
-  V9   novelty         no task of the buffer has nearly its words and its first state
-  V10  contamination   no evaluation uses it
-  V11  ...             a method's checks of its own tasks
-  V8   informative     the current policy neither always wins nor, as a rule, always loses
+    V1   schema          the definition is complete, and its id gives the same definition
+    V2   gold            the gold actions repeat without an error and have their effects
+    V3   provenance      a write's values were said, or can be looked up from something said
+    V4   leak            the request names no tool and no id that a user cannot know
+    V5   outputs         required words come from a tool's answer or the policy
+    V6   policy          a perfect agent breaks no rule, and finds the user before it writes
+    V7   solvable        the scripted oracle wins the whole episode
+    V9   novelty         no task of the buffer has nearly its words and its first state
+    V10  contamination   no evaluation uses it
+    V11  ...             a method's checks of its own tasks
+    V8   informative     the current policy neither always wins nor, as a rule, always loses
 
 The first failure ends the checks. Each check depends on the task alone, except V8, which plays
 rollouts and needs a sampler. An error that the environment raises fails the check, so that a bad

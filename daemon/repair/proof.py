@@ -5,12 +5,12 @@ only if its replay equals the record: the tools accept and refuse the same write
 wrong if the grader found it wrong. If the state is right but a required output is missing, the
 category is `information_error`. Each edit of a repair proves a category:
 
-  drop        policy_violation
-  arguments   wrong_entity on another record; wrong_item_selection if a selecting argument
-              differs; else, and for a refused write, incorrect_arguments
-  tool        wrong_tool
-  insert      over_cautious if the agent handed over or refused; premature_termination if it was
-              cut off or broke off; else missing_write_action
+    drop        policy_violation
+    arguments   wrong_entity on another record; wrong_item_selection if a selecting argument
+                differs; else, and for a refused write, incorrect_arguments
+    tool        wrong_tool
+    insert      over_cautious if the agent handed over or refused; premature_termination if it was
+                cut off or broke off; else missing_write_action
 
 If a repair has several edits, the first category in the order of the rules (detectors.py) counts.
 The pivot is the tool of the first gold write that the edits make, or `*` without one. The category

@@ -1,9 +1,9 @@
 """Search the smallest change of an agent's writes that leads to the state of the gold writes.
 
-  drop        leave out a write
-  arguments   give a write the arguments of a gold write of the same tool
-  tool        replace a write by a gold write of another tool on the same record
-  insert      make a gold write that is missing
+    drop        leave out a write
+    arguments   give a write the arguments of a gold write of the same tool
+    tool        replace a write by a gold write of another tool on the same record
+    insert      make a gold write that is missing
 
 Candidates are tried in this order: fewest edits, then the order of the list above, accepted writes
 before refused ones, fewest changed arguments, earliest place. A replay runs the tools over a fresh

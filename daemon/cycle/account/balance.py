@@ -1,11 +1,11 @@
 """Compute each stage's loss in a cycle, in points of pass^1 over all traffic, and the limit.
 
-  potential   all failures of the round's traffic
-  directed    failures of kinds in the directive (a whole task at least) or in the job's pools
-  aimed       failures of kinds in the job's pools
-  learnt      the gain that the gate measured, kinds weighted by the round's traffic
-  accepted    learnt, if the gate let the candidate pass
-  kept        learnt, if the candidate was promoted
+    potential   all failures of the round's traffic
+    directed    failures of kinds in the directive (a whole task at least) or in the job's pools
+    aimed       failures of kinds in the job's pools
+    learnt      the gain that the gate measured, kinds weighted by the round's traffic
+    accepted    learnt, if the gate let the candidate pass
+    kept        learnt, if the candidate was promoted
 
 Each stage (diagnosis, tasks, learner, gate, canary) loses the difference between two neighbours of
 this list. A negative gain counts as none. A failure without a kind is counted by its pattern. If

@@ -1,8 +1,8 @@
 """Evaluate repairs: a share of an evaluation's tasks begins after a wrong call.
 
-  tasks = inject(environment, tasks, {"argument": 0.5}, seed)
-  observer = MistakeObserver(spec, environment)        reads attempts of an InjectedSpec
-  observer.report(run, lines)                          what `kintsugi eval --inject` adds
+    tasks = inject(environment, tasks, {"argument": 0.5}, seed)
+    observer = MistakeObserver(spec, environment)        reads attempts of an InjectedSpec
+    observer.report(run, lines)                          what `kintsugi eval --inject` adds
 
 A mistake is a lesson of the task (envs/lessons): the oracle's conversation up to a call, a wrong
 call in its place, and the tools' answer; its operator is the kind of wrong call. All trials of a

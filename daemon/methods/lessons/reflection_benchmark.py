@@ -1,9 +1,9 @@
 """Tool-Reflection-Bench for any endpoint: reads items, asks for answers, stores and scores them.
 
-  read_items     {"messages", "ground_truth"} each line, as released; `operator` if known
-  Answers        the file of a run's answers, one per item and sample
-  ask_all        asks for missing answers, and appends each at once
-  report         Repair@k by the official rule and by the mended one (envs/reflection)
+    read_items     {"messages", "ground_truth"} each line, as released; `operator` if known
+    Answers        the file of a run's answers, one per item and sample
+    ask_all        asks for missing answers, and appends each at once
+    report         Repair@k by the official rule and by the mended one (envs/reflection)
 
 An answer is appended before it counts, so after a crash the run goes on with the next one. A sample
 without an answer (time out, conversation too long, empty message) is wrong. If a machine failed,

@@ -1,8 +1,8 @@
 """Have a model (the analyzer) name the skills that an agent lacks, and label its rollouts ten
 times.
 
-  label = choose_labeller(app, pair, seed)    by rule, unless improve.skills_labels is "analyzer"
-  label(rollouts)                             returns candidates and labellings
+    label = choose_labeller(app, pair, seed)    by rule, unless improve.skills_labels is "analyzer"
+    label(rollouts)                             returns candidates and labellings
 
 Each labelling has its own requests and its own random order. If an answer does not give each shown
 rollout exactly one label, the model is asked again, at most twice; then the labelling is refused.

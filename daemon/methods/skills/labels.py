@@ -3,9 +3,9 @@
 A candidate is a union of failure patterns: all of one tool, or all of one category. Nothing else of
 a rollout is read, so labels of the environment cannot make a skill.
 
-  tool        applies if the tool is called or expected; lacking if it is the pivot of a failure
-  category    applies if one of its tools does, and everywhere if it knows no tool; lacking in
-              its failures, and in successes too if it is a loop
+    tool        applies if the tool is called or expected; lacking if it is the pivot of a failure
+    category    applies if one of its tools does, and everywhere if it knows no tool; lacking in
+                its failures, and in successes too if it is a loop
 
 A skill that applies and is not lacking is present, in failures too (TRACE: in doubt, a failure has
 it). In a success, other categories cannot be lacking, so their contrast is their share among the

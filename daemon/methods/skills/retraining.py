@@ -230,7 +230,7 @@ def read_drawable_tasks(
     connection: "Connection", environment: "Environment", alias: str, tasks: Sequence[str],
     *, sealed: bool,
 ) -> frozenset[str]:  # fmt: skip
-    """Return the tasks that jobs may draw now; `sealed`: whether they can decrypt persons'
+    """Return the tasks that jobs may draw now; `sealed`: whether jobs can decrypt persons'
     tasks."""
     left_out = set(learning.read_inactive_tasks(connection, alias))
     if not sealed:

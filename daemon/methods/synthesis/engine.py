@@ -1,11 +1,11 @@
 """The data engine: plans, tasks written by them, and rounds that revise plans after failures.
 
-  for event, data in synthesize(environment, request, make_parts(environment)): append it
+    for event, data in synthesize(environment, request, make_parts(environment)): append it
 
-  PlansWritten
-  a first part of the places: TaskProposed, TaskRejected, TrajectoryVerified
-  up to three times: a further part, in which changed plans are tried, and PlansRevised
-  the places that are left, by the plans as they are then
+    PlansWritten
+    a first part of the places: TaskProposed, TaskRejected, TrajectoryVerified
+    up to three times: a further part, in which changed plans are tried, and PlansRevised
+    the places that are left, by the plans as they are then
 
 A place is a task that is wanted. Places take the plans in turn; each has at most
 `SynthesisRequest.tries` tries. With R rounds, the places are divided into R + 1 equal parts. Before
@@ -197,8 +197,7 @@ class _Synthesis:
                 yield event, data
 
     def _open_trials(self, places: range) -> dict[int, _PlanTrial]:
-        """Return plan number -> trial, only for plans with one of these places: models cost
-        money."""
+        """Return plan number -> trial, for plans with one of these places: models cost money."""
         trials: dict[int, _PlanTrial] = {}
         self._trouble = []
         due = {place % len(self._states) for place in places}

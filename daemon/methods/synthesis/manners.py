@@ -1,7 +1,7 @@
 """A user's manner of speaking: it changes a task's words and leaves its calls as they are (pure).
 
-  give_manner(task, "terse")             the task in that manner; None if it cannot have it
-  vary_manner(task, 3, tuple(MANNERS))   the task in the manner of place 3
+    give_manner(task, "terse")             the task in that manner; None if it cannot have it
+    vary_manner(task, 3, tuple(MANNERS))   the task in the manner of place 3
 
 A manner changes the lines of the script, and the scenario's persona for a model that plays the
 user. First state, gold actions, criteria and every spoken value stay, so no manner depends on an

@@ -1,10 +1,11 @@
-"""Ask a model whose fault a rollout is, beside the rules: any OpenAI-compatible endpoint.
+"""Ask a model, at any OpenAI-compatible endpoint, who is at fault in a rollout, beside the rules.
 
 The model sees the policy, the user's texts, the expected calls and the conversation, redacted and
-shortened, but not the rules' verdict, so that it can differ. A bad answer is asked for again at
-most twice, within a budget of tokens. Only this machine is asked unless the settings name another
-host. Its answer decides nothing (review.py counts differences), so a wrong answer, or an
-instruction in a conversation, has no effect. Guarantee: texts of a person's session are not sent.
+shortened. It does not see the rules' verdict, so that its opinion is independent. After a bad
+answer it is asked again, at most twice, within a budget of tokens. The endpoint must be on this
+machine or on a host that the settings allow. The answer decides nothing (review.py counts
+differences), so a wrong answer, or an instruction in a conversation, has no effect. Guarantee:
+texts of a person's session are not sent.
 """
 
 import asyncio
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from envs.task import TaskDefinition
 
 _POLICY: Final = 12_000
-"""Most characters of the policy that are shown."""
+"""Most characters of the policy that are shown to the model."""
 _CONVERSATION: Final = 16_000
-"""Most characters of the conversation that are shown, if its calls allow."""
+"""Most characters of the conversation that are shown, if the arguments of calls allow it."""
 
 _INSTRUCTIONS: Final = """\
 You read an attempt of a tool-using agent at a task and say whose fault its failure is. You are
@@ -81,7 +82,7 @@ def ask_opinion(
     redact: Callable[[str], str],
     budget: TokenBudget,
 ) -> OpinionAnswer:
-    """Ask whose fault a rollout is. Errors of an endpoint become `trouble`."""
+    """Ask who is at fault in a rollout. Errors of the endpoint become `trouble`."""
     if task.salt is not None:
         trouble = "the task is made of a person's session, which is not sent"
         return OpinionAnswer(None, trouble)

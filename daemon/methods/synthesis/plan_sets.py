@@ -1,12 +1,12 @@
-"""Choose the set of plans for the next tasks of a pattern.
+"""Choose the set of plans by which a pattern's next tasks are written.
 
-If the log already has a set of this cycle, the cycle keeps it: a leader was killed. Else the newest
-fitting set of the agent, base, environment and pattern is used again, with its counts and revisions
-at offset `before` of `learning`, where the cycle began. A set without further rounds is used only
-while the checks accept half of its tries.
+If the log already has a set of this cycle, from a killed leader, the cycle keeps it. Otherwise the
+newest fitting set of the agent, base, environment and pattern is used again. Its counts and
+revisions are read up to offset `before` of the stream `learning`, where the cycle began. A set
+without further rounds is used only while the checks accept half of its tries.
 
-A set does not fit if the environment no longer allows one of its plans, or has a new tool. Nor
-does it fit if no plan is of a kind that fails now, or if a new set may have twice its plans.
+A set does not fit if the environment no longer allows one of its plans, or has a new tool. Nor does
+it fit if no plan is of a kind that fails now, or if a new set may have at least twice its plans.
 Without a fitting set a new one is written.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 ACCEPTABLE: Final = 0.5
-"""Least accepted share of the tries of a set without further revisions."""
+"""Least accepted share of the tries, for a set without further revisions to be used."""
 
 _PLAN_EVENTS: Final = (PlansWritten.TYPE, PlansRevised.TYPE)
 
@@ -44,27 +44,27 @@ class SetChoice:
     """The set by which tasks are written."""
 
     past: SetPast | None
-    """None: a new one is to be written, or the log has this cycle's own."""
+    """The earlier set to use again; None if a new one is to be written, or for `written`."""
     refusal: str = ""
-    """Why the newest set is not used again; may be empty."""
+    """Why the newest set is not used again; "" if it is, or if there is none."""
     written: PlansWritten | None = None
-    """The cycle's own set, from the log."""
+    """The set that this cycle wrote before its leader was killed, from the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetDemand:
-    """The demand of a cycle on a set to use again."""
+    """The demand of a cycle on an earlier set that is used again."""
 
     plans: int = 1
     """Most plans of a new set."""
     kinds: Collection[str] = ()
-    """Kinds of the tasks that failed; empty: all of the environment."""
+    """Kinds of the tasks that failed; empty for all kinds of the environment."""
     rounds: int = MOST_ROUNDS
-    """Most rounds of revisions of a set (`improve.synthesis_rounds`)."""
+    """Most rounds that revise a set (`improve.synthesis_rounds`)."""
 
 
 _NEWEST: Final = 8
-"""Most sets of a pattern to look at: kinds that fail in turn have one each."""
+"""Most sets of a pattern that are considered: kinds that fail in turn have a set each."""
 _NO_DEMAND: Final = SetDemand()
 
 
@@ -77,7 +77,8 @@ def choose_set(
     before: int | None,
     demand: SetDemand,
 ) -> SetChoice:
-    """Return a cycle's set for a pattern; `before` is None if the log lacks it. Raise LogError."""
+    """Return a cycle's set for a pattern; `before` is None if the log lacks the cycle. Raise
+    LogError."""
     own = name_plan_set(cycle.cycle, pattern)
     lines = list_plan_sets(connection, cycle.alias, cycle.base)
     for line in lines:
@@ -131,7 +132,7 @@ def _find_refusal(environment: "Environment", past: SetPast, demand: SetDemand) 
             f"they are of {', '.join(sorted(filter(None, kinds)))}, and the tasks that fail now "
             f"are of {', '.join(sorted(demand.kinds))}"
         )
-    # Where trouble says why there were not more plans, there may be no more now.
+    # `trouble` says why there were not more plans, so a new set may not have more either.
     if not line.trouble and 2 * len(past.plans) <= demand.plans:
         return f"they are {len(past.plans)}, and {demand.plans} may be written now"
     tries = sum(plan.tries for plan in past.plans)
@@ -148,7 +149,7 @@ def _find_refusal(environment: "Environment", past: SetPast, demand: SetDemand) 
 
 
 def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritten | PlansRevised]]:
-    """Return a set's events with their offsets of `learning`, each once. Raise LogError."""
+    """Return a set's events with their offsets in `learning`, each once. Raise LogError."""
     log, events, seen = app.readable_log, [], set[str]()
     (end,) = log.end(LEARNING.name)
     for page in read_all(log, LEARNING.name, 0, line.offset, end):
@@ -164,7 +165,7 @@ def find_set_events(app: "App", line: PlanSetLine) -> list[tuple[int, PlansWritt
 
 
 def _read_set(app: "App", line: PlanSetLine) -> PlansWritten:
-    """Return a set as it was written. Raise LogError."""
+    """Return a set as it was first written. Raise LogError."""
     return next(data for _, data in find_set_events(app, line) if isinstance(data, PlansWritten))
 
 
@@ -198,7 +199,7 @@ def _build_failures(plan: PlanPast) -> Sequence[Failure]:
 
 
 def _find_aspect(failure: PlanFailure) -> Aspect:
-    """Return the aspect of a plan that a failure speaks against (protocols.Failure)."""
+    """Return which part of a plan a failure is evidence against (protocols.Failure)."""
     if failure.fault is None and failure.agrees is None:
         return "writing"
     if failure.fault in ("task", "user"):

@@ -1,12 +1,12 @@
 """Plans by rule, without a model (pure).
 
 A plan joins a cell of the generator (cells.py) with a manner (manners.py). Plans are chosen one
-after the other: first cells with a tool of no plan yet, then the kind, manner, complexity and tool
-mode that were taken least. A plan too like an earlier one is left out. If that leaves a tool out,
-plans describe their tools in place of the manner. A model's plans have to pass `find_plan_problem`
-too. Guarantee: every tool of a drawn task is in a plan, if the count and the kinds allow. Source:
-AReaL-SEA, arXiv 2601.22607, section 3.1: 64 plans that do not overlap in domain, complexity, tool
-mode and user's style; the bounds are ALGORITHMS 4.1's.
+after the other: first cells with a tool that no plan has yet, then the kind, manner, complexity and
+tool mode that were used least. A plan too similar to an earlier one is left out. If that leaves a
+tool without a plan, plans describe their tools instead of the manner. A model's plans must pass
+`find_plan_problem` too. Guarantee: every tool of a drawn task is in a plan, if the count and the
+kinds allow it. Source: AReaL-SEA, arXiv 2601.22607, section 3.1: 64 plans that do not overlap in
+domain, complexity, tool mode and user's style; the limits are from ALGORITHMS 4.1.
 """
 
 from collections import Counter
@@ -26,11 +26,11 @@ from events.synthesis.plans import MOST_PLANS, Plan
 MOST_ALIKE: Final = 0.5
 """Largest likeness of two plans: the share of word trigrams that both texts have."""
 _RARE: Final = 0.03
-"""A cell with a smaller share of its kind's tasks is planned only for a tool."""
+"""A cell with a smaller share of its kind's tasks is planned only if a tool needs it."""
 _MOST_DESCRIPTION: Final = 200
 """Most characters of a tool's description in a plan."""
 _MOST_PURPOSE: Final = 2_000
-"""Most characters of all of them."""
+"""Most characters of all tools' descriptions in a plan."""
 
 _MODES: Final[Mapping[str, str]] = {
     "read": "looks up by",
@@ -46,8 +46,8 @@ _LENGTHS: Final[Mapping[str, str]] = {
 
 
 def plan_by_rule(environment: Environment, request: PlanRequest) -> PlanDrafts:
-    """Return plans by rule; `trouble` says why there are fewer. Raise NoPlans if none is
-    possible."""
+    """Return plans by rule; `trouble` says why there are fewer than requested. Raise NoPlans if
+    there is none."""
     weights = _check_request(environment, request)
     survey = survey_kinds(environment)
     cells = [facts for facts in survey.cells if weights.get(facts.cell.kind, 0) > 0]
@@ -86,7 +86,7 @@ def list_tool_gaps(environment: Environment, plans: Sequence[Plan]) -> tuple[str
 
 
 def _check_request(environment: Environment, request: PlanRequest) -> Mapping[str, float]:
-    """Return the weights of the kinds. Raise NoPlans."""
+    """Return kind -> weight of its plans. Raise NoPlans if the request is invalid."""
     if not 1 <= request.count <= MOST_PLANS:
         raise NoPlans(f"{request.count} plans are asked for; ask for 1 to {MOST_PLANS}")
     if not environment.capabilities:
@@ -166,7 +166,7 @@ class _Choice:
         self._needed = {tool for facts in cells for tool in facts.tools}
         self._uses: Counter[str] = Counter()
         self._unfit: set[tuple[CellFacts, str]] = set()
-        """Candidates too like a chosen one."""
+        """Candidates that are too similar to a chosen plan."""
 
     def select(self) -> list[Plan]:
         explains = False
@@ -194,8 +194,9 @@ class _Choice:
         return self._plans
 
     def _list_fit(self, *, explains: bool) -> Iterator[tuple[CellFacts, str, Plan]]:
-        """Yield fitting candidates, best first. `explains`: needed tools alone, described."""
-        # Python's sort keeps the shuffled order of equals.
+        """Yield fitting candidates, best first. `explains`: only for tools of no plan,
+        described."""
+        # The sort is stable, so equal candidates keep their shuffled order.
         for facts, manner in sorted(self._left, key=lambda pair: self._rank(*pair)):
             if (facts, manner) in self._unfit:
                 continue

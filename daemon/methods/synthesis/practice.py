@@ -1,7 +1,7 @@
-"""Describe, for display, the effect of plans on each agent, with reasons.
+"""Describe what plans do for each agent, with reasons, for display.
 
 It applies the Controller's rule (choice.py) to the last cycle that wrote tasks, so it shows the
-next directive's choice for the same patterns.
+choice that the next directive would make for the same patterns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,38 +31,38 @@ class PatternSynthesis:
 
 @dataclass(frozen=True, slots=True)
 class SynthesisPractice:
-    """The state of synthesis for an agent."""
+    """The state of the data engine for one agent."""
 
     alias: str
     base: str
     setting: str
-    """`improve.synthesis`."""
+    """Value of the setting `improve.synthesis`."""
     writer: str
-    """`rules`, or the model that the settings name."""
+    """`rules`, or the name of the model in the settings."""
     sets: int
-    """Sets of plans on its present base; the next fields count these."""
+    """Number of sets of plans on the agent's present base; the next fields count only these."""
     writers: tuple[str, ...]
-    """`rules`, or models that wrote some."""
+    """`rules`, or the models that wrote some of the sets."""
     plans: int
     tries: int
-    """Tries of the present revisions, as `accepted`."""
+    """Number of tries of the plans' present revisions; `accepted` counts the same tries."""
     accepted: int
     faults: Mapping[str, int]
-    """Fault -> rollouts of written tasks."""
+    """Kind of fault -> number of rollouts of written tasks."""
     disagreements: int
-    """Rollouts on which a model and the rules disagreed."""
+    """Number of rollouts on which a model and the rules disagreed."""
     patterns: tuple[PatternSynthesis, ...]
-    """The patterns with a quota of tasks, the highest priority first."""
+    """The patterns that get tasks, the highest priority first."""
     trouble: str
     """The newest reason why a model's plans were not used."""
     says: str
-    """The effect of plans, or why there is none, as a sentence."""
+    """A sentence on what plans do for the agent, or why they do nothing."""
 
 
 def read_synthesis_practices(
     connection: "Connection", settings: "Settings"
 ) -> list[SynthesisPractice]:
-    """Return the practice of each agent that was seen, by alias."""
+    """Return the state of the data engine for each agent that was seen, ordered by alias."""
     return [
         _read_practice(connection, settings, pair) for pair in sorted(agents.present(connection))
     ]

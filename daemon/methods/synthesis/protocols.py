@@ -1,4 +1,4 @@
-"""The parts of the data engine that a model can replace, and their data.
+"""The components of the data engine that a model can replace, and their data.
 
 Each has an implementation by rule in this package. None of them appends an event: engine.py makes
 events of their results.
@@ -25,71 +25,71 @@ class NoTask(KintsugiError):
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A request to a planner."""
+    """A request for plans."""
 
     seed: str
-    """Seed of all draws."""
+    """Seed of all random choices."""
     count: int = MOST_PLANS
-    """Wanted plans, 1 to `MOST_PLANS`."""
+    """Number of plans wanted, from 1 to `MOST_PLANS`."""
     kinds: Mapping[str, float] = field(default_factory=dict)
-    """Capability -> weight of its plans; empty: all of the environment, equally."""
+    """Kind of task -> weight of its plans; empty for all kinds with equal weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDrafts:
-    """The plans of a planner."""
+    """The plans that a planner wrote."""
 
     entries: tuple[Plan, ...]
-    """In writing order, each fit for the earlier ones (planner.find_plan_problem)."""
+    """Plans in writing order, each fit for the earlier ones (planner.find_plan_problem)."""
     writer: str | None = None
-    """Model that wrote them; None for rules."""
+    """Model that wrote the plans; None for rules."""
     refused: tuple[str, ...] = ()
-    """Why plans of the model were not taken, in its order."""
+    """Reasons why plans of the model were refused, in its order."""
     trouble: str = ""
-    """Why the model's plans were not used, or why there are fewer than wanted."""
+    """Why the model's plans were not used, or why there are fewer than requested."""
 
 
 Planner = Callable[[Environment, PlanRequest], PlanDrafts]
-"""Returns plans that do not overlap. Raises NoPlans, and CannotSample where the cycle must wait; so
-do TaskWriter and Reviser."""
+"""Returns plans that do not overlap. Raises NoPlans, and CannotSample if the cycle has to wait;
+TaskWriter and Reviser may raise CannotSample too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A written task."""
+    """A task that was written by a plan."""
 
     task: TaskDefinition
-    """Named by content (TaskDefinition.name_by_content)."""
+    """The task, named by content (TaskDefinition.name_by_content)."""
     drawn: str
-    """Id of the generated task with its first state: the seed is the writer's, so the check
-    `contamination` sees that no gate and no report draws it."""
+    """Id of the generated task that has its first state. That task's seed is the writer's, so the
+    check `contamination` sees that no gate and no report draws it."""
     text_by: str | None = None
     """Model that wrote the words; None for templates."""
 
 
 class TaskWriter(Protocol):
-    """A writer of tasks."""
+    """Writes tasks by plans."""
 
     def write(self, plan: Plan, seed: int) -> Draft:
-        """Return a task by the plan and its rules. `seed`, FIRST_SEED to LAST_SEED of
-        daemon/proposer/candidate, is the only source of chance. Raise NoTask."""
+        """Return a task written by the plan and its rules. `seed`, from FIRST_SEED to LAST_SEED of
+        daemon/proposer/candidate, is the only source of randomness. Raise NoTask."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A try of a plan that failed."""
+    """A failure of a plan's try."""
 
     event: str
-    """Id of its event: `TaskRejected` or `TrajectoryVerified`."""
+    """Id of the event that recorded it: `TaskRejected` or `TrajectoryVerified`."""
     aspect: Aspect
     """The part of the plan at fault: `writing` for faults of the task and checks, `rollout` for
-    faults of the user, `judging` for examiners that disagree."""
+    faults of the user, `judging` if a model and the rules disagree."""
     check: str
-    """The failed check, or the rule that refused the rollout."""
+    """The failed check, or the rule that the rollout broke."""
     reason: str
     instruction: str = ""
-    """The task's request, if there is one."""
+    """The task's request; "" if there is no task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +103,32 @@ class PlanHistory:
     failures: Sequence[Failure]
     """Failures of these tries, in order."""
     refused: Sequence[Plan] = ()
-    """Revisions of it that were tried and not kept."""
+    """Revisions of the plan that were tried and not kept."""
     common: Sequence[Failure] = ()
-    """Failures of all plans of its set, without those of rejected changes."""
+    """Failures of all plans of the set, without those of rejected changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionDraft:
-    """A change of a plan that is to be tried."""
+    """A changed plan that is to be tried."""
 
     plan: Plan
     reason: str
-    """In words, with the counts of the failures."""
+    """A text with the counts of the failures."""
     failures: tuple[str, ...]
-    """Ids of the events of the failures, at least one."""
+    """Ids of the events that recorded the failures; at least one."""
     checks: tuple[str, ...]
-    """Checks (`Failure.check`) that the change is to mend, at least one."""
+    """Checks (`Failure.check`) that the change is meant to mend; at least one."""
     writer: str | None = None
-    """Model that wrote it; None for rules."""
+    """Model that wrote the change; None for rules."""
 
 
 class Reviser(Protocol):
-    """A reviser of plans."""
+    """Revises plans after failures."""
 
     trouble: str
-    """Why a model did not revise the last plan; empty if it did, and for rules."""
+    """Why a model did not revise the last plan; "" if it did, and for rules."""
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return a change of the plan, under the same name; None if its failures need none."""
+        """Return a changed plan with the same name; None if its failures ask for no change."""
         ...

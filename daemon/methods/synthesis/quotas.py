@@ -1,8 +1,8 @@
-"""Have plans fill the places of quotas that a directive gives them.
+"""Have plans write the tasks of a directive's quotas that are given to plans.
 
-Plans are for the kinds of the failed tasks that the directive names, as the environment defines
-these tasks; no label of a rollout is read. Guarantee: the cycle and the tables at its beginning
-decide everything, so a redo writes the same events under the same ids (but for a model's words).
+Plans are for the kinds of the failed tasks that the directive names, by the environment's
+definitions; no label of a rollout is read. Guarantee: the cycle and the tables at its beginning
+decide everything, so a restart writes the same events under the same ids, except a model's words.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 MakeParts = Callable[["Environment", "Settings", str], Parts]
-"""Builds a cycle's data engine from the environment, the settings and the directive's words."""
+"""Builds a cycle's data engine from the environment, the settings and the directive's text."""
 
 
 def choose_parts(
@@ -39,23 +39,24 @@ def choose_parts(
     directive: str,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Parts:
-    """Return the parts with the settings' model, or by rule; no model is asked once `stopping`."""
+    """Return the data engine with the settings' model, or by rule; no model is asked on
+    `stopping`."""
     return make_model_parts(environment, settings, directive, stopping) or make_parts(environment)
 
 
 def make_rule_parts(environment: "Environment", settings: "Settings", directive: str) -> Parts:
-    """Return the parts by rule, whatever model the settings name."""
+    """Return the parts of the data engine by rule, even if the settings name a model."""
     return make_parts(environment)
 
 
 class CycleParts:
-    """The data engine of each agent's last cycle. A tick that had to wait is tried again with the
-    same parts, and so with the same budget and the model's answers."""
+    """Keeps the data engine of each agent's last cycle. If a tick had to wait, the next one uses
+    the same parts, and so the same budget and the model's earlier answers."""
 
     def __init__(self, make: MakeParts) -> None:
         self._make = make
         self._parts: dict[str, tuple[str, Parts]] = {}
-        """Agent -> cycle and its parts."""
+        """Agent -> its last cycle, and the parts for that cycle."""
 
     def bind(self, cycle: "CycleRow") -> MakeParts:
         """Return a function that builds the cycle's data engine once."""
@@ -75,9 +76,9 @@ class FilledQuotas:
     """The results of plans for a directive."""
 
     decisions: dict[str, Decision]
-    """Id of event -> decision, in order."""
+    """Event id -> decision, in order."""
     request: ProposalRequest
-    """The request, with the filled places and the known tasks."""
+    """The request with the places that were filled and the tasks that are now known."""
 
 
 def fill_quotas(
@@ -88,7 +89,7 @@ def fill_quotas(
     bodies: MutableMapping[str, str],
     make: MakeParts = choose_parts,
 ) -> FilledQuotas:
-    """Have plans write a directive's tasks. The environment has to find bodies in `bodies`. Raise
+    """Have plans write a directive's tasks. The environment must look up bodies in `bodies`. Raise
     CannotSample, LogError, DatabaseUnavailable."""
     decisions: dict[str, Decision] = {}
     known, full = list(wanted.known), dict(wanted.full)
@@ -166,7 +167,7 @@ class _PlanQuota:
         )
 
     def write(self, request: SynthesisRequest, parts: Parts) -> "Iterator[tuple[str, Decision]]":
-        """Yield the events, first the refusal of an earlier set."""
+        """Yield the events; the first one tells why an earlier set is not used, if so."""
         if self._choice.refusal:
             yield (
                 derive_id("synthesis", request.plan_set, "refused", self._choice.refusal),
@@ -176,7 +177,7 @@ class _PlanQuota:
 
 
 def _weigh_kinds(environment: "Environment", sources: Sequence[Source]) -> dict[str, float]:
-    """Return kind -> number of failed tasks; empty, for all kinds, if none can be drawn."""
+    """Return kind -> number of failed tasks; {} (for all kinds) if no such kind can be drawn."""
     counts = Counter(
         source.task.capability
         for source in sources

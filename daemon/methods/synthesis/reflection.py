@@ -3,26 +3,24 @@
     RuleReviser().revise(environment, history)     a changed plan that is to be tried, or None
     decide_trials(trials, evidence)                  whether each tried change stays
 
-Failures are counted by (aspect, check). A check that failed often in a plan adds a rule to it; if
-the plan has the rule and its words may be the reason, the user speaks plainly. Failed checks and
-faults of the task count against the writing, faults of the user against the rollout (and its
-manner), a model that disagrees with the rules against the judging. A check that failed often in the
-whole set (`choose_checks`) adds its rule to every plan, for most faults are common to all plans,
-and a plan alone has few tries.
+Failures are counted by (aspect, check). A check that failed often in a plan adds a rule to it. If
+the plan has the rule already and its words may be the reason, the user gets the plain manner.
+Failed checks and faults of the task count against the writing, faults of the user against the
+rollout (and its manner), a model that disagrees with the rules against the judging. A check that
+failed often in the whole set (`choose_checks`) adds its rule to every plan: most faults are common
+to all plans, and a single plan has few tries.
 
-A plan is revised after failures, so its own tries make any change look better. Hence a round tries
-both versions on fresh tries side by side (`choose_arm`), and compares only these. Changes are
-judged by all tries of the set against the same checks, in all rounds so far (`Evidence`). A change
-stays if
-
+A plan is revised after failures, so a comparison with its past tries makes any change look better.
+Hence a round tries both versions side by side on fresh tries (`choose_arm`) and compares only
+these. Changes are judged by all tries of the set against the same checks, in all rounds so far
+(`Evidence`). A change stays if
     1. P(its checks fail less with it) is at least `LIKELY`, and
     2. P(acceptance is worse with it) is below `HOLDS`, for the changes against each of its checks
        together, and below `WORSE` for the plan's own tries.
-
-Priors are uniform. The first is no proof, by intent: a change without an effect does no harm. A
-change that is neither kept nor hopeless is tried again. Simulated over three rounds, with 4 and 64
-plans (docs/synthesis.md). Source of reflection: AReaL-SEA, arXiv 2601.22607, section 3.1; the rules
-for what stays are ours.
+Priors are uniform. The first condition is no proof, by intent: a change without an effect does no
+harm. A change that is neither kept nor hopeless is tried again. Simulated over three rounds, with 4
+and 64 plans (docs/synthesis.md). Source of reflection: AReaL-SEA, arXiv 2601.22607, section 3.1;
+the rules that decide are ours.
 """
 
 from collections import Counter
@@ -40,18 +38,19 @@ from events.rollouts import clip_reason
 from events.synthesis.plans import Aspect, Plan, PlanRule
 
 LIKELY: Final = 0.9
-"""Least chance that checks fail less."""
+"""Least chance that its checks fail less, for a change to stay."""
 HOLDS: Final = 0.2
-"""A change may stay below this chance of a worse acceptance in the set."""
+"""A change stays only if the chance of a worse acceptance in the set is below this."""
 WORSE: Final = 0.8
-"""A change is not tried again from this chance of a worse acceptance on."""
+"""A change is not tried again if the chance of a worse acceptance is at least this."""
 LEAST_GAIN: Final = 0.02
 LEAST_SHARE: Final = 0.1
-"""Least gain in acceptance for another round: this, or that share of the failed tries if less."""
+"""Least gain in acceptance for another round: `LEAST_GAIN`, or `LEAST_SHARE` of the failed tries if
+that is less."""
 _OFTEN: Final = 0.1
-"""Share of a plan's tries from which on a check asks for a rule."""
+"""Least share of a plan's tries that must fail a check for the check to add a rule."""
 _COMMON: Final = 2
-"""Failures of a whole set from which on a check asks for a rule in all its plans."""
+"""Fewest failures in a whole set for a check to add its rule to all plans."""
 _CITED: Final = 100
 
 _TEXTS: Final[Mapping[str, str]] = {
@@ -68,7 +67,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "trajectory": "Let the text ask for exactly what the gold calls do.",
     "informative": "Write a task that the policy passes now and then.",
 }
-"""Check -> text of its rule."""
+"""Check -> text of the rule that it adds."""
 _ASPECT_TEXTS: Final[Mapping[Aspect, str]] = {
     "writing": "Write so that {check} holds.",
     "rollout": "The user keeps to its situation: no fault of the kind {check}.",
@@ -77,12 +76,12 @@ _ASPECT_TEXTS: Final[Mapping[Aspect, str]] = {
 
 
 Key = tuple[Aspect, str]
-"""The aspect of a plan that a failure speaks against, and the failed check."""
+"""The part of a plan that a failure is evidence against, and the failed check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Counts of tries, accepted ones, and failures by check."""
+    """Counts of tries, of accepted ones, and of failures by check."""
 
     tries: int = 0
     accepted: int = 0
@@ -97,35 +96,35 @@ class Arm:
 
     @property
     def rate(self) -> float:
-        """Return the accepted share; 0 without a try."""
+        """Return the accepted share of the tries; 0 without a try."""
         return self.accepted / self.tries if self.tries else 0.0
 
 
 @dataclass(slots=True)
 class Trial:
-    """A changed plan and its original, on fresh tries of one round."""
+    """Fresh tries of one round by a changed plan and by its original."""
 
     checks: tuple[str, ...]
-    """The checks that the change is to mend."""
+    """The checks that the change is meant to mend."""
     before: Arm = field(default_factory=Arm)
     after: Arm = field(default_factory=Arm)
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Counts of the trials of all rounds of a set, by check."""
+    """Check -> counts of all trials of a set against it, before and after the change."""
 
     before: dict[str, Arm] = field(default_factory=dict)
     after: dict[str, Arm] = field(default_factory=dict)
 
     def add(self, trial: Trial) -> None:
-        """Add a trial."""
+        """Add the counts of a trial."""
         for check in trial.checks:
             self.before[check] = self.before.get(check, Arm()) + trial.before
             self.after[check] = self.after.get(check, Arm()) + trial.after
 
     def compute_less(self, checks: Sequence[str]) -> float:
-        """Return the chance that checks fail less in plans changed against them."""
+        """Return the chance that these checks fail less in plans that were changed against them."""
         before, after = (
             Arm(
                 sum(arms.get(check, Arm()).tries for check in checks),
@@ -136,7 +135,7 @@ class Evidence:
         return compute_chance(after, before)
 
     def compute_worse(self, checks: Sequence[str]) -> float:
-        """Return the highest chance, over the checks, of a worse acceptance with changes."""
+        """Return the chance of a worse acceptance with changes, the highest over the checks."""
         return max(
             compute_chance(self.after.get(check, Arm()), self.before.get(check, Arm()))
             for check in checks
@@ -144,12 +143,12 @@ class Evidence:
 
 
 class RuleReviser:
-    """The reviser without a model (protocols.Reviser)."""
+    """Revises plans by rule, without a model (protocols.Reviser)."""
 
     trouble = ""
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return the plan with a rule for each check that failed often, or None."""
+        """Return the plan with a rule for each check that failed often; None if nothing changes."""
         own, common = map(_count_keys, (history.failures, history.common))
         plan = history.plan
         changed: list[Key] = []
@@ -176,19 +175,20 @@ class RuleReviser:
 def choose_checks(
     own: Counter[Key], tries: int, common: Counter[Key], known: Collection[Key]
 ) -> list[Key]:
-    """Return the checks often failed in the plan's tries, or, without a rule yet, in its set."""
+    """Return the checks that failed often in the plan's tries, and those that failed often in its
+    set and have no rule in the plan yet."""
     often = [key for key, count in own.most_common() if count >= max(1.0, _OFTEN * tries)]
     shared = [key for key, count in common.most_common() if count >= _COMMON and key not in known]
     return list(dict.fromkeys((*often, *shared)))
 
 
 def choose_arm(number: int) -> bool:
-    """Return whether the changed plan, and not the original, tries this place: every second."""
+    """Return whether the changed plan, and not the original, tries this place: every second one."""
     return number % 2 == 0
 
 
 def decide_trials(trials: Sequence[Trial], evidence: Evidence) -> list[bool]:
-    """Return for each trial of a round whether its change stays. `evidence` includes them."""
+    """Return for each trial of a round whether its change stays. `evidence` includes the trials."""
     return [
         trial.after.tries > 0
         and evidence.compute_less(trial.checks) >= LIKELY
@@ -208,8 +208,8 @@ def is_hopeless(trial: Trial, evidence: Evidence) -> bool:
 
 
 def measure_gain(trials: Sequence[Trial], plans: int) -> float:
-    """Return the gain in the set's acceptance if all changes stayed: the difference of the arms,
-    weighted by the share of changed plans."""
+    """Return the gain in the set's acceptance if all changes stayed: the difference between changed
+    and original plans, weighted by the share of changed plans."""
     before = sum((trial.before for trial in trials), Arm())
     after = sum((trial.after for trial in trials), Arm())
     if not before.tries or not after.tries:
@@ -218,7 +218,7 @@ def measure_gain(trials: Sequence[Trial], plans: int) -> float:
 
 
 def find_least_gain(trials: Sequence[Trial]) -> float:
-    """Return the least gain of a round for a further one."""
+    """Return the least gain of a round that justifies a further one."""
     before = sum((trial.before for trial in trials), Arm())
     return min(LEAST_GAIN, LEAST_SHARE * (1 - before.rate))
 
@@ -226,7 +226,7 @@ def find_least_gain(trials: Sequence[Trial]) -> float:
 def compute_chance(before: Arm, after: Arm) -> float:
     """Return P(rate of `after` > rate of `before`) under independent uniform priors.
 
-    Both posteriors are Beta with whole parameters, for which the sum is exact: with
+    Both posteriors are Beta distributions with whole parameters, for which the sum is exact: with
     Beta(a, b) after and Beta(c, d) before, P = sum over i < a of
     B(c + i, b + d) / ((b + i) B(1 + i, b) B(c, d)).
     """
@@ -240,7 +240,7 @@ def compute_chance(before: Arm, after: Arm) -> float:
 
 @lru_cache(maxsize=4096)
 def _compare(a: int, b: int, c: int, d: int) -> float:
-    """Return P(Beta(a, b) > Beta(c, d)); cached, since plans of a set share pooled tries."""
+    """Return P(Beta(a, b) > Beta(c, d)). Cached, since plans of a set share pooled tries."""
     return min(
         1.0,
         sum(
@@ -255,7 +255,8 @@ def _log_beta(first: float, second: float) -> float:
 
 
 def _add_rule(plan: Plan, aspect: Aspect, check: str) -> Plan:
-    """Return a plan with a rule, or in the plain manner if it has the rule."""
+    """Return the plan with a rule against the check. If it has the rule already and words may be
+    the reason, return it with the plain manner."""
     if (aspect, check) in _list_keys(plan):
         blames_words = aspect == "rollout" or check in PLAIN_WORDS
         return plan.model_copy(update={"manner": AS_IS}) if blames_words else plan
@@ -275,7 +276,7 @@ def _list_keys(plan: Plan) -> set[Key]:
 
 
 def _list_events(failures: Sequence[Failure], changed: Sequence[Key]) -> tuple[str, ...]:
-    """Return the events that a change answers, each once, at most the last `_CITED`."""
+    """Return the events that a change responds to, each once, at most the last `_CITED`."""
     events = dict.fromkeys(
         failure.event for failure in failures if (failure.aspect, failure.check) in changed
     )

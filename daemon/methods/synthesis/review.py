@@ -1,4 +1,4 @@
-"""Examine written tasks whose rollouts fail, and retire tasks with a fault.
+"""Examine written tasks whose rollouts fail, and retire tasks that have a fault.
 
     review = review_tasks(app, environment, cycle, analyzer)
     review.decisions     TrajectoryVerified of each examined task; TaskRetired of those with a
@@ -9,13 +9,12 @@ rollouts passed. By simulation with 8 rollouts, that includes every unwinnable t
 by luck one time in twenty, and half of the good ones; if all had to fail, a third of the lucky ones
 would escape. The newest readable failure stands for the task (envs/attribution/examination.py). If
 the task is at fault, its siblings are reviewed at once, each only once: tasks of the same plan, and
-those that follow the same failed task. A configured model is asked too, and decides nothing.
-
-Guarantee: tables and the cycle's id decide the examined tasks and the events, so a redo writes the
-same ones (but for a model's words); a verdict comes after its retirements. At most `MOST_TASKS`
-tasks, `MOST_SIBLINGS` siblings and `MOST_OPINIONS` opinions a cycle. Not covered: persons'
-sessions, and, of tasks without a fault, rollouts that were trimmed, made in training or need a
-judge.
+tasks that follow the same failed task. A configured model is asked too, and decides nothing.
+Guarantee: tables and the cycle's id decide the examined tasks and the events, so a restart writes
+the same ones, except a model's words. A verdict is recorded after its retirements. At most
+`MOST_TASKS` tasks, `MOST_SIBLINGS` siblings and `MOST_OPINIONS` opinions a cycle. Not covered:
+persons' sessions. Not covered for tasks without a fault: rollouts that were trimmed, made in
+training or need a judge.
 """
 
 import logging
@@ -61,15 +60,15 @@ if TYPE_CHECKING:
 LEAST: Final = 4
 """Fewest rollouts of a task that is examined."""
 WINDOW: Final = 8
-"""Last rollouts of a task that count: a group of a job."""
+"""Number of a task's last rollouts that count: a group of a job."""
 MOST_TASKS: Final = 64
-"""Most tasks that one cycle examines; the cycle's id chooses among many."""
+"""Most tasks that a cycle examines; if there are more, the cycle's id decides which."""
 MOST_SIBLINGS: Final = 256
 """Most siblings that are reviewed in one cycle."""
 MOST_OPINIONS: Final = 16
 """Most rollouts that a model is asked about in one cycle."""
 _MOST_TROUBLES: Final = 2
-"""A model is not asked again in the cycle after so many requests without an opinion."""
+"""Number of requests without an opinion after which the cycle does not ask the model again."""
 log = logging.getLogger(__name__)
 
 
@@ -78,7 +77,7 @@ class Review:
     """The decisions of a cycle on tasks whose rollouts fail."""
 
     decisions: dict[str, Decision] = field(default_factory=dict)
-    """Id of the event -> decision, in append order."""
+    """Event id -> decision, in the order in which they are appended."""
     retired: set[str] = field(default_factory=set)
 
 
@@ -86,20 +85,20 @@ class Review:
 class _Evidence:
     rollout: str
     messages: Sequence[Message]
-    """Without the system prompt."""
+    """The conversation without the system prompt."""
     data: RolloutEnded
 
 
 def review_tasks(
     app: "App", environment: "Environment", cycle: "CycleRow", analyzer: "Model | None" = None
 ) -> Review:
-    """Examine the failing tasks of a cycle's agent. `analyzer`, if it has a URL, is asked too.
-    Raise LogError, DatabaseUnavailable, KeysUnavailable."""
+    """Examine the failing tasks of a cycle's agent. `analyzer` is asked too if it has a URL. Raise
+    LogError, DatabaseUnavailable, KeysUnavailable."""
     return _Reviewer(app, environment, cycle, analyzer).review()
 
 
 class CycleReviews:
-    """The review of each agent's last cycle, kept for repeated ticks: a model was paid for it."""
+    """Keeps the review of each agent's last cycle for repeated ticks, since a model costs money."""
 
     def __init__(self, app: "App", *, asks_models: bool = True) -> None:
         """`asks_models` is False for a dry run."""
@@ -108,7 +107,7 @@ class CycleReviews:
         """Agent -> its last reviewed cycle and the review."""
 
     def review(self, environment: "Environment", cycle: "CycleRow") -> Review:
-        """Return the review of a cycle, made once. Raise the errors of `review_tasks`."""
+        """Return the review of a cycle, which is made once. Raise the errors of `review_tasks`."""
         last, review = self._reviews.get(cycle.alias, ("", Review()))
         if last != cycle.cycle:
             analyzer = self._app.settings.models.analyzer if self._asks_models else None
@@ -144,7 +143,7 @@ class _Reviewer:
             try:
                 self._examine(self._origins[task], self._records[task])
             except UnknownTask:
-                # The task is of an earlier environment of the agent.
+                # The task is of the agent's former environment.
                 continue
             except (EnvironmentFailure, NoVerdict) as error:
                 log.warning("task %s was not examined: %s", task, error)
@@ -161,7 +160,7 @@ class _Reviewer:
         elif evidence is not None:
             verdict = self._find_other_fault(definition, evidence)
         else:
-            return  # a later failure may be one that can be read
+            return  # a later failure may be readable
         siblings = self._retire(origin, verdict) if fault is not None and verdict else ()
         answer = self._adviser.ask(definition, evidence)
         rollout = record.failures[0] if evidence is None else evidence.rollout
@@ -182,12 +181,12 @@ class _Reviewer:
         )
 
     def _read_evidence(self, record: FailureRecord) -> _Evidence | None:
-        """Return the newest failure with readable messages in the log, or None."""
+        """Return the newest failure whose messages the log still has and can be read, or None."""
         for rollout in record.failures:
             with self._app.reading() as connection:
                 row = transcript.find(connection, rollout)
             try:
-                # Before it is opened: its key may be where another role runs.
+                # Checked before the rollout is read: its key may be on another machine.
                 if transcript.is_sealed(row, self._app.log):
                     continue
                 whole = transcript.read(row, self._app.log, self._app.bodies)
@@ -213,11 +212,11 @@ class _Reviewer:
                     exact_user=data.simulator == SCRIPTED and not environment.users_err,
                 )  # fmt: skip
             except NoVerdict as error:
-                missing = error  # no fault of the environment's code
+                missing = error  # this is no fault of the environment's code
         raise missing
 
     def _retire(self, origin: TaskOrigin, verdict: RolloutFault) -> tuple[str, ...]:
-        """Retire a task and its siblings with a fault; return the reviewed siblings."""
+        """Retire a task and its siblings with a fault; return the siblings that were reviewed."""
         siblings = [
             task
             for task in list_siblings(self._origins.values(), origin)

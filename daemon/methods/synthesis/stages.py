@@ -6,9 +6,10 @@
     4. trajectory verification   `TrajectoryVerified` of each rollout; then `TaskProposed`, or
                                  `TaskRejected` (trajectory) if one shows a fault of the task
 
-Guarantee: a try is drawn from the cycle, the set, the plan with its revision, the place and the
-try's number, so a redo with pure parts gives the same events under the same ids. Another number of
-rounds gives other ids, since revisions differ. Source: AReaL-SEA, arXiv 2601.22607, section 3.1.
+Guarantee: a try's random choices follow from the cycle, the set, the plan with its revision, the
+place and the try's number, so a restart with pure parts gives the same events under the same ids.
+Another number of rounds gives other ids, since revisions differ. Source: AReaL-SEA, arXiv
+2601.22607, section 3.1.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -53,42 +54,42 @@ class EarlierSet:
     plans: str
     """Id of the set."""
     entries: tuple[PlanHistory, ...]
-    """Its present plans, in order."""
+    """The set's present plans, in order."""
     rounds: int = 0
-    """Rounds of revisions so far."""
+    """Number of rounds that have revised it so far."""
     is_over: bool = False
     """Whether no further round follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisRequest:
-    """The wanted tasks for a pattern, and the data for the checks."""
+    """The tasks that are wanted for a pattern, and the data for their checks."""
 
     cycle: str
     alias: str
     base: str
     pattern: str
     tasks: int
-    """Number of places to fill."""
+    """Number of tasks that are wanted."""
     tries: int = 3
-    """Most tries for one place."""
+    """Most tries for one task."""
     plans: int = 64
-    """Wanted number of plans."""
+    """Number of plans wanted."""
     rounds: int = 3
-    """Most rounds of reflection; 0: none."""
+    """Most rounds that revise plans; 0 for none."""
     kinds: dict[str, float] = field(default_factory=dict)
-    """Capability -> weight of its plans; empty: all, equally."""
+    """Kind of task -> weight of its plans; empty for all kinds with equal weights."""
     known: Sequence[PriorTask] = ()
-    """Tasks in the buffer."""
+    """Tasks that are in the buffer already."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     sampler: Sampler | None = None
-    """Sampler of the current policy, for the check `informative`; None leaves it out."""
+    """Samples the current policy for the check `informative`; None leaves the check out."""
     bodies: MutableMapping[str, str] = field(default_factory=dict)
-    """Takes the body of each task before it is checked, for Environment.use_definitions."""
+    """The body of each task is put here before its checks, for Environment.use_definitions."""
     earlier: EarlierSet | None = None
-    """The set to use again; None: a new one."""
+    """The earlier set to use again; None for a new one."""
     written: PlansWritten | None = None
-    """The cycle's set on the log, from a killed leader; None: the planner writes it."""
+    """The cycle's set in the log, from a killed leader; None: the planner writes it."""
 
     @property
     def plan_set(self) -> str:
@@ -118,7 +119,7 @@ class Attempt:
 
 
 class Stages:
-    """The four stages of a set's tries."""
+    """Runs the four stages of a set's tries."""
 
     def __init__(
         self,
@@ -133,11 +134,11 @@ class Stages:
         self._known = list(request.known)
         self._accepted: set[str] = set()
         self._hard = int(_MOST_HARD * request.tasks)
-        """Further tasks that may be accepted although the current policy never passes them."""
+        """Number of further tasks that may be accepted though the policy never passes them."""
 
     def attempt(self, plan: Plan, name: PlanName, place: int, number: int) -> Attempt:
-        """Return the result of a try. Raise CannotSample."""
-        # The id of a new set follows from the cycle; one that is used again has the same revision.
+        """Make one try and return its result. Raise CannotSample."""
+        # A new set's id follows from the cycle; an earlier set may have the same revision.
         again = () if self._request.earlier is None else (self._request.cycle,)
         origin = (*again, name.plans, name.plan, str(name.revision), str(place), str(number))
         event = derive_id("synthesis", *origin, f"of {self._request.most_rounds} rounds")
@@ -153,7 +154,7 @@ class Stages:
         rollout = derive_id("synthesis", "oracle", event)
         try:
             examination = self._examine(draft.task, name, rollout, examined.oracle)
-        except Exception as error:  # an environment's own code, which may raise anything
+        except Exception as error:  # an environment's own code may raise anything
             raised = f"the examination raised {type(error).__name__}: {error}"
             return self._reject(name, event, "trajectory", raised, draft.task)
         own = derive_id("synthesis", "trajectory", event, rollout)
@@ -210,8 +211,8 @@ class Stages:
     def _examine(
         self, task: TaskDefinition, name: PlanName, rollout: str, episode: Episode
     ) -> TrajectoryVerified:
-        """Return whose fault a failure of the perfect agent with the scripted user is, by rule. An
-        episode that only a judge can tell is of no fault, and `trouble` says so."""
+        """Return the rules' verdict on the perfect agent's episode with the scripted user: who is
+        at fault if it fails. If only a judge can tell, there is no fault, and `trouble` says so."""
         environment, messages, ending = self._environment, episode.messages, episode.termination
         verdict = grade(environment, task, messages, ending)
         fault, trouble = None, ""
@@ -250,7 +251,7 @@ class Stages:
 def _list_failures(
     event: str, examination: TrajectoryVerified, task: TaskDefinition
 ) -> tuple[Failure, ...]:
-    """Return what an examination of a sound task says against its plan: a fault of the user."""
+    """Return the failures that the examination of an accepted task shows: a fault of the user."""
     if examination.fault != "user":
         return ()
     text = task.scenario.text()[:_MOST_INSTRUCTION]

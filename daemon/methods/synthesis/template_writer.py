@@ -1,9 +1,10 @@
-"""Write tasks by plans from the templates of an environment, without a model (pure).
+"""Write tasks by plans from an environment's templates, without a model (pure).
 
-A generated task of the plan's kind is drawn until its gold calls and words fit the plan and its
+Tasks of the plan's kind are generated until the gold calls and words of one fit the plan and its
 manner; the words then get that manner. First state, gold actions and criteria stay the generator's.
-Every draw has its own seed of those for written tasks. Of the plan's rules, `novelty` also
-rephrases the request with the generator's words, and one about words keeps the generator's words.
+Every draw has its own seed, from those for written tasks. Two kinds of rules in the plan have an
+effect: `novelty` also rephrases the request with the generator's words, and a rule about words
+keeps the generator's words.
 """
 
 from collections.abc import Iterator
@@ -20,21 +21,21 @@ from envs.task import TaskDefinition
 from events.synthesis.plans import Plan
 
 MOST_DRAWS: Final = 1_024
-"""Most generated tasks that are drawn for a written one."""
+"""Most generated tasks that are drawn to write one task."""
 _PHRASINGS: Final = 1 << 16
 """Number of seeds for rephrasings."""
 PLAIN_WORDS: Final = frozenset({"leak", "provenance", "outputs", "policy", "solvable"})
-"""Checks that words may fail: a rule against one keeps the generator's words."""
+"""Checks that words may fail; a rule against one of them keeps the generator's words."""
 
 
 class TemplateWriter:
-    """The writer without a model (protocols.TaskWriter)."""
+    """A writer that uses templates, without a model (protocols.TaskWriter)."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
 
     def write(self, plan: Plan, seed: int) -> Draft:
-        """Return a task by the plan. Raise NoTask."""
+        """Return a task written by the plan. Raise NoTask."""
         problem = find_plan_problem(self._environment, plan)
         if problem is not None:
             raise NoTask(problem)
@@ -56,14 +57,14 @@ class TemplateWriter:
         )
 
     def _draw(self, plan: Plan, kind: str, seed: int) -> Iterator[TaskDefinition]:
-        """Yield generated tasks with a plan's calls. Raise NoTask for the environment's errors."""
+        """Yield generated tasks that have a plan's calls. Raise NoTask if the environment fails."""
         chance = Random(f"draw {kind} {seed}")
         for number in range(MOST_DRAWS):
             own = seed if number == 0 else chance.randrange(FIRST_SEED, LAST_SEED + 1)
             try:
                 task = self._environment.generate(kind, own)
                 fits = _has_calls(self._environment, task, plan)
-            except Exception as error:  # an environment's own code, which may raise anything
+            except Exception as error:  # an environment's own code may raise anything
                 reason = f"the generator of {kind} raised {type(error).__name__}: {error}"
                 raise NoTask(
                     f"{reason[:500]}; mend environment {self._environment.name}"

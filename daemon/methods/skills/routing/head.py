@@ -1,9 +1,9 @@
 """Fit a router's head: K rows whose products with the base's last hidden state are added to the
 logits of the router's K labels.
 
-  inputs = compute_inputs(model, router, examples, micro_tokens)     one forward of each prompt
-  fitted = fit(inputs.select(learnt), seed)                          the rows
-  figures = assess(router, inputs.select(others), held_out, fitted)  by the rule of a gateway
+    inputs = compute_inputs(model, router, examples, micro_tokens)     one forward of each prompt
+    fitted = fit(inputs.select(learnt), seed)                          the rows
+    figures = assess(router, inputs.select(others), held_out, fitted)  by the rule of a gateway
 
 It is multinomial logistic regression with an L2 penalty on the rows, added to the base's own
 logits; every option has the same weight. A LoRA has no bias, so the part of a row along the mean

@@ -1,18 +1,18 @@
 """Check that a request tells which calls are meant, and invents nothing (pure).
 
-  problem = find_ambiguity(environment, task, calls, known)     None if there is none
+    problem = find_ambiguity(environment, task, calls, known)     None if there is none
 
 The checks of tasks ask whether an agent *can* know the values of a write. A model's words may still
 be ambiguous ("cancel an order", of a customer with two). By rule:
 
-  who      the request has the arguments that identify the customer
-  known    if something is changed, an id or a long number that the user names is in a call, an
-           answer, the policy or the customer's description; others are invented
-  which    a write's value that the user does not say must differ from each other value that the
-           tools gave in its place. The user names no other value, unless as an exception ("all
-           but the umbrella"). If the tool would take another value, the request must tell it
-           apart: by a word that only the right one's answers or records have ("the oak stool"
-           of an order with two items), or by a comparison ("the cheapest")
+    who      the request has the arguments that identify the customer
+    known    if something is changed, an id or a long number that the user names is in a call, an
+             answer, the policy or the customer's description; others are invented
+    which    a write's value that the user does not say must differ from each other value that the
+             tools gave in its place. The user names no other value, unless as an exception ("all
+             but the umbrella"). If the tool would take another value, the request must tell it
+             apart: by a word that only the right one's answers or records have ("the oak stool"
+             of an order with two items), or by a comparison ("the cheapest")
 
 Not covered: whether the words mean what they name; a comparison is believed as it is.
 """
@@ -51,8 +51,7 @@ _Path = tuple[str, ...]
 def find_ambiguity(
     environment: Environment, task: TaskDefinition, calls: Sequence[SandboxCall], known: str
 ) -> str | None:
-    """Return what a task's request leaves open or invents, or None. `known` describes the
-    customer."""
+    """Return what a task's request leaves open or invents, or None. `known` describes the user."""
     user_words = words(collect_user_text(task))
     gold = task.criteria.gold_actions or ()
     return (

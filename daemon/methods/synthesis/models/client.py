@@ -1,7 +1,7 @@
 """The client of one role's model: its endpoint, its budgets of tokens and time, and its trouble.
 
-  client = ModelClient(settings.models.proposer, "proposer", redact)
-  plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
+    client = ModelClient(settings.models.proposer, "proposer", redact)
+    plan = client.run(lambda endpoint: client.ask(endpoint, messages, question))
 
 `run` turns every failure of an endpoint into ModelFailure, and raises CannotSample once the process
 has to stop. The model is not asked again if it refuses to serve, its host is not allowed, its

@@ -1,6 +1,6 @@
 """The data engine with a model in it, if the settings name one.
 
-  parts = make_model_parts(environment, app.settings, directive) or make_parts(environment)
+    parts = make_model_parts(environment, app.settings, directive) or make_parts(environment)
 
 A cycle that has to wait is tried again from its first plan, and asks the model nothing twice.
 Guarantee: the same request to the same parts has the same outcome, `NoTask` and `trouble` included.

@@ -1,9 +1,10 @@
-"""Revisions of a plan by a model after failures; rules revise if it gives none.
+"""Revisions of a plan by a model after failures; rules revise if the model gives none.
 
-The model sees the plan, its acceptance, and failures with reasons under short names, which its
-answer must cite. It can revise the plan's words, manner and rules, and not its calls. An answer
-that cites nothing, changes nothing, or repeats a rejected revision is asked for again at most
-twice; then rules revise, and `trouble` has the reason. Tries decide what stays (reflection.py).
+The model sees the plan, how many of its tries were accepted, and failures with reasons under short
+names, which its answer must cite. It can revise the plan's words, manner and rules, but not its
+calls. If an answer cites nothing, changes nothing, or repeats a rejected revision, the model is
+asked again at most twice. Then rules revise, and `trouble` has the reason. Tries decide whether a
+revision stays (reflection.py).
 """
 
 from collections import Counter
@@ -32,12 +33,12 @@ from events.rollouts import clip_reason
 from events.synthesis.plans import Aspect, Plan, PlanRule
 
 MOST_FAILURES: Final = 24
-"""Most failures that are shown."""
+"""Most failures that the model is shown."""
 MOST_RULES: Final = 4
 """Most rules that one revision adds."""
 _RULE: Final = 300
 _QUOTED: Final = 500
-"""Most characters of a failed task's request and of a reason."""
+"""Most characters of a failed task's request, and of a reason, in the prompt."""
 
 _INSTRUCTIONS: Final = """\
 You revise a plan by which practice tasks for a customer-service agent are written, since some of
@@ -72,16 +73,16 @@ class _Answer(AnswerModel):
 
 
 class ModelReviser:
-    """A reviser with a model (protocols.Reviser)."""
+    """A reviser that asks a model (protocols.Reviser)."""
 
     def __init__(self, client: ModelClient, rules: Reviser) -> None:
-        """`rules` revise if the model does not."""
+        """`rules` revise if the model gives no revision."""
         self.trouble = ""
         """Why the model did not revise the last plan; empty if it did."""
         self._client, self._rules = client, rules
 
     def revise(self, environment: Environment, history: PlanHistory) -> RevisionDraft | None:
-        """Return a change of the plan, or None; by rule if none of its tries failed. Raise
+        """Return a changed plan, or None; by rule if none of its own tries failed. Raise
         CannotSample once the process has to stop."""
         self.trouble = ""
         if not history.failures:
@@ -144,7 +145,7 @@ class _Reading:
         return build_format("revision", build_object_schema(fields))
 
     def parse(self, text: str) -> RevisionDraft:
-        """Return the revision of an answer. Raise ValueError with the problem."""
+        """Return the revision in an answer. Raise ValueError with the problem."""
         answer = parse_answer(_Answer, text)
         cited = [self._find(name) for name in dict.fromkeys(answer.failures)]
         plan = self._change_plan(answer)
@@ -196,7 +197,7 @@ class _Reading:
 
 
 def _choose_failures(failures: Sequence[Failure]) -> list[Failure]:
-    """Return at most `MOST_FAILURES`, in turns of each check, the latest first."""
+    """Return at most `MOST_FAILURES`, taking checks in turn and the latest failures first."""
     by_check: dict[tuple[str, str], list[Failure]] = {}
     for failure in reversed(failures):
         by_check.setdefault((failure.aspect, failure.check), []).append(failure)

@@ -1,6 +1,6 @@
-"""Check texts of a model before they are stored (pure).
+"""Check a model's texts before they are stored (pure).
 
-A set of plans, and a round of revisions, is one event in one record. With these bounds 64 plans,
+A set of plans, or a round of revisions, is one event in one record. With these limits 64 plans,
 with the rules of three rounds, are smaller than events/streams.MAX_VALUE_BYTES.
 """
 
@@ -13,13 +13,13 @@ from events.canonical import exact_json
 MOST_TEXT: Final = 1_500
 """Most bytes of a plan's text, as JSON in UTF-8."""
 MOST_SENTENCE: Final = 450
-"""Most bytes of a rule or a reason, likewise."""
+"""Most bytes of a rule or a reason, as JSON in UTF-8."""
 MOST_REFUSAL: Final = 300
-"""Most characters of the reason why a plan was not taken."""
+"""Most characters of the reason why a plan was refused."""
 
 
 def check_text(text: str) -> str:
-    """Return the text. Raise ValueError for the character NUL, which no table holds."""
+    """Return the text. Raise ValueError for the character NUL, which no table can hold."""
     if "\x00" in text:
         raise ValueError("a text has the character NUL; leave it out")
     return text
@@ -50,5 +50,5 @@ def _check_size(text: str, most: int) -> str:
 
 
 def clean_line(text: str) -> str:
-    """Return a text on one line, without unprintable characters."""
+    """Return the text on one line, without unprintable characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

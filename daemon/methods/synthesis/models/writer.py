@@ -1,14 +1,14 @@
-"""A task by a plan, written by a model: explored, executed, then put into words.
+"""Write a task by a plan with a model: it explores and makes calls, then puts them into words.
 
     draw       a generated task of the plan's kind gives the first state and the customer; the model
                does not see its calls and words
     explore    the model calls tools on a copy of that state (exploration.py)
-    compare    its changes must be by the plan's tools, all of them
+    compare    the model's changes must use the plan's tools, and all of them
     request    the model writes five fields for its calls (request.py)
     gold       writes, and the look-ups that they and the outputs need (gold.py); criteria by replay
     determine  the request must tell which calls are meant (ambiguity.py)
 
-Closing words of the environment's policy come from the drawn task. The checks of
+Words that the environment's policy prescribes come from the drawn task. The checks of
 daemon/proposer/verification.py decide on the result, which is named by content. Guarantee: `write`
 raises only NoTask, whatever model, endpoint or environment do, and CannotSample once the process
 has to stop. The seed draws the state and is sent to the endpoint, whose answers may still differ.
@@ -48,7 +48,7 @@ _BASES: Final[tuple[Basis, ...]] = ("DB", "COMMUNICATE", "POLICY")
 
 
 class ModelWriter:
-    """A writer of tasks with a model."""
+    """A writer of tasks that asks a model."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class ModelWriter:
         directive: str = "",
         templates: TaskWriter | None = None,
     ) -> None:
-        """`directive` says what the tasks are for. `templates` write once the model is not asked
-        again (`client.trouble`); None: then nothing is written."""
+        """`directive` says what the tasks are for. `templates` write once the model may not be
+        asked again (`client.trouble`); if None, nothing is written then."""
         self._environment, self._client = environment, client
         self._directive, self._templates = directive, templates
 
     @property
     def trouble(self) -> str:
-        """Return why the model is not asked again; empty while it may be."""
+        """Return why the model is not asked again; "" while it may be asked."""
         return self._client.trouble
 
     def write(self, plan: Plan, seed: int) -> Draft:
-        """Return a task by the plan. Raise NoTask, CannotSample."""
+        """Return a task written by the plan. Raise NoTask, CannotSample."""
         if self._client.trouble and self._templates is not None:
             return self._templates.write(plan, seed)
         problem = find_plan_problem(self._environment, plan)
@@ -81,7 +81,7 @@ class ModelWriter:
             raise NoTask(str(error)) from error
         except (CannotSample, NoTask):
             raise
-        except Exception as error:  # an environment's own code, which may raise anything
+        except Exception as error:  # an environment's own code may raise anything
             reason = f"environment {self._environment.name} raised {type(error).__name__}: {error}"
             raise NoTask(f"{reason[:500]}; mend it") from error
         return Draft(task, drawn.id, self._client.name)
@@ -120,7 +120,7 @@ class ModelWriter:
         return material
 
     def _compare(self, plan: Plan, calls: Sequence[SandboxCall]) -> None:
-        """Raise NoTask if the model's effects are not by the plan's tools."""
+        """Raise NoTask unless the model's changes use exactly the plan's changing tools."""
         effects = {call.action.name for call in calls if has_effect(self._environment, call.action)}
         foreign = sorted(effects - set(plan.tools))
         if foreign:
@@ -151,7 +151,7 @@ class ModelWriter:
                     gold_actions=gold,
                     outputs=tuple(dict.fromkeys(outputs)),
                     reward_basis=basis,
-                    # Nothing tells the records that the model's outputs are read from.
+                    # It is unknown which records the model's outputs were read from.
                     rules=None if drawn.criteria.rules is None else Rules(),
                 ),
             }
@@ -169,7 +169,7 @@ class ModelWriter:
         return task.name_by_content()
 
     def _check_cell(self, plan: Plan, task: TaskDefinition, exploration: Exploration) -> None:
-        """Raise NoTask if the calls do not fit the plan; detours may count to the complexity."""
+        """Raise NoTask if the calls do not fit the plan. Complexity may count the detours too."""
         mode = describe_calls(self._environment, task).mode
         counts = (len(task.criteria.gold_actions or ()), len(exploration.calls))
         if mode == plan.tool_mode and plan.complexity in map(measure_complexity, counts):
@@ -182,7 +182,7 @@ class ModelWriter:
 
 
 def _draw(environment: Environment, plan: Plan, seed: int) -> TaskDefinition:
-    """Return a generated task that fits the plan, with no gate's or report's seed. Raise NoTask."""
+    """Return a generated task that fits the plan; no gate or report uses its seed. Raise NoTask."""
     kinds = list(environment.capabilities) if plan.kind is None else [plan.kind]
     chance = Random(f"explore {plan.kind} {seed}")
     for number in range(MOST_DRAWS if kinds else 0):
@@ -190,7 +190,7 @@ def _draw(environment: Environment, plan: Plan, seed: int) -> TaskDefinition:
         try:
             drawn = environment.generate(chance.choice(kinds), own)
             fits = _fits(environment, drawn, plan)
-        except Exception as error:  # an environment's own code, which may raise anything
+        except Exception as error:  # an environment's own code may raise anything
             reason = f"the generator raised {type(error).__name__}: {error}"
             raise NoTask(f"{reason[:500]}; mend environment {environment.name}") from error
         if fits:
@@ -202,8 +202,8 @@ def _draw(environment: Environment, plan: Plan, seed: int) -> TaskDefinition:
 
 
 def _fits(environment: Environment, drawn: TaskDefinition, plan: Plan) -> bool:
-    """Return whether a plan can start from a drawn task's state: one of the plan's kind has to
-    change things by the same tools, since a fault in a state may be the kind's own."""
+    """Return whether a plan can start from a drawn task's state. If the plan has a kind, the task
+    must change things by the same tools, since a fault in a state may belong to the kind."""
     cell = describe_calls(environment, drawn)
     if cell.mode != plan.tool_mode or drawn.solo:
         return False
@@ -221,7 +221,7 @@ def _describe_call(call: SandboxCall) -> dict[str, Any]:
 
 
 def _find_closings(environment: Environment, drawn: TaskDefinition) -> tuple[str, ...]:
-    """Return a drawn task's outputs that the policy has literally: every agent must say them."""
+    """Return the drawn task's outputs that the policy has word for word: agents must say them."""
     rules = _normalize(environment.policy(drawn))
     return tuple(output for output in drawn.criteria.outputs if _normalize(output) in rules)
 

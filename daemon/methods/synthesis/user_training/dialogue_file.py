@@ -1,7 +1,7 @@
-"""The file of recorded dialogues for a user's model, in the job's directory.
+"""The file of recorded dialogues in the directory of a job that trains a user's model.
 
-It is made from the log when a job is requested (users/dialogues.py), so a retry shows the same. The
-same dialogues have the same bytes, and a spec names the file's sha256.
+It is made from the log when a job is requested (users/dialogues.py), so a retry reads the same
+dialogues. The same dialogues give the same bytes, and a spec names the file's sha256.
 """
 
 from collections.abc import Iterable
@@ -27,17 +27,17 @@ class DialogueRecord(StrictModel):
     policy: str
     """Policy version that played the agent."""
     messages: tuple[Message, ...]
-    """Without system prompt."""
+    """The messages without the system prompt."""
 
 
 def write_dialogues(dialogues: Iterable[DialogueRecord]) -> bytes:
-    """Return the content of a file of dialogues: a line each, ordered by rollout."""
+    """Return the content of a file of dialogues: one line each, ordered by rollout."""
     ordered = sorted(dialogues, key=lambda item: item.rollout)
     return "".join(item.model_dump_json(exclude_none=True) + "\n" for item in ordered).encode()
 
 
 def read_dialogues(folder: Path, spec: JobSpec) -> list[DialogueRecord]:
-    """Return the dialogues of a spec, if any. Raise BadJournal for a missing or changed file."""
+    """Return the dialogues of a spec, or []. Raise BadJournal if the file is missing or changed."""
     if spec.dialogues is None:
         return []
     path = folder / DIALOGUES

@@ -1,10 +1,10 @@
-"""Dialogues as examples for a user's model: the user's tokens, with the roles turned around.
+"""Turn dialogues into examples for a user's model: the user's tokens, with the roles exchanged.
 
-Each line and call of the user is one turn: its prompt is a trained user's at that point
-(envs/simulator.py), its completion the chat template's text of the message. So the loss covers only
-the user's lines and calls; the agent's calls are not shown. Guarantee: the tokens of every turn
-parse back to the same message, as generated ones do. If one does not, or breaks a rule for a user's
-line, the whole dialogue is no example.
+Each line and call of the user is one turn. Its prompt is a trained user's at that point
+(envs/simulator.py), and its completion the chat template's text of the message. So the loss covers
+only the user's lines and calls; the agent's calls are not shown. Guarantee: the tokens of every
+turn parse back to the same message, as generated ones do. If a turn does not, or breaks a rule for
+a user's lines, the whole dialogue is no example.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class NoExample(KintsugiError):
 
 
 def play_gold(environment: Environment, task: TaskDefinition) -> list[Message]:
-    """Return the transcript of the oracle with its exact user, with the user's last words. Raise
+    """Return the conversation of the oracle with the exact user, up to the user's last words. Raise
     EnvironmentFailure, or NoExample if the oracle fails."""
     with environment_code(environment, f"the oracle on task {task.id}", task):
         episode = play(Episode(environment, task), environment.oracle(task), environment.user(task))
@@ -44,8 +44,8 @@ def build_example(
     name: str,
     policy: str = ORACLE,
 ) -> Trajectory:
-    """Return the user's part of a transcript (without system prompt) as rollout `name`; its
-    log-probabilities are 0. `policy` played the agent. Raise NoExample, NoTemplate."""
+    """Return the user's part of a conversation (without system prompt) as rollout `name`, with
+    log-probabilities of 0. `policy` played the agent. Raise NoExample, NoTemplate."""
     if task.solo:
         raise NoExample(f"task {task.id} has no user")
     turns = tuple(
@@ -67,8 +67,8 @@ def build_example(
 
 
 def read_user_message(chat: Chat, ids: Sequence[int], number: int) -> Message:
-    """Return the message of a user's model, with stripped text. `number` makes the ids of its calls
-    unique. A message with calls has no text."""
+    """Return the message that a user's model wrote, with stripped text. `number` makes the ids of
+    its calls unique. A message with calls has no text."""
     written = chat.message(ids, number)
     if written.tool_calls:
         return Message(role="user", tool_calls=written.tool_calls)
@@ -82,7 +82,7 @@ def _build_turn(
     messages: Sequence[Message],
     place: int,
 ) -> Turn:
-    """Return the user's message at a place as a turn. Raise NoExample, NoTemplate."""
+    """Return the user's message at index `place` as a turn. Raise NoExample, NoTemplate."""
     message, before = messages[place], hide_calls(messages[:place], of="assistant")
     tools = environment.user_schemas(task)
     asked = build_user_view(task.scenario.text(), before, acts=bool(tools), trained=True)
@@ -102,6 +102,6 @@ def _build_turn(
 
 
 def _content(message: Message) -> tuple[str, tuple[tuple[str, object], ...]]:
-    """Return a message's text and calls; the text is empty if there are calls."""
+    """Return a message's text and calls; the text is "" if there are calls."""
     calls = tuple((call.name, call.arguments) for call in message.tool_calls)
     return ("" if calls else message.text.strip()), calls

@@ -1,4 +1,4 @@
-"""Run a job that teaches the user: a spec in, an adapter directory out.
+"""Run a job that trains a user's model: a spec in, an adapter directory out.
 
     references of the pools -> oracle with exact user -\\
     dialogues of the spec -> recorded transcripts ------+-> the user's turns -> training -> adapter
@@ -6,8 +6,8 @@
 
 The directory is that of any job (daemon/solver/job.py), without a journal: nothing is sampled.
 `user.json` has the adapter's figures. Guarantees: on a CPU with a fixed number of threads a job
-always has the same adapter; a killed job begins anew, and a finished one repeats its outcome. One
-process per directory. Not covered: several processes; torchrun's first one does all the work.
+always gives the same adapter; a killed job begins again, and a finished one repeats its outcome.
+One process per directory. Not covered: several processes; torchrun's first one does all the work.
 """
 
 from collections.abc import Iterable
@@ -47,12 +47,12 @@ class UserJobResult(JobResult):
     held_out: int
     """Number of dialogues for early stopping."""
     left_out: tuple[str, ...]
-    """Reasons why dialogues are no examples, a sentence each."""
+    """Sentences that say why dialogues are no examples."""
     figures: UserFigures
 
     @property
     def taken(self) -> int:
-        """Return the optimizer steps of the adapter."""
+        """Return the number of optimizer steps that the adapter took."""
         return self.figures.steps
 
     @property
@@ -62,7 +62,7 @@ class UserJobResult(JobResult):
 
     @property
     def summary(self) -> str:
-        """Return the result as a clause."""
+        """Return a clause with the result."""
         figures = self.figures
         return (
             f"learnt from {self.gold} dialogues of the oracle and {self.recorded} recorded ones "
@@ -113,8 +113,8 @@ def _teach(run: SupervisedRun) -> Outcome:
 
 
 def _collect(run: OpenRun, recorded: Iterable[DialogueRecord]) -> _Examples:
-    """Return a job's examples. Raise NoTemplate, EnvironmentFailure, UnknownTask, and
-    NothingPlayable if there are none to learn from or to hold out."""
+    """Return a job's examples. Raise NoTemplate, EnvironmentFailure, UnknownTask. Raise
+    NothingPlayable if there is none to learn from or none to hold out."""
     spec, environments, chat = run.spec, run.environments, run.chat
     examples = _Examples()
     shown, held_out = examples.shown, examples.held_out

@@ -1,8 +1,8 @@
 """Play dialogues between the environment's oracle and an adapter as user, in this process.
 
-As many are open as the engine has slots. The user's lines are drawn and chosen as in any rollout
-(sampling/adapter_users.py). Guarantee: a dialogue is a function of weights, task and seed, up to
-rounding.
+As many dialogues run at once as the engine has slots. The user's lines are drawn and chosen as in
+any rollout (sampling/adapter_users.py). Guarantee: a dialogue is a function of weights, task and
+seed, up to rounding.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,13 +26,13 @@ from events.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """A finished episode, and counts of its user."""
+    """A finished episode, with counts of the user's messages."""
 
     episode: Episode
     written: int
-    """Lines and calls that the user wrote, dropped ones included."""
+    """Number of lines and calls that the user wrote, dropped ones included."""
     schema_errors: tuple[str, ...]
-    """The problem of each malformed line or call, in words."""
+    """A text on the problem of each malformed line or call."""
 
 
 @dataclass(slots=True)
@@ -41,16 +41,16 @@ class _Open:
     oracle: Agent
     writer: LineWriter
     line: UserLine | None = None
-    """The user's message in progress."""
+    """The user's message that is being written."""
     malformed: list[str] = field(default_factory=list)
-    """Calls that do not fit the user's tools."""
+    """Problems of calls that do not fit the user's tools."""
 
 
 class DialoguePlayer:
-    """Plays dialogues with an engine of this process."""
+    """Plays dialogues with an engine in this process."""
 
     def __init__(self, engine: Engine, chat: Chat, policy: Policy, user: AdapterUser) -> None:
-        """`policy` is that of the adapter `user`."""
+        """`policy` has the weights of the adapter `user`."""
         self.engine, self.chat, self.policy, self.user = engine, chat, policy, user
 
     def play(
@@ -86,7 +86,7 @@ class DialoguePlayer:
             return _Open(episode, environment.oracle(task), make_writer(self.user, episode))
 
     def _go_on(self, entry: _Open, writing: dict[int, _Open], finished: list[_Open]) -> None:
-        """Let the agent have its turn, then request the user's message from the engine."""
+        """Let the agent answer, then ask the engine for the user's message."""
         episode = entry.episode
         with environment_code(episode.environment, f"task {episode.task.id}", episode.task):
             while episode.turn is Party.AGENT:
@@ -104,7 +104,7 @@ class DialoguePlayer:
             finished.append(entry)
 
     def _take_token(self, entry: _Open, emission: Emission, writing: dict[int, _Open]) -> bool:
-        """Take a token of the user's message; return whether the message is over."""
+        """Take a token of the user's message; return whether the message is complete."""
         assert entry.line is not None, "only a user's message is written"
         try:
             message = entry.line.take(emission)
@@ -123,7 +123,7 @@ class DialoguePlayer:
 
 
 def _list_misfits(episode: Episode, message: Message) -> Iterator[str]:
-    """Yield the problem of each call that the user's tools would not take."""
+    """Yield the problem of each call that the user's tools would refuse as malformed."""
     if not message.tool_calls:
         return
     probe = episode.tools.fork(episode.database.copy())

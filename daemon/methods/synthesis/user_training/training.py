@@ -20,9 +20,9 @@ from events.jobs import JobSpec, SftSettings
 from events.messages import StrictModel
 
 _ASSESSMENTS: Final = 10
-"""Assessments in a whole training."""
+"""Number of assessments in a training of full length."""
 _PATIENCE: Final = 3
-"""Training stops after so many assessments without a lower loss."""
+"""Training stops after so many assessments in a row without a lower loss."""
 
 
 class UserFigures(StrictModel):
@@ -30,23 +30,23 @@ class UserFigures(StrictModel):
 
     steps: int
     tokens: int
-    """Written tokens so far, over all epochs."""
+    """Number of tokens written by the user that were trained on so far, over all epochs."""
     first_loss: float
-    """Loss of the first step, in nats per written token."""
+    """Loss of the first step, in nats per token that the user wrote."""
     loss: float
-    """Loss of the last step."""
+    """Loss of the last step, in the same unit."""
     held_out_loss: float
-    """Loss of the held-out dialogues."""
+    """Loss on the held-out dialogues, in the same unit."""
 
 
 class UserProgress(Progress):
-    """One assessment of a job that teaches the user."""
+    """Progress of a job that trains a user's model, at one assessment."""
 
     user: UserFigures
 
 
 class UserTraining:
-    """An adapter in training."""
+    """An adapter in training, and the best one so far."""
 
     def __init__(
         self,
@@ -55,19 +55,19 @@ class UserTraining:
         shown: Sequence[TokenSequence],
         held_out: Sequence[TokenSequence],
     ) -> None:
-        """`held_out` has some with written tokens."""
+        """`held_out` must have examples with tokens written by the user."""
         self.model = model
         self.taken = 0
         self.tokens = 0
         self.best: UserFigures | None = None
-        """Figures of the adapter with the lowest held-out loss, or None."""
+        """Figures of the adapter with the lowest held-out loss; None before an assessment."""
         self._shown, self._held_out = shown, held_out
         self._settings = read_settings(spec)
         self._best_weights = BestWeights(model)
 
     def steps(self, check_stop: Callable[[], None]) -> Iterator[UserFigures]:
-        """Train; yield the figures of each assessment. Errors of `check_stop`, called before each
-        step, end the training. Raise UnstableUpdate, IncompatibleModel, ValueError."""
+        """Train, and yield the figures of each assessment. `check_stop` is called before each step;
+        its errors end the training. Raise UnstableUpdate, IncompatibleModel, ValueError."""
         since_best, first = 0, math.nan
         check_stop()
         for step in sft.train(self.model, self._shown, self._settings):
@@ -87,7 +87,7 @@ class UserTraining:
             check_stop()
 
     def restore_best(self) -> None:
-        """Put the best adapter into the model."""
+        """Put the weights of the best adapter back into the model."""
         self._best_weights.restore()
 
     def _assess(self, first: float, last: float) -> UserFigures:
@@ -103,6 +103,6 @@ class UserTraining:
 
 
 def read_settings(spec: JobSpec) -> SftSettings:
-    """Return the training settings of a job that teaches the user; its seed orders the examples."""
+    """Return the training settings of a user's job. Its seed decides the order of the examples."""
     assert spec.warm_start is not None, "a job that teaches the user has one"
     return spec.warm_start.sft.model_copy(update={"seed": spec.seed})

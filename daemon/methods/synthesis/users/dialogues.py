@@ -1,12 +1,12 @@
-"""Choose recorded dialogues for a job that teaches the user, beside those of the oracle.
+"""Choose recorded dialogues for a job that trains a user's model, beside the oracle's dialogues.
 
-A dialogue is a simulated rollout that passed its task, whose messages the log has in the open, and
-whose user has no fault by rule (envs/evidence/user_faults.py), whoever played it. It is the newest
-of its task, whose seed is not reserved for reports or gates. Tasks of benchmarks, and lessons whose
-source is kept for tests, reports or gates, are left out: their ids do not show it. A spec names the
-rollouts as successes of a pool, and the file's sha256 as `dialogues` and as that of its successes.
-The file follows from the log alone. Persons' sessions are left out and counted: their words would
-be unsealed in the job's folder.
+A dialogue is a simulated rollout that passed its task, whose messages the log has unencrypted, and
+whose user has no fault by rule (envs/evidence/user_faults.py), whichever model played it. It is the
+newest of its task, whose seed is not reserved for reports or gates. Tasks of benchmarks, and
+lessons whose source is kept for tests, reports or gates, are left out: their ids do not show it. A
+spec names the rollouts as successes of a pool, and the file's sha256 as `dialogues` and as that of
+its successes. The file follows from the log alone. Persons' sessions are left out and counted:
+their words would stand unencrypted in the job's folder.
 """
 
 from collections import Counter
@@ -41,19 +41,19 @@ FOR_TESTS: Final = "of a task that is kept for tests"
 
 @dataclass(frozen=True, slots=True)
 class DialogueOffer:
-    """The dialogues that a job can be shown."""
+    """The dialogues that a job can learn from."""
 
     rollouts: tuple[str, ...]
     sha256: str | None
-    """Sha256 of their file; None without dialogues."""
+    """Sha256 of the file with the dialogues; None without dialogues."""
     left_out: Mapping[str, int]
-    """Reason -> number of rollouts left out."""
+    """Reason -> number of rollouts that are left out."""
 
 
 def choose_dialogues(
     connection: "Connection", alias: str, environment: str
 ) -> tuple[PassedRollout, ...]:
-    """Return an agent's dialogues in an environment, the newest of each task, newest first."""
+    """Return an agent's dialogues in an environment: the newest one of each task, newest first."""
     newest: dict[str, PassedRollout] = {}
     for dialogue in list_dialogue_successes(connection, alias, environment):
         if dialogue.task not in newest and may_teach(dialogue.task):
@@ -62,13 +62,13 @@ def choose_dialogues(
 
 
 def count_dialogues(connection: "Connection", alias: str, environment: str) -> int:
-    """Count the dialogues that `choose_dialogues` returns."""
+    """Return the number of dialogues that `choose_dialogues` returns."""
     tasks = list_dialogue_tasks(connection, alias, environment)
     return sum(map(may_teach, tasks))
 
 
 def may_teach(task: str) -> bool:
-    """Return whether a task has no seed that is reserved for reports or gates."""
+    """Return whether a job may learn from a task: its seed is not reserved for reports or gates."""
     return not is_evaluation_seed(seed_of(task))
 
 
@@ -99,7 +99,7 @@ def offer_dialogues(
 def read_dialogues(
     app: "App", connection: "Connection", rollouts: Sequence[str]
 ) -> list[DialogueRecord]:
-    """Return the dialogues of these rollouts. Raise NotShown for a lost or trimmed one."""
+    """Return the dialogues of these rollouts. Raise NotShown if one is lost or trimmed."""
     dialogues = []
     for name in dict.fromkeys(rollouts):
         row = rollout_row(connection, name)
@@ -123,7 +123,8 @@ def _read_dialogue(app: "App", passed: PassedRollout) -> DialogueRecord:
 
 
 def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | None:
-    """Return why a dialogue teaches nothing, or None. An unknown task cannot be judged: a fault."""
+    """Return why a dialogue is not usable, or None. An unknown task counts as a fault, since its
+    user cannot be judged."""
     try:
         with environment_code(environment, f"task {dialogue.task}"):
             task = environment.task(dialogue.task)
@@ -138,7 +139,7 @@ def _find_problem(environment: Environment, dialogue: DialogueRecord) -> str | N
 
 
 def _is_for_tests(task: TaskDefinition) -> bool:
-    """Return whether a task is a benchmark's, or a lesson for tests, reports or gates."""
+    """Return whether a task is a benchmark's, or a lesson kept for tests, reports or gates."""
     if task.split != GENERATED or task.source == task.id:
         return task.split != GENERATED
     return find_split(task.source) == "test" or is_evaluation_seed(seed_of(task.source))

@@ -2,14 +2,14 @@
 
     for told in UserGate(app, runner, agent, row, previous).advance(): ...   repeatedly
 
-The adapter plays `DIALOGUES` gold dialogues with the environment's oracle, in a process of its own
-(trial.py) that outlives the worker; then `UserEvaluated` has the result. The tasks are fresh: they
-follow from the adapter, from seeds that neither training nor reports use, and are of kinds in the
-shares of the agent's traffic. If plans write tasks (`improve.synthesis`) and another adapter passed
-its gate before, a tenth of the users speaks in each manner. Guarantees: a worker that goes on after
-a `kill -9`, or is one of two, has the same tasks and appends the same event. An adapter that cannot
-be played is rejected, with the reason. With a missing checkpoint, or one of another base
-(`agents.checkpoint`), the gate waits.
+The adapter plays `DIALOGUES` dialogues with the environment's oracle, on tasks whose exact user is
+known. They run in a separate process (trial.py) that outlives the worker; then `UserEvaluated` has
+the result. The tasks are fresh: they follow from the adapter, and neither training nor reports use
+their seeds. Their kinds have the shares of the agent's traffic. If plans write tasks
+(`improve.synthesis`) and another adapter passed its gate before, a tenth of the users speaks in
+each manner. Guarantees: a worker that goes on after a `kill -9`, or is one of two, has the same
+tasks and appends the same event. An adapter that cannot be played is rejected, with the reason. If
+the checkpoint is missing or of another base (`agents.checkpoint`), the gate waits.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 DIALOGUES: Final = 600
-"""Gold dialogues of a gate: a faultless user's 95 % bound of early ends is half of its limit."""
+"""Dialogues of a gate: a faultless user's 95 % bound on early ends is half of its limit."""
 
 
 class UserGate:
@@ -57,7 +57,7 @@ class UserGate:
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
         previous: AdapterRow | None, dialogues: int = DIALOGUES,
     ) -> None:  # fmt: skip
-        """`previous` plays users until then; None: the script. With fewer `dialogues` than the
+        """`previous` plays users until then; None for the script. With fewer `dialogues` than the
         default, no user can pass. Raise UnknownEnvironment, EnvironmentBroken."""
         assert agent.environment is not None, "an agent without an obstacle has an environment"
         settings = app.settings
@@ -66,7 +66,7 @@ class UserGate:
         self._environment = open_place(
             agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
         )
-        # One that an operator staged again is judged anew, on dialogues that it did not play.
+        # An adapter that an operator staged again is judged on new dialogues.
         begin = f" since {row.cause}" if row.state is State.STAGED else ""
         self._chance = Random(f"user gate {row.adapter} {row.sha256}{begin}").getrandbits(48)
         self._traffic, self._dialogues = agent.traffic, dialogues
@@ -89,7 +89,7 @@ class UserGate:
             "dtype": trial.dtype,
             "threads": trial.threads,
         }
-        # A mere look for a wait draws no tasks.
+        # The digest uses no real tasks, so that asking for a wait draws none.
         whole = UserPlan(**self._fields, tasks=("none",)).digest
         self._job: Final = sha256(exact_json([whole, self._traffic, dialogues]))[:32]
 
@@ -154,7 +154,7 @@ class UserGate:
 def draw_tasks(
     environment: "Environment", traffic: dict[str, float], chance: int, count: int
 ) -> tuple[str, ...]:
-    """Return ids of fresh tasks with a user, of kinds in the traffic's shares, or all equally."""
+    """Return ids of fresh tasks with a user; kinds have the traffic's shares, or equal ones."""
     shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
     first = FIRST_TASK + (chance % TASKS) * TASKS
     tasks = environment.mixture(shares, chance, first)

@@ -1,4 +1,4 @@
-"""A job that teaches the user: its check, its dialogues and its run."""
+"""The kind of job that trains a user's model: the check of its spec, its dialogues and its run."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def _check_user(spec: JobSpec) -> None:
-    """Raise NotSupported for fields that a user's job does not read. Oracle and exact user play
-    `references` for training and `tasks` to hold out; `warm_start` has the settings."""
+    """Raise NotSupported for fields that a user's job does not read. The oracle and the exact user
+    play `references` for training and `tasks` to hold out; `warm_start` has the settings."""
     warm = spec.warm_start
     unread = {
         "grpo, which is true unless the spec says otherwise": spec.grpo,

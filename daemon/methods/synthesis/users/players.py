@@ -1,4 +1,4 @@
-"""Find the player of the users of an agent's simulated dialogues.
+"""Find the model that plays the users in an agent's simulated dialogues.
 
 Jobs, probes and both sides of a gate ask here, so all play with the same user. A caller reads
 within one `database.read_transaction`.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def find_user(
     connection: "Connection", settings: "Settings", alias: str, base: str
 ) -> ModelUser | None:
-    """Return the model that plays an agent's users; None: the environment's own user. An adapter
-    plays once it has passed its gate with the agent's manners and replicas answer with it."""
+    """Return the model that plays an agent's users; None for the environment's own user. An adapter
+    plays once it has passed its gate with the agent's manners and replicas serve it."""
     improve = settings.improve
     if improve.users == "script" or find_obstacle(settings, alias) is not None:
         return None
@@ -44,7 +44,7 @@ def find_user(
 
 
 def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
-    """Return an adapter as a user that chooses the best of so many lines."""
+    """Return an adapter as a user that chooses the best of `candidates` lines."""
     return AdapterUser(
         adapter=row.adapter,
         folder=row.path,
@@ -54,18 +54,18 @@ def build_adapter_user(row: "AdapterRow", candidates: int) -> AdapterUser:
 
 
 def find_user_adapter(connection: "Connection", alias: str, base: str) -> "AdapterRow | None":
-    """Return the adapter for an agent's users on a base that passed its gate, if not replaced."""
+    """Return the adapter that passed its gate for these users on this base, if not replaced."""
     rows = serving.list_user_adapters(connection, alias)
     return next((row for row in rows if row.base == base and row.state is State.GATED), None)
 
 
 def list_manners(settings: "Settings") -> tuple[str, ...]:
-    """Return the manners of written tasks by these settings; empty: the generator's words alone."""
+    """Return the manners that written tasks may have; () if they keep the generator's words."""
     return () if settings.improve.synthesis == "off" else tuple(MANNERS)
 
 
 def has_manners(settings: "Settings", row: "AdapterRow") -> bool:
-    """Return whether an adapter's gate had the manners of written tasks."""
+    """Return whether the adapter's gate had all manners that written tasks may have."""
     return row.role_gate is not None and {*list_manners(settings)} <= {*row.role_gate.manners}
 
 
@@ -84,7 +84,7 @@ def _build_endpoint_user(settings: "Settings") -> EndpointUser:
 
 
 def find_obstacle(settings: "Settings", alias: str) -> str | None:
-    """Return why no model can play an agent's users; None if one can, or the settings want none."""
+    """Return why no model can play an agent's users; None if one can or the settings want none."""
     improve = settings.improve
     if improve.users == "script":
         return None
@@ -127,18 +127,18 @@ def _find_endpoint_obstacle(settings: "Settings") -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFacts:
-    """Properties of an environment's users, without an agent."""
+    """Properties of an environment's users, independent of an agent."""
 
     name: str
     has_exact_user: bool
-    """Whether a script or the environment's own user fixes the answers in generated tasks."""
+    """Whether generated tasks have an exact user: a script, or the environment's own user."""
 
 
 @lru_cache(maxsize=16)
 def read_environment(
     place: str, benchmarks: Path | None, paths: tuple[Path, ...]
 ) -> EnvironmentFacts:
-    """Return an environment's facts. Raise UnknownEnvironment, EnvironmentBroken."""
+    """Return the facts about an environment. Raise UnknownEnvironment, EnvironmentBroken."""
     environment = open_place(place, benchmarks=benchmarks, paths=paths)
     if not environment.capabilities:
         return EnvironmentFacts(environment.name, has_exact_user=False)

@@ -1,4 +1,4 @@
-"""Describe, for display, the players of each agent's users, and why an adapter does not play."""
+"""Describe which model plays each agent's users, and why an adapter does not, for display."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 _DEFAULT_MAX_RANK: Final = 16
 """vLLM's default of --max-lora-rank."""
 SCRIPT = "script"
-"""Player of users without a model."""
+"""Name that stands for users without a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserPractice:
-    """The player of an agent's users."""
+    """The player of an agent's users (script, model or adapter), and why it plays."""
 
     alias: str
     base: str
     setting: str
-    """`improve.users`."""
+    """Value of the setting `improve.users`."""
     plays: str
     """Name of the model or adapter, with the number of its candidates; or `script`."""
     step: str | None
     """Next step for the adapter that is to play them, or None."""
     dialogues: int
-    """Accepted dialogues that a job could learn from."""
+    """Number of accepted dialogues that a job could learn from."""
     persons: int
-    """Passed sessions with persons, which no job learns from."""
+    """Number of sessions with persons that passed; no job learns from them."""
     says: str
-    """The same as a sentence, with the reason if the trained one does not play."""
+    """A sentence on what plays the users, with the reason if the trained adapter does not."""
 
 
 def read_user_practices(connection: "Connection", settings: "Settings") -> list[UserPractice]:
-    """Return the practice of each agent that was seen, by alias."""
+    """Return what plays the users of each agent that was seen, ordered by alias."""
     practices = []
     for pair in sorted(agents.present(connection)):
         state = read_user_state(connection, settings, pair)
@@ -117,7 +117,7 @@ def _describe_rounds(settings: "Settings", plays: str) -> str:
 
 
 def _explain_rank(settings: "Settings", row: "AdapterRow") -> str:
-    """Say what engines need for a rank above their limits, or above vLLM's default."""
+    """Return a clause on what engines need if the rank exceeds their limits or vLLM's default."""
     try:
         rank = read_rank(settings.adapter_paths.locate(row.path))
     except BadAdapter as error:
@@ -159,7 +159,7 @@ def _explain_script(settings: "Settings", state: UserState) -> str:
 
 
 def read_user_documents(app: "App", connection: "Connection") -> list[dict[str, Any]]:
-    """Return the practices as documents, with the day's budget for a due request."""
+    """Return the practices as documents; a due request tells what the day's budget allows."""
     documents = []
     for practice in read_user_practices(connection, app.settings):
         document = asdict(practice)

@@ -2,9 +2,9 @@
 
 Recorded dialogues come first (dialogues.py). Dialogues of the environment's oracle with its exact
 user fill up to `improve.users_dialogues`, and `HELD_OUT` further ones are for early stopping.
-Generated tasks have seeds of written tasks, from which neither traffic, reports nor gates draw. The
-job's id decides all draws, so a repeated request is the same one. The id follows from agent, base
-and the attempt's number, so two leaders at once request one job. No cycle names it.
+Generated tasks have seeds of written tasks, from which neither traffic, reports nor gates draw. All
+random choices follow from the job's id, so a repeated request is the same one. The id follows from
+agent, base and the attempt's number, so two leaders at once request one job, without a cycle.
 """
 
 from collections.abc import Sequence
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 POOL: Final = "users"
 """Name of the job's only pool."""
 HELD_OUT: Final = 64
-"""Dialogues for early stopping."""
+"""Number of dialogues for early stopping."""
 _SEED_BITS: Final = 48
 _RATES: Final[Points] = ((1e7, 3e-3), (1e9, 1e-4), (1e10, 2e-5))
-"""Learning rate by the base's parameters: above 10 M a warm start's."""
+"""Learning rate by the base's number of parameters; above 10 M it equals a warm start's."""
 _DIALOGUES: Final[Points] = ((1e7, 8192.0), (1e9, 512.0))
-"""Dialogues of a job, likewise."""
+"""Number of a job's dialogues by the base's number of parameters."""
 MANNERS_DIALOGUES: Final = 2
-"""Factor of the dialogues of a job that trains on in all manners."""
+"""Factor on the dialogues of a job that trains on in all manners."""
 MANNERS_RATE: Final = 2 / 3
-"""Factor of its learning rate."""
+"""Factor on the learning rate of a job that trains on in all manners."""
 _BATCH_TOKENS: Final = 2048
-"""Tokens of a step, read and written: most tokens of a dialogue are read."""
+"""Tokens of a step, read and written ones; most tokens of a dialogue are read."""
 _SMALL: Final = 10_000_000
 """Most parameters of a base that is trained like the one measured in docs/LOG.md."""
 _SMALL_RANK: Final = 32
@@ -68,7 +68,7 @@ _HEAD: Final = "lm_head"
 
 
 class NoUserJob(KintsugiError):
-    """Settings that allow no job."""
+    """The settings allow no job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Parent:
 
     folder: str
     lora: LoraSettings | None
-    """Settings of the job that left it, or None."""
+    """LoRA settings of the job that made it, or None."""
 
 
 def build_user_spec(
@@ -88,7 +88,7 @@ def build_user_spec(
     dialogues: Sequence[PassedRollout],
     parent: Parent | None = None,
 ) -> JobSpec:
-    """Return the spec of a job that learns from these dialogues, newest first.
+    """Return the spec of a job that learns from these dialogues, given newest first.
 
     A base's first job learns the generator's words. If plans write tasks, the next one trains on in
     all manners: a small base that begins with all of them learns no values. Raise NoUserJob,
@@ -143,19 +143,20 @@ def build_user_spec(
 
 
 def compute_user_rate(parameters: int, *, manners: bool = False) -> float:
-    """Return the learning rate for a base of this size; `manners`: it trains on in all manners."""
+    """Return the learning rate for a base of this size; `manners`: to train on in all manners."""
     return interpolate(_RATES, parameters) * (MANNERS_RATE if manners else 1)
 
 
 def compute_user_dialogues(parameters: int, *, manners: bool = False) -> int:
-    """Return the number of dialogues of such a job, for a base of this size."""
+    """Return the number of a job's dialogues for a base of this size; `manners` as above."""
     return round(interpolate(_DIALOGUES, parameters) * (MANNERS_DIALOGUES if manners else 1))
 
 
 def _draw_tasks(
     environment: "Environment", traffic: dict[str, float], chance: int, count: int
 ) -> tuple[str, ...]:
-    """Return ids of generated tasks with seeds of written ones, kinds in the traffic's shares."""
+    """Return ids of generated tasks with seeds for written ones; kinds have the traffic's
+    shares."""
     shares = traffic or dict.fromkeys(environment.capabilities, 1.0)
     first = FIRST_SEED + chance % (LAST_SEED - FIRST_SEED - count)
     return tuple(task.id for task in islice(environment.mixture(shares, chance, first), count))
@@ -179,8 +180,8 @@ def _build_sft(training: "Training", agent: "Agent", *, manners: bool) -> SftSet
 
 def _build_lora(training: "Training", agent: "Agent") -> LoraSettings:
     """Return the weights to train: in a small base, which never wrote a customer's words, the head
-    too, at rank `_SMALL_RANK` or more. If weights cannot be counted, a base is quantised, and not
-    small."""
+    too, at rank `_SMALL_RANK` or more. A base whose weights cannot be counted is quantised, so it
+    is not small."""
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     own = LoraSettings(rank=training.lora_rank, alpha=training.lora_alpha)
     try:
@@ -194,7 +195,7 @@ def _build_lora(training: "Training", agent: "Agent") -> LoraSettings:
 
 
 def _count_parameters(agent: "Agent") -> int:
-    """Return the size of the agent's base. Raise NoUserJob."""
+    """Return the base's number of weights. Raise NoUserJob."""
     assert agent.checkpoint is not None, "an agent without an obstacle has a checkpoint"
     try:
         return count_parameters(agent.checkpoint)
@@ -236,7 +237,7 @@ def build_request(app: "App", pair: "Pair") -> FreeRequest | None:
 
 
 def find_due_request(app: "App", pair: "Pair", now: "datetime") -> FreeRequest | None:
-    """Return the request if one is due within the day's budget. Raise Skip if it is impossible."""
+    """Return the request if it is due within the day's budget. Raise Skip if none is possible."""
     settings = app.settings
     with app.reading() as connection:
         if read_user_state(connection, settings, pair).step is not UserStep.REQUEST:

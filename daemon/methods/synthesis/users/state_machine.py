@@ -7,7 +7,7 @@
     request     the leader requests a job
 
 The leader (role `schedule`) does `request`, the role `work` the others. The same view gives the
-same step, so a process that was killed, or is one of two, asks again.
+same step, so a process that was killed, or is one of two, decides the same.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import Final, Literal
 
 LEAST_DIALOGUES: Final = 32
-"""Fewest accepted dialogues of a job: fewer teach words and not how to follow a situation."""
+"""Fewest accepted dialogues of a job: fewer teach words, but not how to follow a situation."""
 _GROWTH: Final = 2
-"""Factor of dialogues after which another attempt follows a failed one."""
+"""After a failed attempt, the next one needs so many times as many dialogues."""
 
 
 class UserStep(StrEnum):
@@ -32,51 +32,51 @@ class UserStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastAttempt:
-    """The last failed attempt to train an adapter for users."""
+    """The last failed attempt to train an adapter that plays users."""
 
     number: int
-    """Counted from 1, on this base."""
+    """Number of the attempt on this base, counted from 1."""
     dialogues: int
-    """Accepted dialogues at its request."""
+    """Number of accepted dialogues when its job was requested."""
     reason: str
     """Why its adapter does not play."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserView:
-    """The users of an agent on its present base."""
+    """The facts about an agent's users, on its present base, from which the next step follows."""
 
     setting: Literal["script", "model", "trained"]
-    """`improve.users`."""
+    """Value of the setting `improve.users`."""
     obstacle: str
-    """Why no adapter can be trained to play its users; may be empty."""
+    """Why no adapter can be trained to play the users; "" if one can."""
     outdated: tuple[str, ...] = ()
-    """Adapters for users of other bases, not measured and still in service."""
+    """Adapters for users of other bases that were not measured and are still in service."""
     plays: str | None = None
     """The adapter that passed its gate on this base."""
     lacks_manners: bool = False
-    """Whether tasks have manners that its gate did not have."""
+    """Whether tasks have manners that this adapter's gate did not have."""
     is_staged: bool = False
-    """Whether replicas hold it."""
+    """Whether replicas hold this adapter."""
     candidate: str | None = None
     """A job's adapter that was not measured yet."""
     job: str | None = None
-    """The open job that trains one."""
+    """The open job that trains an adapter."""
     last: LastAttempt | None = None
-    """None if no attempt on this base failed."""
+    """None if the newest attempt on this base did not fail."""
     dialogues: int = 0
-    """Accepted dialogues: one for each task."""
+    """Number of accepted dialogues, one for each task."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoUserStep:
-    """Nothing is to be done."""
+    """Nothing is to be done, with the reason."""
 
     reason: str
 
 
 def next_user_step(view: UserView) -> UserStep | NoUserStep:
-    """Return the next step for an adapter that plays an agent's users, or the reason for none."""
+    """Return the next step for an adapter that plays an agent's users, or why there is none."""
     if view.outdated:
         return UserStep.RETIRE
     if view.setting != "trained":

@@ -1,14 +1,14 @@
-"""Play dialogues whose exact user is known with an adapter of role `user`, in a process of its own.
+"""Play dialogues with an adapter of role `user`, on tasks whose exact user is known.
 
     python -m daemon.methods.synthesis.users.trial PLAN.json --out DIR
 
-The agent is the environment's oracle, on tasks that no training of a user has seen. Counted are
-violations (the user breaks its instruction, tells a secret, misuses a tool, never ends, or makes
-the oracle fail unlike the exact user), early ends, and schema errors (malformed lines and calls).
-Output, exit codes and files are those of plan_program.py.
+This runs in a separate process. The agent is the environment's oracle, on tasks that no training of
+a user has seen. It counts violations (the user breaks its instruction, tells a secret, misuses a
+tool, never ends, or makes the oracle fail unlike the exact user), early ends, and schema errors
+(malformed lines and calls). Output, exit codes and files are those of plan_program.py.
 
-A chunk depends on nothing before it, so a killed plan that is run again leaves the same dialogues
-on one machine with one number of threads; chunks on disk are not played again. Source: AReaL-SEA,
+A chunk depends on nothing before it, so a killed plan that is run again gives the same dialogues on
+one machine with one number of threads. Chunks on disk are not played again. Source: AReaL-SEA,
 arXiv 2601.22607, tunes the user first; the gate is ours. Bounds are one-sided, of Clopper and
 Pearson (1934).
 """
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from envs.episode import Episode
 
 CHUNK: Final = 100
-"""Dialogues that are played and written to disk together."""
+"""Number of dialogues that are played and written to disk together."""
 VIOLATIONS: Final = 0.02
-"""Limit of the upper bound of the share of dialogues with a violation."""
+"""Limit of the upper bound on the share of dialogues with a violation."""
 EARLY_ENDS: Final = 0.01
-"""Likewise for early ends."""
+"""Limit of the upper bound on the share of dialogues that end early."""
 SCHEMA_ERRORS: Final = 0.005
-"""Likewise for schema errors, per line and call."""
+"""Limit of the upper bound on schema errors per line and call."""
 _LEVEL: Final = 0.05
 _EXAMPLES: Final = 8
 
@@ -64,20 +64,20 @@ class UserPlan(StrictModel):
     """The dialogues to play."""
 
     name: str
-    """Ids of dialogues follow from it."""
+    """Name of the trial, from which the dialogues' ids follow."""
     environment: str
     benchmarks: str | None = None
     checkpoint: str
     alias: str
     base: str
     user: AdapterUser
-    """The examined user, and how its lines are drawn."""
+    """The adapter that is measured as a user, and how its lines are drawn."""
     previous: str | None = None
     """Adapter that plays users until then; None for the script."""
     tasks: tuple[str, ...] = Field(min_length=1)
     """Tasks that no training of a user has seen."""
     manners: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
-    """Manners of speaking (manners.py) of the tasks in turn; empty: their own words."""
+    """Manners of speaking (manners.py) that tasks take in turn; empty for their own words."""
     seed: int
     episodes: int = 64
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -90,7 +90,7 @@ class UserPlan(StrictModel):
 
 
 class DialogueResult(StrictModel):
-    """One finished dialogue."""
+    """The result of one finished dialogue."""
 
     task: str
     manner: str | None = None
@@ -100,28 +100,28 @@ class DialogueResult(StrictModel):
     """The user's fault, or None."""
     fault_reason: str = ""
     written: int
-    """Lines and calls that the user wrote, dropped ones included."""
+    """Number of lines and calls that the user wrote, dropped ones included."""
     schema_errors: tuple[str, ...] = ()
-    """Problems of the malformed ones."""
+    """Problems of the malformed lines and calls."""
     success: bool | None
     """The verdict on the agent, or None."""
     messages: tuple[Message, ...]
 
     @property
     def label(self) -> str:
-        """Return the task with its manner."""
+        """Return the task's id with its manner."""
         return self.task if self.manner is None else f"{self.task} ({self.manner})"
 
 
 @dataclass(frozen=True, slots=True)
 class UserCounts:
-    """The counts that a gate decides on."""
+    """The counts by which a gate decides."""
 
     dialogues: int
     violations: int
     early_ends: int
     written: int
-    """Lines and calls."""
+    """Number of lines and calls."""
     schema_errors: int
 
 
@@ -140,12 +140,12 @@ class UserResult(UserJudgement):
 
     dialogues: int
     examples: tuple[str, ...]
-    """Faults, the first ones of each kind."""
+    """Texts on faults, the first ones of each kind."""
     solved: int
-    """Dialogues that the oracle passed."""
+    """Number of dialogues in which the oracle passed."""
 
     def to_event(self, plan: UserPlan) -> UserEvaluated:
-        """Return the event of the plan's adapter."""
+        """Return the event with the result for the plan's adapter."""
         return UserEvaluated(
             adapter=plan.user.adapter,
             alias=plan.alias,
@@ -161,8 +161,8 @@ _CHUNK: Final[TypeAdapter[tuple[DialogueResult, ...]]] = TypeAdapter(tuple[Dialo
 
 
 def judge_user(counts: UserCounts) -> UserJudgement:
-    """Decide whether a user may play: every upper 95 % bound is within its limit. Schema errors
-    count per line and call, others per dialogue. Raise ValueError without a dialogue."""
+    """Decide whether a user may play: each upper 95 % bound must be within its limit. Schema errors
+    count per line and call, other faults per dialogue. Raise ValueError without a dialogue."""
     dialogues = counts.dialogues
     violations = _rate(counts.violations, dialogues, VIOLATIONS)
     early_ends = _rate(counts.early_ends, dialogues, EARLY_ENDS)
@@ -217,7 +217,7 @@ def _count(dialogues: Sequence[DialogueResult]) -> UserCounts:
 
 
 def _list_examples(dialogues: Sequence[DialogueResult]) -> Iterator[str]:
-    """Yield faults and schema errors in turn: the first of each kind, then the second ones."""
+    """Yield texts on faults and schema errors: the first of each kind, then the second ones."""
     by_kind: dict[str, list[str]] = {}
     for item in dialogues:
         if item.fault is not None:
@@ -252,7 +252,7 @@ def _list_chunks(plan: UserPlan) -> list[tuple[str, ...]]:
 
 
 class _Players:
-    """The user of a plan, whose adapter is proven and loaded once."""
+    """Plays the chunks of a plan; its adapter is proven and loaded once."""
 
     def __init__(self, plan: UserPlan) -> None:
         """Load the policies. Raise WrongSetting, IncompatibleModel, BadAdapter, OSError."""
@@ -292,7 +292,7 @@ class _Players:
         from envs.evaluation import episode_seed
 
         plan = self._plan
-        # A cache that has seen other conversations may round otherwise.
+        # Each chunk has a new engine: a used cache may round differently.
         engine = Engine(self._user, plan.episodes)
         player = DialoguePlayer(engine, self._chat, self._user, plan.user)
         asked = [(task, episode_seed(plan.seed, task.id, 0)) for task in tasks]
@@ -302,8 +302,8 @@ class _Players:
 
 def describe_dialogue(dialogue: "Dialogue") -> DialogueResult:
     """Return the result of a dialogue with the oracle. An endless dialogue is the user's fault,
-    since the oracle ends every one. So is a failure if the oracle passes with the exact user: no
-    rule covers evasions, echoes and omitted steps."""
+    since the oracle ends every one. A failure is the user's fault too if the oracle passes with the
+    exact user: no rule covers evasions, echoes and omitted steps."""
     from envs.evaluation import environment_code
     from envs.grading import grade
 
@@ -341,7 +341,7 @@ def _passes_with_exact_user(environment: "Environment", task: TaskDefinition) ->
 
 
 def _describe_failure(episode: "Episode") -> str:
-    """Say that the oracle fails with this user, and quote its last line."""
+    """Return a sentence that the oracle fails with this user, with the user's last line."""
     own = [item for item in episode.messages if item.role == "user" and item.sampled is not False]
     lines = [item.text for item in own if not any(token in item.text for token in STOP_TOKENS)]
     last = f", which says {lines[-1][:80]!r} last" if lines else ""
@@ -351,7 +351,7 @@ def _describe_failure(episode: "Episode") -> str:
 def _find_fault(
     environment: "Environment", task: TaskDefinition, messages: Sequence[Message]
 ) -> tuple[FaultRule | None, str]:
-    """Return the rule that the user broke first, and how. Raise EnvironmentFailure."""
+    """Return the rule that the user broke first, and how it did. Raise EnvironmentFailure."""
     from envs.evaluation import environment_code
 
     with environment_code(environment, f"task {task.id}", task):

@@ -1,6 +1,6 @@
-"""Read the state of an adapter that plays an agent's users.
+"""Read the state of the adapters that play an agent's users.
 
-Leader, role `work` and status document ask within one `database.read_transaction`, so they agree.
+Leader, role `work` and status document read within one `database.read_transaction`, so they agree.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UserState:
-    """The users of an agent on its present base."""
+    """The state of an agent's users on its present base."""
 
     alias: str
     base: str
@@ -44,15 +44,15 @@ class UserState:
     """The adapter to measure next."""
     outdated: "tuple[AdapterRow, ...]"
     jobs: "tuple[JobRow, ...]"
-    """Jobs that trained one on this base, in the order of their requests."""
+    """Jobs that trained an adapter for users on this base, in the order of their requests."""
 
 
 def read_user_state(connection: "Connection", settings: "Settings", pair: "Pair") -> UserState:
-    """Return the state of an agent's users; `pair` names its present base."""
+    """Return the state of an agent's users; `pair` names the agent's present base."""
     setting = settings.improve.users
     rows = serving.list_user_adapters(connection, pair.alias)
     own = [row for row in rows if row.base == pair.base]
-    # One that passed its gate on another base plays again when that is back.
+    # An adapter that passed its gate on another base plays again if that base comes back.
     given_up = WAITING - {State.GATED}
     outdated = tuple(row for row in rows if row.base != pair.base and row.state in given_up)
     plays = next((row for row in own if row.state is State.GATED), None)
@@ -90,14 +90,14 @@ def name_environment(settings: "Settings", alias: str) -> str:
 
 
 def _read_last(connection: "Connection", jobs: "Sequence[JobRow]") -> LastAttempt | None:
-    """Return the newest attempt if it failed."""
+    """Return the newest attempt if it failed, else None."""
     if not jobs or jobs[-1].outcome is None:
         return None
     job = jobs[-1]
     row = serving.read_job_adapter(connection, job.job)
     if row is not None and row.state in WAITING:
         return None
-    # By the spec, and not by times: a clock may have been set back since.
+    # Read from the spec and not from times, since a clock may have been set back since.
     there = max(job.spec.dialogue_count or 0, LEAST_DIALOGUES)
     return LastAttempt(len(jobs), there, _explain_failure(job, row))
 

@@ -1,15 +1,15 @@
-"""The work of the role `work` on adapters that play users: from a job's files to the replicas.
+"""The steps of the role `work` for adapters that play users: from a job's files to the replicas.
 
     UserWorker(app, fleet, runner).advance(breaks)    repeatedly; returns sentences
 
     retire      an unmeasured adapter of another base goes out of service
-    evaluate    it plays gold dialogues in a process of its own, and its gate decides (gate.py)
-    stage       every replica loads it and is seen to answer with it
+    evaluate    it plays dialogues whose exact user is known in a separate process (gate.py)
+    stage       every replica loads it and is proven to answer with it
 
-A playing adapter with damaged files goes out of service, so the script plays: jobs and gates could
-not read it. Jobs run as usual (jobs/training_runs.py). The work is level-triggered: each round asks
-the tables (views.py), so the next round makes up for an interrupted one, and two workers do the
-work once. Nothing here touches a cycle.
+If the files of a playing adapter are damaged, it goes out of service and the script plays: jobs and
+gates could not read it. Jobs run as usual (jobs/training_runs.py). The work is level-triggered:
+each turn reads the tables (views.py), so the next turn makes up for an interrupted one, and two
+workers do the work once. Nothing here touches a cycle.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,36 +47,36 @@ if TYPE_CHECKING:
 TRIAL: Final = "daemon.methods.synthesis.users.trial"
 
 _FINAL: Final = (BadAdapter, BadBase, BadName)
-"""Errors after which an adapter will never be staged; others may be over in a minute."""
+"""Errors after which an adapter will never be staged; other errors may pass."""
 
 
 def _is_final(error: BaseException | None) -> bool:
-    """Return whether an error of staging will never be over."""
+    """Return whether an error of staging is permanent."""
     return isinstance(error, _FINAL) and not isinstance(error, RankTooHigh)
 
 
 def user_trials_of(settings: "Settings") -> JobRunner:
-    """Return the runner of gates of adapters that play users, in a home."""
+    """Return the runner for the gates of adapters that play users, in a home."""
     return make_runner(settings, "user-trials", TRIAL)
 
 
 class UserWorker:
-    """The adapters that play users of a home, over its replicas."""
+    """Takes the steps for a home's adapters that play users, over its replicas."""
 
     def __init__(
         self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime],
         dialogues: int = DIALOGUES,
     ) -> None:  # fmt: skip
-        """`runner` runs gates (`user_trials_of`) of so many dialogues."""
+        """`runner` runs gates (`user_trials_of`), each with this number of `dialogues`."""
         self._count = dialogues
         self._app = app
         self._runner = runner
         self._staging = Staging(app, fleet, clock)
         self._decisions = Decisions(app)
         self._intact: dict[str, tuple[tuple[str, int, int], ...]] = {}
-        """Adapter -> names, times of change and sizes of its files when they were last intact."""
+        """Adapter -> names, change times and sizes of its files when last found intact."""
         self._gates: dict[str, tuple[tuple[str, str, str | None], UserGate]] = {}
-        """Agent -> key and last gate, so that its tasks are drawn once."""
+        """Agent -> key and last gate; it is kept so that its tasks are drawn only once."""
 
     def advance(self, breaks: Breaks) -> list[str]:
         """Take the next step for each agent; return sentences. `breaks` isolates agents' errors.
@@ -99,7 +99,7 @@ class UserWorker:
         except (LogError, DatabaseError):
             raise
         except KintsugiError as error:
-            # Only this adapter fails, and perhaps not for long.
+            # The error concerns this adapter alone and may pass.
             notes.append(str(error))
 
     def _stop_gate(self, state: UserState) -> Iterator[str]:
@@ -120,8 +120,8 @@ class UserWorker:
         return [] if damage is None else [self._move(row, "draining", damage)]
 
     def _find_damage(self, row: AdapterRow) -> str | None:
-        """Return the damage of an adapter's files, or None; also None if the folder of all adapters
-        is away. Files are read only after a change. Raise OSError."""
+        """Return how an adapter's files are damaged, or None. Return None also if the folder of all
+        adapters is missing. Files are read only after a change. Raise OSError."""
         folder = self._app.settings.adapter_paths.locate(row.path)
         if not folder.parent.is_dir():
             return None
@@ -171,7 +171,7 @@ class UserWorker:
         yield from self._find_gate(row, previous).advance()
 
     def _find_gate(self, row: AdapterRow, previous: AdapterRow | None) -> UserGate:
-        """Return the gate of an adapter; the last one of each agent is kept."""
+        """Return the gate of an adapter; the last gate of each agent is kept."""
         agent = self._app.settings.find_agent(row.alias)
         assert agent is not None, "an agent without an obstacle is in the settings"
         key = row.adapter, row.cause, None if previous is None else previous.adapter
