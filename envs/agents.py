@@ -1,5 +1,5 @@
-"""Agents that need no model, with which environments are checked. Each is a function of the
-transcript and its seed, so an episode with it can be played again."""
+"""Agents that need no model; they serve to check environments. An agent's answer depends only on
+the transcript and its seed, so its episodes can be played again."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def call(action: Action, number: int) -> Message:
 
 
 def count_done(messages: Sequence[Message], actions: Sequence[Action]) -> int:
-    """Return how many of its gold actions an oracle has done, those of the prefix included."""
+    """Return how many of its gold actions an oracle has done, counting the task's prefix."""
     done = 0
     for item in executed_calls(messages):
         if item.requestor == "assistant" and done < len(actions):
@@ -36,8 +36,8 @@ def count_done(messages: Sequence[Message], actions: Sequence[Action]) -> int:
 
 
 def is_done(action: Action, item: ExecutedCall) -> bool:
-    """Return whether a call in an oracle's episode was its next gold action: each own call is, and
-    the same call in the task's prefix, if it succeeded."""
+    """Return whether `item` carries out the oracle's next gold action. A call by the oracle itself
+    always does; a call in the task's prefix does if it is the same call and succeeded."""
     call = item.call
     same = (call.name, call.arguments) == (action.name, action.arguments)
     return item.sampled or (same and not item.failed)
@@ -49,7 +49,7 @@ def count_calls(messages: Sequence[Message]) -> int:
 
 
 class GoldAgent:
-    """The oracle: it is told what a perfect agent does and does it, turn by turn."""
+    """The oracle: it knows the gold actions of the task and makes them one by one."""
 
     def __init__(self, task: TaskDefinition, writes: frozenset[str]) -> None:
         self.actions = [
@@ -59,7 +59,7 @@ class GoldAgent:
         self.writes = writes
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next gold action, the question before it, or the closing words."""
+        """Return the next gold action's call, the question before a write, or the closing words."""
         done = count_done(messages, self.actions)
         if done == len(self.actions):
             return Message(role="assistant", content=self.final_text())
@@ -69,31 +69,31 @@ class GoldAgent:
         return call(action, done)
 
     def question(self, action: Action) -> str:
-        """Ask for leave to make a write."""
+        """Return a question that describes the write `action` and asks the user for a yes."""
         details = ", ".join(f"{name} {_plain(value)}" for name, value in action.arguments.items())
         return f"I will {action.name.replace('_', ' ')}: {details}. Do you confirm (yes/no)?"
 
     def final_text(self) -> str:
-        """Return what must be said, and that it is over."""
+        """Return the outputs that the task demands and the closing sentence."""
         return " ".join([*self.outputs, CLOSING])
 
 
 class NullAgent:
-    """Says a sentence that means nothing, whatever it is told."""
+    """An agent that always says the same empty sentence and calls no tool."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the sentence."""
+        """Return the same sentence for every transcript."""
         return Message(role="assistant", content="Thank you for your message.")
 
 
 class RandomAgent:
-    """Calls random tools with arguments that fit their schemas; talks now and then."""
+    """Calls random tools with arguments that fit their schemas, and sometimes only talks."""
 
     def __init__(self, schemas: Sequence[Mapping[str, Any]], seed: int, calls: int = 8) -> None:
         self.functions = [schema["function"] for schema in schemas]
         self.seed = seed
         self.calls = calls
-        """How many calls it makes; then it only talks."""
+        """Largest number of calls that it makes; afterwards it only talks."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """Return a call or a sentence."""
@@ -109,7 +109,7 @@ class RandomAgent:
 def draw_arguments(
     function: Mapping[str, Any], words: Sequence[str], chance: Random
 ) -> dict[str, Any]:
-    """Return random arguments that fit a tool's schema; `words` are for strings."""
+    """Return random arguments that fit a tool's schema. String values are drawn from `words`."""
     parameters = function.get("parameters") or {}
     values = _Values(parameters.get("$defs", {}), words, chance)
     return {
@@ -118,13 +118,14 @@ def draw_arguments(
 
 
 _MAX_DEPTH: Final = 8
-"""Largest depth of nested values: a schema may refer to itself."""
+"""Largest depth of a drawn value. A schema may refer to itself, so a bound is needed."""
 
 _SENTENCES: Final = ("Yes.", "No.", "Done.", "Please confirm.", "I cannot do that.", CLOSING)
 
 
 def _has_question(messages: Sequence[Message]) -> bool:
-    """Return whether the user answered a question, not a greeting, with no call since."""
+    """Return whether the last two messages are an agent's question and the user's answer, and the
+    user spoke before that question. So an answer to the greeting does not count."""
     return (
         len(messages) >= 2
         and messages[-1].role == "user"
@@ -149,11 +150,11 @@ def _values(messages: Sequence[Message]) -> list[str]:
 class _Values:
     definitions: Mapping[str, Any]
     seen: Sequence[str]
-    """Words for strings."""
+    """Words of the transcript, from which strings are drawn."""
     chance: Random
 
     def draw(self, schema: Any, name: str, depth: int = 0) -> Any:
-        """Return a value for the argument of this name."""
+        """Return a random value that fits `schema`; `name` is the argument's name."""
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return name
         if schema.get("enum"):

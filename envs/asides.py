@@ -1,10 +1,10 @@
 """Split off what an agent says to itself: `<reflect>...</reflect>` around a repair (Structured
 Reflection, arXiv 2509.18847).
 
-Guarantees: however a text is cut into pieces, the visible parts and the asides are those of the
-whole text. A text without the tag comes back unchanged. Apart from tags, white space in and behind
-a block, and empty blocks, each character is in one of the two. An unclosed tag hides what follows
-it. Tags are matched without regard to case.
+Guarantees: the result does not depend on how a text is cut into pieces. A text without the tag
+comes back unchanged. Every character goes to the visible text or to an aside. The exceptions are
+tags, white space around or after a block's text, and empty blocks. An unclosed tag hides all text
+after it. Upper and lower case of tags do not matter.
 """
 
 import re
@@ -19,19 +19,20 @@ _TAGS: Final = {
 
 
 class AsideSplitter:
-    """A text that may hold asides, in pieces."""
+    """Separates visible text from asides while a text arrives in pieces."""
 
     def __init__(self) -> None:
         self._held = ""
-        """The end of the text so far, where it may begin a tag."""
+        """The end of the text so far, held back because it may be the beginning of a tag."""
         self._inside = False
         self._trims = False
-        """Whether white space is left out until a character comes, because a block has ended."""
+        """Whether a block has just ended, so that the next white space is dropped."""
         self._pieces: list[str] = []
         self._blocks: list[str] = []
 
     def feed(self, piece: str) -> str:
-        """Return what is visible of a piece, and of what was held back before it."""
+        """Take the next piece and return the text that is now known to be visible. A possible
+        beginning of a tag at its end is held back."""
         if not self._held and not self._inside and "<" not in piece:
             return self._trim(piece)
         text = self._held + piece
@@ -50,7 +51,7 @@ class AsideSplitter:
         return "".join(visible)
 
     def close(self) -> str:
-        """Return what is visible of what was held back. The text is over."""
+        """End the text. Return the part of the held-back text that is visible."""
         held, self._held = self._held, ""
         visible: list[str] = []
         self._take(held, visible)
@@ -60,7 +61,7 @@ class AsideSplitter:
 
     @property
     def aside(self) -> str | None:
-        """The blocks that have ended, each on lines of its own; None where none says anything."""
+        """The texts of all blocks that have ended, joined by line breaks. None if there is none."""
         return "\n".join(self._blocks) or None
 
     @property
@@ -87,19 +88,19 @@ class AsideSplitter:
 
 
 def split_aside(text: str) -> tuple[str | None, str]:
-    """Return the aside of a text, None where it has none, and the visible text."""
+    """Return the aside of a text (None if it has none) and its visible text."""
     splitter = AsideSplitter()
     visible = splitter.feed(text) + splitter.close()
     return splitter.aside, visible
 
 
 def write_aside(aside: str) -> str:
-    """Return an aside as a model writes it."""
+    """Wrap an aside in tags, as a model writes it."""
     return f"{OPENING}{aside}{CLOSING}"
 
 
 def _measure_overlap(text: str, tag: str) -> int:
-    """Return how many characters at the end of a text begin a tag, a whole tag not counted."""
+    """Return the length of the longest proper beginning of `tag` with which `text` ends."""
     most = min(len(text), len(tag) - 1)
     end = text[len(text) - most :].lower()
     if len(end) != most:

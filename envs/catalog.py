@@ -25,64 +25,66 @@ from events.canonical import comparable_json, exact_json
 from events.rollouts import ToolRoles
 
 Columns = tuple[str, ...]
-"""Names of the lists of an object that are paired, item by item; a single list has no pair."""
+"""Names of list arguments that are paired item by item. A single name is a list without a pair."""
 
 Record = tuple[str, str]
-"""Object of a write: the argument that names it, and its value."""
+"""The object of a write: the name of the argument that identifies it, and the argument's value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCatalog:
-    """The tools of one environment. `writes`, `reads` and `generic` are the agent's own."""
+    """The tools of one environment. `writes`, `reads` and `generic` are tools of the agent."""
 
     name: str
     writes: frozenset[str]
     """Tools that change state."""
     reads: frozenset[str]
     generic: frozenset[str]
-    """Tools that touch no state: arithmetic, thinking aloud, handing over."""
+    """Tools that do not touch the state: arithmetic, thinking aloud, transfer to a person."""
     user_tools: frozenset[str]
-    """Tools of the user's side, such as the phone in telecom."""
+    """Tools of the user, such as the phone in telecom."""
     authenticating: frozenset[str]
-    """Tools whose success identifies the user; empty where the user's own word counts."""
+    """Tools whose success identifies the user. Empty if the agent believes the user's own word."""
     user_record: frozenset[str]
-    """Tools whose success means that the user's record was reached; empty where there is none."""
+    """Tools whose success means that the user's record was reached; empty if there is no such
+    tool."""
     transfer: frozenset[str]
     """Tools that hand the user over to a person."""
     record_arguments: tuple[str, ...]
-    """Arguments that name the record a write works on, the most specific first."""
+    """Arguments that name the record that a write changes, the most specific first."""
     selection_arguments: frozenset[str]
-    """Arguments that choose among what is offered: flights, cabins, items, places."""
+    """Arguments that choose among offered things: flights, cabins, items, places."""
     unordered: Mapping[str, tuple[str, ...] | tuple[Columns, ...]] = field(default_factory=dict)
-    """Tool -> its arguments that are lists whose order has no meaning. Names side by side are
-    paired, item by item; each tuple of names is a group of its own."""
+    """Tool -> its list arguments whose order has no meaning. Lists named in one tuple are paired
+    item by item; each inner tuple is a group of its own."""
     unordered_fields: Mapping[str, tuple[Columns, ...]] = field(default_factory=dict)
-    """Table of the state -> the fields of its records that are lists whose order has no meaning, in
-    groups. `table/field` names the objects in a field of the records."""
+    """Table of the state -> groups of list fields in its records whose order has no meaning. A key
+    `table/field` stands for the objects inside that field."""
     guesses_order: bool = False
     """Whether diagnosis ignores the order of `selection_arguments` in tools not in `unordered`."""
     user_writes: frozenset[str] = frozenset()
-    """The user's tools that change state; the agent has them where it works alone."""
+    """Tools of the user that change state. In a task without a user the agent has them."""
     common: bool = False
-    """Whether others' tools may have these names, so that only all of them identify it."""
+    """Whether other environments may have tools with the same names. Then only the complete set of
+    names identifies this environment."""
 
     @property
     def changes(self) -> frozenset[str]:
-        """Tools of either side that change state."""
+        """Tools of the agent or the user that change state."""
         return self.writes | self.user_writes
 
     def canonicalize(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments with unordered lists in one order, as diagnosis compares them."""
+        """Return the arguments with all unordered lists sorted, as diagnosis compares them."""
         if self.guesses_order and tool not in self.unordered:
             return sort_lists(arguments, _guess_groups(arguments, self.selection_arguments))
         return self.arrange(tool, arguments)
 
     def arrange(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments with the lists that `unordered` declares in one order."""
+        """Return the arguments with the lists sorted that `unordered` declares."""
         return sort_lists(arguments, _read_groups(self.unordered.get(tool, ())))
 
     def record(self, arguments: Mapping[str, Any]) -> Record | None:
-        """Return the record that a call with these arguments works on; None if they name none."""
+        """Return the record that a call with these arguments changes; None if they name none."""
         for name in self.record_arguments:
             value = arguments.get(name)
             if value is not None:
@@ -91,7 +93,7 @@ class ToolCatalog:
 
     @property
     def roles(self) -> ToolRoles:
-        """The catalog as events carry it: what diagnosis asks."""
+        """The part of the catalog that events store and that diagnosis reads."""
         groups = {tool: _read_groups(self.unordered[tool]) for tool in sorted(self.unordered)}
         return ToolRoles(
             writes=tuple(sorted(self.writes)),
@@ -106,27 +108,27 @@ class ToolCatalog:
 
     @property
     def tools(self) -> frozenset[str]:
-        """Every name the environment declares."""
+        """Names of all tools that the environment declares."""
         return self.writes | self.reads | self.generic | self.user_tools
 
 
 def _read_groups(declared: tuple[str, ...] | tuple[Columns, ...]) -> tuple[Columns, ...]:
-    """Return the groups of a declaration; names side by side are one."""
+    """Return the groups of a declaration. Names that stand directly in it form one group."""
     names = tuple(item for item in declared if isinstance(item, str))
     groups = tuple(item for item in declared if not isinstance(item, str))
     return (names, *groups) if names else groups
 
 
 def _guess_groups(arguments: Mapping[str, Any], selections: frozenset[str]) -> Sequence[Columns]:
-    """Return the lists of chosen things in a call: one group where they are equally long."""
+    """Return the list arguments that choose things, as one group if they are equally long."""
     names = sorted(name for name in selections if isinstance(arguments.get(name), list))
     paired = len({len(arguments[name]) for name in names}) == 1
     return [tuple(names)] if paired else [(name,) for name in names]
 
 
 def sort_lists(fields: Mapping[str, Any], groups: Iterable[Columns]) -> dict[str, Any]:
-    """Return an object with the lists of each group in one order; paired items stay pairs. A group
-    that is not complete, or whose lists differ in length, stays as it is."""
+    """Return the object with the lists of each group sorted; paired items stay together. A group
+    with a missing list, or with lists of different lengths, stays unchanged."""
     arranged = dict(fields)
     for names in groups:
         columns = [fields.get(name) for name in names]
@@ -138,7 +140,7 @@ def sort_lists(fields: Mapping[str, Any], groups: Iterable[Columns]) -> dict[str
 
 
 def _order_row(row: tuple[Any, ...]) -> tuple[str, str]:
-    # Texts that differ in spaces alone mean the same, and need an order nevertheless.
+    # Texts that differ only in spaces compare equal, so the exact text decides their order.
     return comparable_json(row), exact_json(row)
 
 
@@ -158,7 +160,7 @@ SELECTIONS: Final = frozenset(
         "flight_number",
     }
 )
-"""Arguments that choose, in any environment."""
+"""Arguments that choose among offered things, in any environment."""
 
 _AIRLINE: Final = ToolCatalog(
     name="airline",
@@ -402,12 +404,13 @@ CATALOGS: Final[Mapping[str, ToolCatalog]] = {
 
 
 def catalog(name: str) -> ToolCatalog | None:
-    """Return the catalog of the environment of this name; None where none is declared."""
+    """Return the declared catalog of an environment, or None if there is none."""
     return CATALOGS.get(name)
 
 
 def restore_catalog(name: str, roles: ToolRoles, tool_names: Iterable[str] = ()) -> ToolCatalog:
-    """Return the catalog that an event carries; of `tool_names` those without a role are reads."""
+    """Rebuild a catalog from an event's roles. Tools of `tool_names` without a role become
+    reads."""
     special = {*roles.writes, *roles.transfer}
     return ToolCatalog(
         name=name,
@@ -425,9 +428,9 @@ def restore_catalog(name: str, roles: ToolRoles, tool_names: Iterable[str] = ())
 
 
 def identify(tool_names: Iterable[str]) -> str | None:
-    """Return the environment that owns these tools; None where that is ambiguous or unknown. It
-    must own more than half, and more than any other (airline and retail have `get_user_details`);
-    one with common tool names must own all."""
+    """Return the environment to which these tools belong, or None if it is unknown or ambiguous.
+    More than half of the names must be its own, and more than any other environment's. An
+    environment with common tool names must have all its tools among them."""
     names = frozenset(tool_names)
     owned = sorted(
         (
@@ -452,8 +455,8 @@ _VERBS: Final = """
     update upgrade upload void withdraw write
 """
 WRITE_VERBS: Final = frozenset(_VERBS.split())
-"""First words of tool names that promise a change. Any other tool is taken for a read: a missed
-write hides a mistake, an invented one accuses an agent that made none."""
+"""First words of tool names that indicate a write. Every other tool counts as a read. A missed
+write hides a mistake; a wrongly assumed write would accuse an agent that made no mistake."""
 
 _TRANSFERS: Final = ("transfer_to_", "escalate_to_", "handoff_to_")
 _PAYMENT: Final = re.compile(r"payment|card|certificate|method")
@@ -467,7 +470,7 @@ def infer_catalog(
     write_tools: Iterable[str] | None = None,
     argument_names: Iterable[str] = (),
 ) -> ToolCatalog:
-    """Return the catalog of undeclared tools, by the rules at the top of this file."""
+    """Guess the catalog of undeclared tools, by the rules at the top of this file."""
     names = frozenset(tool_names)
     transfer = frozenset(name for name in names if _bare(name).startswith(_TRANSFERS))
     if write_tools is None:
@@ -490,7 +493,7 @@ def infer_catalog(
 
 
 def _find_record_arguments(argument_names: Iterable[str]) -> tuple[str, ...]:
-    """Return the arguments that name a record: things before people, otherwise by name."""
+    """Return the arguments that name a record: things before people, then in order of name."""
     naming = {
         name
         for name in argument_names
@@ -502,7 +505,7 @@ def _find_record_arguments(argument_names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _promises_change(name: str) -> bool:
-    # No verb is that long, and what is remembered must not be.
+    # No verb is that long, and the cache must not keep long names.
     return _begins_with_verb(_bare(name)[:_LONGEST_VERB])
 
 
@@ -516,11 +519,11 @@ def _begins_with_verb(name: str) -> bool:
 
 
 def _bare(name: str) -> str:
-    """Return the tool's name without its namespace; of a name with line breaks each line's."""
+    """Return a tool's name without its namespace, treating each line of the name separately."""
     return "\n".join(map(_without_namespace, name.split("\n"))).lstrip("_")
 
 
 def _without_namespace(name: str) -> str:
-    # By hand: a pattern that looks for the last separator takes the square of a name without one.
+    # No regular expression: without a separator it would take time quadratic in the name's length.
     ends = (name.rfind(mark) + len(mark) for mark in _SEPARATORS if mark in name)
     return name[max(ends, default=0) :]

@@ -69,7 +69,7 @@ _STAGES: Final = {
     "gold": ("replaying the gold actions", "let tools raise ToolError alone"),
     "schemas": ("schemas(task)", "let every task have its tools"),
 }
-"""Stage of the environment's code -> its words, and what to do."""
+"""Stage at which the environment's code may raise -> its name in a problem, and the remedy."""
 
 _KEEP_STATE: Final = "keep all state in the database, none in a class, a module or the environment"
 _CORRECT_GOLD: Final = "correct its gold actions, the first state, or the tool"
@@ -78,11 +78,11 @@ _SCHEMA: Final = "give it in the format of OpenAI's functions, with a docstring"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with one task, or with the whole environment."""
+    """One fault of a task, or of the environment as a whole."""
 
     kind: str
     subject: str
-    """Id of the task, or name of the environment."""
+    """Id of the task, or of its kind, or name of the environment."""
     what: str
     remedy: str
     determinism: bool = False
@@ -90,43 +90,43 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Mean rewards; None where there is no task to judge."""
+    """Mean reward of each agent; None without a task that can be judged."""
 
     tasks: int
     oracle: float | None
     null: float | None
     random: float | None
     unjudged: int
-    """Tasks with a part that needs a judge: only their failures are known, and no mean has them."""
+    """Number of tasks with a part that only a judge can decide; the means leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The verdict on an environment."""
+    """The result of checking an environment."""
 
     environment: str
     split: str
     judged: bool
-    """Whether the rates were held against their limits: not those of loaded tasks."""
+    """Whether the rates were compared with their limits. Rates of loaded tasks are not."""
     digest: str
-    """sha256 of all definitions: two versions of a split differ in it."""
+    """SHA-256 of all task definitions. It differs between two versions of a split."""
     deterministic: bool
     overall: Rates
     capabilities: Mapping[str, Rates]
     bank: BankReport
     constant: tuple[str, ...]
-    """Kinds of constant outcome, which no cheater plays."""
+    """Kinds with a constant outcome, which no cheater plays."""
     problems: tuple[str, ...]
 
     @property
     def winnable(self) -> Mapping[str, Win]:
-        """The kinds that some cheater wins too often, each with the best cheater."""
+        """The kinds that a cheater wins too often, each with the result of its best cheater."""
         return self.bank.winnable
 
 
 def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> Check:
-    """Check a sample of tasks, and call `progress` twice for each. The environment's exceptions
-    become problems. Raise UnknownEnvironment, EnvironmentBroken, UnknownTask."""
+    """Check a sample of tasks, and call `progress` twice for each task. Exceptions of the
+    environment become problems. Raise UnknownEnvironment, EnvironmentBroken or UnknownTask."""
     environment = sample.open()
     judged = sample.split == GENERATED
     with SecondProcess(sample) as second:
@@ -164,7 +164,7 @@ def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> C
 def _first_round(
     environment: Environment, trials: Sequence[Trial], seed: int, progress: Callable[[int], None]
 ) -> Iterator[Problem]:
-    """Play every task with every agent; yield what that did to the first states."""
+    """Play every task with every agent. Yield a problem for each first state that this changed."""
     for _, group in groupby(trials, key=lambda trial: trial.begins):
         together = list(group)
         task = together[0].task
@@ -185,7 +185,7 @@ def _first_round(
 def _second_round(
     environment: Environment, trials: Sequence[Trial], progress: Callable[[int], None]
 ) -> Iterator[Problem]:
-    """Play every task again with the same words, the last task first."""
+    """Play all tasks again with the same messages, last first. Yield differences as problems."""
     for trial in reversed(trials):
         for name in REPEATED:
             with trial.stage("again"):
@@ -222,7 +222,7 @@ def _difference(first: EpisodeResult, second: EpisodeResult) -> str:
 
 
 def _definitions(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
-    """Check that a task is what it says, and is the same when it is asked for again."""
+    """Check that each task's id is unique, its fields are right, and it can be made again."""
     counts = Counter(trial.task.id for trial in trials)
     for trial in trials:
         if counts[trial.task.id] > 1:
@@ -285,7 +285,7 @@ def _check_lookup(environment: Environment, trial: Trial) -> Iterator[Problem]:
 def _elsewhere(
     environment: Environment, trials: Sequence[Trial], report: Report, known: Container[str]
 ) -> Iterator[Problem]:
-    """Yield differences in another process, with another order of sets."""
+    """Yield a problem for each difference in a second process, where sets have another order."""
     if report.crashed:
         yield Problem(
             "process",
@@ -412,7 +412,7 @@ def _why(played: EpisodeResult) -> str:
 
 
 def _gold(environment: Environment, trial: Trial) -> Iterator[Problem]:
-    """Check that the gold actions can be made, repeat, and change something if they write."""
+    """Check that gold actions succeed, repeat, and change the state if they write."""
     gold = trial.task.criteria.gold_actions or ()
     tools = environment.open_tools(trial.task, environment.reset(trial.task))
     for action in gold:
@@ -485,8 +485,8 @@ def _by_capability(trials: Sequence[Trial]) -> dict[str, Rates]:
 
 
 def _sentences(problems: Sequence[Problem]) -> Iterator[str]:
-    """Yield one sentence for each kind of problem, about the first such task; per capability,
-    unless the problem lies in the environment's code, as run-to-run differences do."""
+    """Yield one sentence for each kind of problem, about its first task. Problems of determinism
+    are merged, because they lie in the code; others are separate for each capability."""
     groups: dict[tuple[str, str], list[Problem]] = defaultdict(list)
     for problem in problems:
         capability = "" if problem.determinism else problem.subject.rpartition("/")[0]

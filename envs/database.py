@@ -16,38 +16,38 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 Record = Any
-"""JSON: mostly an object."""
+"""A JSON value, mostly an object."""
 
 Tables = dict[str, dict[str, Record]]
 
 
-# Made once: json.dumps with options would build an encoder at every call.
+# One encoder for all calls: json.dumps with options would build one at every call.
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, default=str)
 
 
 class _Absent(str):
-    """A text that is told apart from an equal one in a record."""
+    """A text that can be told apart, by identity, from an equal text in a record."""
 
     __slots__ = ()
 
 
 ABSENT: Final = _Absent("<absent>")
-"""Stands in a difference for a value that does not exist."""
+"""The mark, in a difference, of a value that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value in which two states differ."""
+    """One value that differs between two states."""
 
     path: tuple[str, ...]
-    """Table, record id, then keys and places in lists."""
+    """Table, record id, then keys of objects and positions in lists."""
     expected: Any
-    """`ABSENT` where the expected state has no such value."""
+    """The expected value; `ABSENT` if the expected state has none."""
     actual: Any
 
 
 class Database:
-    """Tables of records, copied when they are changed."""
+    """Tables of records. A record is copied when it is changed."""
 
     __slots__ = ("_dumps", "_pristine", "_tables", "_touched")
 
@@ -57,10 +57,10 @@ class Database:
         self._tables: Tables = dict(self._pristine)
         self._touched: dict[str, set[str]] = {}
         self._dumps: dict[str, dict[str, str]] = {}
-        """JSON of pristine records, made once for all forks."""
+        """JSON of pristine records, made once and shared by all forks."""
 
     def fork(self) -> "Database":
-        """Return the pristine state again, independent of this one."""
+        """Return a new independent state that begins as the pristine one, without changes."""
         database = Database.__new__(Database)
         database._pristine = self._pristine
         database._tables = dict(self._pristine)
@@ -69,7 +69,7 @@ class Database:
         return database
 
     def copy(self) -> "Database":
-        """Return a copy of this state as it is now."""
+        """Return an independent copy of this state with its changes."""
         database = self.fork()
         for name, keys in self._touched.items():
             table = self._tables[name]
@@ -81,20 +81,20 @@ class Database:
         return database
 
     def as_pristine(self) -> "Database":
-        """Return this state as a pristine one whose forks begin here; itself if unchanged."""
+        """Return this state as a pristine one whose forks keep its changes."""
         return Database(self._tables) if self._touched else self
 
     def __getitem__(self, table: str) -> dict[str, Record]:
-        """Return a table, to be read."""
+        """Return a table for reading."""
         return self._tables[table]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tables."""
+        """Names of the tables."""
         return tuple(self._tables)
 
     def edit(self, table: str, key: str) -> Record:
-        """Return the record, to be changed in place. Raise KeyError."""
+        """Return a private copy of a record that may be changed in place. Raise KeyError."""
         records = self._tables[table]
         if key in self._touched.get(table, ()):
             return records[key]
@@ -120,7 +120,7 @@ class Database:
         return self._tables[table]
 
     def digest(self) -> str:
-        """Return sha256 of the whole state, hex."""
+        """Return the SHA-256 of the whole state in hexadecimal."""
         hashed = hashlib.sha256(b"{")
         for place, name in enumerate(sorted(self._tables)):
             start = f"{', ' if place else ''}{json.dumps(name)}: {{"
@@ -142,7 +142,7 @@ class Database:
             yield _member(key, table[key]) if key in touched else dumps[key]
 
     def same(self, other: "Database") -> bool:
-        """Return whether the digests are equal; forks of one state are not hashed for it."""
+        """Return whether the digests are equal, without hashing forks of one state."""
         if self._pristine is not other._pristine:
             return self.digest() == other.digest()
         if not self._touched and not other._touched:
@@ -150,7 +150,7 @@ class Database:
         return next(self.find_mismatches(other), None) is None
 
     def difference(self, actual: "Database") -> tuple[Difference, ...]:
-        """Return every value in which `actual` is not as expected (this one), by path."""
+        """Return each value in which `actual` differs from this, the expected state, by path."""
         differences: list[Difference] = []
         for name, key in sorted(self.find_mismatches(actual)):
             expected, is_now = self[name].get(key, ABSENT), actual[name].get(key, ABSENT)
@@ -158,7 +158,7 @@ class Database:
         return tuple(differences)
 
     def find_mismatches(self, other: "Database") -> Iterator[tuple[str, str]]:
-        """Yield table and key of each record that is not equal in both states."""
+        """Yield table and key of each record that differs between the two states."""
         for name in {*self._tables, *other._tables}:
             mine, others = self._tables.get(name, {}), other._tables.get(name, {})
             keys: set[str]
@@ -186,7 +186,7 @@ def _dump(record: Record) -> str:
 
 
 def copy_json(value: Any) -> Any:
-    """Return a deep copy of JSON; a tuple, which JSON writes as a list, becomes one."""
+    """Return a deep copy of a JSON value. Tuples become lists, as JSON writes them."""
     if isinstance(value, dict):
         return {key: copy_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

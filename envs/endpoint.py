@@ -40,13 +40,13 @@ from events.messages import Message, ToolCall
 from events.registry import first_problem
 
 MAX_ANSWER_BYTES: Final = 4 << 20
-"""Largest size of one answer: room for a megabyte of arguments, which the tools then refuse."""
+"""Largest size of an answer. A megabyte of arguments fits, and the tools then refuse it."""
 
 _MAX_ERROR_BYTES: Final = 16_384
-"""Bytes that are read of an error's body."""
+"""Number of bytes that are read of an error's body."""
 
 _QUOTED: Final = 200
-"""Characters of an offending piece that a reason quotes."""
+"""Number of characters of a bad answer that a reason quotes."""
 
 _CONNECT_SECONDS: Final = 10.0
 _MAX_RETRY_AFTER_SECONDS: Final = 120.0
@@ -54,21 +54,21 @@ _LAST_PORT: Final = 65_535
 _CORRECT_URL: Final = "correct the base URL: it mostly ends in /v1"
 
 _REASONING_FIELDS: Final[tuple[str, ...]] = ("reasoning", "reasoning_content")
-"""Fields that hold the reasoning of a message: vLLM's first, then that of others."""
+"""Fields of a message that hold its reasoning: vLLM's first, then other endpoints'."""
 
 _CONTEXT: Final = re.compile(
     r"context[_ ](length|window|size)|maximum model length|prompt is too long|too many tokens",
     re.IGNORECASE,
 )
-"""How endpoints say that a conversation no longer fits."""
+"""Texts of errors by which endpoints say that a conversation no longer fits."""
 
 
 class EndpointUnavailable(KintsugiError):
-    """The endpoint cannot be reached now."""
+    """The endpoint cannot be reached at present."""
 
 
 class EndpointRefusal(KintsugiError):
-    """It answers and will not serve: waiting does not help, correcting the command does."""
+    """The endpoint refuses to serve. Waiting does not help; the command must be corrected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class Tokens:
 
 
 class AnswerFailure(KintsugiError):
-    """No answer that an episode could go on with."""
+    """There is no answer with which the episode could go on."""
 
     def __init__(self, termination: Termination, reason: str, tokens: Tokens | None = None) -> None:
         super().__init__(reason)
         self.termination = termination
         self.reason = reason
         self.tokens = tokens
-        """Tokens of the answer that was no message, where the endpoint reported them."""
+        """Tokens of the unusable answer, if the endpoint reported them."""
 
 
 class _Again(Exception):
@@ -100,15 +100,15 @@ class _Again(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample; what is None is left to the endpoint."""
+    """Sampling parameters. The endpoint decides about each one that is None."""
 
     temperature: float | None = None
     max_tokens: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the request's body, as they are."""
+    """Further fields for the request's body, sent unchanged."""
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the request's body."""
+        """Return the sampling fields of the request's body."""
         values = {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -119,9 +119,9 @@ class Usage:
 
     requests: int = 0
     prompt_tokens: int | None = 0
-    """None when an answer did not say."""
+    """None if at least one answer did not report it."""
     completion_tokens: int | None = 0
-    """Reasoning included; None when an answer did not say."""
+    """Reasoning included. None if at least one answer did not report it."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -133,14 +133,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """An answer: its choices that are usable messages, at least one."""
+    """An answer of the endpoint: at least one choice that is a usable message."""
 
     messages: tuple[Message, ...]
     finish_reason: str | None
     """Finish reason of the first choice."""
     usage: Usage
     tokens: Tokens | None = None
-    """Tokens of the first choice; None where the endpoint did not report all of them."""
+    """Tokens of the first choice. None if the endpoint did not report all of them."""
     content: str = ""
     """Content of the first choice as the model wrote it, asides included."""
     reasoning_fields: tuple[str, ...] = ()
@@ -149,12 +149,12 @@ class Completion:
 
     @property
     def message(self) -> Message:
-        """The first choice."""
+        """The message of the first choice."""
         return self.messages[0]
 
 
 class Endpoint:
-    """One model behind one URL; an async context manager over one pool of connections."""
+    """A client of one model at one URL: an async context manager over a pool of connections."""
 
     def __init__(
         self,
@@ -168,9 +168,9 @@ class Endpoint:
         wait_seconds: float = 0.5,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
-        """`base_url` is what stands before `/chat/completions`. `timeout` bounds one whole answer
-        in seconds, `attempts` counts the first try. `wait_seconds` is the first pause, doubled each
-        time up to 20. Raise EndpointRefusal for a bad URL and for a key that no header can hold."""
+        """`base_url` is the part before `/chat/completions`. `timeout` bounds one whole answer in
+        seconds; `attempts` includes the first one. `wait_seconds` is the first pause, doubled each
+        time up to 20. Raise EndpointRefusal for a bad URL, or for a key that no header can hold."""
         self.base_url = _check_url(base_url)
         self.model = model
         self.timeout = timeout
@@ -178,9 +178,9 @@ class Endpoint:
         self.wait_seconds = wait_seconds
         self.max_answer_bytes = max_answer_bytes
         self.answered = False
-        """Whether it ever gave an answer: until then, a refusal is the configuration's fault."""
+        """Whether it ever gave an answer; before that, a refusal is the configuration's fault."""
         self._reasoning_fields = _REASONING_FIELDS[:1]
-        """Fields that held the reasoning of its last answer; some endpoints refuse any other."""
+        """Fields that held the reasoning of the last answer. Some endpoints refuse other ones."""
         headers = {"authorization": f"Bearer {_check_key(api_key)}"} if api_key else {}
         self._client = httpx2.AsyncClient(
             headers={**headers, "accept-encoding": "identity"},
@@ -197,18 +197,18 @@ class Endpoint:
         await self._client.aclose()
 
     async def check(self) -> None:
-        """Check that the endpoint can be reached and serves, by asking for its list of models; a
-        missing or strange list passes. Raise EndpointUnavailable, EndpointRefusal."""
+        """Check that the endpoint can be reached, by asking for its list of models. A missing or
+        strange list is accepted. Raise EndpointUnavailable or EndpointRefusal."""
         await self._request_models()
 
     async def list_models(self) -> tuple[str, ...] | None:
-        """Return the names of the models that the endpoint lists; None where it has no such list
-        (404 and the like). Raise EndpointUnavailable, EndpointRefusal."""
+        """Return the names of the endpoint's models, or None if it has no such list (404 and the
+        like). Raise EndpointUnavailable or EndpointRefusal."""
         answer = await self._request_models()
         return None if answer is None else _read_models(f"{self.base_url}/models", answer)
 
     async def _request_models(self) -> bytes | None:
-        """Return the answer to a request for the models; None where there is no such list."""
+        """Return the body of the list of models, or None if the endpoint has no such list."""
         url = f"{self.base_url}/models"
         try:
             async with asyncio.timeout(self.timeout), self._client.stream("GET", url) as response:
@@ -244,8 +244,8 @@ class Endpoint:
         seed: int | None = None,
         choices: int = 1,
     ) -> Completion:
-        """Ask for the next message. An endpoint may give fewer `choices`; unusable ones are left
-        out, unless all are. Raise AnswerFailure, EndpointRefusal."""
+        """Request the next message. The endpoint may give fewer than `choices`; unusable choices
+        are left out. Raise AnswerFailure if no choice is usable. Raise EndpointRefusal."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [wire(message, self._reasoning_fields) for message in messages],
@@ -264,7 +264,7 @@ class Endpoint:
         return completion
 
     async def ask(self, body: Mapping[str, Any]) -> Any:
-        """Return the answer's JSON, whatever it is. Raise AnswerFailure, EndpointRefusal."""
+        """Return the answer to a request as any JSON. Raise AnswerFailure or EndpointRefusal."""
         status, answer = await self._ask(body)
         if not 200 <= status < 300:
             self._raise_refusal(status, answer)
@@ -274,7 +274,7 @@ class Endpoint:
             raise _no_answer(f"it is no JSON ({error})", answer) from error
 
     async def _ask(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Return the status and body of an answer that another attempt would not improve."""
+        """Send a request, retrying transient failures. Return the answer's status and body."""
         content = json.dumps(body, allow_nan=False).encode()
         try:
             async for attempt in stamina.retry_context(
@@ -322,10 +322,10 @@ class Endpoint:
             ) from error
 
     async def _read(self, response: httpx2.Response, good: bool) -> bytes:
-        """Return the body, as far as it may go: an error's is cut, an answer's refused."""
+        """Return the body, cutting a long error. Raise AnswerFailure for too large an answer."""
         coding = response.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
-            # A few bytes of it may become gigabytes, whatever the limit of what is read.
+            # A few compressed bytes may become gigabytes, in spite of the limit on bytes read.
             raise AnswerFailure(
                 Termination.AGENT_ERROR,
                 f"the answer cannot be decoded: it is encoded as {coding[:40]!r}, and was asked "
@@ -364,8 +364,8 @@ class Endpoint:
 
 
 def read_key(url: str, variable: str | None) -> str | None:
-    """Return the API key of an endpoint from the environment variable that holds it; None for none.
-    Raise EndpointRefusal for a variable that is not set."""
+    """Return an endpoint's API key from the environment variable `variable`; None if that is None.
+    Raise EndpointRefusal if the variable is not set."""
     if variable is None:
         return None
     if variable not in os.environ:
@@ -377,15 +377,16 @@ def read_key(url: str, variable: str | None) -> str | None:
 
 
 def request_seed(*parts: object) -> int:
-    """Return a seed of 31 bits that follows from its parts: any endpoint takes as much."""
+    """Return a seed of 31 bits that depends only on `parts`. Every endpoint accepts this size."""
     return Random("request " + " ".join(map(str, parts))).getrandbits(31)
 
 
 def wire(
     message: Message, reasoning_fields: Sequence[str] = _REASONING_FIELDS[:1]
 ) -> dict[str, Any]:
-    """Return a message for the endpoint, with reasoning in these fields, without asides. Malformed
-    arguments are quoted in an object, as vLLM answers 400 to anything else."""
+    """Return a message in the endpoint's format, without asides, with reasoning in
+    `reasoning_fields`. Malformed arguments are quoted in an object, as vLLM answers 400 to other
+    forms."""
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         sent["tool_calls"] = [_wire_call(call) for call in message.tool_calls]
@@ -404,7 +405,7 @@ def _wire_call(call: ToolCall) -> dict[str, Any]:
 
 
 class _Wire(BaseModel):
-    """The fields of an answer that are read, with exact types; others are ignored."""
+    """Base of the parts of an answer: types are exact, and unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -457,7 +458,7 @@ def _read_models(url: str, answer: bytes) -> tuple[str, ...]:
 
 
 def _completion(answer: bytes, turn: int) -> Completion:
-    """Return an answer in our form; raise AnswerFailure. `turn` makes the ids that are missing."""
+    """Convert an answer to a Completion; `turn` makes missing ids. Raise AnswerFailure."""
     try:
         parsed = _Answer.model_validate(parse_json(answer.decode("utf-8", "replace")))
         choices, problems = _choices(parsed.choices, turn)
@@ -481,7 +482,7 @@ def _completion(answer: bytes, turn: int) -> Completion:
 
 
 def _tokens(answer: _Answer) -> Tokens | None:
-    """Return the first choice's tokens; None if one is missing or the endpoint counts others."""
+    """Return the first choice's tokens; None if some are missing or contradict the usage."""
     try:
         prompt = _PromptTokens(prompt_token_ids=answer.prompt_token_ids).prompt_token_ids
         choices = [_ChoiceTokens.model_validate(choice) for choice in answer.choices]
@@ -509,7 +510,7 @@ class _Usable:
 
 
 def _choices(raw: list[Any], turn: int) -> tuple[list[_Usable], list[str]]:
-    """Return the usable choices, and what is wrong with the others."""
+    """Return the usable choices, and a description of the fault of each other choice."""
     usable: list[_Usable] = []
     problems: list[str] = []
     for item in raw:
@@ -535,7 +536,7 @@ def _choices(raw: list[Any], turn: int) -> tuple[list[_Usable], list[str]]:
 
 
 def _doubt(why: str, value: Any) -> None:
-    """Refuse what no engine writes; parts that are no text are left out."""
+    """Raise BadAnswer for each doubt, except for parts that are neither text nor reasoning."""
     if why != UNREAD_PART:
         refuse(why, value)
 
@@ -563,14 +564,14 @@ def _sum(count: int | None, other: int | None) -> int | None:
 
 
 def _pause(error: Exception) -> bool | float:
-    """Return whether to ask again, and after how many seconds where the endpoint said so."""
+    """Return whether to ask again, or the number of seconds to wait if the endpoint gave it."""
     if not isinstance(error, _Again):
         return False
     return True if error.wait is None else error.wait
 
 
 def _retry_after(response: httpx2.Response) -> float | None:
-    """Return the header in seconds, bounded; a date, or nonsense, counts as not said."""
+    """Return the seconds of the header Retry-After, bounded; None for a date or nonsense."""
     text = response.headers.get("retry-after", "").strip()
     if not text.isascii() or not text.isdigit():
         return None
@@ -578,7 +579,7 @@ def _retry_after(response: httpx2.Response) -> float | None:
 
 
 def _read_error(answer: bytes) -> str:
-    """Return the message of an error in OpenAI's form, else the beginning of what was sent."""
+    """Return the message of an error in OpenAI's format, or else the beginning of the body."""
     try:
         value = parse_json(answer.decode("utf-8", "replace"))
     except ValueError:
@@ -600,7 +601,8 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _check_key(api_key: str) -> str:
-    """Return a key as a header can hold it: visible ASCII. The refusal does not quote it."""
+    """Return the key if an HTTP header can hold it (printable ASCII). Otherwise raise
+    EndpointRefusal, whose text does not quote it."""
     if not (api_key.isascii() and api_key.isprintable()):
         raise EndpointRefusal(
             "the API key has a character that no HTTP header can hold; copy it again, without line "

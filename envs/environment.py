@@ -43,30 +43,31 @@ from events.messages import Message
 from events.rollouts import ToolRoles
 
 _PRISTINE_STATES: Final = 64
-"""Generated states kept at once: a group of rollouts shares its task's, and one may be 10 MB."""
+"""Number of first states kept in memory. Rollouts of a task share one, which may take 10 MB."""
 _DEFINITIONS: Final = 4096
-"""Tasks by content that are kept at once, read from their bodies."""
+"""Number of tasks with an id by content whose definitions are kept in memory."""
 
 FindBody = Callable[[str], str | None]
-"""Function that returns the body (task.py) of a task by content; None where it is not kept."""
+"""Function that returns the body (task.py) of a task by its id by content, or None if not
+stored."""
 
 
 class UnknownTask(KintsugiError):
-    """No such task, split or capability."""
+    """The environment has no such task, split or capability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When an episode is cut off. Defaults: tau2-bench's."""
+    """Bounds at which an episode is cut off. The defaults are tau2-bench's."""
 
     max_steps: int = 200
-    """Hops between user, agent and tools: a call and its results are two."""
+    """Messages and batches of tool results: a message with calls and its results are two steps."""
     max_errors: int = 10
-    """Calls that a tool answered with an error, in total."""
+    """Calls of one party that failed, in the whole episode."""
     max_calls: int = 64
-    """Calls in one message; tau2-bench has no such bound, and its agents make at most a few."""
+    """Calls in one message. tau2-bench has no such bound; its agents make only a few."""
     max_rounds: int | None = None
-    """Messages with calls between two messages of the user; None: as many as there are steps."""
+    """Messages with calls between two messages of the user. None: only `max_steps` limits them."""
 
 
 _MakeTask = Callable[["Environment", str], TaskDefinition]
@@ -74,7 +75,7 @@ _Rephrase = Callable[["Environment", TaskDefinition, int], TaskDefinition | None
 
 
 def _find_by_content(make: _MakeTask) -> _MakeTask:
-    """Keep ids by content from a subclass's `task`."""
+    """Wrap a subclass's `task` so that ids by content do not reach it."""
 
     @wraps(make)
     def task(self: "Environment", task_id: str) -> TaskDefinition:
@@ -84,7 +85,7 @@ def _find_by_content(make: _MakeTask) -> _MakeTask:
 
 
 def _keep_words(rephrase: _Rephrase) -> _Rephrase:
-    """Keep tasks by content from a subclass's `rephrase`: its generator did not word them."""
+    """Wrap a subclass's `rephrase` so that tasks with an id by content do not reach it."""
 
     @wraps(rephrase)
     def find_other(self: "Environment", task: TaskDefinition, seed: int) -> TaskDefinition | None:
@@ -94,38 +95,38 @@ def _keep_words(rephrase: _Rephrase) -> _Rephrase:
 
 
 class Environment(ABC):
-    """One domain: its tools, its policy, its tasks and how they are judged."""
+    """One domain: its tools, policy and tasks, and the rules by which tasks are judged."""
 
     name: ClassVar[str]
     toolset: ClassVar[type[Toolset]]
     user_toolset: ClassVar[type[Toolset] | None] = None
-    """Tools of the user over the same state (dual control); None: the user only talks."""
+    """Tools of the user over the same state (dual control). None: the user only talks."""
     capabilities: ClassVar[Mapping[str, str]]
-    """Kind of task that it can generate -> what it demands of the agent, in one line."""
+    """Kind of task that can be generated -> its demand on the agent, in one line."""
     constant: ClassVar[frozenset[str]] = frozenset()
-    """Kinds with one right outcome whatever the state is. They are evaluated, never trained on."""
+    """Kinds with the same right outcome in every state. They are never used for training."""
     internal: ClassVar[frozenset[str]] = frozenset()
-    """Arguments of tools whose values no user knows: the shop's own ids of things."""
+    """Arguments of tools whose values no user knows, such as the shop's internal ids."""
     greeting: ClassVar[str | None] = None
-    """First words of the agent's side, before the user opens; no model samples them."""
+    """The agent's first message, before the user speaks; no model samples it."""
     limits: ClassVar[Limits] = Limits()
     graded_endings: ClassVar[frozenset[str]] = frozenset()
-    """Endings other than regular ones after which a transcript is graded as it stands."""
+    """Terminations, beside the regular ones, after which the transcript is still graded."""
     users_err: ClassVar[bool] = False
-    """Whether `make_user` may give another user than the exact one: then its faults are looked for,
-    and a rollout with one is not judged (envs/attribution)."""
+    """Whether `make_user` may return a user that makes mistakes. Then each rollout is searched for
+    the user's faults, and a rollout with one is not judged (envs/attribution)."""
     tasks_per_capability: ClassVar[int] = 16
-    """Size of the generated split where the caller names none."""
+    """Number of tasks of each capability in the split `generated`."""
 
     def __init__(self, benchmarks: Path | None = None) -> None:
-        """`benchmarks` is the operator's folder of real tasks; None where there is none."""
+        """`benchmarks` is the operator's folder of real tasks, or None."""
         self.benchmarks = benchmarks
         self._states: dict[str, Database] = {}
         self._definitions: dict[str, TaskDefinition] = {}
         self._find_body: FindBody | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """See that an override of `task` or `rephrase` keeps tasks by content as they are."""
+        """Wrap a subclass's `task` and `rephrase` so that no id by content reaches them."""
         super().__init_subclass__(**options)
         own = vars(cls)
         if "task" in own:
@@ -134,8 +135,8 @@ class Environment(ABC):
             setattr(cls, "rephrase", _keep_words(own["rephrase"]))  # noqa: B010
 
     def use_definitions(self, find: FindBody) -> None:
-        """Look up the bodies of tasks by content with this function from now on. What it returns is
-        believed only where it hashes to the id."""
+        """Use `find` from now on to look up the bodies of tasks with an id by content. A body
+        counts only if its hash is the id."""
         self._find_body = find
 
     def _find_definition(self, task_id: str) -> TaskDefinition:
@@ -164,23 +165,23 @@ class Environment(ABC):
 
     @abstractmethod
     def pristine(self, task: TaskDefinition) -> Database:
-        """Return the state in which a task begins. Not shared: `reset` forks and caches it."""
+        """Return a new state in which the task begins; `reset` caches it and forks it."""
 
     @abstractmethod
     def policy(self, task: TaskDefinition) -> str:
-        """Return the system prompt: the rules the agent must keep; empty for none."""
+        """Return the system prompt, which holds the agent's rules. It may be empty."""
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """Return the tools as the agent is shown them, in OpenAI's format."""
+        """Return the agent's tools in OpenAI's format; in a solo task also the user's."""
         own = self.toolset.schemas()
         return [*own, *self.user_toolset.schemas()] if task.solo and self.user_toolset else own
 
     def user_schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """Return the user's tools as a model that plays the user is shown them."""
+        """Return the schemas of the user's tools, for a model that plays the user."""
         return [] if task.solo or self.user_toolset is None else self.user_toolset.schemas()
 
     def open_tools(self, task: TaskDefinition, database: Database) -> ToolAccess:
-        """Return the tools of both parties of a task, over a state of it."""
+        """Return the tools of both parties, which act on `database`, a state of the task."""
         user = self.user_toolset
         return ToolAccess(
             self.toolset(database), None if user is None else user(database), solo=task.solo
@@ -189,16 +190,16 @@ class Environment(ABC):
     def select_schemas(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> list[dict[str, Any]]:
-        """Return the schemas that the agent is shown at this point of its view."""
+        """Return the schemas that the agent sees after these messages."""
         return self.schemas(task)
 
     def user(self, task: TaskDefinition) -> User:
-        """Return the exact user: what another one that plays is held against."""
+        """Return the exact user, which makes no mistake and with which others are compared."""
         return ScriptUser(task)
 
     def make_user(self, task: TaskDefinition, seed: int) -> User:
-        """Return the user that plays an episode, a function of task, seed and what it hears: the
-        exact one, unless an environment's own users are as people are."""
+        """Return the user for one episode. It depends only on task, seed and what it hears. By
+        default it is the exact user; an environment may return one that errs as people do."""
         return self.user(task)
 
     def oracle(self, task: TaskDefinition) -> Agent:
@@ -206,34 +207,34 @@ class Environment(ABC):
         return GoldAgent(task, self.writes)
 
     def idle_agent(self, task: TaskDefinition) -> Agent:
-        """Return an agent that does nothing: every figure is read beside its own."""
+        """Return an agent that does nothing, as the baseline for all figures."""
         return NullAgent()
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Return what in a transcript breaks the policy, one sentence each."""
+        """Return one sentence for each breach of the policy in a transcript."""
         return ()
 
     def judge(
         self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[str, ...] | None:
-        """Return the faults by a part that grading.py has no rule for, as sentences; None where
-        this environment has none either, and the part stays open."""
+        """Return the faults of a transcript by a part of the reward unknown to grading.py. Return
+        None if it is unknown here too; then the part stays open."""
         return None
 
     def measure(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[float, tuple[str, ...]] | None:
-        """Return a transcript's MILESTONES, between 0 and 1, and what was missed, one sentence
-        each; None where this environment has no milestones, and the part stays open."""
+        """Return a transcript's score for MILESTONES, from 0 to 1, and a sentence for each miss.
+        Return None if this environment has no milestones; then the part stays open."""
         return None
 
     def categories(self, task: TaskDefinition) -> tuple[str, ...]:
-        """Return what a report groups a task by beside its capability; a task may have several."""
+        """Return further labels by which a report groups a task, beside its capability."""
         return ()
 
     @property
     def catalog(self) -> ToolCatalog:
-        """The catalog of the tools, for diagnosis."""
+        """The catalog of the tools that diagnosis uses."""
         return self._default_catalog
 
     @property
@@ -252,7 +253,7 @@ class Environment(ABC):
 
     @cached_property
     def user_writes(self) -> frozenset[str]:
-        """The user's tools that change the state; in a solo task the agent has them."""
+        """The user's tools that change the state. In a solo task the agent has them."""
         return frozenset() if self.user_toolset is None else _find_tools(self.user_toolset, "write")
 
     @cached_property
@@ -262,7 +263,7 @@ class Environment(ABC):
 
     @cached_property
     def lookups(self) -> frozenset[str]:
-        """The tools of either party that look something up."""
+        """The tools of either party that only read the state."""
         user = self.user_toolset
         own = _find_tools(self.toolset, "read")
         return own if user is None else own | _find_tools(user, "read")
@@ -277,20 +278,20 @@ class Environment(ABC):
         return self._states[key].fork()
 
     def digests(self, database: Database) -> Mapping[str, str]:
-        """Return the hashes of a state, by the names that recordings have for them."""
+        """Return the hashes of a state, keyed by their names in recordings."""
         return {"db_hash": database.digest()}
 
     def compare_states(self, expected: Database, actual: Database) -> tuple[Difference, ...]:
-        """Return where a state is not as expected, as DB judges: in any value."""
+        """Return the differences that the reward part DB counts; by default, every difference."""
         return expected.difference(actual)
 
     def state_key(self, task: TaskDefinition) -> str:
-        """Return a key that is equal for tasks that begin in the same state."""
+        """Return a key that is equal for tasks with the same first state."""
         return task.id
 
     @property
     def splits(self) -> Mapping[str, int]:
-        """Name of each split and its number of tasks."""
+        """Name of each split -> its number of tasks."""
         return {GENERATED: len(self.capabilities) * self.tasks_per_capability}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
@@ -304,8 +305,8 @@ class Environment(ABC):
                 yield self.generate(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return the task with this id, also by content (use_definitions). An override is
-        asked for no id by content. Raise UnknownTask."""
+        """Return the task with this id. An id by content is looked up with the function of
+        `use_definitions` and does not reach an override. Raise UnknownTask."""
         if is_content_id(task_id):
             return self._find_definition(task_id)
         if task_id.startswith(f"{self.name}/="):
@@ -328,8 +329,8 @@ class Environment(ABC):
         return f"{self.name}/{capability}/{seed}"
 
     def read_phrasing(self, task_id: str) -> tuple[str, int, int] | None:
-        """Return capability, seed and phrasing of an id ENVIRONMENT/CAPABILITY/SEED/PHRASING; None
-        for any other id. Raise UnknownTask where there is no such task."""
+        """Return capability, seed and phrasing of an id ENVIRONMENT/CAPABILITY/SEED/PHRASING.
+        Return None for another form of id. Raise UnknownTask if there is no such task."""
         original, _, phrasing = task_id.rpartition("/")
         if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
             return None
@@ -337,15 +338,15 @@ class Environment(ABC):
         return capability, int(original.rpartition("/")[2]), int(phrasing)
 
     def like(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """Return a fresh task of the same kind; None without a generator, because it was loaded
-        or its kind is none of the capabilities. Its id must give it again (`task`)."""
+        """Return a new task of the same kind, generated from `seed`. Return None if `task` was
+        loaded or its kind is no capability. `task` must find the new one by its id."""
         if task.split != GENERATED or task.capability not in self.capabilities:
             return None
         return self.generate(task.capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """Return the task in other words, with its first state, gold actions and criteria; else
-        None. Its id must give it again (`task`). An override gets no task by content."""
+        """Return the task in other words, with the same first state, gold actions and criteria, or
+        None. `task` must find it by its id. An override gets no task with an id by content."""
         return None
 
     def mixture(

@@ -31,28 +31,28 @@ from events.messages import Message, Requestor
 
 
 class Party(StrEnum):
-    """The parties that may speak."""
+    """The parties of a conversation."""
 
     AGENT = "agent"
     USER = "user"
 
 
 _SHOWN: Final = 200
-"""Most characters of a message that an error quotes."""
+"""Largest number of characters of a message that an error quotes."""
 
 _WRITERS: Final = {"assistant": Party.AGENT, "user": Party.USER}
-"""Role of a message in a transcript -> the party that writes it."""
+"""Role of a message -> the party that writes it."""
 
 
 class PrefixMismatch(KintsugiError):
-    """The prefix of a task does not replay in its environment, so the task cannot be played."""
+    """Replaying the prefix of a task gives other messages, so the task cannot be played."""
 
 
 class Termination(StrEnum):
-    """Why an episode is over; the words are tau2-bench's."""
+    """The reason why an episode is over, in tau2-bench's words."""
 
     USER_STOP = "user_stop"
-    """The user hung up: the only regular ending beside `agent_stop`."""
+    """The user hung up. This and `agent_stop` are the only regular endings."""
     AGENT_STOP = "agent_stop"
     """The agent said a stop token."""
     MAX_STEPS = "max_steps"
@@ -60,18 +60,18 @@ class Termination(StrEnum):
     TIMEOUT = "timeout"
     CONTEXT_OVERFLOW = "context_window_exceeded"
     AGENT_ERROR = "agent_error"
-    """The agent's answer was no message: empty, garbage, too large."""
+    """The agent's answer was not a usable message: empty, unreadable or too large."""
     USER_ERROR = "user_error"
     INFRASTRUCTURE_ERROR = "infrastructure_error"
-    """A machine failed, not the agent: the rollout is not judged."""
+    """A machine failed and not the agent, so the rollout is not judged."""
 
 
 REGULAR: Final = frozenset({Termination.USER_STOP, Termination.AGENT_STOP})
-"""Endings after which a reward may be above 0."""
+"""Terminations after which a reward may be above 0."""
 
 
 class Episode:
-    """The state of one attempt at a task."""
+    """The state of one attempt at a task while it is played."""
 
     def __init__(
         self,
@@ -81,29 +81,29 @@ class Episode:
         seed: int = 0,
         limits: Limits | None = None,
     ) -> None:
-        """Begin an episode of `task`. Raise PrefixMismatch."""
+        """Begin an episode of `task`, and replay its prefix. Raise PrefixMismatch."""
         self.environment = environment
         self.task = task
         self.seed = seed
-        """Seed of the players' sampling: the environment itself depends on the task alone."""
+        """Seed of the players' sampling. The environment itself does not depend on it."""
         self.limits = limits or environment.limits
         self.database = environment.reset(task)
         self.tools = environment.open_tools(task, self.database)
         self.messages: list[Message] = []
-        """The whole transcript, without the system prompt."""
+        """The transcript so far, without the system prompt."""
         self.steps = 0
         self.rounds = 0
-        """The agent's messages with calls since the user's last message."""
+        """Number of the agent's messages with calls since the user's last message."""
         self.errors = 0
-        """The agent's calls that failed."""
+        """Number of the agent's calls that failed."""
         self.user_errors = 0
         self.malformed = 0
-        """The agent's malformed calls: no JSON, no such tool, arguments that do not fit."""
+        """The agent's malformed calls: no JSON, an unknown tool, or arguments that do not fit."""
         self.defects: list[str] = []
-        """Exceptions that no tool should raise."""
+        """Descriptions of exceptions that no tool should raise."""
         self.termination: Termination | None = None
         self.reason = ""
-        """Reason for the end, where the termination alone does not say."""
+        """Details about the end, if the termination alone does not tell enough."""
         self.turn: Party | None = Party.AGENT if task.solo else Party.USER
         policy = environment.policy(task)
         self._system = [Message(role="system", content=policy)] if policy else []
@@ -114,7 +114,7 @@ class Episode:
             self._replay(task.prefix)
 
     def receive(self, message: Message) -> None:
-        """Take a message of the party whose turn it is. Raise RuntimeError when it is over."""
+        """Take the next message of the party at turn. Raise RuntimeError if the episode is over."""
         if self.turn is None:
             raise RuntimeError(f"episode of {self.task.id} is over: {self.termination}")
         self._take(message)
@@ -122,13 +122,13 @@ class Episode:
             self._check_limits()
 
     def stop(self, termination: Termination, reason: str = "") -> None:
-        """End it from outside."""
+        """End the episode from outside."""
         self.turn = None
         self.termination = termination
         self.reason = reason
 
     def fork(self) -> "Episode":
-        """Return this episode as it stands, to be played on apart: its state is a copy."""
+        """Return an independent copy of this episode and its state, to be played on separately."""
         other = object.__new__(Episode)
         vars(other).update(vars(self))
         other.messages, other.defects = list(self.messages), list(self.defects)
@@ -137,8 +137,8 @@ class Episode:
         return other
 
     def take_as_prefix(self, known: Sequence[Message] = ()) -> None:
-        """Take the conversation so far for the task's prefix: it is not sampled and counts for no
-        limit or error. `known` are its first messages as an earlier fork has them in its prefix."""
+        """Treat the conversation so far as the task's prefix: mark it as not sampled and reset all
+        counts. `known` are its first messages if an earlier fork has already converted them."""
         self.steps = self.rounds = self.errors = self.user_errors = self.malformed = 0
         self.messages = [
             *known,
@@ -151,8 +151,8 @@ class Episode:
         ]
 
     def view(self, party: Party) -> list[Message]:
-        """Return what a party can see: what was said, and its own calls with their results; the
-        agent also sees its policy. The user's own messages are `user`."""
+        """Return what a party can see: all texts, its own calls and their results. The agent also
+        sees its policy. The user's own messages keep the role `user`."""
         if party is Party.AGENT:
             if self.environment.user_toolset is None:
                 return [*self._system, *self.messages]
@@ -163,7 +163,7 @@ class Episode:
         return message if self.task.criteria.rules is None else remove_thought(message)
 
     def _replay(self, prefix: Sequence[Message]) -> None:
-        """Bring the episode to where a task's prefix ends. Raise PrefixMismatch."""
+        """Replay a task's prefix and go on behind it. Raise PrefixMismatch."""
         begin = len(self.messages)
         for place, message in enumerate(prefix):
             if message.role == "tool":
@@ -195,7 +195,7 @@ class Episode:
         return "after the end" if self.turn is None else f"at the {self.turn}'s turn"
 
     def _take(self, message: Message) -> None:
-        """Add a message of the party whose turn it is, whatever the limits."""
+        """Add a message of the party whose turn it is, without checking limits."""
         if self.turn is Party.AGENT:
             self._from_agent(message)
         else:
@@ -280,7 +280,7 @@ class Episode:
 
 
 def _name_calls(message: Message, turn: int) -> Message:
-    """Return a message whose calls all have ids, without which endpoints refuse a conversation."""
+    """Return the message with an id for each call; endpoints refuse calls without ids."""
     if all(call.id for call in message.tool_calls):
         return message
     calls = tuple(
@@ -291,7 +291,7 @@ def _name_calls(message: Message, turn: int) -> Message:
 
 
 def _answer(message: Message) -> tuple[str, bool] | None:
-    """Return the text and the error flag of a tool's result; None for any other message."""
+    """Return the text and error flag of a tool result, or None for another message."""
     if message.role != "tool":
         return None
     return message.text, bool(message.error)
@@ -303,7 +303,7 @@ def _show(message: Message) -> str:
 
 
 def hide_calls(messages: Iterable[Message], *, of: Requestor) -> list[Message]:
-    """Return a transcript without the calls of one party and their results."""
+    """Return the transcript without the calls of one party and their results."""
     shown: list[Message] = []
     hidden = False
     for message in messages:
@@ -315,13 +315,13 @@ def hide_calls(messages: Iterable[Message], *, of: Requestor) -> list[Message]:
 
 
 def check_prefix(environment: Environment, task: TaskDefinition) -> None:
-    """Replay the prefix of a task, where it has one. Raise PrefixMismatch."""
+    """Replay the task's prefix if it has one. Raise PrefixMismatch."""
     if task.prefix:
         Episode(environment, task)
 
 
 def play(episode: Episode, agent: Agent, user: User) -> Episode:
-    """Play an episode to its end with parties that answer at once."""
+    """Play an episode to its end with an agent and a user that answer synchronously."""
     while episode.turn is not None:
         party = agent if episode.turn is Party.AGENT else user
         episode.receive(party.reply(episode.view(episode.turn)))

@@ -31,46 +31,46 @@ from events.errors import CheckpointFault, KintsugiError
 from events.messages import Message
 
 UNJUDGED: Final = frozenset({Termination.INFRASTRUCTURE_ERROR, Termination.USER_ERROR})
-"""Endings that say nothing about the agent."""
+"""Terminations that say nothing about the agent, so the attempt is not judged."""
 
 FAILURES_IN_A_ROW: Final = 10
-"""Attempts that machines may spoil one after the other before the run stops."""
+"""Number of consecutive attempts spoilt by machines after which the run stops."""
 
 MAX_AGENT_CHARACTERS: Final = 16 << 20
-"""Most an agent may write in one episode, arguments included: an event has an end."""
+"""Largest number of characters, arguments included, that an agent may write in one episode."""
 
 
 class EnvironmentFailure(KintsugiError):
-    """The environment's own code raised."""
+    """The environment's own code raised an exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The players of a run."""
+    """The environment, players and settings of a run."""
 
     environment: Environment
     agent: Callable[[TaskDefinition, int], Player]
-    """Makes the agent from the task and the episode's seed."""
+    """Makes the agent for a task and the episode's seed."""
     user: Callable[[TaskDefinition, int], Player]
     seed: int = 0
-    """Seed of the run: all episodes' seeds follow from it."""
+    """Seed of the run, from which the seeds of all episodes follow."""
     limits: Limits | None = None
-    """None: the environment's."""
+    """Limits of episodes; None for those of the environment."""
     user_may_err: bool = False
-    """Whether another user than the environment's plays; its faults leave an attempt unjudged."""
+    """Whether a user other than the environment's plays. Its faults leave an attempt unjudged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The grade and reward of a transcript, wherever it was recorded."""
+    """The grade and reward of a transcript that was played or recorded."""
 
     grade: Grade
     reward: Reward | None
-    """Shaped; None where the unshaped reward is unknown."""
+    """The shaped reward; None if the unshaped reward is unknown."""
     penalties: Mapping[str, float | None]
-    """Penalties of shaping, at or below 0, whatever the reward; None where unknown."""
+    """Penalties of shaping, at or below 0, independent of the reward. None if unknown."""
     check: Grade | None = None
-    """The grade of a loaded task by the rules of generated ones (`check_loaded`)."""
+    """The grade of a loaded task by the rules for generated ones (`check_loaded`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,34 +81,34 @@ class Attempt:
     trial: int
     seed: int
     messages: tuple[Message, ...]
-    """Messages without the system prompt."""
+    """The transcript without the system prompt."""
     termination: Termination
     reason: str
-    """Reason for the end, where the termination does not say; may be empty."""
+    """Details about the end; may be empty."""
     grade: Grade | None
-    """None where a machine or the user failed: the agent is not judged for that."""
+    """None if a machine or the user failed, because then the agent is not judged."""
     reward: Reward | None
-    """Shaped; None where the unshaped reward is unknown."""
+    """The shaped reward; None if the unshaped reward is unknown."""
     penalties: Mapping[str, float | None]
-    """Penalties of shaping, at or below 0, whatever the reward; None where unknown."""
+    """Penalties of shaping, at or below 0, independent of the reward. None if unknown."""
     usage: Usage
     user_usage: Usage
     remarks: tuple[str, ...] = ()
     defects: tuple[str, ...] = ()
-    """Exceptions that no tool should raise."""
+    """Descriptions of exceptions that no tool should raise."""
     malformed: int = 0
-    """Calls that were wrong in themselves."""
+    """Number of malformed calls: no JSON, an unknown tool, or arguments that do not fit."""
     check: Grade | None = None
-    """The grade of a loaded task by the rules of generated ones (`check_loaded`)."""
+    """The grade of a loaded task by the rules for generated ones (`check_loaded`)."""
 
     @property
     def success(self) -> bool | None:
-        """The unshaped verdict; None where there is no grade, or a part needs a judge."""
+        """The unshaped verdict. None if there is no grade or a part needs a judge."""
         return None if self.grade is None else self.grade.success
 
 
 def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
-    """Return the verdict on an agent that only talks: every figure is read beside this one."""
+    """Return the grade of an agent that does nothing, as the baseline for all figures."""
     with environment_code(environment, f"task {task.id}", task):
         agent = environment.idle_agent(task)
         episode = play_locally(Episode(environment, task), agent, environment.user(task))
@@ -116,17 +116,17 @@ def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
 
 
 def make_environment_user(environment: Environment) -> Callable[[TaskDefinition, int], Player]:
-    """Return the environment's own user."""
+    """Return a function that makes the environment's own user for a task and a seed."""
     return lambda task, seed: LocalPlayer(environment.make_user(task, seed))
 
 
 def episode_seed(run_seed: int, task_id: str, trial: int) -> int:
-    """Return the seed of one attempt."""
+    """Return the seed of one attempt, which follows from the run's seed, the task and the trial."""
     return Random(f"episode {run_seed} {task_id} {trial}").getrandbits(48)
 
 
 async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
-    """Return one attempt from reset to verdict. Raise EnvironmentFailure, EndpointRefusal."""
+    """Play one attempt from reset to verdict. Raise EnvironmentFailure or EndpointRefusal."""
     with environment_code(setup.environment, f"task {task.id}", task):
         seed = episode_seed(setup.seed, task.id, trial)
         episode = Episode(setup.environment, task, seed=seed, limits=setup.limits)
@@ -155,7 +155,7 @@ async def _converse(episode: Episode, agent: Player, user: Player) -> None:
 async def play_all(
     setup: Setup, plan: Iterable[tuple[TaskDefinition, int]], *, concurrency: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Play (task, trial) pairs; yield and raise as `play_mixed` does."""
+    """Play pairs of task and trial with one setup. Yield and raise as `play_mixed` does."""
     mixed = ((setup, task, trial) for task, trial in plan)
     async with aclosing(play_mixed(mixed, concurrency=concurrency)) as finished:
         async for attempts in finished:
@@ -165,8 +165,9 @@ async def play_all(
 async def play_mixed(
     plan: Iterable[tuple[Setup, TaskDefinition, int]], *, concurrency: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Play task after task, each as its setup says; yield new attempts. Raise EnvironmentFailure,
-    EndpointRefusal, and EndpointUnavailable after `FAILURES_IN_A_ROW`, after all that finished."""
+    """Play each task with its setup and trial; yield finished attempts in batches. On an error,
+    first yield all that finished. Raise EnvironmentFailure, EndpointRefusal, or EndpointUnavailable
+    after `FAILURES_IN_A_ROW` spoilt attempts."""
     finished: asyncio.Queue[Attempt | Exception | None] = asyncio.Queue(maxsize=concurrency)
     coming = iter(plan)
 
@@ -191,7 +192,7 @@ async def play_mixed(
 async def _collect_attempts(
     finished: "asyncio.Queue[Attempt | Exception | None]", working: int
 ) -> AsyncGenerator[list[Attempt], None]:
-    """Yield attempts in batches until all workers have ended; raise their first exception."""
+    """Yield attempts in batches until all workers have ended. Raise their first exception."""
     spoilt = 0
     while working:
         batch: list[Attempt] = []
@@ -216,7 +217,7 @@ async def _collect_attempts(
 
 
 def is_spoilt(attempt: Attempt) -> bool:
-    """Return whether a machine failed in an attempt, rather than a party."""
+    """Return whether a machine failed in an attempt, and not the agent or the user."""
     return attempt.termination is Termination.INFRASTRUCTURE_ERROR
 
 
@@ -231,8 +232,8 @@ def _make_outage_error(last: Attempt, count: int) -> EndpointUnavailable:
 def environment_code(
     environment: Environment, where: str, task: TaskDefinition | None = None
 ) -> Iterator[None]:
-    """Raise EnvironmentFailure for a fault of the environment's code that runs inside. Of a
-    fault in a task that is made of a person's session nothing is quoted."""
+    """Turn an exception of the environment's code inside the block into EnvironmentFailure. Its
+    text is not quoted if the task is made from a person's session."""
     try:
         yield
     except (CheckpointFault, EndpointRefusal, EndpointUnavailable, PrefixMismatch, UnknownTask):
@@ -247,7 +248,7 @@ def environment_code(
 
 
 def blame_user(episode: Episode) -> None:
-    """End an episode as `user_error`, which is not judged, where its user has a fault."""
+    """End the episode as `user_error`, which is not judged, if its user has a fault."""
     if episode.termination in UNJUDGED:
         return
     fault = find_user_fault(episode.environment, episode.task, episode.messages)
@@ -294,7 +295,7 @@ def assess(
     termination: str | None,
     conduct: Conduct,
 ) -> Assessment:
-    """Grade a transcript (without system prompt) and shape its reward by the agent's conduct."""
+    """Grade a transcript (without system prompt), and shape its reward by the agent's conduct."""
     verdict = grade(environment, task, messages, termination)
     worth, shaping = verdict.reward, choose_shaping(task)
     return Assessment(
@@ -306,7 +307,7 @@ def assess(
 
 
 _COMPARING: Final = frozenset({"DB", "COMMUNICATE", "ACTION"})
-"""Parts that rules of a task change."""
+"""Parts of the reward that a task's rules change."""
 
 
 def check_loaded(
@@ -315,8 +316,8 @@ def check_loaded(
     messages: Sequence[Message],
     termination: str | None,
 ) -> Grade | None:
-    """Grade a transcript of a loaded task by the rules of generated ones; None for another task,
-    and where no part of the reward has a rule."""
+    """Grade a transcript of a loaded task by the rules for generated tasks. Return None for other
+    tasks, and if these rules change no part of the task's reward."""
     criteria = task.criteria
     if (
         task.split == GENERATED
@@ -334,22 +335,22 @@ def assess_recorded(
     messages: Sequence[Message],
     tokens: int | None,
 ) -> Assessment:
-    """Assess a transcript of another program as if it had been played here and ended regularly. The
-    environment's tools tell on a fresh state which calls were malformed, and which failed where a
-    flag is missing. `tokens` are the model's; where None, no length penalty applies."""
+    """Assess a transcript that another program recorded as if it had been played here and ended
+    regularly. A replay on a fresh state shows the malformed calls, and the failed ones where a flag
+    is missing. `tokens` are the model's; without them no length penalty applies."""
     flagged, malformed = flag_errors(environment, task, messages)
     conduct = conduct_of(flagged, environment.catalog, malformed, tokens)
     return assess(environment, task, flagged, Termination.USER_STOP, conduct)
 
 
 def choose_shaping(task: TaskDefinition) -> Shaping:
-    """Return the shaping of a task's rollouts: none for a graded reward, because a penalty could
-    put a success below a failure that came close."""
+    """Return the shaping for a task's rollouts. A task with a graded reward (milestones) gets none,
+    because a penalty could put a success below a near miss."""
     return DEFAULT if task.criteria.milestones is None else UNSHAPED
 
 
 def penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:
-    """Return what shaping takes away, at or below 0, for any reward; None if unknown."""
+    """Return each penalty of shaping for this conduct, at or below 0. None if unknown."""
     components: dict[str, float | None] = dict(shape(0.0, conduct, shaping).components)
     del components["task"]
     if conduct.tokens is None:

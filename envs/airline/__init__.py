@@ -1,1 +1,1 @@
-"""Airline customer service: tau2-bench's tools and rules over databases of our own (rollout)."""
+"""Airline customer service: tau2-bench's tools and rules over databases of our own."""

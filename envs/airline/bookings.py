@@ -1,4 +1,4 @@
-"""Kinds of task in which something is booked."""
+"""Kinds of task in which the customer books flights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from events.messages import Action
 
 @dataclass(frozen=True, slots=True)
 class Itinerary:
-    """A booking without its payment."""
+    """The flights, passengers, cabin, bags and insurance of a booking, without its payment."""
 
     flights: Sequence[Record]
-    """Offers, in the order they are flown."""
+    """Offers of flights, in the order in which they are flown."""
     cabin: str
     people: Sequence[Record]
     bags: int = 0
@@ -39,7 +39,7 @@ class Itinerary:
 
     @property
     def price(self) -> int:
-        """All of it."""
+        """Price of the whole booking in dollars: fares, insurance and bags."""
         fares = sum(flight["prices"][self.cabin] for flight in self.flights)
         each = fares + INSURANCE_PRICE * self.insured
         return int(each * len(self.people) + BAG_PRICE * self.paid_bags)
@@ -57,7 +57,7 @@ class Itinerary:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The customer's answers to questions about one thing alone."""
+        """The customer's answers to separate questions about insurance and about bags."""
         wanted = "I want" if self.insured else "I do not want"
         return (
             _about("insurance", f"{wanted} travel insurance."),
@@ -65,7 +65,7 @@ class Itinerary:
         )
 
     def build_action(self, case: Case, *payments: tuple[Record, int]) -> Action:
-        """Return the call that books it."""
+        """Return the call that books it, with pairs of payment method and dollars."""
         there = self.flights[0]
         back = len(self.flights) > 1 and self.flights[-1]["destination"] == there["origin"]
         return action(
@@ -266,6 +266,6 @@ def _one_way(case: Case, booking: Itinerary, *payments: tuple[Record, int], pays
 
 
 def _about(topic: str, says: str) -> Answer:
-    """Return the answer to a question about one thing that is no request for a yes."""
+    """Return a customer's answer to questions about `topic` that do not also ask for consent."""
     asked = rf"(?s)^(?!.*(\bconfirm|\bproceed|yes/no|go ahead)).*({topic})[^.?]*\?"
     return Answer(asks=asked, says=says)

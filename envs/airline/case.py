@@ -1,4 +1,4 @@
-"""A customer of an airline database: the material that kinds of task are made of."""
+"""One customer of an airline database, with helpers from which the kinds of task build tasks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
@@ -25,11 +25,11 @@ METHODS: Final[Mapping[str, str]] = {
     GIFT_CARD: "my gift card",
     CERTIFICATE: "my travel certificate",
 }
-"""Payment method -> how a customer names it; a customer has at most one of each source."""
+"""Source of a payment method -> the customer's words for it; at most one method has each source."""
 
 
 class Case(CustomerCase):
-    """One customer, and the chance that draws what they want."""
+    """One customer, and the random generator that draws the customer's wishes."""
 
     def __init__(
         self, database: Database, user: Record, chance: Random, words: Random | None = None
@@ -39,7 +39,7 @@ class Case(CustomerCase):
         """Tools for looking up only."""
 
     def own(self) -> list[Record]:
-        """Return the customer's reservations, in the order of their record."""
+        """Return the customer's reservations, in the order of the user record."""
         return [self.database["reservations"][own] for own in self.user["reservations"]]
 
     def find(self, fits: Callable[[Record], bool]) -> Record | None:
@@ -53,24 +53,25 @@ class Case(CustomerCase):
         return reservation
 
     def statuses(self, reservation: Record) -> list[str]:
-        """Return the statuses of its flights."""
+        """Return the status of each flight of a reservation."""
         flights = reservation["flights"]
         return [self.tools.get_flight_status(f["flight_number"], f["date"]) for f in flights]
 
     def is_underway(self, reservation: Record) -> bool:
-        """Return whether a flight of it has left."""
+        """Return whether at least one flight of the reservation has left."""
         return not GONE.isdisjoint(self.statuses(reservation))
 
     def open(self, reservation: Record) -> bool:
-        """Return whether none of its flights has left or is cancelled."""
+        """Return whether no flight of the reservation has left or is cancelled."""
         return {*self.statuses(reservation)}.isdisjoint(GONE | {CANCELLED})
 
     def can_cancel(self, reservation: Record, insured_reason: bool = False) -> bool:
-        """Return whether the rules allow to cancel it."""
+        """Return whether the policy allows to cancel the reservation. `insured_reason`: whether the
+        customer's reason is one that an insurance covers."""
         return can_cancel(reservation, self.statuses(reservation), insured_reason)
 
     def methods(self, *sources: str) -> list[Record]:
-        """Return the customer's payment methods of these sources."""
+        """Return the customer's payment methods of the given sources."""
         methods = self.user["payment_methods"].values()
         return [method for method in methods if method["source"] in sources]
 
@@ -85,30 +86,31 @@ class Case(CustomerCase):
         return self.methods(GIFT_CARD)[0]
 
     def payer(self, amount: int) -> Record:
-        """Return a credit card or gift card that can pay this amount, by chance."""
+        """Return a random credit card or gift card that can pay `amount` dollars."""
         methods = self.methods(CREDIT_CARD, GIFT_CARD)
         return self.chance.choice([m for m in methods if m.get("amount", amount) >= amount])
 
     def count_extra_bags(self, cabin: str, passengers: int, bags: int) -> int:
-        """Return the number of bags that the customer has to pay."""
+        """Return how many of `bags` checked bags this customer must pay for."""
         return count_extra_bags(self.user["membership"], cabin, passengers, bags)
 
     def free_bags(self, cabin: str, passengers: int) -> int:
-        """Return how many bags are free."""
+        """Return how many checked bags are free for all passengers together."""
         return passengers * free_bags(self.user["membership"], cabin)
 
     def party(self, most: int = 3) -> list[Record]:
-        """Return the customer and perhaps some of their saved passengers, `most` people at most."""
+        """Return the customer and a random number of saved passengers, `most` people at most."""
         me = {**self.user["name"], "dob": self.user["dob"]}
         return [me, *self.user["saved_passengers"]][: self.chance.randrange(1, most + 1)]
 
     def draw_rest(self) -> int:
-        """Return the dollars by which a record's sum and the request's differ. The answer is this
-        difference, which a recital of the record would not tell."""
+        """Return a random sum in dollars by which the customer's budget exceeds the sum on record.
+        The task asks for this difference, so reciting the record is no right answer."""
         return self.chance.randrange(2_000, 10_000)
 
     def days(self, first: int = TODAY + 1, last: int = LAST_DAY) -> list[str]:
-        """Return days on which something can be booked, shuffled."""
+        """Return the days of May from `first` to `last`, shuffled; by default all that are
+        bookable."""
         return self.shuffle(map(date, range(first, last + 1)))
 
     def routes(self) -> list[tuple[str, str]]:
@@ -121,7 +123,7 @@ class Case(CustomerCase):
     def offers(
         self, origin: str, destination: str, day: str, cabin: str, seats: int
     ) -> list[Record]:
-        """Return direct flights that have the seats, by departure."""
+        """Return direct flights on `day` with at least `seats` free seats, by departure."""
         flights = self.tools.search_direct_flight(origin, destination, day)
         return sorted(
             (
@@ -133,7 +135,7 @@ class Case(CustomerCase):
         )
 
     def trips(self, cabin: str, seats: int) -> Iterator[list[Record]]:
-        """Yield the offers of each route and day that has any, in an order of chance."""
+        """Yield the offers of each route and day that has some, in random order."""
         for origin, destination in self.routes():
             for day in self.days()[:4]:
                 offers = self.offers(origin, destination, day, cabin, seats)
@@ -141,7 +143,8 @@ class Case(CustomerCase):
                     yield offers
 
     def replacements(self, reservation: Record, place: int, cabin: str) -> list[Record]:
-        """Return other days' flights for one of a reservation that keep its order, shuffled."""
+        """Return flights on other days that can replace flight number `place` of a reservation,
+        shuffled. The order of the reservation's flights stays right."""
         flights, seats = reservation["flights"], len(reservation["passengers"])
         own = flights[place]
         first = int(flights[place - 1]["date"][-2:]) + 1 if place else TODAY + 1
@@ -151,7 +154,7 @@ class Case(CustomerCase):
         return self.shuffle(offer for offers in choices for offer in offers)
 
     def rebook(self, reservation: Record, cabin: str) -> list[Record] | None:
-        """Return the flights at today's price in another cabin; None if one cannot be booked."""
+        """Return the flights in another cabin at today's price; None if one cannot be booked."""
         seats, changed = len(reservation["passengers"]), []
         for flight in reservation["flights"]:
             day = self.database["flights"][flight["flight_number"]]["dates"][flight["date"]]
@@ -162,12 +165,12 @@ class Case(CustomerCase):
 
 
 def departure(flight: Record) -> str:
-    """Return when a flight is to leave."""
+    """Return the scheduled departure time of a flight, as text."""
     return str(flight["scheduled_departure_time_est"])
 
 
 def difference(reservation: Record, flights: Sequence[Record]) -> int:
-    """Return what a reservation costs more with these flights."""
+    """Return how many dollars more a reservation costs with these flights than now."""
     fares = sum(flight["price"] for flight in flights) - sum(
         f["price"] for f in reservation["flights"]
     )
@@ -175,43 +178,43 @@ def difference(reservation: Record, flights: Sequence[Record]) -> int:
 
 
 def sum_payments(reservation: Record) -> int:
-    """Return what was paid for a reservation."""
+    """Return the total of a reservation's payments in dollars."""
     return sum(payment["amount"] for payment in reservation["payment_history"])
 
 
 def find_payments(reservation: Record) -> Source:
-    """Return the source of what was paid for a reservation."""
+    """Return the source of an output about a reservation's payments."""
     return Source.of(reservation, "reservation_id", "payment_history")
 
 
 def is_basic(reservation: Record) -> bool:
-    """Return whether its flights can never be changed."""
+    """Return whether the reservation is in basic economy, so that its flights cannot be changed."""
     return bool(reservation["cabin"] == BASIC)
 
 
 def subtract(whole: int, part: int) -> Action:
-    """Return the calculation of a difference in dollars."""
+    """Return the `calculate` call for `whole` - `part`."""
     return action("calculate", expression=f"{whole} - {part}")
 
 
 def get_reservation(reservation: Record) -> Action:
-    """Return the look-up of a reservation."""
+    """Return the call that looks up a reservation."""
     return action("get_reservation_details", reservation_id=reservation["reservation_id"])
 
 
 def get_statuses(reservation: Record) -> tuple[Action, ...]:
-    """Return the look-ups of a reservation and then of its flights' statuses."""
+    """Return the calls that look up a reservation and then the status of each of its flights."""
     flights = reservation["flights"]
     return (get_reservation(reservation), *(get_status(flight) for flight in flights))
 
 
 def get_status(flight: Record) -> Action:
-    """Return the look-up of a flight's status."""
+    """Return the call that looks up the status of a flight."""
     return action("get_flight_status", **info(flight))
 
 
 def search(flight: Record) -> Action:
-    """Return a search for direct flights that finds this one."""
+    """Return the call that searches the direct flights among which `flight` is."""
     return action(
         "search_direct_flight",
         origin=flight["origin"],
@@ -239,17 +242,17 @@ def update_flights(
 
 
 def info(flight: Record) -> dict[str, str]:
-    """Return the fields that name a flight on a day."""
+    """Return the number and date of a flight, which identify it."""
     return {"flight_number": flight["flight_number"], "date": flight["date"]}
 
 
 def format_cabin(cabin: str) -> str:
-    """Return a cabin in a customer's words."""
+    """Return the name of a cabin as a customer says it."""
     return cabin.replace("_", " ")
 
 
 def describe_flight(flight: Record) -> str:
-    """Describe a flight as a customer with the timetable would."""
+    """Describe a flight by its date and departure time, as a customer would."""
     return f"the flight of {flight['date']} that leaves at {departure(flight)[:5]}"
 
 
@@ -264,5 +267,5 @@ def format_name(person: Record) -> str:
 
 
 def because(reason: str) -> tuple[Answer, ...]:
-    """Return the answer to the question why."""
+    """Return the customer's answer to questions about the reason."""
     return (Answer(asks=r"\breason\b|\bwhy\b", says=reason),)

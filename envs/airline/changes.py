@@ -1,4 +1,4 @@
-"""Kinds of task in which a reservation is changed or cancelled."""
+"""Kinds of task in which the customer changes or cancels a reservation."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,13 +1,13 @@
-"""Airline databases: what a canonical one is, and a generator of our own.
+"""Airline databases: their canonical form, and a generator of our own.
 
 A generated database has sixty daily flights, 24 users and their 72 reservations. Seven airports are
-connected by 15 routes, flown both ways, once before and once after three o'clock; the other pairs
-need a change of planes. Each level of membership has eight users, who together hold a reservation
-of every situation in every cabin (`_SITUATIONS`).
+connected by 15 routes. Each route is flown both ways, once before and once after three o'clock. The
+other pairs of airports need a change of planes. Each level of membership has eight users. Together
+they hold a reservation of every situation in every cabin (`_SITUATIONS`).
 
-Guarantee: a generated database is a function of its seed (in one version of this file) and
-canonical. None of its ids is one of tau2-bench's: flights are KTnnn (there HATnnn), users have 5
-digits (4), reservations 7 characters (6), payment methods 8 digits (7).
+Guarantee: a generated database is canonical and depends only on its seed (in one version of this
+file). None of its ids is one of tau2-bench's: flights are KTnnn (there HATnnn), users have 5 digits
+(4), reservations 7 characters (6), payment methods 8 digits (7).
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,10 @@ from envs.database import Database, Record, Tables
 USERS_PER_MEMBERSHIP: Final = 8
 RESERVATIONS_PER_USER: Final = 3
 _KEPT: Final = 32
-"""Generated databases kept at once, of some 1 MB each."""
+"""Number of generated databases that stay in memory, of some 1 MB each."""
 
 TODAY: Final = 15
-"""Day of May 2024; what is scheduled before three o'clock has left."""
+"""Today's day of May 2024. The time is three o'clock; flights scheduled earlier today have left."""
 LAST_DAY: Final = 30
 _FIRST_DAY: Final = 10
 _TODAYS_HOUR: Final = 15
@@ -56,11 +56,11 @@ _SITUATIONS: Final[Sequence[Situation]] = (
     "cancelled",
     "delayed",
 )
-"""recent: booked within a day; flown: its first flight has landed; cancelled and delayed: that is
-the status of its first flight; only `insured` ones have an insurance."""
+"""recent: booked within the last day. flown: the first flight has landed. cancelled, delayed: the
+status of the first flight. Only `insured` reservations have an insurance."""
 
 _Departure = tuple[str, int]
-"""Number of a flight, and day of May."""
+"""The number of a flight, and a day of May."""
 
 _FIRST_NAMES: Final = (
     "Anouk",
@@ -110,15 +110,15 @@ _PLACES: Final = (
     ("Dayton", "OH", "45"),
     ("Macon", "GA", "31"),
 )
-"""City, state, first digits of its zip codes."""
+"""City, state, and first digits of its zip codes."""
 
 _FARES: Final = {"basic_economy": (50, 110), "economy": (120, 240), "business": (300, 600)}
-"""Price range of a flight by cabin, in dollars; prices of its days lie about one."""
+"""Range of a flight's base price by cabin, in dollars. Each day's price is near the base price."""
 
 
 def canonical(tables: Mapping[str, Any]) -> Tables:
-    """Return every record with all its fields in their order, gift cards' amounts as floats. Raise
-    KeyError, AttributeError, or pydantic's ValidationError (a ValueError), for another shape."""
+    """Return the tables with each record's fields in the models' order and gift cards' amounts as
+    floats. For another shape raise KeyError, AttributeError or ValidationError (a ValueError)."""
     return {
         "flights": _records(Flight, tables["flights"]),
         "users": _records(User, tables["users"]),
@@ -132,18 +132,18 @@ def _records(model: type[BaseModel], records: Mapping[str, Any]) -> dict[str, Re
 
 @lru_cache(maxsize=_KEPT)
 def build_database(seed: int) -> Database:
-    """Return our database with this seed. Shared: fork it."""
+    """Return the generated database for this seed. Callers share it, so fork it first."""
     return Database(_Generator(seed).tables())
 
 
 def date(day: int) -> str:
-    """Return a day of May 2024, as the tools write it."""
+    """Return a day of May 2024 as YYYY-MM-DD."""
     return f"2024-05-{day:02}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """The properties of a reservation to generate."""
+    """Situation and cabin of a reservation that is to be generated."""
 
     situation: Situation
     cabin: str
@@ -159,7 +159,7 @@ class _Generator:
         self.departures: dict[Situation, list[_Departure]] = {}
 
     def tables(self) -> Tables:
-        """Return all tables: flights first, then users, each with reservations."""
+        """Generate all tables: flights first, then users, each with reservations."""
         self.add_flights()
         for membership in MEMBERSHIPS:
             cards = iter(self.deck())
@@ -172,7 +172,7 @@ class _Generator:
         )
 
     def deck(self) -> list[_Card]:
-        """Return every situation in every cabin, and further ones, shuffled."""
+        """Return shuffled cards for a membership: each situation in each cabin, and more."""
         cards = [_Card(situation, cabin) for situation in _SITUATIONS for cabin in CABINS]
         further = USERS_PER_MEMBERSHIP * RESERVATIONS_PER_USER - len(cards)
         cards += self.chance.choices(cards, k=further)
@@ -180,7 +180,7 @@ class _Generator:
         return cards
 
     def draw_unique(self, alphabet: str, length: int) -> str:
-        """Return characters that are no other record's."""
+        """Return random characters that no earlier call returned."""
         while True:
             drawn = "".join(self.chance.choices(alphabet, k=length))
             if drawn not in self.taken:
@@ -188,11 +188,11 @@ class _Generator:
                 return drawn
 
     def number(self) -> str:
-        """Return eight digits."""
+        """Return a new random number of eight digits, as text."""
         return self.chance.choice("123456789") + self.draw_unique("0123456789", 7)
 
     def add_flights(self) -> None:
-        """Add two flights a day each way per route; a third of today's later ones is delayed."""
+        """Add two flights a day each way per route. A third of today's later ones is delayed."""
         airports = self.chance.sample(list(AIRPORTS), _AIRPORTS_SERVED)
         pairs = list(combinations(airports, 2))
         chosen = self.chance.sample(pairs, _ROUTES)
@@ -230,7 +230,7 @@ class _Generator:
     def day(
         self, day: int, today: str, departure: int, arrival: int, fares: Mapping[str, int]
     ) -> Record:
-        """Return what is known of a flight on a day."""
+        """Return the record of a flight on one day: its status, and times, or seats and prices."""
         if day != TODAY and self.chance.random() < 0.06:
             return {"status": CANCELLED}
         if day > TODAY:
@@ -246,7 +246,7 @@ class _Generator:
         }
 
     def offer(self, fares: Mapping[str, int]) -> Record:
-        """Return seats and prices; one cabin of eight is full."""
+        """Return a bookable day of a flight: seats and prices. About one cabin of eight is full."""
         return {
             "status": AVAILABLE,
             "available_seats": {
@@ -257,7 +257,7 @@ class _Generator:
         }
 
     def near(self, fare: int) -> int:
-        """Return a price within a sixth of the fare."""
+        """Return a random price that differs from `fare` by at most a sixth."""
         return fare + self.chance.randrange(-fare // 6, fare // 6 + 1)
 
     def add_user(self, membership: str, certificate: bool) -> Record:
@@ -305,12 +305,13 @@ class _Generator:
         }
 
     def balance(self, source: str, least: int, most: int) -> Record:
-        """Return a payment method that holds an amount."""
+        """Return a payment method with a random amount in dollars, from `least` to below `most`."""
         amount = self.chance.randrange(least, most)
         return {"source": source, "id": f"{source}_{self.number()}", "amount": amount}
 
     def add_reservation(self, user: Record, card: _Card) -> None:
-        """Add a reservation as the card says, of the user and perhaps others."""
+        """Add the user's reservation with the card's situation and cabin, perhaps for several
+        people."""
         flights = self.itinerary(card)
         people = [{**user["name"], "dob": user["dob"]}, *user["saved_passengers"]]
         people = people[: self.chance.choice((1, 1, 2, 3))]
@@ -341,12 +342,12 @@ class _Generator:
         return str(self.chance.choice([m["id"] for m in methods if m["source"] != "certificate"]))
 
     def bags(self, membership: str, cabin: str, people: int) -> tuple[int, int]:
-        """Return all checked bags, and those that are not free."""
+        """Return the number of checked bags, and the number of them that are not free."""
         bags = self.chance.randrange(0, 2 * people + 1)
         return bags, max(0, bags - people * free_bags(membership, cabin))
 
     def draw_creation_time(self, situation: Situation) -> str:
-        """Return when it was booked: hours away from the limit of a day, on either side."""
+        """Return the time of booking: within the last day for `recent`, else days before."""
         recent = (14, self.chance.randrange(18, 24)), (TODAY, self.chance.randrange(0, 14))
         old = (self.chance.randrange(1, _FIRST_DAY), self.chance.randrange(24))
         day, hour = self.chance.choice(recent) if situation == "recent" else old
@@ -355,7 +356,8 @@ class _Generator:
         )
 
     def itinerary(self, card: _Card) -> list[Record]:
-        """Return the flights of a reservation, one way or there and back; a flown one has both."""
+        """Return the flights of a reservation, one way or there and back (if possible for
+        `flown`)."""
         if card.situation not in self.departures:
             self.departures[card.situation] = self.suitable(card.situation)
         number, day = self.chance.choice(self.departures[card.situation])
@@ -366,7 +368,7 @@ class _Generator:
         return flights
 
     def suitable(self, situation: Situation) -> list[_Departure]:
-        """Return flights and days that suit the first flight of a reservation."""
+        """Return flights and days that can begin a reservation in this situation."""
         status = {"flown": "landed", "cancelled": CANCELLED, "delayed": "delayed"}
         days = {"flown": range(_FIRST_DAY, TODAY), "delayed": range(TODAY, TODAY + 1)}
         return [
@@ -377,7 +379,8 @@ class _Generator:
         ]
 
     def returns(self, number: str, first_day: int) -> list[_Departure]:
-        """Return flights and days, from a day on, that can be booked for the way back."""
+        """Return the bookable flights back for flight `number`, with their days from `first_day`
+        on."""
         there = self.flights[number]
         return [
             (other, day)
@@ -388,7 +391,7 @@ class _Generator:
         ]
 
     def flown_on(self, number: str, day: int, cabin: str) -> Record:
-        """Return a flight of a reservation, at the price of a day long ago."""
+        """Return a flight as part of a reservation, at a random price of the time of booking."""
         flight = self.flights[number]
         return {
             "flight_number": number,
@@ -414,6 +417,6 @@ def _moment(day: int, minutes: int) -> str:
 
 
 def _clock(minutes: int) -> str:
-    """Return a time of day, with +1 after midnight."""
+    """Return a time of day as HH:MM:SS, with `+1` if `minutes` reach past midnight."""
     days, minute = divmod(minutes, 24 * 60)
     return f"{minute // 60:02}:{minute % 60:02}:00{'+1' if days else ''}"

@@ -1,4 +1,4 @@
-"""Kinds of task in which rules decide: compensation, refusals, and questions to be answered."""
+"""Kinds of task in which the policy decides: compensations, refusals and questions."""
 
 from dataclasses import replace
 

@@ -1,8 +1,8 @@
 """Airline customer service: tasks of our own over generated databases, and tau2-bench's real ones.
 
-Guarantee: a generated task is a function of capability and seed, its customer fits its kind, and
-its gold actions keep the policy; tasks with equal seeds share a database. Not promised: that a
-scripted customer understands every question.
+Guarantee: a generated task depends only on capability and seed. Its customer fits its kind, and its
+gold actions keep the policy. Tasks with equal seeds share a database. Not promised: that a scripted
+customer understands every question.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ WHO: Final = "Please tell me your user id."
 
 
 class Airline(CaseEnvironment):
-    """Reservations that are booked, changed, cancelled, compensated and asked about."""
+    """Customers book, change, cancel and ask about reservations, and ask for compensation."""
 
     name: ClassVar[str] = "airline"
     toolset = AirlineTools
@@ -40,22 +40,22 @@ class Airline(CaseEnvironment):
 
     @staticmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
-        """Return the tables with every field and type of the original's models."""
+        """Return the tables with every field and type of tau2-bench's models."""
         return canonical(tables)
 
     def synthetic_database(self, seed: int) -> Database:
-        """Return a database of sixty flights, 24 users and their reservations."""
+        """Return the generated database for this seed."""
         return build_database(seed)
 
     def synthetic_policy(self) -> str:
-        """Return the rules in our words."""
+        """Return the agent's rules, in our words."""
         return POLICY
 
     def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
-        """Return the customer's id, and the call that looks it up."""
+        """Return the customer's sentence with the user id, and the call that looks it up."""
         identity = fill_phrase(words, phrases.IDENTITY, user=user["user_id"])
         return identity, action("get_user_details", user_id=user["user_id"])
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Return broken rules about who is served, who agreed and how calls are made."""
+        """Return the rules that the agent broke: identification, consent, and the form of calls."""
         return violations(messages)

@@ -1,4 +1,4 @@
-"""The kinds of task: capability -> what it demands, and the function that draws one.
+"""The kinds of task: each capability with its demand and the function that draws its tasks.
 
 A kind is a function of a case; it raises UnfitCustomer where this customer does not fit, and the
 next one is tried. Every kind changes something or demands an output, so an agent that does nothing

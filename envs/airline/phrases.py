@@ -1,6 +1,5 @@
-"""How customers of airline say what they want, in several ways. The first phrase of each tuple is a
-generated task's, the others are for `Environment.rephrase`. Every phrase names each detail that the
-perfect calls need."""
+"""Customers' requests in several wordings. A generated task uses the first phrase of a tuple;
+`Environment.rephrase` uses the others. Every phrase names each detail that the gold calls need."""
 
 from typing import Final
 
@@ -18,7 +17,7 @@ DETAILS: Final[Phrases] = (
     "{insured} travel insurance, with {bags} in total, in {cabin}, for {people}",
     "with {bags} for everybody together, for {people}, {insured} an insurance, in {cabin}",
 )
-"""How something is booked, as it fits into a sentence."""
+"""Cabin, passengers, bags and insurance of a booking, as a part of a sentence."""
 
 ONE_WAY: Final[Phrases] = (
     (

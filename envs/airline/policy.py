@@ -1,8 +1,8 @@
-"""The rules of airline customer service: for the agent, as functions, and in a transcript.
+"""The rules of airline customer service: as text for the agent, as functions, and as a check.
 
-The rules are tau2-bench's in our words; tools enforce none of them. `violations` reads a transcript
-alone: consent before a change, whose records were changed, and whether a transfer that the agent
-speaks of was made. The state shows what a reservation allowed.
+The rules are tau2-bench's in our words; the tools enforce none of them. `violations` reads only a
+transcript: consent before a change, the owner of changed records, and transfers that the agent
+announces but does not make. Whether a reservation allowed a change shows in the final state.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ PER_DELAYED: Final = 50
 
 TRANSFER: Final = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
 HANDED_OVER: Final = "being transferred to a human agent"
-"""Words of the sentence that tell a hand-over."""
+"""Part of the sentence by which the agent tells the user about a transfer to a human."""
 
 POLICY: Final = f"""\
 You serve the customers of an airline: you book, change and cancel reservations, and compensate. \
@@ -109,24 +109,24 @@ _CONSENTED: Final = frozenset(
         "update_reservation_passengers",
     }
 )
-"""Writes that need a yes: not a gift."""
+"""Writes that need the user's yes. Giving a certificate does not."""
 
 _FACTS: Final = frozenset({"get_user_details", "get_reservation_details", "get_flight_status"})
-"""Look-ups that a compensation needs (rule 24)."""
+"""Look-ups that the agent must make before it gives a compensation (rule 24)."""
 
 
 def free_bags(membership: str, cabin: str) -> int:
-    """Return the number of free checked bags of each passenger (rule 12)."""
+    """Return the number of free checked bags for each passenger (rule 12)."""
     return MEMBERSHIPS.index(membership) + CABINS.index(cabin)
 
 
 def count_extra_bags(membership: str, cabin: str, passengers: int, bags: int) -> int:
-    """Return the number of bags that have to be paid."""
+    """Return how many of `bags` checked bags must be paid for."""
     return max(0, bags - passengers * free_bags(membership, cabin))
 
 
 def can_cancel(reservation: Record, statuses: Iterable[str], insured_reason: bool) -> bool:
-    """Return whether the rules (21, 22) allow it, given the statuses of its flights."""
+    """Return whether rules 21 and 22 allow a cancellation; `statuses` are those of the flights."""
     distinct = set(statuses)
     return not distinct & GONE and (
         reservation["created_at"] >= A_DAY_AGO
@@ -137,7 +137,7 @@ def can_cancel(reservation: Record, statuses: Iterable[str], insured_reason: boo
 
 
 def is_compensable(membership: str, reservation: Record) -> bool:
-    """Return whether there is any compensation for this reservation (rule 25)."""
+    """Return whether the customer may get a compensation for this reservation (rule 25)."""
     return (
         membership != MEMBERSHIPS[0]
         or reservation["insurance"] == "yes"

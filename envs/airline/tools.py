@@ -1,9 +1,9 @@
 """The fourteen tools of airline customer service, with tau2-bench's names, arguments and answers.
 
-Guarantee: outputs, errors, their order and the state they leave are the original's, quirks
-included; where one looks like a mistake, a comment says so. Types of arguments are not checked, but
-the objects in `flights`, `passengers` and `payment_methods` are (records.py). No tool enforces the
-policy (policy.py).
+Guarantee: outputs, errors, their order and the resulting state are the original's. This includes
+its quirks; a comment marks each quirk that looks like a mistake. Types of arguments are not
+checked, except the objects in `flights`, `passengers` and `payment_methods` (records.py). No tool
+enforces the policy (policy.py).
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from envs.tools import read, write
 M = TypeVar("M", bound=BaseModel)
 
 NOW: Final = "2024-05-15T15:00:00"
-"""It is always this time, in the zone EST."""
+"""The time of every call, in the zone EST."""
 AVAILABLE: Final = "available"
 CANCELLED: Final = "cancelled"
 CREDIT_CARD: Final = "credit_card"
@@ -38,7 +38,7 @@ CERTIFICATE: Final = "certificate"
 
 NEW_RESERVATIONS: Final = ("HATHAT", "HATHAU", "HATHAV")
 NEW_CERTIFICATES: Final = tuple(f"certificate_{number}" for number in (3221322, 3221323, 3221324))
-"""The ids that the tools give, in this order; there are no more."""
+"""The ids that the tools give to new certificates of a user, in this order; there are no more."""
 
 INSURANCE_PRICE: Final = 30
 """Dollars per passenger."""
@@ -142,7 +142,7 @@ class AirlineTools(Tau2Toolset):
         reservation.flights = [self._seats(info, cabin, len(people)) for info in chosen]
         price: Any = sum(flight.price * len(people) for flight in reservation.flights)
         price += INSURANCE_PRICE * len(people) if insurance == "yes" else 0
-        # As it was given: a reservation takes "1" for 1, the price does not.
+        # The argument as the model sent it: a reservation reads "1" as 1, the price does not.
         price += BAG_PRICE * nonfree_baggages
         self._check_payments(user_id, payments, price)
         self._pay(user_id, payments)
@@ -162,7 +162,7 @@ class AirlineTools(Tau2Toolset):
         """
         self._reservation(reservation_id)
         reservation = self.database.edit("reservations", reservation_id)
-        # Neither are seats given back, nor is a second time refused, which doubles the payments.
+        # The original gives no seats back. It accepts a second cancellation and refunds again.
         reservation["payment_history"] += [
             {**payment, "amount": -payment["amount"]} for payment in reservation["payment_history"]
         ]
@@ -202,10 +202,10 @@ class AirlineTools(Tau2Toolset):
         connections = []
         for first in self._offers(date, origin, None, shown=date):
             arrival = first["scheduled_arrival_time_est"]
-            # Without a leading zero: before the tenth, the next day is never found.
+            # The day has no leading zero, so a next day before the tenth is never found.
             next_day = f"2024-05-{int(date[-2:]) + 1}" if "+1" in arrival else date
             for second in self._offers(next_day, first["destination"], destination, next_day):
-                # Compared as text: after an arrival at night nothing leaves before it.
+                # The original compares texts, so "+1" in an arrival excludes earlier hours.
                 if second["scheduled_departure_time_est"] >= arrival:
                     connections.append([first, second])
         return connections
@@ -332,7 +332,7 @@ class AirlineTools(Tau2Toolset):
     def _offers(
         self, date: str, origin: str | None, destination: str | None, shown: str | None = None
     ) -> list[Record]:
-        """Return the bookable flights; an airport that is None stands for any."""
+        """Return the bookable flights on `date`. None as an airport matches every airport."""
         return [
             _offer(flight, flight["dates"][date], shown)
             for flight in self.database["flights"].values()
@@ -362,7 +362,7 @@ class AirlineTools(Tau2Toolset):
         days[flight.date]["available_seats"][cabin] -= count
 
     def _check_payments(self, user_id: str, payments: Sequence[Payment], price: Any) -> None:
-        """Check that the methods are the user's, hold what they pay, and pay the price."""
+        """Raise ValueError unless the methods are the user's, hold enough, and sum to the price."""
         held = self._user(user_id)["payment_methods"]
         for payment in payments:
             if payment.payment_id not in held:
@@ -377,7 +377,7 @@ class AirlineTools(Tau2Toolset):
             )
 
     def _pay(self, user_id: str, payments: Sequence[Payment]) -> None:
-        """Charge gift cards and use up certificates; one that is named twice is missing then."""
+        """Charge gift cards and delete used certificates, so naming one twice raises KeyError."""
         held = self.database.edit("users", user_id)["payment_methods"]
         for payment in payments:
             method = held[payment.payment_id]
@@ -387,7 +387,7 @@ class AirlineTools(Tau2Toolset):
                 del held[payment.payment_id]
 
     def _pay_update(self, user_id: str, payment_id: str, price: Any) -> list[Record]:
-        """Charge or refund a gift card at once; return the payment to note, none for 0 dollars."""
+        """Charge or refund a gift card. Return the payment to record, or none for 0 dollars."""
         held = self._user(user_id)["payment_methods"]
         if payment_id not in held:
             raise ValueError("Payment method not found")
@@ -404,14 +404,15 @@ class AirlineTools(Tau2Toolset):
 
 
 def _objects(model: type[M], values: Sequence[M | dict[str, Any]]) -> list[M]:
-    """Return objects of the model, or, to fail later, the values unchanged if one is no object."""
+    """Return `values` as objects of the model. If one of them is no dict, return `values`
+    unchanged; they then cause an error later."""
     if all(isinstance(item, dict) for item in values):
         return [model(**item) for item in values if isinstance(item, dict)]
     return cast("list[M]", values)
 
 
 def _plain(people: Any) -> Any:
-    """Return passengers as JSON; whatever else was given is stored as it is."""
+    """Return passengers as JSON objects, and other values unchanged."""
     if isinstance(people, list):
         return [
             person.model_dump() if isinstance(person, Passenger) else person for person in people
@@ -432,7 +433,7 @@ def _fares(flights: Sequence[Record]) -> int:
 
 
 def _offer(flight: Record, day: Record, date: str | None) -> Record:
-    """Return a flight that can be booked; only a search with a stop shows the date."""
+    """Return a bookable flight as search tools show it. Only one-stop searches show `date`."""
     return {
         "flight_number": flight["flight_number"],
         "origin": flight["origin"],

@@ -1,1 +1,1 @@
-"""Reads answers of models from the wire."""
+"""Read models' answers in the form in which engines send them."""

@@ -1,5 +1,5 @@
-"""The content of a message: a text, or a list of parts. Parts of a monologue, as thinking or
-reasoning, are apart from what is said. Nested parts are read to a bounded depth; pictures and
+"""Reads the content of a message: a text, or a list of parts. Parts of a monologue (thinking or
+reasoning) are kept apart from the text. Nested parts are read to a bounded depth. Pictures and
 sounds are not read."""
 
 from typing import Any, Final, NamedTuple
@@ -8,26 +8,26 @@ _MONOLOGUES: Final = frozenset((
     "thinking", "think", "reasoning", "reasoning.text", "reasoning_text", "reasoning_content",
     "summary_text",
 ))  # fmt: skip
-"""Types of parts that are reasoning."""
+"""Types of parts that hold reasoning."""
 _MONOLOGUE_FIELDS: Final = (
     "thinking", "think", "reasoning", "reasoning_content", "text", "content", "summary",
 )  # fmt: skip
-"""Fields of such a part, of which the first with a value holds its text or parts of it."""
+"""Fields of a reasoning part. The first one with a value holds its text or its inner parts."""
 _NESTING: Final = 4
-"""Levels of parts in parts."""
+"""Largest number of levels of parts inside parts."""
 
 
 class Content(NamedTuple):
-    """A content in our form."""
+    """A message's content, split into text and reasoning."""
 
     text: str
     reasoning: str
     unread: bool
-    """Whether some part is neither text nor reasoning."""
+    """Whether some part is neither text nor reasoning, such as a picture."""
 
 
 def read_content(content: Any) -> Content:
-    """Return the text and the reasoning of a content: of None, a text, or a list of parts."""
+    """Split a content (None, a text, or a list of parts) into text and reasoning."""
     if isinstance(content, str):
         return Content(content, "", False)
     if not isinstance(content, list):
@@ -57,7 +57,8 @@ def _read_part(part: Any) -> str | None:
 
 
 def read_monologue(value: Any, levels: int = _NESTING) -> str | None:
-    """Return a monologue (a text, a part, or a list of both, to a depth of `levels`); else None."""
+    """Return the text of a monologue: a text, a part, or a list of both, nested up to `levels`
+    deep. Return None for anything else."""
     if isinstance(value, str):
         return value
     if levels and isinstance(value, dict):

@@ -43,63 +43,63 @@ ARGUMENT_BYTES: Final = 24
 """Bytes that a character of arguments may come to when they are parsed: a list takes three."""
 
 UNREAD_PART: Final = "a part of the content is neither text nor reasoning"
-"""The doubt about a content with a picture and the like."""
+"""The doubt that is reported for a part such as a picture."""
 
 
 class BadAnswer(KintsugiError, ValueError):
-    """An answer holds what no engine writes."""
+    """A model's answer has a form that no engine writes."""
 
 
 Doubt = Callable[[str, Any], object]
-"""Takes what is wrong with an answer, and the value."""
+"""A callback that takes a description of a fault in an answer, and the faulty value."""
 
 
 def read_count(usage: Mapping[str, Any], name: str) -> int | None:
-    """Return a number of tokens that an engine reports; None where it reports none."""
+    """Return a token count from an engine's `usage`, or None if there is no valid one."""
     value = usage.get(name)
     return value if type(value) is int and 0 <= value < 2**63 else None
 
 
 def refuse(why: str, value: Any) -> NoReturn:
-    """Raise BadAnswer: the `doubt` of readers that take no answer with a fault."""
+    """Raise BadAnswer. Readers that accept no faulty answer use it as their `doubt`."""
     quoted = f", got {str(value)[:40]!r}" if isinstance(value, str | int | float) else ""
     raise BadAnswer(why + quoted)
 
 
 @dataclass(slots=True)
 class CallPieces:
-    """A tool call of an answer, as far as it has come."""
+    """A tool call of which all or only the first pieces have arrived."""
 
     index: int | None = None
     id: str | None = None
     custom: bool = False
-    """Whether it is a call of a custom tool, whose input is a text and no JSON."""
+    """Whether it calls a custom tool, whose input is a text and not JSON."""
     names: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
     value: Any = None
-    """The arguments of a whole call that were no text: an object to be stored, or another value."""
+    """Arguments of a whole call that did not come as text: an object, or another JSON value."""
     raw_ids: list[str] = field(default_factory=list)
-    """Ids as they came, also again."""
+    """All ids that arrived, repeated ones included."""
     raw_names: list[str] = field(default_factory=list)
-    """Names as they came, also again."""
+    """All pieces of the name that arrived, repeated ones included."""
     _name_length: int = 0
     _is_fragmented: bool = False
-    """Whether its arguments are known to come in fragments, each with the name."""
+    """Whether the arguments are known to come in fragments that each repeat the name."""
 
     @property
     def name(self) -> str:
-        """The name so far."""
+        """The name as far as it has arrived."""
         return "".join(self.names)
 
     @property
     def text(self) -> str:
-        """The arguments so far, as they were written."""
+        """The arguments as far as they have arrived, as text."""
         if self.value is None:
             return "".join(self.arguments)
         return self.value if isinstance(self.value, str) else _write(self.value)
 
     def add_name(self, piece: str) -> None:
-        """Add a piece of the name: a fragment, or the whole so far sent again, with more or not."""
+        """Add a piece of the name: a fragment, or the whole name so far, perhaps with more."""
         self.raw_names.append(piece)
         # Compared with texts that are no longer than itself, the pieces take linear time.
         if len(piece) >= self._name_length and piece.startswith(self.name):
@@ -109,8 +109,8 @@ class CallPieces:
             self._name_length += len(piece)
 
     def is_over(self, name: Any, arguments: Any) -> bool:
-        """Return whether a piece of the same place, without an id, begins another call: its name
-        differs although the arguments have begun, or the arguments are whole and begin again."""
+        """Return whether a piece without an id begins another call: its name differs after
+        arguments have begun, or the arguments are complete and begin again."""
         if not isinstance(name, str) or not name or not self.arguments:
             return False
         if len(name) != self._name_length or name != self.name:
@@ -123,7 +123,7 @@ class CallPieces:
         return not self._is_fragmented
 
     def build(self) -> ToolCall:
-        """Return the call in our form."""
+        """Return the complete call as a ToolCall."""
         if isinstance(self.value, dict) and not self.custom:  # checked when it was read
             return _make_call(self.name, self.value, self.id)
         arguments = self.text if self.value is None else self.value
@@ -131,7 +131,7 @@ class CallPieces:
 
 
 def build_call(name: str, arguments: Any, id: str | None, custom: bool = False) -> ToolCall:
-    """Return a call in our form; the input of a custom tool is its argument `input`."""
+    """Return a ToolCall. The text input of a custom tool becomes its argument `input`."""
     return _make_call(name, parse_arguments({"input": arguments} if custom else arguments), id)
 
 
@@ -144,7 +144,7 @@ def _make_call(name: str, arguments: dict[str, Any] | str, id: str | None) -> To
 
 
 class _Fields(NamedTuple):
-    """The fields of a call, or of a piece of one, wherever they stand."""
+    """The name and arguments of a call or piece, from any of the wire's forms."""
 
     name: Any
     arguments: Any
@@ -152,7 +152,7 @@ class _Fields(NamedTuple):
 
 
 class MessageReader:
-    """Reads one message of a model: all deltas of a stream, or the whole of it."""
+    """Reads one message of a model, either from the deltas of a stream or as a whole."""
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class MessageReader:
         keep: Callable[[int], bool] = lambda _: True,
         max_calls: int | None = None,
     ) -> None:
-        """`doubt` gets what no engine writes; `keep` is asked before so many bytes are kept. Calls
-        after the first `max_calls` are left out."""
+        """Report malformed parts to `doubt`. Call `keep` with a number of bytes before storing as
+        many; if it returns false, drop them. Leave out calls after the first `max_calls`."""
         self._doubt = doubt
         self._max_calls = max_calls
         self._keep = keep
@@ -170,25 +170,26 @@ class MessageReader:
         self._refusals: list[str] = []
         self.calls: list[CallPieces] = []
         self._known: dict[Any, CallPieces] = {}
-        """The last call of an index, an id, both, or a place."""
+        """The last call for each index, each id, each pair of both, and each place in the list."""
 
     @property
     def text(self) -> str:
-        """The text so far, asides included."""
+        """The text that has arrived, asides included."""
         return "".join(self._texts)
 
     @property
     def reasoning(self) -> str:
-        """The reasoning so far."""
+        """The reasoning that has arrived."""
         return "".join(self._thoughts)
 
     def collect_texts(self) -> tuple[str, ...]:
-        """Return everything that is known of what was said, as it was said."""
+        """Return all that has arrived: text, reasoning, refusal, names and arguments of calls."""
         calls = (text for call in self.calls for text in (call.name, call.text))
         return self.text, self.reasoning, "".join(self._refusals), *calls
 
     def take(self, words: Mapping[str, Any], whole: bool = False) -> None:
-        """Read a delta, or a message that is `whole`: then each item of its calls is a call."""
+        """Read one delta, or a complete message if `whole`. In a complete message each item of
+        `tool_calls` is a separate call."""
         for name in ("content", "text"):
             content = words.get(name)
             if isinstance(content, str):
@@ -211,12 +212,12 @@ class MessageReader:
         self._add(self._texts, text, "text")
 
     def add_reasoning(self, text: Any) -> None:
-        """Add a piece of reasoning: a text, or parts of it."""
+        """Add a piece of reasoning: a text, or a list of parts."""
         words = read_monologue(text) if isinstance(text, list | dict) else text
         self._add(self._thoughts, text if words is None else words, "reasoning")
 
     def take_call(self, piece: Mapping[str, Any], place: int | str, whole: bool = False) -> None:
-        """Read a call, or a piece of one, that stands at a `place`."""
+        """Read a call, or a piece of one; `place` is its position in the list of calls."""
         sent, id, index = self._read_call(piece), piece.get("id"), piece.get("index")
         if index is not None and (type(index) is not int or index < 0):
             self._doubt("a call has an index that is no number from 0", index)
@@ -244,7 +245,7 @@ class MessageReader:
             self._take_arguments(call, sent.arguments)
 
     def build_message(self) -> Message:
-        """Return what was said so far as a message, its aside apart."""
+        """Return the message as far as it has arrived, with asides separated from the text."""
         aside, text = split_aside(self.text)
         text, reasoning = text or "".join(self._refusals), self.reasoning
         message = Message(
@@ -256,8 +257,8 @@ class MessageReader:
         return message.with_aside(replace_half_pairs(aside) if aside else None)
 
     def build_calls_by_index(self) -> tuple[ToolCall, ...] | None:
-        """Return the calls as clients have them that join all pieces of an index, as OpenAI's own
-        does: the ids, names and arguments one behind the other. None where that is the same."""
+        """Return the calls as clients see them that concatenate all pieces with one index, as
+        OpenAI's own client does. Return None if the result would not differ."""
         groups: dict[int | None, list[CallPieces]] = {}
         for call in self.calls:
             groups.setdefault(call.index, []).append(call)
@@ -294,7 +295,7 @@ class MessageReader:
     def _find(
         self, index: int | None, id: str | None, place: int | str, sent: _Fields
     ) -> CallPieces | None:
-        """Return the call that a piece belongs to; None where it begins one."""
+        """Return the call that a piece continues, or None if the piece begins a new call."""
         known = self._known
         if id is not None:
             call = known.get((index, id)) or known.get(("id", id))
@@ -345,7 +346,7 @@ class MessageReader:
             call.arguments.append(text)
 
     def _add(self, pieces: list[str], text: Any, what: str) -> None:
-        """Append `text` to `pieces` unless no more is kept."""
+        """Append `text` to `pieces` unless `keep` refuses more bytes."""
         if not isinstance(text, str):
             if text is not None:
                 self._doubt(f"{what} is no text", text)
@@ -360,12 +361,12 @@ class MessageReader:
 
 
 def list_objects(listed: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list; none where it is no list."""
+    """Return the dicts in a list, or an empty list if `listed` is no list."""
     return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
 def _write(arguments: Any) -> str:
-    """Return arguments that are no text as the text that a stream of them comes to."""
+    """Return arguments that did not come as text in the form that a stream of them would have."""
     try:
         return exact_json(clean_json(arguments))
     except UnstorableJson:

@@ -1,1 +1,1 @@
-"""Say whose fault a failure was: of the task, of the user that was played, or of the agent."""
+"""Decide whose fault a failure is: the task's, the played user's, or the agent's."""

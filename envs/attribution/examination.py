@@ -1,9 +1,9 @@
-"""Decide whose fault the failure of a rollout was (pure). In the order of ALGORITHMS 4.1, the first
-that has a fault has it:
+"""Decide whose fault the failure of a rollout was (pure). The parties are examined in the order of
+ALGORITHMS 4.1, and the first one with a fault is blamed:
 
     task         the task cannot be won, whatever the verdict (task_faults.py)
-    user         the played user broke its instructions (user_faults.py), or did not get through
-    trajectory   the agent failed; the rule is the part of the verdict that it failed by
+    user         the played user broke its instructions (user_faults.py), or failed technically
+    trajectory   the agent failed; the rule names the part of the verdict that failed
 
 The environment's exact user never errs. Not covered: rollouts without a verdict.
 """
@@ -22,16 +22,16 @@ from events.errors import KintsugiError
 from events.messages import Message
 
 _SHOWN: Final = 200
-"""Most characters of a value that a reason quotes."""
+"""Largest number of characters of a value that a reason quotes."""
 
 
 class NoVerdict(KintsugiError):
-    """A rollout has no verdict, and no fault of its task or user is the reason."""
+    """A rollout has no verdict, although neither its task nor its user has a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutFault:
-    """The party at fault for a rollout, and the rule that shows it."""
+    """The party at fault for a rollout, the rule that shows it, and a reason in words."""
 
     fault: Literal["task", "user", "trajectory"]
     rule: str
@@ -39,7 +39,7 @@ class RolloutFault:
 
     @property
     def summary(self) -> str:
-        """Describe it in one line."""
+        """The fault in one line."""
         whose = "the agent" if self.fault == "trajectory" else f"the {self.fault}"
         return f"{whose}'s fault ({self.rule}): {self.reason}"
 
@@ -53,8 +53,8 @@ def examine(
     *,
     exact_user: bool = False,
 ) -> RolloutFault | None:
-    """Return whose fault a rollout is, from messages (without system prompt), ending and unshaped
-    verdict (None: user or machine failed). Return None for a faultless success. Raise NoVerdict."""
+    """Return whose fault a rollout is; None for a faultless success. `messages` lack the system
+    prompt; `verdict` is unshaped, None if the user or the machine failed. Raise NoVerdict."""
     fault = find_task_fault(environment, task)
     if fault is not None:
         return blame_task(fault)
@@ -64,7 +64,7 @@ def examine(
 
 
 def blame_task(fault: TaskFault) -> RolloutFault:
-    """Return the fault of each rollout of a task with a fault."""
+    """Return the fault that every rollout of a faulty task gets."""
     return RolloutFault("task", fault.rule, fault.reason)
 
 
@@ -77,7 +77,7 @@ def find_fault_beside_task(
     *,
     exact_user: bool = False,
 ) -> RolloutFault | None:
-    """Return the same of a task that is known to have no fault. Raise NoVerdict."""
+    """Return what `examine` returns for a task without a fault of its own. Raise NoVerdict."""
     if not exact_user:
         fault = find_user_fault(environment, task, messages)
         if fault is not None:

@@ -42,25 +42,25 @@ from events.canonical import exact_json
 TaskFaultRule = Literal["gold", "contradiction", "provenance", "outputs"]
 
 _SHORTEST: Final = 2
-"""Characters below which a value is too common to be missing."""
+"""Length in characters below which a value is too common to be reported as missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFault:
-    """A fault of a task."""
+    """A fault of a task: the rule that shows it, and the reason."""
 
     rule: TaskFaultRule
     reason: str
-    """Description with the value that is wrong."""
+    """Description of the fault, with the wrong value."""
 
     @property
     def summary(self) -> str:
-        """Describe it in one line."""
+        """The fault in one line."""
         return f"the task's fault ({self.rule}): {self.reason}"
 
 
 def find_task_fault(environment: Environment, task: TaskDefinition) -> TaskFault | None:
-    """Return the first fault of a task; None where it has none."""
+    """Return the first fault of a task, or None."""
     if task.criteria.gold_actions is None:
         return None
     facts = TaskFacts(environment, task)
@@ -77,7 +77,7 @@ def find_task_fault(environment: Environment, task: TaskDefinition) -> TaskFault
 
 
 class _WholeGold:
-    """A task whose gold actions hold everything that a perfect agent looks up."""
+    """Checks for a task whose gold actions include every look-up that a perfect agent makes."""
 
     def __init__(self, facts: TaskFacts) -> None:
         self.facts = facts
@@ -86,11 +86,11 @@ class _WholeGold:
         return find_gold_failure(self.facts)
 
     def list_unknown(self) -> list[Missing]:
-        """Return values of gold writes that neither the user nor an earlier gold call tells."""
+        """Return values of gold writes that neither the user nor an earlier gold call provides."""
         return self.facts.knowledge.silent
 
     def list_other_values(self) -> Iterator[Missing]:
-        """Yield other values of gold writes, which a contradiction may be about."""
+        """Yield the further values of gold writes that a user may contradict."""
         yield from _list_write_values(self.facts)
 
     def find_unknown_value(self) -> str | None:
@@ -101,7 +101,7 @@ class _WholeGold:
 
 
 class _SparseGold(_WholeGold):
-    """A task whose gold actions may leave out what is looked up."""
+    """Checks for a task whose gold actions may leave out look-ups."""
 
     def find_gold_failure(self) -> str | None:
         return find_wrong_end(self.facts)
@@ -147,7 +147,7 @@ class _SparseGold(_WholeGold):
 
 
 def _find_contradiction(facts: TaskFacts, source: _WholeGold) -> str | None:
-    """Return what the user names in place of a value of a gold write."""
+    """Describe a value that the user names instead of a gold write's value, or return None."""
     text = "\n".join((collect_user_text(facts.task), facts.task.ticket or "")).lower()
     wanted = _collect_wants(facts.task)
     written = {squeeze(str(value)) for _, _, value in _list_write_values(facts)}
@@ -169,7 +169,8 @@ def _find_contradiction(facts: TaskFacts, source: _WholeGold) -> str | None:
 
 
 def _collect_wants(task: TaskDefinition) -> str:
-    """Return what the user says in lower case, without what its scenario has it know alone."""
+    """Return the user's words in lower case, without the scenario's `known_info` and
+    `unknown_info`."""
     scenario = task.scenario.model_copy(update={"known_info": "", "unknown_info": ""})
     text = collect_user_text(task.model_copy(update={"scenario": scenario}))
     return "\n".join((text, task.ticket or "")).lower()

@@ -1,1 +1,1 @@
-"""BFCL's multi-turn cases as an executable environment (an extra: nothing else needs it)."""
+"""BFCL's multi-turn cases as an environment. It is optional: no other package needs it."""

@@ -26,10 +26,10 @@ from events.messages import Action
 SPLITS: Final = ("base", "miss_func", "miss_param", "long_context")
 
 LONG_CONTEXT: Final = "long_context"
-"""The split whose classes answer at length."""
+"""The split in which tools give very long answers."""
 
 MORE_TOOLS: Final = "There are more tools for you now. Please try again."
-"""Words of the user when held-out functions come."""
+"""The user's message in a turn in which held-out functions become available."""
 
 _JSON_TYPES: Final = {"dict": "object", "float": "number", "tuple": "array"}
 
@@ -38,30 +38,30 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of the user, and the calls that it asks for."""
+    """One message of the user, and the gold calls for it."""
 
     says: str
     gold: tuple[Action, ...]
-    """Empty where the agent must call nothing."""
+    """The gold calls; empty if the agent must call nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One conversation."""
+    """One multi-turn conversation of BFCL."""
 
     number: str
-    """Number in its split; cases of equal numbers derive from one scenario."""
+    """Number of the case in its split. Cases with equal numbers derive from the same scenario."""
     split: str
     turns: tuple[Turn, ...]
     config: Mapping[str, Mapping[str, Any]]
-    """Class -> its initial state, for every class whose methods are the tools."""
+    """Class -> its initial state, for every class that provides tools."""
     schemas: tuple[Mapping[str, Any], ...]
-    """Every function that the agent is ever shown, in OpenAI's format."""
+    """Every function that the agent sees in some turn, in OpenAI's format."""
     held_out: Mapping[str, int]
-    """Function -> the turn, from 0, in which the agent is first shown it."""
+    """Function -> the first turn, counted from 0, in which the agent sees it."""
 
     def select_schemas(self, turn: int) -> list[dict[str, Any]]:
-        """Return the functions that the agent is shown in a turn."""
+        """Return the functions that the agent sees in a turn."""
         return [
             dict(schema)
             for schema in self.schemas
@@ -70,24 +70,24 @@ class Case:
 
 
 def folder(benchmarks: Path) -> Path:
-    """Return the folder of the files."""
+    """Return the folder of BFCL's files."""
     return benchmarks / "bfcl"
 
 
 def find_splits(benchmarks: Path) -> tuple[str, ...]:
-    """Return the categories whose cases are in the folder."""
+    """Return the splits whose case files exist in the folder."""
     place = folder(benchmarks)
     return tuple(split for split in SPLITS if _locate_cases(place, split).is_file())
 
 
 def load_functions(benchmarks: Path | None) -> dict[str, list[Row]]:
-    """Return class -> its functions in OpenAI's format. Raise NoBenchmark, InvalidBenchmark."""
+    """Return class -> its functions in OpenAI's format. Raise NoBenchmark or InvalidBenchmark."""
     place = _require_folder(benchmarks)
     return {name: _functions(place, module) for name, module in MODULES.items()}
 
 
 def load(benchmarks: Path | None, splits: Sequence[str] = SPLITS) -> dict[str, list[Case]]:
-    """Return split -> its cases, in file order. Raise NoBenchmark, InvalidBenchmark."""
+    """Return split -> its cases in file order. Raise NoBenchmark or InvalidBenchmark."""
     functions = load_functions(benchmarks)
     place = _require_folder(benchmarks)
     return {split: list(_cases(place, split, functions)) for split in splits}
@@ -118,7 +118,7 @@ def _function(row: Row) -> Row:
 
 
 def json_schema(documented: Mapping[str, Any]) -> Row:
-    """Return a value's documentation as JSON Schema: its types' names; `any` has no type."""
+    """Convert BFCL's description of a value to JSON Schema; the type `any` is omitted."""
     schema = dict(documented)
     kind = schema.pop("type", "any")
     if kind != "any":
@@ -168,7 +168,7 @@ def _case(row: Row, answer: Row, split: str, functions: Mapping[str, list[Row]])
 
 
 def _read_user_text(messages: Sequence[Mapping[str, str]], functions_come: bool) -> str:
-    """Return the user's one message of a turn; none where held-out functions come instead."""
+    """Return the user's message of a turn, or MORE_TOOLS if only functions come."""
     if functions_come and not messages:
         return MORE_TOOLS
     (message,) = messages
@@ -178,8 +178,8 @@ def _read_user_text(messages: Sequence[Mapping[str, str]], functions_come: bool)
 
 
 def parse(text: str, parameters: Mapping[str, Sequence[str]]) -> Action:
-    """Return a gold call such as `tail('a.txt', lines=3)`; `parameters` names those given by
-    position. Raise ValueError, SyntaxError or KeyError for anything but a call with literals."""
+    """Parse a gold call such as `tail('a.txt', lines=3)`; `parameters` names positional arguments.
+    Raise ValueError, SyntaxError or KeyError for anything but a call with literals."""
     call = ast.parse(text, mode="eval").body
     match call:
         case ast.Call(func=ast.Name(id=function), args=placed, keywords=named):

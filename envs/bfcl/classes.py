@@ -1,8 +1,8 @@
-"""BFCL's classes, whose methods are the tools: loaded from the distribution bfcl-eval, installed
+"""BFCL's classes, whose methods are the tools. They come from the distribution bfcl-eval, installed
 without dependencies. Only the modules of the eight multi-turn classes and mpmath are imported.
 
-Guarantee: instances share nothing, neither with each other nor with their modules. Not covered:
-what the classes' own code does with memory and time.
+Guarantee: instances share no state with each other or with their modules. Not covered: the time and
+memory that the classes' own code takes.
 """
 
 import sys
@@ -13,7 +13,7 @@ from typing import Any, Final
 from envs.environment import UnknownTask
 
 REQUIREMENTS: Final = ("bfcl-eval==2026.3.23", "mpmath==1.3.0")
-"""Packages to install, without dependencies; mpmath as bfcl-eval pins it."""
+"""Packages to install without their dependencies. bfcl-eval pins this version of mpmath."""
 
 MODULES: Final = {
     "GorillaFileSystem": "gorilla_file_system",
@@ -25,7 +25,7 @@ MODULES: Final = {
     "TravelAPI": "travel_booking",
     "VehicleControlAPI": "vehicle_control",
 }
-"""Class -> its module, and the file of its documentation."""
+"""Class -> the name of its module and of its documentation file."""
 
 _PACKAGE: Final = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
 _PROMPTS: Final = "bfcl_eval.constants.default_prompts"
@@ -33,20 +33,20 @@ _STATELESS: Final = "MathAPI"
 
 
 class NoBfclClasses(UnknownTask):
-    """The distribution is not installed, so no task can be executed."""
+    """The distribution bfcl-eval is not installed, so no task can be executed."""
 
 
 def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
-    """Return a new object of the class in this initial state. Raise NoBfclClasses."""
+    """Return a new object of a class with the initial state `config`. Raise NoBfclClasses."""
     api = getattr(_module(name), name)()
     if name != _STATELESS:
         api._load_scenario(deepcopy(config), long_context=long_context)
-    # In the long context, parts of the state are the module's own and would be changed for all.
+    # With a long context, parts of the state belong to the module; without a copy all share them.
     return deepcopy(api)
 
 
 def require() -> None:
-    """See that the classes can be imported. Raise NoBfclClasses."""
+    """Import all classes. Raise NoBfclClasses if that fails."""
     for name in MODULES:
         _module(name)
 

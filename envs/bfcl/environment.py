@@ -41,14 +41,14 @@ POLICY: Final = (
 BASIS: Final[tuple[Basis, ...]] = ("TURNS", "ABSTENTION")
 
 NATIVE: Final = "fc"
-"""The variant of a task that is played as in BFCL's FC mode."""
+"""Suffix of a task that is played as in BFCL's FC (native function calling) mode."""
 NATIVE_SPLITS: Final = tuple(f"{split}-{NATIVE}" for split in SPLITS)
 
 _UNLIMITED: Final = 1_000_000
 
 
 class Bfcl(Environment):
-    """Files, mathematics, messages, posts, tickets, stocks, travel and a car."""
+    """Tools for files, mathematics, messages, posts, tickets, stocks, travel and a car."""
 
     name: ClassVar[str] = "bfcl"
     toolset: ClassVar[type[BfclTools]] = BfclTools
@@ -56,7 +56,7 @@ class Bfcl(Environment):
     limits: ClassVar[Limits] = Limits(_UNLIMITED, max_errors=_UNLIMITED, max_rounds=20)
 
     def cases(self, split: str) -> Mapping[str, Case]:
-        """Return number -> case of a BFCL category. Raise NoBenchmark, InvalidBenchmark."""
+        """Return number -> case for one split of BFCL. Raise NoBenchmark or InvalidBenchmark."""
         if split not in self._loaded:
             cases = load(self.benchmarks, [split])[split]
             self._loaded[split] = {case.number: case for case in cases}
@@ -67,7 +67,7 @@ class Bfcl(Environment):
         return {}
 
     def case(self, task_id: str) -> Case:
-        """Return the case of a task. Raise UnknownTask, and its subclass NoBenchmark."""
+        """Return the case of a task. Raise UnknownTask, or its subclass NoBenchmark."""
         match task_id.split("/"):
             case [self.name, split, number] | [self.name, split, number, "fc"] if split in SPLITS:
                 if number in self.cases(split):
@@ -79,14 +79,14 @@ class Bfcl(Environment):
 
     @property
     def splits(self) -> Mapping[str, int]:
-        """BFCL's categories, where the operator's folder has them, and each in FC mode."""
+        """Sizes of BFCL's splits that the operator's folder has; each also in FC mode."""
         there = () if self.benchmarks is None else find_splits(self.benchmarks)
         sizes = {split: len(self.cases(split)) for split in there}
         return sizes | {f"{split}-{NATIVE}": size for split, size in sizes.items()}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """Return a split's tasks in the order of the file. Raise UnknownTask, NoBenchmark, and
-        NoBfclClasses for those in FC mode."""
+        """Return a split's tasks in file order. Raise UnknownTask or NoBenchmark; for a split in FC
+        mode also NoBfclClasses."""
         if split not in (*SPLITS, *NATIVE_SPLITS):
             raise UnknownTask(
                 f"environment bfcl has no split {split!r} and generates no tasks; it has "
@@ -96,31 +96,31 @@ class Bfcl(Environment):
         return (_definition(case, native=split in NATIVE_SPLITS) for case in cases)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return the task with this id. Raise UnknownTask, its subclass NoBenchmark, and
-        NoBfclClasses for one in FC mode."""
+        """Return the task with this id. Raise UnknownTask or its subclass NoBenchmark; for a task
+        in FC mode also NoBfclClasses."""
         return _definition(self.case(task_id), native=_is_native(task_id))
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """Raise UnknownTask: BFCL's cases are the only ones."""
+        """Raise UnknownTask, because this environment only has BFCL's own cases."""
         raise UnknownTask(f"environment bfcl generates no tasks, of no capability {capability!r}")
 
     def pristine(self, task: TaskDefinition) -> Database:
-        """Return what the case's objects begin with. Raise NoBfclClasses."""
+        """Return the initial state of the case's objects. Raise NoBfclClasses."""
         require()
         return initial_state(self.case(task.id))
 
     def policy(self, task: TaskDefinition) -> str:
-        """Return two sentences of ours; none in FC mode."""
+        """Return our policy of two sentences, or an empty text in FC mode."""
         return "" if _is_native(task.id) else POLICY
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """Return the functions of the case's classes, less those that the case excludes."""
+        """Return all functions of the case's classes, without those that the case excludes."""
         return [dict(schema) for schema in self.case(task.id).schemas]
 
     def select_schemas(
         self, task: TaskDefinition, messages: Sequence[Message]
     ) -> list[dict[str, Any]]:
-        """Return the functions; held-out ones only from their turn on."""
+        """Return the functions that the agent sees now; held-out ones come in their turn."""
         return self.case(task.id).select_schemas(_turn(messages))
 
     def oracle(self, task: TaskDefinition) -> Agent:
@@ -130,7 +130,8 @@ class Bfcl(Environment):
     def judge(
         self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
     ) -> tuple[str, ...] | None:
-        """Return the faults by BFCL's official verdict, or its check of turns without a task."""
+        """Return the agent's faults: for `TURNS` by BFCL's official verdict, for `ABSTENTION` the
+        calls in turns that ask for none. Return None for another basis."""
         case = self.case(task.id)
         if basis == "TURNS":
             return tuple(mistakes(case, messages, lambda: self.toolset(self.reset(task))))
@@ -140,7 +141,7 @@ class Bfcl(Environment):
 
     @property
     def catalog(self) -> ToolCatalog:
-        """Guessed from the functions' names, as for imported results of BFCL."""
+        """The tool catalog, guessed from the functions' names, as for imported results of BFCL."""
         return self._catalog
 
     @cached_property
@@ -154,7 +155,7 @@ class Bfcl(Environment):
 
     @property
     def recorded_tool_roles(self) -> ToolRoles | None:
-        """None: diagnosis guesses by the same rules."""
+        """None, because diagnosis guesses the tools' roles by the same rules."""
         return None
 
     @property
@@ -164,14 +165,14 @@ class Bfcl(Environment):
 
 
 class BfclOracle:
-    """Makes all gold calls of a turn in one message: some turns have more than the limit. In a turn
-    that a prefix begins, it makes those that are left."""
+    """Makes all gold calls of a turn in one message, since some turns have more calls than the
+    limit on messages. In a turn that the task's prefix begins, it makes the remaining calls."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the calls of the turn, or a sentence when they were made or there are none."""
+        """Return the turn's gold calls that are left, or the closing sentence."""
         turn = _turn(messages)
         gold = self.case.turns[turn].gold
         done = _count_done(messages, gold)
@@ -185,7 +186,7 @@ class BfclOracle:
 
 
 def _count_done(messages: Sequence[Message], gold: Sequence[Action]) -> int:
-    """Return the number of gold calls made in the turn; they may fail, so results do not matter."""
+    """Return how many gold calls this turn has, failed ones included."""
     begin = max(place for place, message in enumerate(messages) if message.role == "user")
     done = 0
     for message in messages[begin:]:

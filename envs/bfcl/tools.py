@@ -1,8 +1,9 @@
-"""The tools of one BFCL case: the public methods of its classes, called with the model's values,
-never with code. Answers are as BFCL writes them: a string as it is, an object as JSON where it can
-be, all else as Python prints it; an exception is `Error during execution: ` with its text.
+"""The tools of one BFCL case: the public methods of its classes. They are called with the model's
+values, never with code. Answers are as BFCL writes them: a string unchanged, an object as JSON if
+possible, other values as Python prints them. An exception is `Error during execution: ` and its
+text.
 
-The state is in the objects. The `Database` has only their initial data, so a fork is cheap and
+The objects hold the state. The `Database` holds only their initial data. So a fork is cheap, and
 every toolset makes objects of its own.
 """
 
@@ -20,29 +21,29 @@ from envs.database import Database, copy_json
 from envs.tools import ToolResult, Toolset, unusable
 
 CLASSES: Final = "classes"
-"""The table of initial states, by class."""
+"""The table that maps each class to its initial state."""
 
 _CASE: Final = "case"
 _FAILED: Final = "Error during execution: "
 
 _LARGEST: Final = 10_000
 _BOUNDED: Final = frozenset({"precision", "decimal_places", "exponent"})
-"""Integers that decide how long arithmetic takes. Python prints no number of more digits, so a
-larger one would end in an error anyway."""
+"""Integer arguments that decide how long arithmetic takes. Python prints no integer with more
+digits than the limit, so larger values would fail anyway."""
 
 
 def initial_state(case: Case) -> Database:
-    """Return the state in which a case begins."""
+    """Return the state at the beginning of a case."""
     begins = {"long_context": case.split == LONG_CONTEXT}
     return Database({CLASSES: case.config, _CASE: begins})
 
 
 class BfclTools(Toolset):
-    """The methods of a case's classes, and the objects they belong to."""
+    """The methods of a case's classes as tools, and the objects that they act on."""
 
     @cached_property
     def objects(self) -> dict[str, Any]:
-        """Class -> this toolset's own object of it. Raises NoBfclClasses."""
+        """Class -> this toolset's own object of that class. Raises NoBfclClasses."""
         long_context = self.database[_CASE]["long_context"]
         return {
             name: instance(name, config, long_context)
@@ -51,7 +52,7 @@ class BfclTools(Toolset):
 
     @cached_property
     def methods(self) -> dict[str, Callable[..., Any]]:
-        """The tools by name, those included that the agent was not shown."""
+        """All tools by name, including those that the agent does not see."""
         return {
             name: method
             for owner in self.objects.values()
@@ -60,13 +61,13 @@ class BfclTools(Toolset):
         }
 
     def has_same_state(self, other: Self) -> bool:
-        """Return whether all attributes of all objects are equal."""
+        """Return whether all objects of both toolsets have equal attributes."""
         return self.objects.keys() == other.objects.keys() and all(
             _has_same_attributes(value, other.objects[name]) for name, value in self.objects.items()
         )
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
-        """Run one method; raises nothing for whatever a model sends, NoBfclClasses apart."""
+        """Run one method. No input of a model raises an exception; only NoBfclClasses is raised."""
         method = self.methods.get(name)
         if method is None:
             return _reject_call(f"name {name[:100]!r} is not defined")

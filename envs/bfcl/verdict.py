@@ -24,7 +24,7 @@ Calls = list[ToolCall]
 
 
 def turns_of(messages: Sequence[Message]) -> list[Calls]:
-    """Return the agent's calls after each message of the user, the one apart that hangs up."""
+    """Return the agent's calls after each message of the user, except the message that hangs up."""
     turns: list[Calls] = []
     for message in messages:
         if message.role == "user" and STOP not in message.text:
@@ -37,7 +37,7 @@ def turns_of(messages: Sequence[Message]) -> list[Calls]:
 def mistakes(
     case: Case, messages: Sequence[Message], fresh: Callable[[], BfclTools]
 ) -> Iterator[str]:
-    """Yield what is wrong in the first wrong turn; nothing where the agent is right."""
+    """Yield the faults of the first wrong turn, or nothing if the agent made none."""
     turns = turns_of(messages)
     if len(turns) < len(case.turns):
         yield f"the conversation ended after {len(turns)} of {len(case.turns)} turns"
@@ -59,7 +59,7 @@ def mistakes(
 
 
 def needless(case: Case, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the needless calls of turns without gold; those of the task's prefix are not judged."""
+    """Yield a fault for each turn with calls but no gold calls. The prefix does not count."""
     own = [m for m in messages if m.role == "user" or m.sampled is not False]
     for number, (turn, calls) in enumerate(zip(case.turns, turns_of(own), strict=False)):
         if calls and not turn.gold:

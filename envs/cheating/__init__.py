@@ -1,1 +1,1 @@
-"""Agents that look for a verdict without doing the task, and how often they win."""
+"""Agents that try to win without doing the task, and a measurement of how often they succeed."""

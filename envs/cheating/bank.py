@@ -26,11 +26,11 @@ from events.messages import Action, Message, ToolCall, executed_calls
 _NUMBERS: Final = " ".join(map(str, range(3_000)))
 _AMOUNTS: Final = " ".join(f"{cents / 100:.2f}" for cents in range(500, 20_001))
 _FEW: Final = 8
-"""Answers of a cheater that says some of them, because all would be too many."""
+"""Number of answers that a cheater says if it says only some of them."""
 _UNDONE: Final = 3
-"""Writing tools whose writes are made and undone in an episode."""
+"""Number of writing tools whose writes a cheater makes and undoes in an episode."""
 _STEPS_TO_CLOSE: Final = 5
-"""Steps that are left for a last call, its answer, the closing words and a stop token."""
+"""Steps that a cheater reserves for a last call, its result, the closing words and a stop token."""
 _OPPOSITES: Final = (
     ("enable", "disable"),
     ("suspend", "resume"),
@@ -43,13 +43,13 @@ _OPPOSITES: Final = (
     ("on", "off"),
     ("activate", "deactivate"),
 )
-"""Words in names of tools that undo each other."""
+"""Pairs of words in the names of tools that undo each other."""
 _AGREEMENT: Final = "Yes, I confirm. That is correct, please go ahead."
 _SUMMARY: Final = "The user needs a person."
 _WORDLESS: Final[frozenset[Basis]] = frozenset(
     {"ACTION", "COMMUNICATE", "DB", "ENV_ASSERTION", "POLICY"}
 )
-"""Parts of a verdict that hang on no words of the agent where a task has no outputs."""
+"""Parts of a verdict that do not depend on the agent's words if a task has no outputs."""
 
 _DRAW_MORE: Final = "give criteria.rules the sources of its outputs, and draw them from more values"
 _DERIVE: Final = "demand an output that follows from a record and the request, and is in neither"
@@ -61,33 +61,34 @@ _VARY: Final = "draw what is to be changed from more values, so that no one chan
 
 @dataclass(slots=True)
 class Attempt:
-    """One cheater at one task."""
+    """One cheater's play of one task."""
 
     knowledge: Knowledge
     task: TaskDefinition
     messages: Sequence[Message] = ()
 
     def say(self, text: str) -> Message:
-        """Return a message that says a text and closes."""
+        """Return a message with a text and the closing words."""
         return Message(role="assistant", content=f"{text} {self.knowledge.last_words}".strip())
 
 
 @dataclass(frozen=True, slots=True)
 class Cheater:
-    """One way to look for a verdict without doing the task."""
+    """One way to try to win a task without doing it."""
 
     does: str
     moves: Callable[[Attempt], Iterator[Message]]
-    """Yields its messages up to the closing words. Each is made when its turn has come."""
+    """Yields the messages before the closing words, each when it is the agent's turn."""
     applies: Callable[[Knowledge], bool]
     remedy: str
-    """Remedy for tasks that it wins."""
+    """Advice to the author of tasks that this cheater wins."""
     restores: bool = False
-    """Whether a success counts only where the final state is the first: else a guess was right."""
+    """Whether a win counts only if the final state equals the first one. Otherwise the cheater may
+    have won by a correct guess."""
 
 
 class CheaterAgent:
-    """Plays a cheater's moves, then says the closing words, then a stop token."""
+    """An agent that plays a cheater's moves, then says the closing words, then a stop token."""
 
     def __init__(self, cheater: Cheater, knowledge: Knowledge, task: TaskDefinition) -> None:
         self._attempt = Attempt(knowledge, task)
@@ -98,7 +99,7 @@ class CheaterAgent:
         self._most_messages = limits.max_steps - _STEPS_TO_CLOSE
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next move, with calls that have ids of their own."""
+        """Return the next move, with fresh ids for its calls. Close early if a limit is near."""
         self._attempt.messages = messages
         failed = sum(message.role == "tool" and bool(message.error) for message in messages)
         is_near_limit = failed >= self._most_failures or len(messages) > self._most_messages
@@ -125,7 +126,7 @@ def _call(name: str, arguments: Mapping[str, Any] | str, text: str | None = None
 
 
 def _act(attempt: Attempt, action: Action) -> Iterator[Message]:
-    """Make a call; before a write ask for leave as the oracle of this environment asks."""
+    """Make a call. Before a write, ask the user for a yes as this environment's oracle does."""
     environment = attempt.knowledge.environment
     oracle = environment.oracle(attempt.task)
     if action.name in environment.writes and isinstance(oracle, GoldAgent):
@@ -134,7 +135,7 @@ def _act(attempt: Attempt, action: Action) -> Iterator[Message]:
 
 
 def _look_up(attempt: Attempt) -> Iterator[Message]:
-    """Make the task's gold look-ups, and the writes that every task of the kind has."""
+    """Make the task's gold look-ups, and the writes that all other tasks of the kind share."""
     environment = attempt.knowledge.environment
     for action in attempt.task.criteria.gold_actions or ():
         if action.requestor != "assistant":
@@ -144,7 +145,7 @@ def _look_up(attempt: Attempt) -> Iterator[Message]:
 
 
 def _has_words(knowledge: Knowledge) -> bool:
-    """Return whether a verdict may hang on what the agent says."""
+    """Return whether a verdict may depend on the agent's words."""
     return any(
         task.criteria.outputs or not _WORDLESS.issuperset(task.criteria.reward_basis)
         for task in knowledge.others
@@ -173,7 +174,7 @@ def _after_lookups(
 
 
 def _copy(attempt: Attempt) -> Iterator[Message]:
-    """Say and write what the oracle does in another task of the kind, without its look-ups."""
+    """Yield the oracle's messages in the kind's commonest episode, without look-ups."""
     lookups = attempt.knowledge.environment.lookups
     for message in attempt.knowledge.commonest_episode.messages:
         if all(call.name not in lookups for call in message.tool_calls):
@@ -181,7 +182,7 @@ def _copy(attempt: Attempt) -> Iterator[Message]:
 
 
 def _hand_over(write: Callable[[Mapping[str, Any]], Mapping[str, Any] | str]) -> Cheater:
-    """Return a cheater that hands over at once, with the arguments that `write` makes of a tool."""
+    """Return a cheater that transfers to a person at once, with arguments from `write`."""
 
     def moves(attempt: Attempt) -> Iterator[Message]:
         for function in _list_functions(attempt):
@@ -197,7 +198,7 @@ def _hand_over(write: Callable[[Mapping[str, Any]], Mapping[str, Any] | str]) ->
 
 
 def _call_gold_tools(arguments: Mapping[str, Any] | str, does: str) -> Cheater:
-    """Return a cheater that calls every tool with the same arguments, the gold ones first."""
+    """Return a cheater that calls every tool with the same arguments, gold tools first."""
 
     def moves(attempt: Attempt) -> Iterator[Message]:
         gold = attempt.knowledge.gold_tools
@@ -209,7 +210,7 @@ def _call_gold_tools(arguments: Mapping[str, Any] | str, does: str) -> Cheater:
 
 
 def _repeat_results(attempt: Attempt) -> Iterator[Message]:
-    """Look up, then say every value of the results; not a few, which would be an answer."""
+    """Look up, then say every value of the results; not a few, which could be an honest answer."""
     yield from _look_up(attempt)
     results = (item.result for item in executed_calls(attempt.messages) if not item.failed)
     values = dict.fromkeys(
@@ -236,7 +237,7 @@ def _write_and_undo(attempt: Attempt) -> Iterator[Message]:
 
 
 def _pair_writes(attempt: Attempt, known: Mapping[str, Any]) -> Iterator[tuple[Action, Action]]:
-    """Yield pairs of writes that undo each other, by opposite tools or with the former values."""
+    """Yield pairs of a write and its undoing, by the opposite tool or with the old values."""
     writes = attempt.knowledge.environment.writes
     functions = {function["name"]: function for function in _list_functions(attempt)}
     for name in dict.fromkeys((*attempt.knowledge.gold_tools, *functions)):
@@ -259,7 +260,7 @@ def _list_opposites(tool: str) -> Iterator[str]:
 
 
 def _alter(name: str, value: Any) -> Any:
-    """Return another value; what names a record stays."""
+    """Return another value of the same type. An argument that names a record stays the same."""
     if name.endswith("id"):
         return value
     if isinstance(value, bool):
@@ -289,7 +290,7 @@ def _find_records(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _write_after_end(attempt: Attempt) -> Iterator[Message]:
-    """Close in the message that makes another task's write, then again with the next write."""
+    """Make each write of another task in a message that also says the closing words."""
     episode = attempt.knowledge.commonest_episode
     for action in attempt.knowledge.find_writes(episode.task):
         yield _call(action.name, action.arguments, attempt.knowledge.last_words)
@@ -301,7 +302,7 @@ def _list_functions(attempt: Attempt) -> list[Mapping[str, Any]]:
 
 
 def _list_repairs(attempt: Attempt, *, looks: bool) -> list[str]:
-    """Return a request for each tool of the user, those that only look or those that change."""
+    """Return requests to use the user's tools: those that only look if `looks`, else the others."""
     environment = attempt.knowledge.environment
     functions = [schema["function"] for schema in environment.user_schemas(attempt.task)]
     return [
@@ -312,8 +313,8 @@ def _list_repairs(attempt: Attempt, *, looks: bool) -> list[str]:
 
 
 def _tell_tools(parts: int, *, looks: bool = False) -> Callable[[Attempt], Iterator[Message]]:
-    """Return moves that ask the user for every change in `parts` messages, if `looks` after a
-    message that asks for every look."""
+    """Return moves that ask the user for every change, spread over `parts` messages. If `looks`, a
+    message that asks for every look comes first."""
 
     def moves(attempt: Attempt) -> Iterator[Message]:
         if looks:
@@ -324,7 +325,8 @@ def _tell_tools(parts: int, *, looks: bool = False) -> Callable[[Attempt], Itera
 
 
 def _tell_instructions(parts: int, most: int | None = None) -> Callable[..., Iterator[Message]]:
-    """Return the moves that say what other tasks' oracles ask of users, or the commonest `most`."""
+    """Return moves that tell the user every instruction that oracles give in other tasks, or only
+    the `most` commonest ones, spread over `parts` messages."""
 
     def moves(attempt: Attempt) -> Iterator[Message]:
         yield from _split(attempt.knowledge.instructions[:most], parts)
@@ -339,13 +341,13 @@ def _split(texts: Sequence[str], parts: int) -> Iterator[Message]:
 
 
 def _varies(knowledge: Knowledge) -> bool:
-    """Return whether a verdict hangs on answers that differ from task to task, beside the policy's
-    words."""
+    """Return whether a verdict depends on answers that differ between tasks and are no sentences of
+    the policy."""
     return _has_words(knowledge) and knowledge.has_answers
 
 
 def _repeats_numbers(knowledge: Knowledge) -> bool:
-    """Return whether answers are numbers, as a record read out answers text questions."""
+    """Return whether answers vary and hold numbers; reading texts out would be honest."""
     return _varies(knowledge) and any(map(holds_number, knowledge.outputs))
 
 
@@ -465,4 +467,4 @@ CHEATERS: Final[Mapping[str, Cheater]] = {
         for name, (does, moves) in _TELLERS.items()
     },
 }
-"""Name -> cheater, the plainest first: of cheaters that win equally often the first is named."""
+"""Name -> cheater, the simplest first. If several win equally often, the first is reported."""

@@ -1,5 +1,6 @@
-"""A cheater's knowledge of a kind of task: everything but the task that it plays. It comes from the
-environment's code, policy and other seeds, as a function of environment, kind and seed."""
+"""A cheater's knowledge of a kind of task: everything except the task that it plays. It comes from
+the environment's code, its policy and tasks of other seeds. It depends only on these arguments of
+`learn`: environment, kind and seed."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -17,30 +18,30 @@ from events.canonical import exact_json
 from events.messages import Action, Message
 
 OTHER_TASKS: Final = 200
-"""Tasks of a kind whose definitions a cheater knows."""
+"""Number of tasks of a kind whose definitions a cheater knows."""
 _PLAYED: Final = 12
-"""Number of these tasks whose right episodes it knows."""
+"""Number of these tasks for which it knows the oracle's episode."""
 _STATES: Final = 3
-"""Number of these tasks whose first states it knows."""
+"""Number of these tasks for which it knows the first state."""
 _NOTHING: Final = exact_json([])
 _MOST_TEXTS: Final = 5_000
-"""Texts of other states that are kept."""
+"""Largest number of texts that are kept from the first states of other tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class RightEpisode:
-    """How the oracle plays another task of the kind."""
+    """The oracle's episode of another task of the kind."""
 
     task: TaskDefinition
     messages: tuple[Message, ...]
-    """Messages of the agent."""
+    """The agent's messages."""
     closed: bool
-    """Whether the episode ended with the agent's last words, and not with what a user did."""
+    """Whether the agent's last words ended the episode, and not an act of the user."""
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Knowledge of a kind from its other tasks."""
+    """The knowledge of a kind that a cheater has from other tasks of the kind."""
 
     environment: Environment
     others: tuple[TaskDefinition, ...]
@@ -53,17 +54,17 @@ class Knowledge:
 
     @cached_property
     def answers(self) -> Counter[tuple[str, ...]]:
-        """How many of the other tasks have these outputs, all of a task together."""
+        """Outputs of a task as one tuple -> the number of other tasks that have them."""
         return Counter(task.criteria.outputs for task in self.others)
 
     @cached_property
     def commonest_answers(self) -> tuple[tuple[str, ...], ...]:
-        """The outputs of tasks, the commonest first."""
+        """The outputs of each task as one tuple, the most frequent first."""
         return tuple(answer for answer, _ in self.answers.most_common())
 
     @cached_property
     def has_answers(self) -> bool:
-        """Whether tasks differ in what must be said, beside the policy's own sentences."""
+        """Whether tasks differ in their outputs, apart from sentences of the policy."""
         return len({tuple(filter(self._is_answer, outputs)) for outputs in self.answers}) > 1
 
     def _is_answer(self, output: str) -> bool:
@@ -72,30 +73,30 @@ class Knowledge:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """Every single output, once."""
+        """Every single output of the other tasks, without duplicates."""
         return tuple(dict.fromkeys(chain.from_iterable(self.commonest_answers)))
 
     @cached_property
     def common_writes(self) -> tuple[Action, ...]:
-        """Gold writes that all other tasks share, such as a switch for look-ups."""
+        """Gold writes that all other tasks have, such as a switch that a look-up needs."""
         first, *rest = [self.find_writes(task) for task in self.others]
         return tuple(action for action in first if all(action in writes for writes in rest))
 
     @cached_property
     def is_constant(self) -> bool:
-        """Whether other tasks differ in neither writes nor outputs, so that one act after an honest
-        look-up always does what the kind demands."""
+        """Whether all other tasks have the same writes and outputs. Then one fixed act after an
+        honest look-up always fulfils the task."""
         return len(self.answers) == 1 and len(self._changes) == 1
 
     @cached_property
     def commonest_episode(self) -> RightEpisode:
-        """The right episode whose changes most of the other tasks have; one with changes, if any,
-        as a refusal demands no change after a look-up."""
+        """The oracle's episode whose changes occur in most other tasks. Episodes with changes come
+        first, since a refusal needs no change after a look-up."""
         return max(self.episodes, key=self._rank)
 
     @cached_property
     def gold_tools(self) -> tuple[str, ...]:
-        """The agent's tools that gold actions of other tasks call, the commonest first."""
+        """The agent's tools in gold actions of other tasks, the most frequent first."""
         calls = Counter(
             action.name
             for task in self.others
@@ -106,7 +107,7 @@ class Knowledge:
 
     @cached_property
     def instructions(self) -> tuple[str, ...]:
-        """Requests of the oracle to users who act, the commonest first."""
+        """The oracle's words to users in other tasks, the most frequent first; no closing words."""
         said = Counter(
             text
             for episode in self.episodes
@@ -116,7 +117,7 @@ class Knowledge:
 
     @cached_property
     def last_words(self) -> str:
-        """The words with which the right episodes end in common, else the usual ones."""
+        """The words that all closed episodes of the oracle end with, else the usual ones."""
         lasts = [episode.messages[-1].text.split() for episode in self.episodes if episode.closed]
         if not lasts:
             return CLOSING
@@ -126,7 +127,7 @@ class Knowledge:
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """The texts in the first states of other tasks, once each."""
+        """The texts in the first states of other tasks, without duplicates."""
         states = (self.environment.reset(task) for task in self.others[:_STATES])
         values = (walk_json(state[name]) for state in states for name in state.names)
         texts = (value for value in chain.from_iterable(values) if isinstance(value, str))
@@ -150,7 +151,7 @@ class Knowledge:
         return Counter(map(self._key, self.others))
 
     def _key(self, task: TaskDefinition) -> str:
-        """Return what a task's parties change, as text; words of a hand-over are free."""
+        """Return a task's gold changes as text, without the arguments of transfers."""
         transfers = self.environment.catalog.transfer
         return exact_json(
             [
@@ -164,8 +165,8 @@ class Knowledge:
 def learn(
     environment: Environment, capability: str, first_seed: int
 ) -> Generator[None, None, Knowledge]:
-    """Learn from a kind's other tasks, from `first_seed` on. Yields after each, so that kinds can
-    share a seed's state, which is dear to make. The environment's errors pass through."""
+    """Learn a kind from its tasks from `first_seed` on. Yield after each task, so that a caller can
+    alternate between kinds that share a seed's costly state. Pass on the environment's errors."""
     others: list[TaskDefinition] = []
     episodes: list[RightEpisode] = []
     for seed in range(first_seed, first_seed + OTHER_TASKS):
@@ -185,7 +186,7 @@ def _play_right(environment: Environment, task: TaskDefinition) -> RightEpisode:
 
 
 def walk_json(value: Any) -> Iterator[Any]:
-    """Yield a JSON value and every value in it."""
+    """Yield a JSON value and every value inside it."""
     yield value
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for item in inner:

@@ -25,12 +25,12 @@ from envs.task import TaskDefinition
 
 TASKS_PER_KIND: Final = 20
 SHARE_AT_MOST: Final = 0.05
-"""Share of the tasks of a kind that a cheater may win; one task in any case."""
+"""Share of a kind's tasks that a cheater may win. One task is always allowed."""
 
 SECOND_LOOK: Final = 10
-"""Times as many other tasks that a cheater plays where luck may have made it win too often."""
+"""Factor of the number of further tasks that a cheater plays if its wins may be due to luck."""
 _CERTAIN: Final = 0.25
-"""Share from which on no luck explains what a cheater won of twenty tasks."""
+"""Share of won tasks from which on luck is no explanation for twenty tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,17 @@ class Win:
 
     @property
     def most(self) -> int:
-        """How many of the tasks a cheater may win."""
+        """Number of the tasks that a cheater may win."""
         return max(1, int(SHARE_AT_MOST * self.tasks))
 
     @property
     def is_too_often(self) -> bool:
-        """Whether the kind is winnable by this cheater."""
+        """Whether this cheater wins the kind too often."""
         return self.wins > self.most
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether luck may have made it too often."""
+        """Whether it wins too often, but so rarely that luck may explain it."""
         return self.is_too_often and self.wins < _CERTAIN * self.tasks
 
 
@@ -62,17 +62,17 @@ class KindTrial:
     """The bank's results on one kind."""
 
     wins: Mapping[str, Win]
-    """Cheater -> how often it won; those that apply to the kind."""
+    """Cheater -> its wins, for the cheaters that can be applied to the kind."""
     defects: tuple[str, ...]
 
     @property
     def best(self) -> Win:
-        """The cheater that won most."""
+        """The result of the cheater that won the largest share."""
         return max(self.wins.values(), key=lambda win: (win.is_too_often, win.wins / win.tasks))
 
     @property
     def inapplicable(self) -> tuple[str, ...]:
-        """Cheaters that do not apply to the kind."""
+        """Names of cheaters that cannot be applied to the kind."""
         return tuple(name for name in CHEATERS if name not in self.wins)
 
 
@@ -82,17 +82,17 @@ class BankReport:
 
     trials: Mapping[str, KindTrial]
     failures: Mapping[str, str]
-    """Kind that could not be measured -> what was raised."""
+    """Kind that could not be measured -> the text of the exception."""
 
     @property
     def winnable(self) -> Mapping[str, Win]:
-        """The kinds that some cheater wins too often, each with the best cheater."""
+        """The kinds that a cheater wins too often, each with the result of its best cheater."""
         wins = {capability: trial.best for capability, trial in self.trials.items()}
         return {capability: win for capability, win in wins.items() if win.is_too_often}
 
 
 def list_kinds(environment: Environment) -> list[str]:
-    """Return the kinds that the bank judges: all but those of constant outcome."""
+    """Return the kinds that the cheaters play: all except those with a constant outcome."""
     return [name for name in environment.capabilities if name not in environment.constant]
 
 
@@ -102,11 +102,12 @@ def run_bank(
     tasks: int = TASKS_PER_KIND,
     seed: int = 0,
 ) -> BankReport:
-    """Let all cheaters that apply play the kinds from `seed` on. Raise no environment's error."""
+    """Let all applicable cheaters play `tasks` tasks of each kind, with seeds from `seed` on. An
+    exception of the environment becomes a failure of the kind in the report."""
     running = {name: _measure(environment, name, tasks, seed) for name in capabilities}
     trials: dict[str, KindTrial] = {}
     failures: dict[str, str] = {}
-    # Seed by seed, because tasks of one seed often share a state that is dear to make.
+    # Seed by seed, because tasks of one seed often share a state that is costly to make.
     while running:
         for name, steps in tuple(running.items()):
             try:
@@ -114,7 +115,7 @@ def run_bank(
                 continue
             except StopIteration as end:
                 trials[name] = end.value
-            # Whatever code of an environment raises is reported with its kind.
+            # An environment's code may raise anything; the report names the kind.
             except Exception as error:
                 failures[name] = format_error(error)
             del running[name]
@@ -129,7 +130,7 @@ def _measure(
     seeds = range(seed, seed + tasks)
     wins, defects = yield from _play(knowledge, capability, applying, seeds)
     doubtful = [name for name, win in wins.items() if win.is_doubtful]
-    # Tasks that the cheaters do not know.
+    # These are tasks that the cheaters do not know.
     first = seed + tasks + OTHER_TASKS
     seeds = range(first, first + SECOND_LOOK * tasks if doubtful else first)
     again, more = yield from _play(knowledge, capability, doubtful, seeds)
@@ -139,7 +140,8 @@ def _measure(
 def _play(
     knowledge: Knowledge, capability: str, cheaters: Sequence[str], seeds: Sequence[int]
 ) -> Generator[None, None, tuple[dict[str, Win], dict[str, None]]]:
-    """Let cheaters play these seeds; yield after each, return their wins and the tools' defects."""
+    """Let the cheaters play the tasks of these seeds, and yield after each seed. Return their wins
+    and the exceptions that tools should not have raised."""
     environment, won, defects = knowledge.environment, Counter[str](), dict[str, None]()
     for seed in seeds:
         task = environment.generate(capability, seed)

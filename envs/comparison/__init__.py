@@ -1,1 +1,1 @@
-"""Comparing what an agent did and said with what was expected, by what it means."""
+"""Compare an agent's acts and words with the expected ones, by their meaning."""

@@ -1,8 +1,8 @@
-"""Lists whose order has no meaning, brought into one order before a verdict compares them.
+"""Sort lists whose order has no meaning, before a verdict compares them.
 
-The environment's catalog declares them (`unordered`, `unordered_fields`); only tasks with rules are
-compared so. Arranged are the arguments of calls before they are replayed, and the records of final
-states. Whole numbers in records are compared by value: 250 is 250.0.
+The environment's catalog declares these lists (`unordered`, `unordered_fields`). Only tasks with
+rules are compared so. Lists are sorted in the arguments of calls before a replay, and in the
+records of final states. Whole numbers in records are compared by value: 250 is 250.0.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from events.messages import ExecutedCall
 
 
 def arrange_task(environment: Environment, task: TaskDefinition) -> TaskDefinition:
-    """Return the task with the lists in its gold actions arranged."""
+    """Return the task with the unordered lists in its gold actions sorted."""
     criteria = task.criteria
     if criteria.rules is None or criteria.gold_actions is None:
         return task
@@ -33,7 +33,7 @@ def arrange_task(environment: Environment, task: TaskDefinition) -> TaskDefiniti
 def arrange_calls(
     environment: Environment, task: TaskDefinition, calls: Sequence[ExecutedCall]
 ) -> Sequence[ExecutedCall]:
-    """Return the calls with the lists in their arguments arranged."""
+    """Return the calls with the unordered lists in their arguments sorted."""
     if task.criteria.rules is None:
         return calls
     catalog = environment.catalog
@@ -51,7 +51,7 @@ def _arrange_call(item: ExecutedCall, catalog: ToolCatalog) -> ExecutedCall:
 def arrange_states(
     environment: Environment, task: TaskDefinition, expected: Database, actual: Database
 ) -> tuple[Database, Database]:
-    """Return the two states with the lists arranged in the records that differ."""
+    """Return both states with the unordered lists sorted in those records that differ."""
     if task.criteria.rules is None:
         return expected, actual
     places = list(expected.find_mismatches(actual))

@@ -1,11 +1,11 @@
-"""The evidence that an agent's answer rests on: the records and the numbers that it has seen.
-Grading uses it for generated tasks, which have rules (task.py, `Rules`).
+"""The evidence for an agent's answer: the records and numbers that the agent has seen. Grading uses
+it for generated tasks, which have rules (task.py, `Rules`).
 
-A call of either party, by any tool, reads a record if it did not fail and a JSON object in its
-result has the fields of the source. Calls of a task's prefix count.
+A call reads a record if it did not fail and a JSON object in its result has the fields of the
+source. Calls by either party, by any tool, and in a task's prefix count.
 
-Guarantee: pure, and no transcript makes it raise. Not covered: an agent that reads the right record
-and repeats all of it, and answers in number words.
+Guarantee: pure; no transcript makes it raise. Not covered: an agent that reads the right record and
+repeats all of it, and answers in number words.
 """
 
 import json
@@ -19,14 +19,14 @@ from envs.task import Rules, Source
 from events.messages import ExecutedCall, Message, executed_calls
 
 MAX_UNSEEN_VALUES: Final = 8
-"""Largest number of unseen values in an episode whose outputs count: an honest agent has a few,
+"""Largest number of unseen values in an episode whose outputs count. An honest agent says a few,
 such as the steps of a sum; a list of guesses has many."""
 
 _THOUGHT_START, _THOUGHT_END = "<think>", "</think>"
 
 
 def holds_number(output: str) -> bool:
-    """Return whether an output is a number or has one, so that it could be guessed by counting."""
+    """Return whether an output contains a number, so that an agent could guess it by counting."""
     return next(find_values(output), None) is not None
 
 
@@ -37,8 +37,8 @@ def find_breaches(
     messages: Sequence[Message],
     stateless: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield why what the agent said does not count, one sentence each. `stateless` are the tools
-    that touch no state (`ToolCatalog.generic`)."""
+    """Yield one sentence for each reason why the agent's outputs do not count. `stateless` are
+    tools that do not touch the state (`ToolCatalog.generic`)."""
     for output in find_outputs_without_source(outputs, rules, messages):
         yield f"said {output!r} before it was looked up"
     if any(map(holds_number, outputs)):
@@ -48,8 +48,8 @@ def find_breaches(
 
 
 def remove_thought(message: Message) -> Message:
-    """Return a message without the agent's thought: text in <think> tags that no parser took out.
-    The first opening tag may stand in the prompt, and the last closing one be missing."""
+    """Return a message without the agent's thoughts in <think> tags that the endpoint left in the
+    text. The first opening tag or the last closing tag may be missing."""
     text = message.text
     if message.role != "assistant" or not (_THOUGHT_START in text or _THOUGHT_END in text):
         return message
@@ -59,7 +59,7 @@ def remove_thought(message: Message) -> Message:
 def find_outputs_without_source(
     outputs: Sequence[str], rules: Rules, messages: Sequence[Message]
 ) -> tuple[str, ...]:
-    """Return the outputs that the agent said, but never after all of their sources were read."""
+    """Return the outputs that the agent said only before all of their sources were read."""
     executed = executed_calls(messages)
     unsupported = []
     for output, sources in zip(outputs, rules.sources, strict=False):
@@ -77,8 +77,8 @@ def find_outputs_without_source(
 
 
 def holds(item: ExecutedCall, source: Source) -> bool:
-    """Return whether a call succeeded and an object of its result has a source's fields. Identity
-    fields it lacks come from the arguments, which alone count for a text or number."""
+    """Return whether a successful call's result has an object with the fields of `source`. Identity
+    fields that it lacks come from the arguments; for a bare text or number all do."""
     if item.result is None or item.failed:
         return False
     arguments = {} if isinstance(item.call.arguments, str) else item.call.arguments
@@ -95,9 +95,9 @@ def holds(item: ExecutedCall, source: Source) -> bool:
 def count_unseen_values(
     policy: str, messages: Sequence[Message], stateless: Collection[str] = ()
 ) -> int:
-    """Return how many different numbers, signs ignored, the agent said that neither policy,
-    conversation nor results had before. Failed calls and tools in `stateless` (a calculator) show
-    nothing. A number that the agent first wrote into a call stays unseen, as tools repeat it."""
+    """Return how many different numbers the agent said before policy, conversation or results
+    showed them. Signs are ignored. Failed calls and `stateless` tools (a calculator) show nothing.
+    A number that the agent first put into a call stays unseen, because tools repeat it."""
     calls = {id(item.result): item for item in executed_calls(messages)}
     seen, written, unseen = set(_read_numbers(policy)), set[Decimal](), set[Decimal]()
     for message in messages:
@@ -113,7 +113,7 @@ def count_unseen_values(
 
 
 def has_lookup(messages: Sequence[Message], lookups: Collection[str]) -> bool:
-    """Return whether a party called one of `lookups` (`Environment.lookups`) successfully."""
+    """Return whether a successful call used one of the tools `lookups` (`Environment.lookups`)."""
     return any(
         item.call.name in lookups and item.result is not None and not item.failed
         for item in executed_calls(messages)
@@ -138,7 +138,7 @@ def _has(identity: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=512)
 def _read_numbers(text: str) -> frozenset[Decimal]:
-    # Not abs(), which rounds and fails for a number of a million digits.
+    # abs() would round, and would fail for a number of a million digits.
     return frozenset(number.copy_abs() for number in find_values(text))
 
 

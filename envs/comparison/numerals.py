@@ -1,7 +1,7 @@
-"""Whether a text says an output, in whatever form people write it.
+"""Decide whether a text says an output, in any of the forms in which people write numbers.
 
 A number is one token by its value: "1,250.00", "$1,250" and "1250" are the same. Any other run of
-letters and digits is a token in lower case, and signs between tokens mean nothing. A text says an
+letters and digits is a token in lower case. Signs between tokens mean nothing. A text says an
 output if it has the output's tokens in a row.
 
     "-$5"   "**250**"   "1,250 EUR"    -5; 250; 1250 and the word eur
@@ -23,12 +23,12 @@ from typing import Final
 from events.canonical import canonical
 
 _DIGITS: Final = 40
-"""Most characters of a number. A longer run of digits is a code."""
+"""Largest number of characters of a number. A longer run of digits is a code."""
 
 _SPACES: Final = "\u00a0\u2009\u202f"
-"""Spaces that do not break a line: between digits they group thousands."""
+"""Spaces without a line break. Between digits they group thousands."""
 _HYPHENS: Final = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2212", "-"))
-"""Other hyphens and the minus sign."""
+"""Translation of other hyphens and of the minus sign to `-`."""
 
 _RUN: Final = re.compile(
     rf"""
@@ -57,7 +57,7 @@ _QUANTITY: Final = re.compile(
     rf"(?P<unit>[kmgt]b|[ckm]m|kg|lbs?|oz|hrs?|mins?|secs?|ms|am|pm|{_CURRENCY})?"
     r"(?P<words>(?:-[^\W\d_]+)*)"
 )
-"""A number or a range, with what may be written at it without a space."""
+"""A number or a range, with a currency, a unit or words that are attached without a space."""
 
 _GROUPING: Final = re.compile(rf"[,{_SPACES}]")
 _DIGIT_RUN: Final = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
@@ -65,32 +65,32 @@ _PART: Final = re.compile(r"[0-9]+(?=[ap]m\b)|\w+")
 
 
 def find_numbers(text: str) -> Iterator[Decimal]:
-    """Yield the numbers of a text by value, in order."""
+    """Yield the values of the numbers in a text, in order."""
     for token in _find_tokens(text):
         if token[0] == "=":
             yield Decimal(token[1:])
 
 
 def find_values(text: str) -> Iterator[Decimal]:
-    """Yield the numbers of a text and those in its other tokens, such as the parts of a date."""
+    """Yield the numbers of a text, and digits in its other tokens, such as the parts of a date."""
     for token in _find_tokens(text):
         for value in (token[1:],) if token[0] == "=" else _DIGIT_RUN.findall(token):
             yield Decimal(value)
 
 
 def says(text: str, output: str) -> bool:
-    """Return whether a text says an output."""
+    """Return whether a text says an output, by the tokens described above."""
     return not find_unsaid((output,), (text,))
 
 
 def find_unsaid(outputs: Sequence[str], texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the outputs that none of the texts says."""
+    """Return the outputs that no text says."""
     spoken = [(text.casefold(), _join_tokens(text)) for text in texts]
     return tuple(output for output in outputs if not _is_in(output, spoken))
 
 
 def _is_in(output: str, spoken: Sequence[tuple[str, str]]) -> bool:
-    # Signs alone, such as an emoji, are no token and are compared as they are.
+    # An output of signs alone, such as an emoji, has no token; it is compared as text.
     wanted = _join_tokens(output)
     if not wanted.strip():
         return any(output.casefold() in text for text, _ in spoken)
@@ -103,7 +103,7 @@ def _join_tokens(text: str) -> str:
 
 
 def _find_tokens(text: str) -> Iterator[str]:
-    """Yield the tokens of a text: a number as `=` and its shortest form, others as they are."""
+    """Yield the tokens of a text: numbers as `=` and their shortest form, others in lower case."""
     for match in _RUN.finditer(canonical(text).translate(_HYPHENS)):
         yield from _split_run(match["run"].casefold(), "-" if match["sign"] else "")
 
@@ -131,7 +131,7 @@ def _read_quantity(quantity: re.Match[str], sign: str) -> Iterator[str]:
 
 
 def _shorten(number: str, sign: str = "") -> str:
-    """Return the token of a number: without grouping and without zeros that add nothing."""
+    """Return the token of a number, without digit grouping and superfluous zeros."""
     integer, _, fraction = _GROUPING.sub("", number).partition(".")
     integer, fraction = integer or "0", fraction.rstrip("0")
     if integer == "0" and not fraction:

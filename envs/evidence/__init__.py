@@ -1,1 +1,1 @@
-"""Facts that follow from a task and from what was said in an episode, by rule."""
+"""Facts that rules derive from a task and from what was said in an episode."""

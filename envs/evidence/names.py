@@ -1,10 +1,10 @@
-"""The names in the tables of an environment that a user may tell (pure).
+"""The names in an environment's tables that a user may say (pure).
 
     names = list_names(environment, task)
     names.find("send it to aldgate")        the values of the tables that a text has as whole words
 
-The tables of a first state are read once for all tasks that begin in it, since those of a real
-benchmark have a hundred thousand texts. What a task adds, which fields count, is looked up.
+The tables of a first state are read once for all tasks that share it, because a real benchmark's
+tables have a hundred thousand texts. The fields that count differ by task and are looked up.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,27 +18,27 @@ from envs.task import TaskDefinition
 from events.canonical import exact_json
 
 _LONGEST: Final = 60
-"""Characters of a value of the tables that a user may name."""
+"""Largest number of characters of a table value that a user may say."""
 _SHORTEST: Final = 3
-"""Characters below which a text of the tables is too common to be a value."""
+"""Number of characters below which a text of the tables is too common to count as a value."""
 _STATES: Final = 64
-"""First states whose tables are kept read."""
+"""Number of first states whose tables are kept in memory."""
 
 _ValuesByWord = Mapping[str, frozenset[str]]
-"""First word of a value -> the values that begin with it, in lower case."""
+"""First word of a value -> all values that begin with it, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of things in the tables in which a task begins."""
+    """Names of things in the tables of a task's first state."""
 
     common: frozenset[str]
-    """Words of policy and tools, which anybody may use."""
+    """Words of the policy and the tools, which any user may say."""
     values: Sequence[_ValuesByWord]
-    """Values of each field that counts."""
+    """For each field that counts, its values by their first word."""
 
     def find(self, text: str) -> Iterator[str]:
-        """Yield the values that a text in lower case has as whole words, each once."""
+        """Yield each value that stands in `text` (in lower case) as whole words, once."""
         values = {
             value: None
             for word in dict.fromkeys(split_words(text))
@@ -52,7 +52,7 @@ class Names:
 
 
 def list_names(environment: Environment, task: TaskDefinition) -> Names:
-    """Return the names in the tables in which a task begins."""
+    """Return the names in the tables of a task's first state."""
     tables = _find_tables(environment, task)
     gold = {
         leaf
@@ -72,27 +72,28 @@ def list_names_like(
     value: str,
     common: frozenset[str],
 ) -> Names:
-    """Return the names of an argument's kind: what the tables of the first state have under the
-    argument's name and under the names that `value` has there. `common`: list_common_words."""
+    """Return the names of the same kind as an argument's value: those in fields called `argument`,
+    and those in fields that also hold `value`. `common`: list_common_words."""
     tables = _find_tables(environment, task)
     return tables.select(common, {argument, *tables.fields.get(value, ())})
 
 
 def is_in_tables(environment: Environment, task: TaskDefinition, value: str) -> bool:
-    """Return whether a text is a value or a key of the tables in which a task begins."""
+    """Return whether `value` is a text or a key in the tables of a task's first state."""
     tables = _find_tables(environment, task)
     return value in tables.fields or value in tables.keys
 
 
 def list_common_words(environment: Environment, task: TaskDefinition) -> frozenset[str]:
-    """Return the words of policy and tools, squeezed: no names, for anybody may use them."""
+    """Return the words of policy and tools, squeezed. Any user may say them, so they are no
+    names."""
     policy = environment.policy(task)
     schemas = exact_json(environment.schemas(task)) + exact_json(environment.user_schemas(task))
     return frozenset(map(squeeze_word, words(policy + " " + schemas.replace("_", " "))))
 
 
 def list_plain_words(environment: Environment, task: TaskDefinition) -> frozenset[str]:
-    """Return the words of policy and tools without those that are written with a low line."""
+    """Return the words of the policy and the tools that contain no underscore."""
     schemas = exact_json(environment.schemas(task)) + exact_json(environment.user_schemas(task))
     every = words(f"{environment.policy(task)} {schemas}")
     return frozenset(word for word in every if "_" not in word)
@@ -112,14 +113,14 @@ class _FirstState:
 @dataclass(frozen=True, slots=True)
 class _Tables:
     values: Mapping[str, _ValuesByWord]
-    """Field -> its values that a user may name."""
+    """Field -> its values that a user may say."""
     fields: Mapping[str, frozenset[str]]
-    """Text -> the fields under which it stands."""
+    """Text -> the names of the fields that hold it."""
     keys: frozenset[str]
-    """Keys of tables and of what is in them."""
+    """Keys of records, and all keys inside the records."""
 
     def select(self, common: frozenset[str], fields: Iterable[str]) -> Names:
-        """Return the names under some fields, without common words."""
+        """Return the names in the given fields; `common` are words that are no names."""
         groups = [self.values[name] for name in sorted(fields) if name in self.values]
         return Names(common, groups)
 
@@ -161,7 +162,7 @@ def _list_keys(record: Any) -> Iterator[str]:
 
 
 def _has_whole(text: str, value: str) -> bool:
-    """Return whether a text has a value with no letter or digit beside it."""
+    """Return whether `text` has `value` with no letter, digit or underscore directly beside it."""
     place = text.find(value)
     while place >= 0:
         beside = text[max(place - 1, 0) : place] + text[place + len(value) : place + len(value) + 1]
@@ -177,7 +178,7 @@ def _list_arguments(environment: Environment, task: TaskDefinition) -> Iterator[
 
 
 def list_texts(record: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the texts in a record, each with the name of the field that it stands under."""
+    """Yield each text in a record, with the name of the field that holds it."""
     if isinstance(record, str):
         yield name, record
     elif isinstance(record, dict):

@@ -1,5 +1,5 @@
-"""An agent's possible knowledge: the user's words, and results of reading tools. Pure: the tools
-run on a fresh state of the task, and only the gold actions change it."""
+"""The values that an agent can know, from the user's words and results of reading tools. Pure: the
+tools run on a fresh state of the task, and only the gold actions change it."""
 
 from collections.abc import Iterable, Mapping, Set
 from itertools import combinations
@@ -12,33 +12,34 @@ from events.canonical import exact_json
 from events.messages import Action
 
 _DEPTH: Final = 6
-"""Most calls in a chain from what the user says to a value."""
+"""Largest number of calls in a chain that leads from the user's words to a value."""
 _CALLS: Final = 400
-"""Most calls that are tried in all if the gold actions do not yield a value."""
+"""Largest number of calls that are tried in all if the gold actions do not yield a value."""
 
 _NUMBERS: Final = 40
-"""Number of the largest numbers from which another may be computed."""
+"""How many of the largest known numbers are used to compute another number."""
 
 Missing = tuple[str, str, Any]
-"""Tool, argument, and a value of the argument that an agent cannot know."""
+"""A tool, an argument, and a value of this argument that an agent cannot know."""
 
 
 def is_computable(value: float, numbers: Iterable[float]) -> bool:
-    """Return whether `value` is a sum of up to three `numbers`, times up to nine (for a group)."""
+    """Return whether `value` is a sum of one to three `numbers`, times 1 to 9 (for a group)."""
     terms = sorted(set(numbers))[-_NUMBERS:]
     sums = {round(sum(parts), 2) for count in (1, 2, 3) for parts in combinations(terms, count)}
     return any(round(value / times, 2) in sums for times in range(1, 10))
 
 
 class Knowledge:
-    """An agent's possible knowledge after a task's gold actions. An answer is known if its call's
-    arguments are; else reading tools with one argument are tried on all known words."""
+    """An agent's possible knowledge after a task's gold actions. The result of a gold call is known
+    if its arguments are. Else reading tools with one argument are tried with all known words."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.missing: list[Missing] = []
-        """Values of gold writes that an agent cannot know, in order of the gold actions."""
+        """Values of gold writes that an agent cannot know, in the order of the gold actions."""
         self.silent: list[Missing] = []
-        """`missing` and other values that neither the user nor earlier gold answers tell."""
+        """The values of `missing`, and further ones that only extra look-ups reveal: neither the
+        user nor an earlier gold result says them."""
         self._tools = environment.open_tools(task, environment.reset(task))
         self._choices = {
             schema["function"]["name"]: exact_json(schema).lower()
@@ -51,7 +52,7 @@ class Knowledge:
         ]
         self._texts: list[str] = []
         self._words: dict[str, str] = {}
-        """Word in lower case -> the word as it was written."""
+        """Word in lower case -> the word in its original case."""
         self._tried: set[tuple[str, str]] = set()
         self._hear(collect_user_text(task))
         for action in task.criteria.gold_actions or ():
@@ -59,7 +60,7 @@ class Knowledge:
 
     def _follow(self, environment: Environment, action: Action) -> None:
         if action.requestor == "user":
-            # The user acts on the agent's word and says what came of it.
+            # The user makes this call at the agent's request and reports the result.
             self._call(action)
             return
         unknown = self._unknown(action.name, action.arguments)
@@ -73,7 +74,7 @@ class Knowledge:
 
     @property
     def words(self) -> Set[str]:
-        """Every word that was said or answered, in lower case."""
+        """Every word in the user's text or in a result, in lower case."""
         return self._words.keys()
 
     def _call(self, action: Action) -> None:
@@ -82,8 +83,8 @@ class Knowledge:
             self._hear(result.content)
 
     def _unknown(self, tool: str, arguments: Mapping[str, Any]) -> list[Missing]:
-        """Return the text arguments that are not known. Exempt are numbers, which can be computed,
-        and values in the tool's own description."""
+        """Return the text values in the arguments that are not known. Numbers are exempt, because
+        they can be computed; so are values in the tool's own schema."""
         return [
             (tool, name, value)
             for name, argument in arguments.items()
@@ -93,7 +94,7 @@ class Knowledge:
         ]
 
     def look_around(self) -> None:
-        """Call every reading tool of one argument with all known words, up to `_DEPTH` rounds."""
+        """Call every reading tool of one argument with all known words, up to `_DEPTH` times."""
         fresh = sorted(self._words)
         for _ in range(_DEPTH):
             before = set(self._words)

@@ -1,7 +1,7 @@
-"""Whether the agent proposes what the task is about (pure).
+"""Decide whether the agent proposes what the task asks for (pure).
 
-A script says yes to whatever it is asked to confirm, but a user that was told what it wants may
-refuse other proposals. So a refusal counts only of a proposal that holds what a gold write does.
+A script says yes to every question for consent. A model that plays the user may refuse other
+proposals. So a refusal is a fault only if the proposal holds the values of a gold write.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,19 +16,19 @@ from envs.task import TaskDefinition
 from events.messages import Action
 
 _STEM: Final = 5
-"""Letters by which two forms of a verb are the same: exchange, exchanging."""
+"""Number of first letters in which two forms of a verb agree, such as exchange and exchanging."""
 
 
 class Proposals:
-    """Reads proposals of the agent in the rollouts of one task."""
+    """Recognizes the agent's proposals in the rollouts of one task."""
 
     def __init__(self, environment: Environment, task: TaskDefinition, situation: str) -> None:
-        """`situation`: what the user may say, squeezed."""
+        """`situation` is the text of everything that the user may say, in squeezed form."""
         self._environment, self._task, self._situation = environment, task, situation
 
     def has_gold(self, text: str) -> bool:
-        """Return whether a text proposes a gold write: it has each value that the user may say, no
-        verb of another writing tool alone, and no negation."""
+        """Return whether a text proposes a gold write: it has each value of the write that the user
+        may say, no negation, and not only another writing tool's verb."""
         if negates(text):
             return False
         compact, stems = squeeze(text), {word[:_STEM] for word in words(text)}
@@ -50,7 +50,7 @@ class Proposals:
 
     @cached_property
     def _gold_writes(self) -> list[tuple[Action, list[str]]]:
-        """The gold writes of the agent, each with its values that the user may say."""
+        """The agent's gold writes, each with those of its values that the user may say."""
         return [
             (action, list(self._list_values(action)))
             for action in self._task.criteria.gold_actions or ()

@@ -1,12 +1,12 @@
-"""Whether a user has said anything of what it wants, by words alone (pure).
+"""Decide by words alone whether a user has said something about its request (pure).
 
     roots = list_request_roots(environment, task)    {"canc", "orde", "blan"}
     has_request("Could you cancel it?", roots)       True
     has_request("I am a user.", roots)               False
 
 A root is the beginning of a word, so that forms of one word are the same. A task's roots come from
-its reason for call, the user's first line and the names of tools; words that fit any request have
-none. Not covered: requests in words without these roots, such as synonyms.
+its reason for call, the user's first line and the names of tools. Words that fit any request have
+no root. Not covered: requests in words without these roots, such as synonyms.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from envs.evidence.words import words
 from envs.task import TaskDefinition
 
 _ROOT: Final = 4
-"""Letters of a root; shorter words have none."""
+"""Number of letters of a root. Shorter words have no root."""
 _WORDS_OF_ANY_REQUEST: Final = frozenset(
     {
         "able", "about", "actually", "again", "agent", "agents", "also", "anyone", "anything",
@@ -39,11 +39,11 @@ _WORDS_OF_ANY_REQUEST: Final = frozenset(
         "yours", "yourself",
     }
 )  # fmt: skip
-"""Words of four letters and more that a user may say whatever it wants."""
+"""Words of at least four letters that tell nothing about a request."""
 
 
 def list_request_roots(environment: Environment, task: TaskDefinition) -> frozenset[str]:
-    """Return the roots of what the user of a task wants; empty where the task does not say it."""
+    """Return the roots of the words in a user's request; empty if the task states none."""
     scenario, script = task.scenario, task.script
     own = environment.user_toolset
     tools = [*environment.toolset.tools(), *(() if own is None else own.tools())]
@@ -54,7 +54,7 @@ def list_request_roots(environment: Environment, task: TaskDefinition) -> frozen
 
 
 def has_request(text: str, roots: frozenset[str]) -> bool:
-    """Return whether a text has a word with one of these roots."""
+    """Return whether a text has a word that begins with one of the roots."""
     return not roots.isdisjoint(_list_roots(text))
 
 
