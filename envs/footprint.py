@@ -1,5 +1,5 @@
-"""An environment's behaviour, as hashes that a check (checking.py) compares between processes. An
-exception of an environment becomes a failure with the stage it came from. Not covered: an
+"""An environment's behaviour as hashes, which a check (checking.py) compares between processes. An
+exception of an environment becomes a failure with the name of its stage. Not covered: an
 environment that never returns."""
 
 import json
@@ -27,10 +27,10 @@ from events.canonical import exact_json, sha256
 from events.messages import Message, StrictModel
 
 Slot = tuple[str, Callable[[], TaskDefinition]]
-"""The id that a task should have, and what makes it."""
+"""The id that a task should have, and a function that makes the task."""
 
 SCENARIOS: Final = 200
-"""Seeds over which the scenarios of a capability are counted."""
+"""Number of seeds over which the distinct scenarios of a capability are counted."""
 
 _HASH_SEEDS: Final = ("1", "2")
 
@@ -39,21 +39,21 @@ class Sample(StrictModel):
     """A sample of an environment's tasks."""
 
     environment: str
-    """Name or path."""
+    """Name or path of the environment."""
     benchmarks: Path | None = None
     paths: tuple[Path, ...] = ()
     split: str = GENERATED
     tasks: int | None = None
-    """None: as many as the split has."""
+    """Number of tasks. None: all tasks of the split."""
     seed: int = 0
     """Seed of the first generated task and of the random agent."""
 
     def open(self) -> Environment:
-        """Return the environment, new. Raise UnknownEnvironment, EnvironmentBroken."""
+        """Return a new environment. Raise UnknownEnvironment or EnvironmentBroken."""
         return open_place(self.environment, benchmarks=self.benchmarks, paths=self.paths)
 
     def slots(self, environment: Environment) -> list[Slot]:
-        """Return the tasks. Raise UnknownTask for a split that does not exist."""
+        """Return the sample's tasks as slots. Raise UnknownTask if the split does not exist."""
         if self.split == GENERATED and environment.capabilities:
             size = len(environment.capabilities) * environment.tasks_per_capability
             return list(islice(self._generate_slots(environment), self.tasks or size))
@@ -73,7 +73,7 @@ def _same(task: TaskDefinition) -> TaskDefinition:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
-    """An episode that is over."""
+    """The result of a finished episode."""
 
     policy: str
     messages: tuple[Message, ...]
@@ -85,7 +85,7 @@ class EpisodeResult:
 
     @property
     def trace(self) -> str:
-        """sha256 of everything that another run must repeat."""
+        """SHA-256 of everything in the episode that a repetition must reproduce."""
         messages = [message.model_dump(mode="json") for message in self.messages]
         parts = [self.policy, messages, self.termination, self.state, self.grade.reward]
         return sha256(exact_json(parts))
@@ -93,42 +93,42 @@ class EpisodeResult:
 
 @dataclass(slots=True)
 class Trial:
-    """One task and what became of it."""
+    """One task of the sample, and the results of its stages."""
 
     subject: str
     """The id that the task should have."""
     make: Callable[[], TaskDefinition]
     made: TaskDefinition | None = None
     begins: str = ""
-    """Key of the state in which it begins."""
+    """Key of the task's first state."""
     state: str = ""
-    """Digest of that state."""
+    """Digest of the task's first state."""
     plays: dict[str, EpisodeResult] = field(default_factory=dict)
     """Agent -> its episode."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Stage -> what was raised there."""
+    """Stage -> the text of its exception."""
 
     @property
     def task(self) -> TaskDefinition:
-        """The task; only of one that is ready."""
+        """The task. It may be read only after it was made."""
         assert self.made is not None
         return self.made
 
     @property
     def ready(self) -> bool:
-        """Whether there is a task, and a state in which it begins."""
+        """Whether the task and its first state were made without an exception."""
         return self.made is not None and "reset" not in self.failures
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Run the environment's code inside; keep what it raises as a failure."""
+        """Run the environment's code inside the block, and record its exception as a failure."""
         try:
             yield
         except Exception as error:
             self.failures[name] = format_error(error)
 
     def play(self, environment: Environment, agents: Iterable[str], seed: int) -> None:
-        """Let each of the agents play it once."""
+        """Let each of the agents play the task once."""
         for name in agents:
             with self.stage(name):
                 agent = AGENTS[name](environment, self.task, seed)
@@ -136,7 +136,7 @@ class Trial:
 
     @property
     def footprint(self) -> dict[str, str]:
-        """The hashes that another process must have too."""
+        """The hashes that a second process must reproduce."""
         definition = {} if self.made is None else {"definition": self.made.digest()}
         traces: dict[str, str] = {
             name: self.plays[name].trace for name in REPEATED if name in self.plays
@@ -151,16 +151,16 @@ AGENTS: Final[Mapping[str, Callable[[Environment, TaskDefinition, int], Agent]]]
 }
 
 REPEATED: Final = ("oracle", "random")
-"""Agents whose episodes are played again, elsewhere too; the other one reaches no tool."""
+"""Agents whose episodes are repeated, also in a second process. The third agent calls no tool."""
 
 
 def format_error(error: Exception) -> str:
-    """Return an exception in one line."""
+    """Return an exception's type and text."""
     return f"{type(error).__name__}: {error}"
 
 
 def prepare_trials(environment: Environment, sample: Sample) -> list[Trial]:
-    """Return a sample's tasks with their first states. Raise UnknownTask for an unknown split."""
+    """Make a sample's tasks and their first states. Raise UnknownTask for an unknown split."""
     trials = [Trial(subject, make) for subject, make in sample.slots(environment)]
     for trial in trials:
         with trial.stage("generate"):
@@ -173,7 +173,7 @@ def prepare_trials(environment: Environment, sample: Sample) -> list[Trial]:
 
 
 def play_task(environment: Environment, task: TaskDefinition, agent: Agent) -> EpisodeResult:
-    """Return one graded episode."""
+    """Play one episode, and return its graded result."""
     episode = play(Episode(environment, task), agent, environment.user(task))
     return EpisodeResult(
         environment.policy(task),
@@ -186,27 +186,27 @@ def play_task(environment: Environment, task: TaskDefinition, agent: Agent) -> E
 
 
 class Repeats:
-    """An agent that says again, word for word, what it said in another episode."""
+    """An agent that repeats its messages of an earlier episode, word for word."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.said = iter([m for m in messages if m.role == "assistant" and m.sampled is not False])
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next message; a stop where the other episode had ended."""
+        """Return the next message, or a stop token after the last one."""
         return next(self.said, Message(role="assistant", content=STOP))
 
 
 def hash_state(database: Database) -> str:
-    """Return the sha256 of the state. Unlike `Database.digest` it shows changes behind its back."""
+    """Return the SHA-256 of a state, changes made without `edit` included."""
     tables = {name: database[name] for name in database.names}
     return sha256(json.dumps(tables, sort_keys=True, default=str))
 
 
 def distinct_scenarios(environment: Environment) -> tuple[dict[str, int], dict[str, str]]:
-    """Return each capability's number of distinct scenarios, and errors by task id."""
+    """Return each capability's number of distinct scenarios, and task id -> error."""
     scenarios: dict[str, set[Scenario]] = {name: set() for name in environment.capabilities}
     failures: dict[str, str] = {}
-    # Seed by seed, because tasks of one seed often share a database that is dear to make.
+    # Seed by seed, because tasks of one seed often share a database that is costly to make.
     for seed, capability in product(range(SCENARIOS), environment.capabilities):
         try:
             scenarios[capability].add(environment.generate(capability, seed).scenario)
@@ -218,24 +218,24 @@ def distinct_scenarios(environment: Environment) -> tuple[dict[str, int], dict[s
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The hashes of the second process."""
+    """The hashes and failures from the second process."""
 
     footprints: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Subject -> its footprints."""
+    """Task id -> its footprint."""
     distinct: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     crashed: str = ""
-    """Last words of a process that could not report."""
+    """Last line of output of a process that failed before it could report."""
 
 
 class SecondProcess:
-    """Works on a sample while this process does; `report` waits for it."""
+    """A second process that makes and plays the sample's tasks at the same time as this one."""
 
     def __init__(self, sample: Sample) -> None:
         own = os.environ.get("PYTHONHASHSEED")
         search = os.pathsep.join(folder for folder in sys.path if folder)
         self.process = subprocess.Popen(
-            # Not the working directory, whose files might have our packages' names.
+            # -P leaves out the working directory, whose files might have our packages' names.
             [sys.executable, "-P", "-m", "envs.footprint", sample.model_dump_json()],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={
@@ -249,7 +249,7 @@ class SecondProcess:
         return self
 
     def report(self) -> Report:
-        """Return what it saw."""
+        """Wait for the second process, and return its report."""
         out, error = self.process.communicate()
         if self.process.returncode:
             words = ["no word", *error.split("\n")]
@@ -269,7 +269,7 @@ class SecondProcess:
 
 
 def observe_sample(sample: Sample) -> dict[str, Any]:
-    """Return what a process sees of a sample."""
+    """Make and play a sample's tasks in this process, and return the results as JSON."""
     environment = sample.open()
     trials = prepare_trials(environment, sample)
     for trial in trials:
@@ -282,8 +282,8 @@ def observe_sample(sample: Sample) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what this process sees of the sample that its argument describes."""
-    # What an environment prints must not stand in our document.
+    """Print the observations of the sample that the first command line argument describes."""
+    # Output of an environment must not mix with the JSON document.
     with redirect_stdout(sys.stderr):
         observations = observe_sample(Sample.model_validate_json(sys.argv[1]))
     print(json.dumps(observations))

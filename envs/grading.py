@@ -4,13 +4,13 @@ DB: the writes of agent and user are replayed on a fresh state, the gold actions
 must end equal. COMMUNICATE: every output, lower-cased, is part of a text of the agent, lower-cased
 and without commas. ACTION: every gold action was called. These are tau2-bench's rules (its
 evaluator); POLICY and MILESTONES ask the environment, and so does every part without a rule here.
-What needs a judge is left open and never counted as right.
+A part that needs a judge is left open and never counts as right.
 
 The verdict on a task with rules (`Criteria.rules`) is harder to win by guessing:
 
     COMMUNICATE   an output counts where it is said after its sources were read, and a number where
                   it is said as a number; none counts where the agent said too many unseen values
-    texts         what stands in <think> tags is not said
+    texts         text in <think> tags does not count as said
     ACTION        a call that failed matches no gold action, and neither does one that lacks an
                   argument which counts
 """
@@ -34,28 +34,29 @@ _PLAIN, _STRICT = "1", "2"
 
 
 def get_version(task: TaskDefinition) -> str:
-    """Return the version of the rules that a task is judged by; part of every graded rollout."""
+    """Return the version of the rules that judge a task. Every graded rollout records it."""
     return _PLAIN if task.criteria.rules is None else _STRICT
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """The reward of a rollout, unshaped."""
+    """The unshaped reward of a rollout, part by part."""
 
     parts: dict[Basis, float | None]
-    """1 or 0 for each part of the reward basis, MILESTONES between; None where it needs a judge."""
+    """1 or 0 for each part of the reward basis (MILESTONES: from 0 to 1); None if it needs a
+    judge."""
     difference: tuple[Difference, ...] = ()
-    """Differences from the expected state; empty where DB is 1 or no part."""
+    """Differences from the expected state. Empty if DB is 1 or no part of the basis."""
     missing: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
     irregular: str | None = None
-    """The termination, where it alone makes the reward 0."""
+    """The termination, if it alone makes the reward 0."""
     threshold: float = 1.0
-    """Reward from which on it is a success; below 1 only where a part is graded."""
+    """Reward from which on the rollout is a success. It is below 1 only with MILESTONES."""
 
     @property
     def reward(self) -> float | None:
-        """The product of the parts (0 or 1, MILESTONES between); None if only a judge decides."""
+        """The product of the parts. None if no part is 0 and at least one needs a judge."""
         if self.irregular is not None or 0.0 in self.parts.values():
             return 0.0
         known = [value for value in self.parts.values() if value is not None]
@@ -63,24 +64,24 @@ class Grade:
 
     @property
     def success(self) -> bool | None:
-        """The unshaped verdict."""
+        """The unshaped verdict; None if the reward is unknown."""
         return None if self.reward is None else self.reward >= self.threshold
 
     @property
     def open_parts(self) -> tuple[Basis, ...]:
-        """Parts that need a judge."""
+        """Parts that only a judge can decide."""
         return tuple(basis for basis, value in self.parts.items() if value is None)
 
 
 class Grader:
-    """Judges transcripts of one task. The gold state is made once, when a verdict needs it."""
+    """Judges transcripts of one task. It makes the gold state once, at first need."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.environment = environment
         self.task = arrange_task(environment, task)
 
     def grade(self, messages: Sequence[Message], termination: str | None) -> Grade:
-        """Judge a transcript (without system prompt). Raises nothing for any transcript."""
+        """Judge a transcript (without system prompt). No transcript makes it raise."""
         environment, task = self.environment, self.task
         if task.criteria.rules is not None:
             messages = [evidence.remove_thought(message) for message in messages]
@@ -122,14 +123,14 @@ class Grader:
         return Grade(parts, difference, missing, violations, irregular, threshold)
 
     def _compare_states(self, executed: Sequence[ExecutedCall]) -> tuple[Difference, ...]:
-        """Return where the transcript's state is not the gold one; nothing without known gold."""
+        """Return the transcript's differences from the gold state; none if gold is unknown."""
         if self.task.criteria.gold_actions is None:
             return ()
         actual = replay(self.environment, self.task, executed)
         return compare_states(self.environment, self.task, self._expected, actual)
 
     def _check_evidence(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Return why outputs that were said do not count, one sentence each."""
+        """Return one sentence for each reason why the agent's outputs do not count."""
         criteria = self.task.criteria
         if criteria.rules is None:
             return ()
@@ -154,7 +155,7 @@ def grade(
 
 
 def replay_gold(environment: Environment, task: TaskDefinition) -> Database:
-    """Return the state that both parties' gold actions leave; their errors are part of the task."""
+    """Return the state after both parties' gold actions. Gold actions may fail."""
     database = environment.reset(task)
     tools = environment.open_tools(task, database)
     for action in task.criteria.gold_actions or ():
@@ -165,7 +166,7 @@ def replay_gold(environment: Environment, task: TaskDefinition) -> Database:
 def replay(
     environment: Environment, task: TaskDefinition, executed: Sequence[ExecutedCall]
 ) -> Database:
-    """Return the state that the writes of both parties leave; other calls change nothing."""
+    """Return the state after the writes of both parties. Other calls are skipped."""
     database = environment.reset(task)
     tools, changes = environment.open_tools(task, database), environment.changes
     for item in executed:
@@ -177,15 +178,15 @@ def replay(
 def compare_states(
     environment: Environment, task: TaskDefinition, expected: Database, actual: Database
 ) -> tuple[Difference, ...]:
-    """Return where a state is not as expected, as DB judges the task."""
+    """Return the differences between two states that the reward part DB counts for this task."""
     return environment.compare_states(*arrange_states(environment, task, expected, actual))
 
 
 def flag_errors(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> tuple[list[Message], int]:
-    """Return a transcript with the error flags that other recorders leave out, and the number of
-    malformed agent calls. Answered calls are made again on a fresh state; known flags stay."""
+    """Return the transcript with missing error flags filled in, and the number of the agent's
+    malformed calls. Answered calls are replayed on a fresh state; flags that exist stay."""
     tools = environment.open_tools(task, environment.reset(task))
     places = {id(message): place for place, message in enumerate(messages)}
     flagged, malformed = list(messages), 0
@@ -204,7 +205,7 @@ def flag_errors(
 def find_absent_outputs(
     outputs: Sequence[str], messages: Sequence[Message], by_value: bool = False
 ) -> tuple[str, ...]:
-    """Return the outputs in no text of the agent; with `by_value`, unsaid ones (numerals.py)."""
+    """Return the outputs that no text of the agent has or, with `by_value`, says (numerals.py)."""
     texts = [
         message.text for message in messages if message.role == "assistant" and message.content
     ]
@@ -217,9 +218,9 @@ def find_absent_outputs(
 
 
 def find_absent_actions(criteria: Criteria, executed: Sequence[ExecutedCall]) -> tuple[Action, ...]:
-    """Return the gold actions that no call matches. The arguments in `compare` count, else those
-    that the call has: a call without arguments matches any (tau2-bench). In a task with rules all
-    arguments count where `compare` is None, and a call must not have failed."""
+    """Return the gold actions that no call matches. Arguments in `compare` must be equal; without
+    it, those that the call has, so that one without arguments matches (tau2-bench). With rules, all
+    must be, and a failed call matches nothing."""
     matches = _matches if criteria.rules is None else _matches_strictly
     return tuple(
         action

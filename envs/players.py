@@ -1,8 +1,6 @@
-"""Players of a party of an episode, near or far: the async side of the turn protocol.
-
-`evaluation.py` hands each player the view of its party and awaits its next message. A player that
-can go on no longer raises `AnswerFailure` (endpoint.py), which ends the episode.
-"""
+"""Players of one party of an episode, in this process or behind an endpoint: the asynchronous side
+of the turn protocol. `evaluation.py` gives each player its party's view and awaits its next
+message. A player that cannot go on raises `AnswerFailure` (endpoint.py), which ends the episode."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -13,7 +11,7 @@ from envs.users import User
 from events.messages import Message
 
 Offer = Callable[[Sequence[Message]], Sequence[Mapping[str, Any]]]
-"""Returns, from what the agent can see, the tools that it is shown next."""
+"""Function that takes the agent's view and returns the tools to show it next."""
 
 
 class Player(Protocol):
@@ -21,19 +19,19 @@ class Player(Protocol):
 
     @property
     def usage(self) -> Usage:
-        """Cost of its answers so far."""
+        """Tokens and requests of its answers so far."""
         ...
 
     @property
     def remarks(self) -> Sequence[str]:
-        """Deviations that did not end the episode, equal for equal trouble."""
+        """Deviations that did not end the episode. The same deviation always has the same text."""
         ...
 
     async def reply(self, messages: Sequence[Message]) -> Message: ...
 
 
 class LocalPlayer:
-    """An agent or a user of this process, which answers at once."""
+    """An agent or a user in this process, which answers without waiting."""
 
     usage = Usage()
     remarks: Sequence[str] = ()
@@ -42,12 +40,12 @@ class LocalPlayer:
         self.party = party
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """Return its answer."""
+        """Return the next message of the agent or user."""
         return self.party.reply(messages)
 
 
 class ModelAgent:
-    """An agent behind an endpoint. Each request has a seed of its own, made from the episode's."""
+    """An agent behind an endpoint. Each request gets its own seed, made from the episode's seed."""
 
     remarks: Sequence[str] = ()
 
@@ -65,7 +63,7 @@ class ModelAgent:
         self.usage = Usage()
 
     async def reply(self, messages: Sequence[Message]) -> Message:
-        """Return what the model says or calls next."""
+        """Return the model's next message, with text or calls."""
         completion = await self.endpoint.complete(
             messages,
             tools=self.tools(messages) if callable(self.tools) else self.tools,

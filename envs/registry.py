@@ -4,13 +4,13 @@
     entry points   a distribution that declares `kintsugi.environments`
     paths          Python files, and folders of them, that the settings or a command name
 
-An environment of a file is every concrete subclass of `Environment` that the file itself defines.
-Finding names means importing the files, which run with our rights: name only files you would run.
-The source of the name decides how it is opened:
+The environments of a file are all concrete subclasses of `Environment` that the file itself
+defines. To find their names, the files are imported and run with our rights, so name only files
+that you trust. The function to use depends on the source of the name:
 
-    open_environment   a name from any source: no path is ever followed
-    open_from_event    what an event of ours says: a name, or a file that the settings name
-    open_place         what the operator says, in a setting or a command: a name or any path
+    open_environment   a name from any source: it is never taken for a path
+    open_from_event    a name or path in one of our events: only a file that the settings name
+    open_place         a name or path from the operator, in a setting or a command
 
 Guarantee: a name means one environment, or an error names both. A request, an imported file or an
 event runs no file that the settings do not name. Each opening reads a file anew and writes nothing
@@ -52,10 +52,10 @@ _CLASSES: Final = {
 }
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-"""Form of an environment's name, which is the first part of its tasks' ids."""
+"""Form of an environment's name, which is also the first part of its tasks' ids."""
 
 _SHOWN: Final = 200
-"""How many characters of an unknown name an error quotes."""
+"""Number of characters of an unknown name that an error quotes."""
 
 _DECLARED: Final = {
     "name": 'a name, as `name: ClassVar = "library"`',
@@ -65,42 +65,42 @@ _DECLARED: Final = {
 
 
 class UnknownEnvironment(KintsugiError):
-    """No environment of this name or at this path."""
+    """No environment has this name or path."""
 
 
 class EnvironmentBroken(KintsugiError):
-    """Found, but it cannot be used: it fails to import, is incomplete, or shares its name."""
+    """An environment cannot be used: it fails to import, is incomplete, or shares its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentEntry:
-    """An environment that could be opened."""
+    """An environment that was found and can be opened."""
 
     name: str
     source: str
-    """`built-in`, the distribution and its version, or the file."""
+    """`built-in`, the distribution and its version, or the path of the file."""
     load: Callable[[], type[Environment]]
-    """Returns its class. Raises EnvironmentBroken."""
+    """Function that returns its class. It raises EnvironmentBroken."""
     file: Path | None = None
-    """File that defines it, where it was found by a path."""
+    """File that defines it, if it was found by a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryFault:
-    """A file or folder of the settings from which no environment can be opened."""
+    """A file or folder in the settings from which no environment can be opened."""
 
     name: str
-    """Its name, or that of the file."""
+    """Name of the environment or, if unknown, of the file."""
     source: str
     error: KintsugiError
-    """Reason with the remedy."""
+    """The reason, with a remedy."""
 
 
 def open_environment(
     name: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
-    """Return the environment of this name, never of a path. `benchmarks` is the folder of real
-    tasks, `paths` the settings' files and folders. Raise UnknownEnvironment, EnvironmentBroken."""
+    """Return the environment with this name, never of a path. `benchmarks`: folder of real tasks;
+    `paths`: the settings' files and folders. Raise UnknownEnvironment, EnvironmentBroken."""
     if NAME.fullmatch(name) is None:
         raise UnknownEnvironment(
             f"{name[:_SHOWN]!r} is no environment's name: one is small letters, digits, _ and -, a "
@@ -112,7 +112,7 @@ def open_environment(
 def open_place(
     name_or_path: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
-    """Return the environment of this name, or of this file; of several, FILE:NAME. It runs the
+    """Return the environment with this name or in this file (FILE:NAME of several). It runs the
     file, so the path must come from an operator. Raise UnknownEnvironment, EnvironmentBroken."""
     entry = (
         _find_by_path(name_or_path)
@@ -129,14 +129,14 @@ def open_from_event(
     paths: Sequence[Path] = (),
     places: Sequence[str] = (),
 ) -> Environment:
-    """Return an event's environment, by name or as `locate` wrote it. `places` are other settings'
-    names and paths. Raise UnknownEnvironment (also for other files), EnvironmentBroken."""
+    """Return the environment that an event names, as `locate` wrote it. `places`: names and paths
+    in other settings. Raise UnknownEnvironment (also for other files), EnvironmentBroken."""
     check_place(place, paths=paths, places=places)
     return open_place(place, benchmarks=benchmarks, paths=paths)
 
 
 def check_place(place: str, *, paths: Sequence[Path] = (), places: Sequence[str] = ()) -> None:
-    """Raise UnknownEnvironment for a file that the settings do not name; nothing is run."""
+    """Raise UnknownEnvironment if `place` is a file that no setting names. No file is run."""
     if not _is_path(place):
         return
     file = _file_of(place)
@@ -149,7 +149,7 @@ def check_place(place: str, *, paths: Sequence[Path] = (), places: Sequence[str]
 
 
 def _holds(path: Path, file: Path) -> bool:
-    """Return whether a setting's path is the file, or a folder in which the file is looked for."""
+    """Return whether a setting's path is the file, or the folder of the file."""
     if file.resolve() == path.resolve():
         return True
     return file.resolve().parent == path.resolve() and _is_candidate(file.resolve())
@@ -160,8 +160,8 @@ def _is_candidate(file: Path) -> bool:
 
 
 def is_away(path: Path) -> bool:
-    """Return whether a setting's file or folder is not there now, or is a folder in which
-    nothing is, as where a disk is not mounted."""
+    """Return whether a setting's file or folder does not exist now, or the folder is empty, for
+    example because a disk is not mounted."""
     try:
         return not any(path.iterdir()) if path.is_dir() else not path.is_file()
     except OSError:
@@ -174,8 +174,8 @@ def _file_of(text: str) -> Path:
 
 
 def locate(name_or_path: str, paths: Sequence[Path] = ()) -> str:
-    """Return what opens it without `paths` in another process of this machine: its name, or
-    FILE:NAME. Raise UnknownEnvironment, EnvironmentBroken."""
+    """Return a name or FILE:NAME with which another process on this machine can open an environment
+    without `paths`. Raise UnknownEnvironment or EnvironmentBroken."""
     entry = (
         _find_by_path(name_or_path)
         if _is_path(name_or_path)
@@ -185,8 +185,8 @@ def locate(name_or_path: str, paths: Sequence[Path] = ()) -> str:
 
 
 def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
-    """Return the environments: built-in, of distributions, of files. Raise EnvironmentBroken where
-    two have one name or a file cannot be imported."""
+    """Return all environments: built-in, from distributions, from files. Raise EnvironmentBroken if
+    two have the same name or a file cannot be imported."""
     entries, broken = survey(paths)
     if broken:
         raise broken[0].error
@@ -196,7 +196,7 @@ def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
 def survey(
     paths: Sequence[Path] = (),
 ) -> tuple[list[EnvironmentEntry], list[EntryFault]]:
-    """Return the environments in the order of `environments`, and the faults of others."""
+    """Return the usable environments, in the order of `environments`, and faults of others."""
     known: dict[str, EnvironmentEntry] = {}
     broken: list[EntryFault] = []
     for entry in chain(_builtin_entries(), _plugin_entries(), *map(_survey_path, paths)):
@@ -298,7 +298,7 @@ def _in_path(path: Path) -> Iterator[EnvironmentEntry]:
 
 
 def _list_files(path: Path) -> list[Path]:
-    """Return the files that may define environments. Raise UnknownEnvironment."""
+    """Return the files at a path that may define environments. Raise UnknownEnvironment."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if _is_candidate(file))
         if not files:
@@ -341,17 +341,17 @@ def _find_classes(file: Path) -> list[type[Environment]]:
 
 
 def _is_base(cls: type[Environment], own: Sequence[type[Environment]]) -> bool:
-    """Return whether a class is unfinished and another class of the file finishes it."""
+    """Return whether a class is incomplete and another class in the file completes it."""
     return bool(_list_gaps(cls)) and any(issubclass(o, cls) for o in own if o is not cls)
 
 
 def _import_file(file: Path) -> ModuleType:
     module = ModuleType(f"kintsugi_environment_{sha256(str(file))[:16]}")
     module.__file__ = str(file)
-    # Types that pydantic and dataclasses resolve later are looked up here.
+    # pydantic and dataclasses later look up types in this module.
     sys.modules[module.__name__] = module
     try:
-        # Not by the import system: it would leave a __pycache__ beside the user's file.
+        # The import system would leave a __pycache__ beside the user's file.
         exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
@@ -363,7 +363,7 @@ def _import_file(file: Path) -> ModuleType:
 
 
 def _line(error: BaseException, file: Path) -> int:
-    """Return the last line of the file that ran, or that could not be parsed."""
+    """Return the last line of the file that ran, or the line that could not be parsed."""
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return error.lineno or 0
     frames = traceback.extract_tb(error.__traceback__)
@@ -376,7 +376,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _check(cls: type[Environment], where: str) -> None:
-    """Raise EnvironmentBroken, which names the fault, for an incomplete or wrong class."""
+    """Raise EnvironmentBroken, with the fault, if a class is incomplete or wrong."""
     missing = _list_gaps(cls)
     if missing:
         raise EnvironmentBroken(f"{where} is incomplete; it lacks {'; '.join(missing)}")

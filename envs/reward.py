@@ -1,5 +1,5 @@
-"""The shaped reward: the task's reward less capped penalties. Guarantee: they never reorder two
-rollouts of different success.
+"""The shaped reward: the task's reward less capped penalties. Guarantee: penalties never reorder
+two rollouts of different success.
 
     R = R_task - p_auth [a write before authentication] - min(p_fmt N_fmt, cap_fmt)
                - min(p_rep N_rep, cap_rep) - min(p_len max(0, L - L_0), cap_len),   R >= floor
@@ -21,7 +21,7 @@ from events.canonical import exact_json
 from events.messages import Message, StrictModel, ToolCall, executed_calls
 
 _MOST: Final = 0.999
-"""Largest sum of a success's penalties: below 1 by more than the error of sums of floats."""
+"""Largest sum of a success's penalties. It is below 1 by more than the rounding error of a sum."""
 
 
 class Shaping(StrictModel):
@@ -55,27 +55,27 @@ class Shaping(StrictModel):
 
 DEFAULT: Final = Shaping()
 UNSHAPED: Final = Shaping(authentication=0, format=0, repetition=0, length=0)
-"""No penalties: of a graded reward, which is the score itself."""
+"""No penalties, for a graded reward (milestones)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """How the agent went about it, as counts."""
+    """Counts of the agent's conduct in a rollout, from which penalties follow."""
 
     unauthenticated_write: bool = False
     malformed: int = 0
     repeated: int = 0
     tokens: int | None = None
-    """Tokens that the model wrote, reasoning included; None where they were not counted."""
+    """Number of tokens that the model wrote, reasoning included. None if they were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A shaped reward and what it is made of."""
+    """A shaped reward and its components."""
 
     total: float
     components: dict[str, float]
-    """`task`, and each penalty as a number at or below 0."""
+    """`task`, and each penalty by name as a number at or below 0."""
 
 
 def shape(task_reward: float, conduct: Conduct, shaping: Shaping = DEFAULT) -> Reward:
@@ -99,8 +99,8 @@ def conduct_of(
     malformed: int,
     tokens: int | None = None,
 ) -> Conduct:
-    """Count a transcript's conduct. The task's prefix is the agent's knowledge and not its
-    conduct. `malformed` is the episode's own count."""
+    """Count the agent's conduct in a transcript. The task's prefix does not count. `malformed` is
+    the episode's number of malformed calls."""
     return Conduct(
         unauthenticated_write=_has_early_write(messages, catalog),
         malformed=malformed,
@@ -123,8 +123,8 @@ def _has_early_write(messages: Sequence[Message], catalog: ToolCatalog) -> bool:
 
 
 def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[bool]:
-    """Yield for each call of the agent whether it repeats the call before, with no user message
-    between. A call after an effective write is no repetition: the state is another one."""
+    """Yield for each call of the agent whether it repeats its last call. It does not after a
+    message of the user, or after a successful write, which changes the state."""
     last: tuple[str, str] | None = None
     turn = 0
     for item in executed_calls(messages):
@@ -139,7 +139,7 @@ def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[
 
 
 def _make_call_key(call: ToolCall) -> tuple[str, str] | None:
-    """Return what two equal calls share; None for arguments that no tool looks at."""
+    """Return a key that equal calls share, or None for arguments that no tool accepts."""
     if not isinstance(call.arguments, str) and unusable(call.arguments) is not None:
         return None
     return call.name, exact_json(call.arguments)

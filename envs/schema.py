@@ -1,7 +1,7 @@
 """A tool's description for a model: OpenAI's format of functions, with JSON Schema for arguments.
 
-Guarantee: what validates here has the shape that endpoints accept and that agents of ours read.
-Not covered: keywords of JSON Schema that no tool here uses; they are passed over.
+Guarantee: a schema that validates here has the shape that endpoints and our agents accept. Not
+covered: keywords of JSON Schema that no tool here uses; they are ignored.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class _Shape(BaseModel):
-    """The checked fields of a part of a schema; other fields are ignored."""
+    """Base of the checked parts of a schema. Fields without a check are kept and ignored."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
@@ -19,7 +19,7 @@ _Type = Literal["string", "integer", "number", "boolean", "array", "object", "nu
 
 
 class JsonSchema(_Shape):
-    """The keywords of JSON Schema that models are shown."""
+    """The keywords of JSON Schema that models see."""
 
     type: _Type | list[_Type] | None = None
     description: str | None = None
@@ -45,7 +45,7 @@ class Parameters(JsonSchema):
 
 
 class Function(_Shape):
-    """A tool as a model is shown it."""
+    """A tool in the form in which a model sees it."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Annotated[str, Field(min_length=1)]
@@ -53,7 +53,7 @@ class Function(_Shape):
 
 
 class ToolSchema(_Shape):
-    """OpenAI's envelope of a function."""
+    """OpenAI's object around a function."""
 
     type: Literal["function"]
     function: Function

@@ -1,13 +1,13 @@
-"""The body of a task that is made of a person's session: sealed with that person's key.
+"""The body of a task that is made of a person's session, encrypted with that person's key.
 
-    task = salt_task(task, key)              under an id that no guess can be held against
-    stored = seal_body(task, key)            what an event carries
-    text = write_sealed(task.environment, stored)    what stands for the body in tables and files
-    open_body(task.id, text, find_key)       the text of the body; None where the person was erased
+    task = salt_task(task, key)              under an id that reveals nothing about guesses
+    stored = seal_body(task, key)            the sealed body in an event
+    text = write_sealed(task.environment, stored)    its text in tables and files
+    open_body(task.id, text, find_key)       the text of the body; None if the person was erased
 
-Read bodies through `open_body`, which returns unsealed ones as they are. The id is the sha256 of
-the body with its salt and checks what was opened (task.py). The salt follows from the key: the same
-task has the same id again, and without the key the id cannot be told from a guess.
+Read bodies through `open_body`, which returns unsealed ones unchanged. The id is the SHA-256 of the
+body with its salt, and checks the opened body (task.py). The salt follows from the key, so the same
+task has the same id again. Without the key, nobody can test a guess of the body by its id.
 """
 
 import base64
@@ -30,23 +30,23 @@ from events.learning import SealedDefinition
 from events.privacy.sealing import Key, digest_with_key, seal, unseal
 
 FindKey = Callable[[str], Key | None]
-"""Function that returns the key of an id; None where its person was erased."""
+"""Function that returns the key with an id, or None if its person was erased."""
 
 _SEALED: Final = "sealed"
-"""Field that no definition has: the ciphertext."""
+"""Field that holds the ciphertext. No unsealed body has it."""
 _KEYID: Final = "keyid"
 
 
 def salt_task(task: TaskDefinition, key: Key) -> TaskDefinition:
-    """Return a task with the salt that follows from its content and a person's key, under its id by
-    content. Equal for equal arguments, whatever salt it had."""
+    """Return the task with a salt and its id by content. The salt depends only on the content and
+    the person's key, not on an earlier salt."""
     body = task.model_copy(update={"salt": None}).dump_body()
     salt = digest_with_key(key, exact_json(body))
     return task.model_copy(update={"salt": salt}).name_by_content()
 
 
 def seal_body(task: TaskDefinition, key: Key) -> SealedDefinition:
-    """Encrypt the body of a salted task, bound to its id."""
+    """Encrypt the body of a salted task, bound to the task's id."""
     assert task.salt is not None, "salt_task comes first"
     body = seal(key, write_body(task.dump_body()).encode(), _context(task.id))
     return SealedDefinition(
@@ -59,7 +59,7 @@ def seal_body(task: TaskDefinition, key: Key) -> SealedDefinition:
 
 
 def write_sealed(environment: str, stored: SealedDefinition) -> str:
-    """Return the text for a sealed body: JSON with environment, key id, ciphertext and origin."""
+    """Return the text of a sealed body: JSON with environment, key id, ciphertext and origin."""
     fields: dict[str, Any] = {
         "environment": environment,
         _KEYID: stored.keyid,
@@ -71,8 +71,8 @@ def write_sealed(environment: str, stored: SealedDefinition) -> str:
 
 
 def find_seal(text: str) -> str | None:
-    """Return the id of the key that a body's text is sealed with; None for one that is not."""
-    # Most texts are not, and are long: without the name of the field there is none.
+    """Return the id of the key with which a body's text is sealed, or None if it is not sealed."""
+    # Most texts are long and not sealed; this saves parsing them.
     if f'"{_SEALED}":' not in text:
         return None
     try:
@@ -84,8 +84,8 @@ def find_seal(text: str) -> str | None:
 
 
 def open_body(task: str, text: str, find_key: FindKey) -> str | None:
-    """Return a task's body, opened with its key if it is sealed; None where its person was erased.
-    Raise BadDefinition, without quoting, for another key or body, and `find_key`'s errors."""
+    """Return the text of a task's body, decrypted if sealed; None if its person was erased. Raise
+    BadDefinition, which quotes nothing, for a wrong key or body. Pass on errors of `find_key`."""
     keyid = find_seal(text)
     if keyid is None:
         return text
@@ -100,7 +100,7 @@ def open_body(task: str, text: str, find_key: FindKey) -> str | None:
     try:
         read_body(task, body)
     except BadDefinition:
-        # Without its reason, which quotes the body: it is written into events.
+        # The reason is left out: it quotes the body, and errors are written into events.
         raise BadDefinition(
             f"the sealed body of task {task} is no body of it for this version; make the task "
             f"anew: {MAKER}"

@@ -1,15 +1,15 @@
-"""A user played by a model: the scenario in its system prompt, the roles turned around.
+"""A user played by a model: the scenario is its system prompt, and the roles are swapped.
 
-The model sees what was said and no call of the agent, which is its `user`. It may call the tools
-that the task gives the user and sees their results. A stop token (users.py) in its text hangs up.
-Of several candidates for a line, those that break a rule (`find_breach`) are dropped, and the same
-model chooses the best. Where that fails the first counts (for a model trained to play users, the
+The model sees all texts but no call of the agent, which has the role `user`. It may call the tools
+that the task gives the user, and sees their results. A stop token (users.py) in its text hangs up.
+Candidates for a line that break a rule (`find_breach`) are dropped, and the same model chooses the
+best of the others. If the choice fails, the first counts (for a model trained to play users, the
 likeliest), and `remarks` says so. A line with an id or a long number that the user cannot know
-counts only where no other line comes.
+counts only if there is no other line.
 
-Guarantee: the model's failure is not the agent's: the episode ends unjudged, as `user_error` or
-`infrastructure_error`. The exception is an agent that writes more than the model can read: the
-episode ends as `context_window_exceeded`, which is judged. Else writing would avoid every failure.
+Guarantee: a failure of the model is not the agent's. The episode ends unjudged, as `user_error` or
+`infrastructure_error`. If the agent writes more than the model can read, the episode ends as
+`context_window_exceeded` and is judged, so that long messages cannot avoid a failure.
 """
 
 import re
@@ -41,11 +41,11 @@ from events.jobs import AdapterUser, EndpointUser
 from events.messages import Message, Role
 
 ROUNDS: Final = 3
-"""How often candidates are asked for, with other seeds, before a line counts as failed."""
+"""Number of rounds of candidates, with different seeds, before a line counts as failed."""
 
 _DRAWN_AGAIN: Final = 8
-"""Least lines of a model that was trained to play users, from the second time on: one that is sure
-of a wrong value mostly draws it again."""
+"""Smallest number of candidates, from the second round on, for a model trained to play users. Such
+a model mostly repeats a wrong value of which it is sure."""
 
 _RULES: Final = f"""\
 You play a customer who writes to a company's support. The other side is a support agent; you never
@@ -76,7 +76,7 @@ one message either call tools or write to the agent.
 """
 
 _OPEN: Final = "(The agent is there. Write your first message.)"
-"""Line before the first message: many chat templates need one."""
+"""Message of the agent before the user's first one, which many chat templates need."""
 
 _CHOOSE: Final = """\
 Below are a customer's situation, a conversation with a support agent, and numbered candidates for
@@ -87,76 +87,76 @@ Answer with its number alone.
 
 _LABEL: Final = r"(?m)^\W*(agent|assistant|support|representative|system|tool)\W*:"
 _CALL_MARK: Final = "<tool_call>"
-"""Beginning of a call in Hermes' format; no trace of it is left in a readable message."""
+"""Beginning of a call in Hermes' format. A message that was read well contains none."""
 _NUMBER: Final = re.compile(r"\d+")
 _OWN_OVERFLOW: Final = 0.8
-"""Share of what a user reads from which on a context that it exceeds is the agent's doing."""
+"""Share of the user's context above which the agent's text is to blame for an overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineRequest:
-    """A request to a user's model."""
+    """A request to a model that plays the user."""
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]]
     choices: int
-    """Answers that are asked for; fewer may come."""
+    """Number of answers wanted; fewer may come."""
     seed: int
     is_choice: bool
     is_likeliest: bool = False
-    """Whether the most likely answer is wanted. As a choice, it is sampled at temperature 0."""
+    """Whether the most likely answer is wanted, which is sampled at temperature 0."""
 
     @property
     def is_greedy(self) -> bool:
-        """Whether it is answered at temperature 0."""
+        """Whether it is sampled at temperature 0."""
         return self.is_choice or self.is_likeliest
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An answer of a user's model."""
+    """An answer of a model that plays the user."""
 
     message: Message
     is_cut: bool = False
-    """Whether a limit cut it off, or should have."""
+    """Whether a limit cut it off, or it is longer than the limit."""
 
 
 _CHARACTERS_PER_TOKEN: Final = 3
-"""A low guess, so that estimates of tokens are high."""
+"""A low estimate, so that estimated numbers of tokens are high."""
 _LINE_TOKENS: Final = 512
-"""Tokens of a line whose length the endpoint alone limits, for estimates."""
+"""Estimated tokens of a line if only the endpoint limits its length."""
 _MOST_CHARACTERS_PER_TOKEN: Final = 32
-"""A high guess of the mean over a line: text has less than ten in any language and tokenizer."""
+"""A high estimate of a line's mean. Text has less than ten in any language and tokenizer."""
 _MOST_LINE_TOKENS: Final = 4096
-"""Bound on the tokens of a line whose length the endpoint alone limits."""
+"""Bound on the tokens of a line if only the endpoint limits its length."""
 
 
 class UserRefusal(EndpointRefusal):
-    """The endpoint of a model that plays users will not serve."""
+    """The endpoint of a model that plays users refuses to serve."""
 
 
 class UserBudgetSpent(KintsugiError):
-    """A model that plays users has read and written what it may."""
+    """A model that plays users has used up its limit of tokens."""
 
 
 class TokenMeter:
-    """Tokens that a model which plays users reads and writes, by a high estimate, and how many it
-    may; with a file, for all processes of a job or a trial together."""
+    """Counts, with high estimates, the tokens that a model which plays users reads and writes. It
+    enforces a limit; with a file, for all processes of a job or a trial together."""
 
     def __init__(self, limit: int | None, file: Path | None = None) -> None:
-        """`limit`: None for any number. `file` holds the counts between processes."""
+        """`limit` is in tokens, None for no limit. `file` keeps the counts between processes."""
         self._limit, self._file = limit, file
         written = file.read_text() if file is not None and file.exists() else "0 0"
         self.spent, self._largest = map(int, written.split())
-        """All tokens, and those of the largest part."""
+        """All tokens so far, and the tokens of the largest part."""
 
     def add(self, tokens: int) -> None:
-        """Count tokens of a request and its answers."""
+        """Count the tokens of a request and its answers."""
         self.spent += tokens
 
     def check(self, part: str) -> None:
-        """Raise UserBudgetSpent where another part as large as the largest one would take more
-        tokens than are left; `part` names it."""
+        """Raise UserBudgetSpent if the tokens left are fewer than the largest part so far took;
+        `part` names the next part."""
         if self._limit is not None and self.spent + max(1, self._largest) > self._limit:
             raise UserBudgetSpent(
                 f"the model that plays the users has read and written about {self.spent:,} tokens, "
@@ -166,8 +166,8 @@ class TokenMeter:
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Count what is played inside as a part, and keep it. Raise UserBudgetSpent before
-        playing."""
+        """Count the tokens that the block uses as one part, and store the counts. Before the block,
+        raise UserBudgetSpent as `check` does."""
         self.check(part)
         before = self.spent
         try:
@@ -179,7 +179,7 @@ class TokenMeter:
 
 
 LineSteps = Generator[LineRequest, Sequence[Candidate], Message]
-"""The requests for one message of a user; answers are sent in, and the message is returned."""
+"""Generator that yields requests, receives their answers and returns the user's message."""
 
 
 class LineWriter:
@@ -201,8 +201,8 @@ class LineWriter:
         tools: Sequence[Mapping[str, Any]] = (),
         trained: bool = False,
     ) -> None:
-        """`candidates` per line; from two on, the best is chosen. `tools` are the user's, in
-        OpenAI's format. `trained`: whether the model was trained to play users."""
+        """`candidates` is the number for each line; from two on, the best is chosen. `tools` are
+        the user's, in OpenAI's format. `trained`: whether the model was trained to play users."""
         self.scenario = task.scenario.text()
         self._situation = squeeze(collect_user_text(task))
         self.seed = seed
@@ -211,17 +211,17 @@ class LineWriter:
         self.trained = trained
         self.remarks: list[str] = []
         self.answers = 0
-        """Lines and calls that the model wrote for the user, those that were dropped included."""
+        """Number of lines and calls that the model wrote for the user, including dropped ones."""
         self.breaches: list[str] = []
-        """Broken rule of each dropped answer."""
+        """For each dropped answer, the rule that it broke."""
 
     def write(self, messages: Sequence[Message]) -> LineSteps:
-        """Write the user's next message. Raise AnswerFailure, the agent's only if it fills the
-        context."""
+        """Write the user's next message. Raise AnswerFailure, with an ending that blames the agent
+        only if its text fills the context."""
         try:
             candidates = yield from self._collect(messages)
             if self.trained:
-                # What it is most likely to do decides whether it speaks.
+                # The likeliest candidate decides between a text and a call.
                 acts = bool(candidates[0].tool_calls)
                 candidates = [item for item in candidates if bool(item.tool_calls) == acts]
             for candidate in candidates:
@@ -236,8 +236,8 @@ class LineWriter:
     def _collect(
         self, messages: Sequence[Message]
     ) -> Generator[LineRequest, Sequence[Candidate], list[Message]]:
-        """Return the usable candidates, each line once; from as many requests as it takes. Those
-        that name a value which the user cannot know are returned only where all do."""
+        """Return the usable candidates without duplicates, from as many requests as needed. One
+        that names a value unknown to the user is returned only if all do."""
         acts = bool(self.tools)
         asked = build_user_view(self.scenario, messages, acts=acts, trained=self.trained)
         broken = ""
@@ -250,8 +250,8 @@ class LineWriter:
             )
             while count < wanted:
                 seed = request_seed(self.seed, "user", len(messages), turn, count)
-                # One that was taught to play users alone may name no number: then its first line
-                # counts, and shall be the one that it writes where it writes no other.
+                # A model trained only to play users may be unable to choose by number. Then its
+                # first line counts, so that line is the most likely one.
                 likeliest = self.trained and not turn and not count
                 choices = 1 if likeliest else wanted - count
                 answers = yield LineRequest(
@@ -289,7 +289,7 @@ class LineWriter:
         )
 
     def _find_unknown(self, line: str, messages: Sequence[Message]) -> str | None:
-        """Return an id or long number that neither situation nor conversation has; else None."""
+        """Return an id or long number that neither situation nor conversation has, or None."""
         values = [word for word in split_words(line) if is_value(word)]
         if not values:
             return None
@@ -325,7 +325,7 @@ class LineWriter:
 
 
 class ModelUser:
-    """A player of the user's party (players.py), behind an endpoint."""
+    """A player of the user (players.py), behind an endpoint."""
 
     def __init__(
         self,
@@ -339,7 +339,7 @@ class ModelUser:
         trained: bool = False,
         meter: TokenMeter | None = None,
     ) -> None:
-        """Take the arguments of `LineWriter`, how lines are sampled, and the counter of tokens."""
+        """Take the arguments of `LineWriter`, the sampling of lines, and a counter of tokens."""
         self._meter = meter
         self.endpoint = endpoint
         self.sampling = sampling
@@ -388,7 +388,7 @@ class ModelUser:
             self._meter.add(max(0, length // _CHARACTERS_PER_TOKEN - bound))
         most = (sampling.max_tokens or _MOST_LINE_TOKENS) * _MOST_CHARACTERS_PER_TOKEN
         return [
-            # Servers may ignore the bound on tokens, and say that the model stopped.
+            # Servers may ignore the bound on tokens and report a regular stop.
             Candidate(message, reason == "length" or _count_characters(message) > most)
             for message, reason in zip(completion.messages, completion.finish_reasons, strict=True)
         ]
@@ -397,8 +397,8 @@ class ModelUser:
 async def open_user(
     stack: AsyncExitStack, user: EndpointUser, key: str | None, concurrency: int
 ) -> Endpoint:
-    """Return the endpoint of a user's model, seen to be there; `stack` closes it. Raises
-    EndpointRefusal, and EndpointUnavailable in words by which a job or a trial is tried again."""
+    """Open and check the endpoint of a model that plays users; `stack` closes it. Raise
+    EndpointRefusal, or EndpointUnavailable with the advice to run the command again."""
     endpoint = Endpoint(
         user.url, user.model, api_key=key, concurrency=concurrency, timeout=user.timeout
     )
@@ -421,9 +421,9 @@ def make_user(
     *,
     meter: TokenMeter | None = None,
 ) -> ModelUser:
-    """Return a model behind an endpoint as a user's player; `meter` counts its tokens."""
+    """Return a player of the user: a model behind an endpoint. `meter` counts its tokens."""
     is_adapter = isinstance(user, AdapterUser)
-    # States explicitly what a checkpoint's generation settings would change of our own adapter.
+    # These values override a checkpoint's generation settings, which our adapter must not use.
     neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
     return ModelUser(
         endpoint,
@@ -438,7 +438,7 @@ def make_user(
 
 
 def _estimate_tokens(request: LineRequest) -> int:
-    """Return a high estimate of the tokens of a request."""
+    """Return a high estimate of the number of tokens in a request."""
     characters = sum(map(_count_characters, request.messages))
     return (characters + len(str(list(request.tools)))) // _CHARACTERS_PER_TOKEN
 
@@ -451,8 +451,9 @@ def _count_characters(message: Message) -> int:
 def build_user_view(
     scenario: str, messages: Sequence[Message], *, acts: bool, trained: bool = False
 ) -> list[Message]:
-    """Return a model's view as the user: rules, situation, and the conversation with roles turned
-    around. `acts`: it has tools; `trained`: it sees the situation alone."""
+    """Return the conversation as the user's model sees it: rules, situation, and messages with
+    swapped roles. `acts`: it has tools. `trained`: it was trained to play users and gets no
+    rules."""
     if trained:
         return _build_short_view(scenario, messages)
     rules = _TOOL_RULES + _RULES if acts else _RULES
@@ -460,8 +461,8 @@ def build_user_view(
 
 
 def _build_short_view(scenario: str, messages: Sequence[Message]) -> list[Message]:
-    """Return the situation as the other side's first message, then the conversation. What the agent
-    says first joins it, as chat templates want turns. Each prompt begins with the one before it."""
+    """Return the situation as the other side's first message, then the conversation. An agent's
+    first text joins it, as chat templates want turns. Each prompt extends the one before."""
     lines = swap_roles(messages) if messages else []
     if lines and lines[0].role == "user":
         return [Message(role="user", content=f"{scenario}\n\n{lines[0].text}"), *lines[1:]]
@@ -469,8 +470,8 @@ def _build_short_view(scenario: str, messages: Sequence[Message]) -> list[Messag
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:
-    """Return the conversation for the user's model: the agent is `user`. The user's own calls
-    and their results stay with it."""
+    """Return the conversation with swapped roles: the agent is `user`. The user's own calls and
+    their results stay in it."""
     lines = [_swap_role(message) for message in messages]
     return lines or [Message(role="user", content=_OPEN)]
 
@@ -479,14 +480,14 @@ def _swap_role(message: Message) -> Message:
     if message.role == "tool":
         return message
     if message.tool_calls:
-        # Its lines are without its reasoning as well.
+        # Reasoning is left out, as in its texts.
         return message.model_copy(update={"role": "assistant", "reasoning": None})
     role: Role = "user" if message.role == "assistant" else "assistant"
     return Message(role=role, content=message.text)
 
 
 def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str | None:
-    """Return which rule a candidate breaks; None for a usable one. `acts`: the user has tools."""
+    """Return the rule that a candidate breaks, or None. `acts`: the user has tools."""
     text = message.text.strip()
     if message.tool_calls:
         return None if acts else "it calls a tool"
@@ -502,14 +503,14 @@ def find_breach(message: Message, *, opening: bool, acts: bool = False) -> str |
 
 
 def parse_number(text: str, count: int) -> int | None:
-    """Return the one number from 1 to `count` that a text names; None for none or several."""
+    """Return the only number from 1 to `count` in a text, or None if it has none or several."""
     named = {int(digits) for digits in _NUMBER.findall(text[:1000]) if len(digits) < 4}
     valid = [number for number in named if 1 <= number <= count]
     return valid[0] if len(valid) == 1 else None
 
 
 def _spoke(messages: Sequence[Message]) -> bool:
-    """Return whether the user has said something; a call of a tool says nothing."""
+    """Return whether the user has said something. A call is no saying."""
     return any(message.role == "user" and not message.tool_calls for message in messages)
 
 
@@ -518,8 +519,8 @@ def _speaker(message: Message) -> str:
 
 
 def _assign(failure: AnswerFailure, scenario: str, messages: Sequence[Message]) -> AnswerFailure:
-    """Return a failure of the user's model with the ending of the party that it is due to: the
-    user, unless a machine failed, or the agent's words fill the context."""
+    """Return the failure with the termination of the party at fault. That is the user, unless a
+    machine failed or the agent's text fills the context."""
     termination = failure.termination
     if termination is Termination.CONTEXT_OVERFLOW:
         own = sum(len(item.text) for item in messages if item.role == "assistant")

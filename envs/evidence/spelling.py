@@ -1,6 +1,6 @@
-"""How people write values and names: whether a word names something, and whether a text has it
-(pure). `is_value("O85")` is True; of "24-hour", "9th-10th" and "12.00" it is False.
-`has_value("onmay16th", "2024-05-16")` is True: the text is squeezed (words.py)."""
+"""The spellings of values and names: whether a word is a value, and whether a text has it (pure).
+`is_value("O85")` is True; for "24-hour", "9th-10th" and "12.00" it is False.
+`has_value("onmay16th", "2024-05-16")` is True; its text is squeezed (words.py)."""
 
 import re
 from collections.abc import Container, Iterable, Iterator
@@ -11,7 +11,7 @@ from envs.evidence.words import squeeze, squeeze_word
 from envs.patterns.search import matches
 
 _LONG_NUMBER: Final = 4
-"""Digits from which on a number names something."""
+"""Number of digits from which on a number counts as a value."""
 
 _UNIT: Final = "(?:st|nd|rd|th|am|pm|x|k|h|hrs?|mins?|[gmk]b|kg|lbs?|cm|mm|ft)?"
 _MEASURE: Final = re.compile(rf"\d{{1,3}}{_UNIT}(?:-(?:\d{{1,3}}{_UNIT}|[a-z]+))*", re.IGNORECASE)
@@ -20,17 +20,17 @@ _YEAR: Final = re.compile(r"(?:19|20)\d\d")
 _DECIMAL: Final = re.compile(r"(\d+)\.(\d+)")
 _DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 _OTHER_DATE: Final = re.compile(r"(\d\d?)([.-])(\d\d?)\2(\d{4}|\d\d)")
-"""Day and month, in either order, before the year."""
+"""A date with day and month, in either order, before the year."""
 _SHORTEST_ID: Final = 5
-"""Characters from which on an id is told from other numbers when it is spelled otherwise."""
+"""Number of characters from which on an id is looked for in other spellings."""
 _LONGEST_ID: Final = 100
-"""Characters of the longest id that is looked for in other spellings."""
+"""Number of characters up to which an id is looked for in other spellings."""
 _PARTICLES: Final = frozenset(
     {"in", "out", "up", "on", "off", "down", "back", "over", "away", "by", "through", "around"}
 )
-"""Last words of phrasal verbs, which are nouns too when they are written as one word."""
+"""Last words of phrasal verbs. Written as one word, such a verb is also a noun."""
 _LEAST_PARTS: Final = 3
-"""Words of a name from which on hyphens between them are no English."""
+"""Number of words from which on a name with hyphens is not taken for English."""
 _DIGITS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _DIGIT_WORD: Final = re.compile(rf"\b(?:{'|'.join(_DIGITS)})\b", re.IGNORECASE)
 _NUMBER_WORD: Final = re.compile(
@@ -41,7 +41,7 @@ _NUMBER_WORD: Final = re.compile(
 
 
 def is_value(word: str) -> bool:
-    """Return whether a word is an id of letters and digits, or a long number that is no year."""
+    """Return whether a word is an id of letters and digits, or a long number other than a year."""
     digits = sum(character.isdigit() for character in word)
     if not digits or _MEASURE.fullmatch(word) or _YEAR.fullmatch(word):
         return False
@@ -51,13 +51,13 @@ def is_value(word: str) -> bool:
 
 
 def has_value(text: str, value: str) -> bool:
-    """Return whether a squeezed text has a value, as it is or as another would write it."""
+    """Return whether a squeezed text has a value in its own spelling or in another usual one."""
     return squeeze(value) in text or any(spelling in text for spelling in _respell(value))
 
 
 def has_id(text: str, value: str) -> bool:
-    """Return whether a text has an id with a digit: as it is, behind a sign or a word, with a sign
-    or a space between its characters, or with its digits in words."""
+    """Return whether a text has an id with a digit, in one of several spellings. It may follow a
+    sign or a word, have signs or spaces between its characters, or have its digits in words."""
     if not _SHORTEST_ID <= len(value) <= _LONGEST_ID or not any(map(str.isdigit, value)):
         return False
     plain = _DIGIT_WORD.sub(lambda word: str(_DIGITS.index(word[0].lower())), text)
@@ -69,10 +69,10 @@ def has_id(text: str, value: str) -> bool:
 def find_name(
     words: Iterable[str], names: Iterable[str], common: Container[str] = ()
 ) -> str | None:
-    """Return the name with a low line that one of the words is, in lower case; else None. It may
-    follow a point (`shop.cancel_order`), lack low lines (`cancelorder`), or have hyphens (from
-    three parts on). English words (`common`, or phrasal verbs as `checkin`) count only as they
-    are."""
+    """Return the name with an underscore that one of the words spells, in lower case; else None. A
+    word may have the name behind a point (`shop.cancel_order`), without underscores
+    (`cancelorder`), or with hyphens (from three parts on). English words (`common`, or phrasal
+    verbs such as `checkin`) count only with their underscores."""
     spelled = {squeeze_word(name): name for name in names if "_" in name}
     for word in sorted(words):
         for piece in word.split("."):
@@ -85,18 +85,18 @@ def find_name(
 
 
 def _is_english(word: str, name: str) -> bool:
-    """Return whether a word without low lines may be no name, but English."""
+    """Return whether a word without underscores may be English and not a name."""
     parts = name.lower().strip("_").split("_")
     return parts[-1] in _PARTICLES or ("-" in word and len(parts) < _LEAST_PARTS)
 
 
 def has_number_words(text: str) -> bool:
-    """Return whether a text writes a number out in words."""
+    """Return whether a text has at least two number words, such as "twenty five"."""
     return len(_NUMBER_WORD.findall(text)) > 1
 
 
 def _respell(value: str) -> Iterator[str]:
-    """Yield other spellings of an amount or a date, squeezed."""
+    """Yield other spellings of an amount or a date, in squeezed form."""
     if decimal := _DECIMAL.fullmatch(value):
         yield decimal[1] + decimal[2].rstrip("0")
     if parts := _OTHER_DATE.fullmatch(value):

@@ -2,10 +2,10 @@
 
     facts = TaskFacts(environment, task)
     facts.replay.refusals         the tools that refuse a gold action
-    facts.knowledge.missing       what gold needs and an agent cannot know
+    facts.knowledge.missing       values that gold actions need and an agent cannot know
 
-Each `find_...` function returns a sentence, or None. The checks V2, V3 and V5 of written tasks and
-the faults of tasks (task_faults.py) are these functions.
+Each `find_...` function returns a sentence about a fault, or None. The checks V2, V3 and V5 of
+written tasks use these functions, and so do the faults of tasks (task_faults.py).
 """
 
 import re
@@ -23,50 +23,50 @@ _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 _STATE_PARTS: Final[frozenset[Basis]] = frozenset(
     ["DB", "ACTION", "POLICY", "MILESTONES", "ENV_ASSERTION"]
 )
-"""Parts of a reward that a write in the tables may decide."""
+"""Parts of a reward that may depend on a write in the tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldReplay:
-    """The gold actions of a task, made in its first state."""
+    """The results of making a task's gold actions in its first state."""
 
     outputs: tuple[str, ...]
-    """Answers to the gold actions that the tools take."""
+    """Results of the gold actions that succeed."""
     digest: str
     """Digest of the state after the gold actions."""
     refusals: tuple[tuple[str, str], ...]
-    """Tool and answer of each gold action that is refused."""
+    """Tool and error text of each gold action that fails."""
 
 
 class TaskFacts:
-    """A task and the facts about it."""
+    """A task, and facts about it that are computed on demand."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
         self.environment, self.task = environment, task
 
     @cached_property
     def replay(self) -> GoldReplay:
-        """The gold actions, made once."""
+        """The result of making the gold actions, computed once."""
         return replay_gold(self.environment, self.task)
 
     @cached_property
     def knowledge(self) -> Knowledge:
-        """An agent's possible knowledge."""
+        """The values that an agent can know in this task."""
         return Knowledge(self.environment, self.task)
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether the gold actions end in the same state again."""
+        """Whether making the gold actions again leads to the same state."""
         return replay_gold(self.environment, self.task).digest == self.replay.digest
 
     @cached_property
     def changes(self) -> bool:
-        """Whether the gold actions leave a state other than the first."""
+        """Whether the state after the gold actions differs from the first state."""
         return self.replay.digest != self.environment.reset(self.task).digest()
 
 
 def replay_gold(environment: Environment, task: TaskDefinition) -> GoldReplay:
-    """Make the gold actions of a task in a fresh state."""
+    """Make the gold actions of a task on a fresh state, and return the results."""
     database = environment.reset(task)
     tools = environment.open_tools(task, database)
     outputs, refusals = [], []
@@ -80,7 +80,7 @@ def replay_gold(environment: Environment, task: TaskDefinition) -> GoldReplay:
 
 
 def find_gold_gap(facts: TaskFacts) -> str | None:
-    """Return why the gold actions of a task cannot be replayed."""
+    """Return the reason why a task's gold actions cannot be replayed at all, or None."""
     actions = facts.task.criteria.gold_actions
     if actions is None:
         return "nobody knows what a perfect agent calls"
@@ -92,15 +92,16 @@ def find_gold_gap(facts: TaskFacts) -> str | None:
 
 
 def find_gold_failure(facts: TaskFacts) -> str | None:
-    """Return how the replay of the gold actions of a task fails."""
+    """Return the reason why replaying a task's gold actions fails, or None."""
     for tool, answer in facts.replay.refusals:
         return f"gold action {tool} is refused: {answer[:200]}"
     return find_wrong_end(facts)
 
 
 def find_wrong_end(facts: TaskFacts) -> str | None:
-    """Return what is wrong with the state after the gold actions, whatever tools refuse. A state
-    that the reward ignores is skipped, as it may lie outside the tables (BFCL's classes)."""
+    """Return the fault of the state after the gold actions, or None; refused calls are ignored. If
+    the reward ignores the tables, the state only has to be repeatable (BFCL's state is
+    elsewhere)."""
     if not facts.repeats:
         return "the gold actions end in another state the second time"
     if not _STATE_PARTS & set(facts.task.criteria.reward_basis):
@@ -113,7 +114,7 @@ def find_wrong_end(facts: TaskFacts) -> str | None:
 
 
 def find_unknown_value(facts: TaskFacts) -> str | None:
-    """Return a value that a gold write needs and an agent cannot know."""
+    """Return a sentence on a value that a gold write needs and an agent cannot know, or None."""
     if not facts.knowledge.missing:
         return None
     tool, name, value = facts.knowledge.missing[0]
@@ -121,8 +122,8 @@ def find_unknown_value(facts: TaskFacts) -> str | None:
 
 
 def find_unknown_output(facts: TaskFacts) -> str | None:
-    """Return what is wrong with an output that no tool answers and no policy dictates. An output
-    with a comma is never said, as graded texts have none."""
+    """Return a sentence on an output that no tool result and no policy text yields, or None. An
+    output with a comma is a fault too, as graded texts have no commas."""
     rules = " ".join(facts.environment.policy(facts.task).lower().replace(",", "").split())
     for output in facts.task.criteria.outputs:
         if "," in output:
@@ -135,8 +136,8 @@ def find_unknown_output(facts: TaskFacts) -> str | None:
 
 
 def _is_derivable(facts: TaskFacts, output: str, rules: str) -> bool:
-    """Return whether an output's words and numbers come from the policy, gold calls or what can be
-    looked up. Numbers may be computed."""
+    """Return whether an output's words and numbers come from the policy, gold results or look-ups.
+    Numbers may be computed from others."""
     named, dictated, answered = words(output), words(rules), words(" ".join(facts.replay.outputs))
     if named & answered and named <= answered | dictated:
         return True

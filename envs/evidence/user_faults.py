@@ -59,17 +59,17 @@ FaultRule = Literal["secret", "instruction", "early_end", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class UserFault:
-    """A fault of a user."""
+    """A fault of a user in an episode."""
 
     rule: FaultRule
     place: int
-    """Place of the message in the transcript, from 0."""
+    """Position of the message in the transcript, from 0."""
     reason: str
-    """Description with the value that is wrong."""
+    """Description of the fault, with the wrong value."""
 
     @property
     def summary(self) -> str:
-        """Describe it in one line."""
+        """The fault in one line."""
         return f"the user's fault ({self.rule}), message {self.place}: {self.reason}"
 
 
@@ -97,23 +97,23 @@ _WORDS_OF_ANY_TOOL: Final = frozenset(
         "your",
     ]
 )
-"""Words of tools' names and descriptions that say nothing of what they act on."""
+"""Words in tools' names and descriptions that do not tell what the tool acts on."""
 _REPEATS: Final = 4
-"""Number of equal calls or lines in a row that are a fault where the exact user acts otherwise, and
-of lines that are one where the exact user hangs up."""
+"""Number of equal calls or lines in a row that are a fault if the exact user acts otherwise. So
+many lines after the exact user hangs up are a fault too."""
 _OPENING_LINES: Final = 5
-"""Lines of a user by which it has told something of what it wants."""
+"""Number of lines within which a user must say something about its request."""
 _STEM: Final = 5
-"""Letters by which two forms of a word are the same: restart, restarting."""
+"""Number of first letters in which two forms of a word agree, such as restart and restarting."""
 _SHORT_WORD: Final = 3
-"""Letters of a word of a description that says as little."""
+"""Length up to which a word of a description is too short to tell what the tool acts on."""
 
 
 def find_user_fault(
     environment: Environment, task: TaskDefinition, messages: Sequence[Message]
 ) -> UserFault | None:
-    """Return the first fault of the user in a transcript (without system prompt); None where there
-    is none, or where the agent had failed before. The prefix has no faults."""
+    """Return the user's first fault in a transcript (without system prompt). Return None if there
+    is none or the agent had already failed. The prefix has no faults."""
     if task.solo:
         return None
     fault = _find_first_fault(environment, task, messages)
@@ -142,37 +142,37 @@ class _Observer:
         self._tools = environment.open_tools(task, environment.reset(task))
         self._situation = squeeze(collect_user_text(task))
         self._heard = self._situation
-        """Everything the user can know, without spaces and signs."""
+        """Everything that the user can know so far, in squeezed form."""
         self._agent_text = ""
-        """The part of it that the agent said."""
+        """The part of `_heard` that the agent said."""
         self._told = ""
-        """Words of the user, without spaces and signs."""
+        """Everything that the user has said, in squeezed form."""
         self._has_number_words = False
-        """Whether the user wrote a number out in words."""
+        """Whether the user has written a number in words."""
         self._asked: set[str] = set()
         self._lookups: list[tuple[str, str]] = []
         self._transferred = False
         self._owed: list[tuple[int, str]] = []
-        """Values that the exact user would have told, with the place where."""
+        """Values that the exact user would have told, each with the position in the transcript."""
         self._first = 0
-        """Place of the user's first message that was checked."""
+        """Position of the first message of the user that was checked."""
         self._last = -1
         self._expected: list[str] = []
-        """The exact user's line in place of each of the user's."""
+        """For each line of the user, the line of the exact user at that point."""
         self._overdue: list[int] = []
-        """Places where the user spoke although the exact user hangs up."""
+        """Positions at which the user spoke although the exact user hangs up."""
         self._secrets = _list_secrets(task)
         self._names = list_names(environment, task)
         self._proposals = Proposals(environment, task, self._situation)
         self._roots = list_request_roots(environment, task)
-        """Roots of the words of what the user wants."""
+        """Roots of the words in the user's request (requests.py)."""
         self._has_opened = False
-        """Whether the user told something of what it wants."""
+        """Whether the user has said something about its request."""
         self._idle_lines: list[str] = []
-        """Lines of the user before."""
+        """The user's lines so far that say nothing about its request."""
 
     def hear(self, message: Message) -> None:
-        """Take in a message that was checked."""
+        """Take in a message after it was checked, and replay its calls."""
         for call in message.tool_calls:
             requestor: Requestor = "user" if message.role == "user" else "assistant"
             answer = self._tools.call(call.name, call.arguments, requestor).content
@@ -192,7 +192,7 @@ class _Observer:
             self._asked |= words(message.text)
 
     def check(self, place: int, before: Sequence[Message], message: Message) -> UserFault | None:
-        """Return what is wrong with a message of the user."""
+        """Return the fault of a message of the user, or None. `before` are the earlier messages."""
         self._first = place if self._last < 0 else self._first
         self._last = place
         expected = self._exact.reply(hide_calls(before, of="assistant"))
@@ -210,7 +210,7 @@ class _Observer:
         self._expected.append(expected.text)
         if any(token in message.text for token in STOP_TOKENS):
             fault = self._check_end(place, asked, message, expected) or self._check_opening(asked)
-            # Whoever got what they wanted may go, whatever the agent says then.
+            # After a success the user may hang up, whatever the agent says.
             return None if fault is None or self._has_success([*before, message]) else fault
         if self._is_contrary(asked, expected.text, message.text):
             return UserFault(
@@ -226,15 +226,16 @@ class _Observer:
         return None
 
     def close(self) -> UserFault | None:
-        """Return what the user never told, though it spoke again."""
+        """Return a fault if the user was asked for a value, spoke again and never told it."""
         for place, value in self._owed:
             if place < self._last and not self._has_answer(value):
                 return UserFault("instruction", place, f"it was asked and never tells {value!r}")
         return None
 
     def _has_answer(self, value: str) -> bool:
-        """Return whether the user told a value, or a tool not asked with it told the agent; a gold
-        value must also be in the agent's own text, because a look-up may show many."""
+        """Return whether the user or a tool told a value to the agent; a call with the value tells
+        nothing. A gold value from a tool must be in the agent's text, because a look-up may show
+        many."""
         if has_value(self._told, value) or (self._has_number_words and value.isdigit()):
             return True
         text = squeeze(value)
@@ -243,7 +244,7 @@ class _Observer:
         )
 
     def _has_success(self, messages: Sequence[Message]) -> bool:
-        """Return whether nothing is missing in a transcript that ends here."""
+        """Return whether the task is not failed if the transcript ends here."""
         verdict = grade(self._environment, self._task, messages, Termination.USER_STOP)
         return verdict.success is not False
 
@@ -284,19 +285,20 @@ class _Observer:
         )
         if not answers and not expected.tool_calls and self._had_needless_question(script):
             return None
-        # Whoever is asked for what the situation has not may say that it is out of scope.
+        # A user that is asked for something outside its situation may say that it is out of scope.
         has_question = "?" in asked and is_readable(asked) and OUT_OF_SCOPE not in message.text
         if answers or expected.tool_calls or has_question:
             return UserFault("early_end", place, f"it hangs up when the agent says {asked[-80:]!r}")
         return None
 
     def _had_needless_question(self, script: Script | None) -> bool:
-        """Return whether the agent said something before that the exact user has no answer to."""
+        """Return whether the exact user had no answer to an earlier message of the agent."""
         return script is not None and script.otherwise in self._expected[:-1]
 
     def _check_opening(self, asked: str) -> UserFault | None:
-        """Return whether the user goes without a gold value that it was to begin with, and the
-        agent called a tool without refusal or transfer. The fault lies where the user began."""
+        """Return a fault if the user hangs up without telling a gold value of its opening, after
+        the agent called tools without refusal or transfer. The fault lies in the user's first
+        message."""
         script = self._task.script
         if script is None or self._transferred or not self._lookups or turns_down(asked):
             return None
@@ -309,7 +311,7 @@ class _Observer:
     def _check_repeated_call(
         self, place: int, before: Sequence[Message], message: Message, expected: Message
     ) -> UserFault | None:
-        """Return whether the user makes the same calls over and over while the agent is silent."""
+        """Return a fault if the user repeats the same calls while the agent is silent."""
         calls = _describe_calls(message)
         recent = [item for item in before if item.role != "tool"][-(_REPEATS - 1) :]
         if len(recent) < _REPEATS - 1 or calls == _describe_calls(expected):
@@ -322,14 +324,14 @@ class _Observer:
     def _check_repeated_line(
         self, before: Sequence[Message], texts: Sequence[str], message: Message, expected: Message
     ) -> str | None:
-        """Return whether the user speaks on where the exact user hangs up, or repeats a line to
-        texts that need other answers."""
+        """Return a fault if the user speaks on after the exact user hangs up, or repeats one line
+        although the agent's messages need different answers."""
         script = self._task.script
         if script is None:
             return None
         if any(token in expected.text for token in STOP_TOKENS):
             self._overdue.append(len(before))
-            # Of an agent that has not done its part it is right to wait for it.
+            # A user may wait for an agent that has not done its part.
             if len(self._overdue) == _REPEATS and self._has_success(before[: self._overdue[0]]):
                 return f"it never hangs up, and says {message.text[:80]!r}"
             return None
@@ -346,8 +348,8 @@ class _Observer:
         return f"it says the same for the {_REPEATS}th time in a row: {lines[0][:80]!r}"
 
     def _check_idle_line(self, text: str) -> str | None:
-        """Return whether the user, unlike the exact user, tells nothing of its wish in its first
-        lines. A line in another language may tell it; a repeated line tells no more."""
+        """Return a fault if the user's first lines say nothing about its request, unlike the exact
+        user's. A line in another language may say it; a repeated line says no more."""
         if self._has_opened or self._opens(text):
             return None
         self._idle_lines.append(text)
@@ -361,21 +363,21 @@ class _Observer:
         return f"it never says what it wants, in {len(self._idle_lines)} lines: {text[:80]!r}"
 
     def _opens(self, text: str) -> bool:
-        """Return whether a text has a value of the user's situation or a word of its request."""
+        """Return whether a text has a value of the user's situation, or a word of its request."""
         return has_request(text, self._roots) or any(
             has_value(self._situation, value) for value in self._list_values(text)
         )
 
     def _list_untold(self, text: str, message: Message | None = None) -> Iterator[str]:
-        """Yield a text's values of the situation that neither the user nor `message` has told."""
+        """Yield the situation's values in `text` that neither the user nor `message` has told."""
         told = self._told + ("" if message is None else squeeze(message.text))
         for value in self._list_values(text):
             if has_value(self._situation, value) and not has_value(told, value):
                 yield value
 
     def _is_contrary(self, asked: str, expected: str, text: str) -> bool:
-        """Return whether the user wrongly refuses or agrees. The question must be about its
-        situation, and a refusal must be of a gold write: else a correction is right."""
+        """Return whether the user wrongly refuses or agrees. Refusing a question counts only if it
+        proposes a gold write, and any answer only if the question is about its situation."""
         if self._task.script is None or is_farewell(asked):
             return False
         if any(token in expected for token in STOP_TOKENS):
@@ -411,7 +413,7 @@ def _cut_endings(texts: Iterable[str]) -> set[str]:
 
 
 def _list_secrets(task: TaskDefinition) -> frozenset[str]:
-    """Return the values of gold actions and outputs, without spaces and signs."""
+    """Return the values of gold actions and outputs, in squeezed form."""
     criteria = task.criteria
     texts = [
         str(leaf) for action in criteria.gold_actions or () for leaf in leaves(action.arguments)
@@ -421,9 +423,9 @@ def _list_secrets(task: TaskDefinition) -> frozenset[str]:
 
 
 def is_lost(environment: Environment, task: TaskDefinition, messages: Sequence[Message]) -> bool:
-    """Return whether no success can follow a transcript (without system prompt): the agent broke
-    the policy, or a write that is no gold action left a value of neither first nor gold state.
-    Not covered: a wrong write that the agent takes back, and what is only told wrong."""
+    """Return whether no success can follow a transcript (without system prompt). Either the agent
+    broke the policy, or a write that is no gold action left a value of neither the first nor the
+    gold state. Not covered: a wrong write that the agent takes back, and wrong statements."""
     if not any(message.role == "assistant" for message in messages):
         return False
     basis = task.criteria.reward_basis

@@ -1,6 +1,6 @@
-"""Acts of an utterance, by its English words alone (pure): it agrees, refuses, asks, takes leave.
-`turns_down("I cannot do that.")` is True; `wants_answer` of it is False. `is_readable` tells other
-languages apart."""
+"""The act of an utterance, by its English words alone (pure): agree, refuse, ask, say goodbye.
+`turns_down("I cannot do that.")` is True; `wants_answer` of it is False. `is_readable` recognizes
+English."""
 
 import re
 from typing import Final
@@ -14,9 +14,9 @@ _NO: Final = re.compile(
 _AGREES: Final = re.compile(
     r"(?<!not )(?<!n't )\b(yes|yeah|yep|sure|correct|right|fine|go ahead|proceed|please do)\b", re.I
 )
-"""Words that take a refusal back: "No changes, go ahead"."""
+"""Words that cancel a refusal, as in "No changes, go ahead"."""
 _REFUSES: Final = re.compile(r"\b(no|not|nope|\w+n't|never mind|instead|stop)\b", re.I)
-"""Words that take an agreement back."""
+"""Words that cancel an agreement."""
 _FAREWELL: Final = re.compile(
     r"\b(anything|something|what|how|nothing) (else|more)\b|\bfurther\b|\bmore I can\b"
     r"|\bfeel free to\b|\b(any|other|more|additional) (question|request|concern|issue)s?\b"
@@ -41,26 +41,26 @@ _ENGLISH: Final = re.compile(
     r"|anything|any|else|have|and|it|need|want|(?-i:I))\b",
     re.I,
 )
-"""Words without which few lines of an agent are in English."""
+"""Common English words. Most English lines of an agent have at least one of them."""
 _SHORT_LINE: Final = 2
-"""Words up to which a line may have none of them, as "Zip code?"."""
+"""Number of words up to which an English line may have none of them, such as "Zip code?"."""
 _NEGATES: Final = re.compile(
     r"\b(not|never|cannot|unable|without|instead|\w+n't|won't|leave)\b", re.I
 )
 
 
 def agrees(text: str) -> bool:
-    """Return whether a text begins with a yes, and takes nothing of it back."""
+    """Return whether a text begins with a yes and has no word that cancels it."""
     return bool(_YES.match(text)) and not _REFUSES.search(text)
 
 
 def refuses(text: str) -> bool:
-    """Return whether a text begins with a no, and takes nothing of it back."""
+    """Return whether a text begins with a no and has no word that cancels it."""
     return bool(_NO.match(text)) and not _AGREES.search(text)
 
 
 def is_farewell(text: str) -> bool:
-    """Return whether a user may hang up at a text, or say "no" beside a question to confirm."""
+    """Return whether a user may hang up after a text, or answer "no" although it asks for a yes."""
     return bool(_FAREWELL.search(text))
 
 
@@ -70,15 +70,15 @@ def wants_answer(text: str) -> bool:
 
 
 def is_readable(text: str) -> bool:
-    """Return whether the other functions can read a text: its words look English."""
+    """Return whether a text looks English, so that the other functions can judge it."""
     return bool(_ENGLISH.search(text)) or (text.isascii() and len(text.split()) <= _SHORT_LINE)
 
 
 def turns_down(text: str) -> bool:
-    """Return whether a text refuses what was asked for."""
+    """Return whether a text refuses a request."""
     return bool(_TURNS_DOWN.search(text))
 
 
 def negates(text: str) -> bool:
-    """Return whether a text has a word by which a yes to it may mean the opposite."""
+    """Return whether a text has a negation, so that a yes to it may mean the opposite."""
     return bool(_NEGATES.search(text))

@@ -10,16 +10,16 @@ from typing import Any, Final
 from envs.task import TaskDefinition
 
 WORD: Final = re.compile(r"\d+(?:\.\d+)+|[^\W_][\w#@+-]*(?:[.@][^\W_][\w@-]*)*|#\w+")
-"""A number, an id, a mail address, or a word; without the punctuation around it."""
+"""A number, an id, a mail address or a word, without punctuation around it."""
 
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 _NOTHING: Final = re.compile(r"[^0-9a-z]+")
-"""Characters that spelling may change in a value."""
+"""Characters that other spellings of a value may add or leave out."""
 
 
 def collect_user_text(task: TaskDefinition) -> str:
-    """Return everything that the user may say about what they want."""
+    """Return the text of everything that the user may say: its scenario and its script."""
     script = task.script
     lines = () if script is None else (script.opening, *(answer.says for answer in script.answers))
     return "\n".join((task.scenario.text(), *lines))
@@ -31,7 +31,7 @@ def words(text: str) -> set[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words as they are written; `1,000` counts as 1000 as well."""
+    """Return the words of a text in their own spelling. `1,000` also counts as 1000."""
     plain = _THOUSANDS.sub("", text)
     return WORD.findall(text) + (WORD.findall(plain) if plain != text else [])
 
@@ -46,7 +46,7 @@ squeeze_word = lru_cache(maxsize=4096)(squeeze)
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the single values of an argument."""
+    """Yield the single values inside an argument."""
     if isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)

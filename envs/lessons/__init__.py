@@ -1,1 +1,1 @@
-"""Lessons: practice in repairing a call that went wrong."""
+"""Lessons: training tasks in which an agent repairs a wrong call."""

@@ -1,9 +1,9 @@
-"""Check a task that has a lesson, wherever it comes from.
+"""Check a task that has a lesson, from any source.
 
 A lesson is right if all of this holds. Its prefix ends with an answered call of the agent. Its
-expected message is the oracle's next one, and its calls run. Its reflection is well-formed, and
-names every key in which the wrong call differs from the right one. Its gold text is read back.
-Check V7 of docs/proposing.md shows that the oracle then succeeds.
+expected message is the oracle's next one, and its calls succeed. Its reflection is well-formed, and
+names every key in which the wrong call differs from the right one. Parsing its gold text gives its
+parts again. Check V7 of docs/proposing.md shows that the oracle then succeeds.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from events.messages import Action, ExecutedCall, Message, ToolCall, executed_ca
 
 
 class BadLesson(KintsugiError):
-    """A lesson that teaches something wrong, or nothing."""
+    """A task has no lesson, or its lesson is wrong."""
 
 
 def get_lesson(task: TaskDefinition) -> Lesson:
-    """Return the lesson of a task. Raise BadLesson where it has none."""
+    """Return the lesson of a task. Raise BadLesson if it has none."""
     if task.lesson is None:
         raise BadLesson(f"task {task.id} has no lesson")
     return task.lesson
 
 
 def follows_refusal(task: TaskDefinition) -> bool:
-    """Return whether a task's prefix ends with a call of the agent that a tool refused."""
+    """Return whether a task's prefix ends with a call of the agent that failed."""
     results = takewhile(lambda message: message.role == "tool", reversed(task.prefix))
     return any(message.error for message in results)
 
@@ -58,7 +58,7 @@ def check_lesson(environment: Environment, task: TaskDefinition) -> None:
 
 
 def check_reflection(reflection: str) -> None:
-    """Raise BadLesson where a text is no reflection."""
+    """Raise BadLesson if a text is not well-formed as a reflection."""
     fault = find_fault(reflection)
     if fault is not None:
         raise BadLesson(f"this text is no reflection: {fault}; write one or two plain sentences")
@@ -67,14 +67,15 @@ def check_reflection(reflection: str) -> None:
 def find_key_changes(
     lesson: Lesson, wrong: ToolCall, right: ToolCall | Action | None
 ) -> tuple[Change, ...]:
-    """Return differences for a reflection to name: none for a repetition or a needless call."""
+    """Return the differences that a reflection must name; none for a repeated or needless call."""
     if lesson.operator == "redundant" or right is None:
         return ()
     return find_changes(wrong, right)
 
 
 def _find_wrong(episode: Episode) -> ToolCall:
-    """Return the prefix's last call, of its message the first that failed. Raise BadLesson."""
+    """Return the first failed call of the prefix's last message, else its last one. Raise
+    BadLesson."""
     calls = executed_calls(episode.messages)
     last: Sequence[ExecutedCall] = [item for item in calls if item.turn == calls[-1].turn]
     if (
@@ -88,8 +89,8 @@ def _find_wrong(episode: Episode) -> ToolCall:
 
 
 def _play_expected(environment: Environment, episode: Episode, lesson: Lesson) -> ToolCall | None:
-    """Make the expected message; return the right call in place of the wrong one. Raise BadLesson
-    where the message is not the oracle's, or a call of it fails."""
+    """Make the expected message, and return the right call in place of the wrong one. Raise
+    BadLesson if the oracle writes another message, or if a call of it fails."""
     wrong = _find_wrong(episode)
     oracle, user = environment.oracle(episode.task), environment.user(episode.task)
     expected = oracle.reply(episode.view(Party.AGENT))
@@ -106,7 +107,7 @@ def _play_expected(environment: Environment, episode: Episode, lesson: Lesson) -
         message = party.reply(episode.view(episode.turn))
         if episode.turn is Party.AGENT and message.tool_calls:
             call = message.tool_calls[0]
-            # What comes behind an answer of the user is the right call if it is of the same tool.
+            # After a user's answer, a call is the right one only if its tool is the same.
             return call if call.name == wrong.name else None
         episode.receive(message)
     return None

@@ -1,7 +1,7 @@
-"""A right agent's message in a lesson, as text with tags, and a check that it is read back.
+"""The expected message of a lesson as text with tags, and a check that parsing restores its parts.
 
-    <reflect>what was wrong</reflect>
-    what it says
+    <reflect>the fault of the wrong call</reflect>
+    the text for the user
     <tool_call>
     {"name": ..., "arguments": {...}}
     </tool_call>
@@ -20,20 +20,20 @@ from envs.reflection.reward import compute_reward
 from envs.task import Lesson
 from events.messages import Action, Message, ToolCall
 
-# Made once: json.dumps with options would build an encoder at every call.
+# One encoder for all calls: json.dumps with options would build one at every call.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
 TOLERANCE: Final = 1e-6
-"""How far the reward of gold for itself may be from 1."""
+"""Largest difference from 1 of the reward that the gold message itself gets."""
 
 
 def render_gold(lesson: Lesson) -> str:
-    """Return the reflection, the text and the calls of a lesson."""
+    """Return a lesson's reflection, text and calls as tagged text."""
     return _render(lesson.reflection, lesson.final, lesson.calls)
 
 
 def render_message(message: Message) -> str:
-    """Return a message of an agent in the same form."""
+    """Return an agent's message as tagged text."""
     return _render(message.reflection, message.text, message.tool_calls)
 
 
@@ -48,7 +48,7 @@ def _render(reflection: str | None, text: str, calls: Sequence[Action | ToolCall
 
 
 def is_read_back(lesson: Lesson) -> bool:
-    """Return whether the text of a lesson has its parts again, and the reward of gold is 1."""
+    """Return whether parsing a lesson's text restores its parts, and gold has the reward 1."""
     try:
         gold = build_gold(lesson)
     except ImpossibleLesson:

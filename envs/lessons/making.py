@@ -1,12 +1,12 @@
-"""Make lessons: of recorded calls that failed first, then of trajectories by perturbation.
+"""Make lessons: first from recorded calls that failed, then from perturbed trajectories.
 
     report = make_lessons(environment, tasks, wanted=100, seed=0, recordings=recordings)
     report.lessons        tasks by content, each with a prefix and a lesson
     report.discarded      operator -> reason -> number
 
-Each perturbation makes an equal part of what the recordings leave, and no other replaces it, so
-there may be fewer lessons than wanted. The result is a function of the arguments. Not covered:
-which recordings and tasks may be trained on.
+Each perturbation makes an equal share of the lessons that recordings do not yield. No other one
+makes up for it, so there may be fewer lessons than wanted. The result depends only on the
+arguments. Not covered: which recordings and tasks may be trained on.
 """
 
 from collections import Counter
@@ -36,13 +36,14 @@ from envs.task import PERTURBATIONS, Operator, TaskDefinition
 from events.messages import executed_calls
 
 PER_TRAJECTORY: Final = 4
-"""Most lessons of one operator from one trajectory."""
+"""Largest number of lessons of one operator from one trajectory."""
 SPREAD: Final = 256
-"""Lessons wanted for each further one of an operator from one trajectory, so that few differ."""
+"""Number of wanted lessons for each lesson of one operator from one trajectory, for more
+variety."""
 _TRIES: Final = 24
-"""Most wrong calls of one operator that are made in one trajectory."""
+"""Largest number of wrong calls of one operator that are tried in one trajectory."""
 _BARREN: Final = 3
-"""Trajectories of one kind that may give no lesson of an operator before it is given up there."""
+"""Trajectories in a row without a lesson after which an operator is given up for their kind."""
 _SHOWN: Final = 5
 
 DUPLICATE: Final = "duplicate"
@@ -52,18 +53,18 @@ RAISED: Final = "the environment raised an exception"
 
 @dataclass(frozen=True, slots=True)
 class LessonReport:
-    """Lessons, and what was discarded."""
+    """The lessons made, and counts of everything that was discarded."""
 
     lessons: tuple[TaskDefinition, ...]
-    """Tasks by content."""
+    """Tasks with an id by content, each with a prefix and a lesson."""
     discarded: Mapping[Operator, Mapping[str, int]]
-    """Operator -> reason -> number of wrong calls."""
+    """Operator -> reason -> number of discarded wrong calls."""
     unused: Mapping[str, int]
-    """Reason -> number of tasks and recordings that gave no conversation to make lessons of."""
+    """Reason -> number of tasks and recordings from which no lesson could be made."""
     empty: tuple[Operator, ...]
-    """Perturbations that were wanted and made nothing."""
+    """Operators that were used and yielded no lesson."""
     troubles: tuple[str, ...]
-    """The first exceptions of the environment, as sentences."""
+    """The first few exceptions of the environment, as sentences."""
 
     @property
     def made(self) -> dict[Operator, int]:
@@ -79,8 +80,8 @@ def make_lessons(
     recordings: Iterable[Trajectory] = (),
     operators: Sequence[Operator] = PERTURBATIONS,
 ) -> LessonReport:
-    """Return at most `wanted` lessons from `sources` (tasks for the oracle, or recorded successes;
-    read as needed) by `operators`, and from `recordings` with failed calls."""
+    """Return at most `wanted` lessons: first from failed calls in `recordings`, then from `sources`
+    (tasks for the oracle, or recorded successes; read as needed) by `operators`."""
     maker = _Maker(environment, wanted, seed)
     for recording in recordings:
         if not maker.left:
@@ -98,7 +99,7 @@ def make_lessons(
 
 
 def _share_out(count: int, operators: Sequence[Operator]) -> dict[Operator, int]:
-    """Return operator -> number of lessons, equal but for a remainder."""
+    """Divide `count` lessons among the operators as evenly as possible."""
     quotient, rest = divmod(count, len(operators))
     return {name: quotient + (place < rest) for place, name in enumerate(operators)}
 
@@ -110,17 +111,17 @@ class _Maker:
         self._seed = seed
         self._per_trajectory = max(1, min(PER_TRAJECTORY, wanted // SPREAD))
         self._lessons: dict[str, TaskDefinition] = {}
-        """Prefix as JSON -> the lesson behind it."""
+        """Prefix as JSON -> the lesson with this prefix."""
         self._discarded: dict[Operator, Counter[str]] = {}
         self._unused: Counter[str] = Counter()
         self._troubles: list[str] = []
         self._asked: dict[Operator, None] = {}
         self._barren: Counter[tuple[str, Operator]] = Counter()
-        """(Kind of task, operator) -> trajectories without a lesson; 0 after one with some."""
+        """(Kind of task, operator) -> number of trajectories in a row without a lesson."""
 
     @property
     def left(self) -> int:
-        """Lessons that are wanted still."""
+        """Number of lessons that are still wanted."""
         return max(0, self._wanted - len(self._lessons))
 
     def report(self) -> LessonReport:
@@ -135,7 +136,7 @@ class _Maker:
         )
 
     def add_recorded(self, recording: Trajectory) -> None:
-        """Make a lesson of each call of the agent that failed."""
+        """Make a lesson from each failed call of the agent in a recording."""
         try:
             writer = LessonWriter(self._environment, recording)
             grader = None
@@ -160,7 +161,7 @@ class _Maker:
     def add_perturbed(
         self, source: TaskDefinition | Trajectory, quotas: Mapping[Operator, int]
     ) -> Counter[Operator]:
-        """Make lessons of a trajectory, at most `quotas`; return how many of each operator."""
+        """Make at most `quotas` lessons from a trajectory. Return the number by operator."""
         task = source.task if isinstance(source, Trajectory) else source
         made: Counter[Operator] = Counter()
         wanted = {
@@ -255,7 +256,7 @@ class _Maker:
 def _take_turns(
     operator: Operator, places: Sequence[Place], schemas: Schemas, chance: Random
 ) -> Iterator[tuple[Place, WrongCall]]:
-    """Yield the wrong calls of all places, the places in turn, in an order that the seed draws."""
+    """Yield wrong calls of all places, one from each place in turn, in random order."""
     steps = list(range(len(places)))
     chance.shuffle(steps)
     queue = [(step, perturb(operator, places, step, schemas, chance)) for step in steps]

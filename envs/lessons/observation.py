@@ -1,6 +1,6 @@
-"""Read off a transcript whether its agent repaired a mistake, and which calls it repeated. Repair@k
-is estimated from these. Source: Structured Reflection, arXiv 2509.18847; its own rule is
-`official`."""
+"""Read from a transcript whether the agent repaired a mistake, and how many calls it repeated.
+Repair@k is estimated from these. Source: Structured Reflection, arXiv 2509.18847; `official` is its
+own rule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +16,23 @@ from events.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The repeated calls and the repair of one attempt at a task, beside its verdict."""
+    """The number of repeated calls in one attempt, and whether its mistake was repaired."""
 
     repeated: int
-    """Calls that repeat the one before them, with nothing between that could change the answer."""
+    """Number of calls equal to the one before, with nothing between that could change the
+    answer."""
     repaired: bool | None = None
-    """Whether the first message makes the right calls, or, where it has to speak first, whether it
-    does and the task is done in the end; None for a task without a mistake."""
+    """Whether the first message makes the right calls. If it has to speak instead: whether it does,
+    and the task succeeds. None for a task without a lesson."""
     official: bool | None = None
-    """Whether it is correct by the benchmark's rule, which allows any text where no call is due."""
+    """Whether it is correct by the benchmark's rule, which accepts any text where no call is
+    due."""
 
 
 def observe(
     environment: Environment, lesson: Lesson | None, messages: Sequence[Message], success: bool
 ) -> Observation:
-    """Return what a transcript with this verdict shows."""
+    """Return the observation of a transcript; `success` is its verdict."""
     repeated = conduct_of(messages, environment.catalog, malformed=0).repeated
     if lesson is None:
         return Observation(repeated)

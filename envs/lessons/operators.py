@@ -22,13 +22,13 @@ from envs.lessons.values import SeenValues
 from envs.task import Operator
 
 REFUSABLE: Final[tuple[Operator, ...]] = ("argument", "swap", "missing")
-"""Operators whose calls tools may refuse: a repetition is allowed."""
+"""Operators whose wrong calls a tool may refuse. A repeated call is allowed."""
 
 WRONG_TEXT: Final = "wrong_value"
-"""Text in place of a value of another type."""
+"""Text that replaces a value of another type."""
 
 _REPLACEMENTS: Final = 4
-"""Most values that are tried in place of one that was not seen."""
+"""Largest number of seen values that are tried in place of an unseen one."""
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> its parameters as JSON Schema."""
@@ -40,21 +40,21 @@ _CAPITAL: Final = re.compile(r"_([a-z])")
 
 @dataclass(frozen=True, slots=True)
 class WrongCall:
-    """The calls in place of a right call."""
+    """A wrong call, made in place of the right one."""
 
     operator: Operator
     name: str
     arguments: Arguments | str
     times: int = 1
-    """2 where the right call is repeated."""
+    """Number of times that it is made: 2 for a repetition of the right call."""
     comes_too_early: bool = False
-    """Whether it is a later call of the same trajectory."""
+    """Whether it is a later call of the same trajectory, made now."""
     is_dependent: bool = False
-    """Whether a value of that later call is known from the right call's answer on."""
+    """Whether a value of that later call becomes known only by the right call's answer."""
 
 
 def read_schemas(schemas: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return tool -> parameters of OpenAI schemas; a tool without parameters has none."""
+    """Return tool -> its parameters, from OpenAI schemas; {} for a tool without parameters."""
     functions = [schema.get("function", schema) for schema in schemas]
     return {
         str(function["name"]): function.get("parameters") or {}
@@ -66,7 +66,7 @@ def read_schemas(schemas: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str,
 def perturb(
     operator: Operator, places: Sequence[Place], step: int, schemas: Schemas, chance: Random
 ) -> Iterator[WrongCall]:
-    """Yield the wrong calls of an operator in place of call `step`."""
+    """Yield the wrong calls of an operator that replace call number `step`."""
     return _FUNCTIONS[operator](places, step, schemas, chance)
 
 
@@ -93,7 +93,7 @@ def _list_wrong_arguments(
 
 
 _Change = Callable[[Arguments, str, Mapping[str, Any], SeenValues, Random], Arguments | None]
-"""Function that returns arguments with one of them changed; None where it has no such change."""
+"""Function that returns the arguments with one of them changed, or None if it cannot change it."""
 
 
 def _drop(arguments: Arguments, name: str, *_: Any) -> Arguments | None:
@@ -181,7 +181,7 @@ def _take_next(
 def _leave_out(
     places: Sequence[Place], step: int, schemas: Schemas, chance: Random
 ) -> Iterator[WrongCall]:
-    """Make a later call but the next, or call another tool; by turns, one or the other first."""
+    """Yield later calls (not the next one) and calls of other tools, alternating at random."""
     later = [
         _take_later("missing", places, step, number, chance)
         for number in range(step + 2, len(places))
@@ -205,8 +205,8 @@ def _call_other_tool(place: Place, schemas: Schemas, chance: Random) -> Iterator
 def _take_later(
     operator: Operator, places: Sequence[Place], step: int, later: int, chance: Random
 ) -> Iterator[WrongCall]:
-    """Make a later call now; its unseen values become others of the kind, any with a digit, or
-    none."""
+    """Yield a later call, made now. Each value not yet seen is replaced by a seen one of its kind,
+    else by one with a digit, else left out."""
     place, call = places[step], places[later].call
     if call.name == place.call.name or isinstance(call.arguments, str):
         return
@@ -225,7 +225,7 @@ def _take_later(
 
 
 def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> Iterator[Arguments]:
-    """Yield values for unseen ones; arguments without any are left out, in the last ones all."""
+    """Yield seen values for unseen ones, without arguments that have none; at last, no values."""
     candidates: dict[str, list[str]] = {}
     for name, value in unseen.items():
         others = seen.find_others(name, value) or seen.list_texts()
@@ -241,7 +241,7 @@ def _draw_replacements(unseen: Arguments, seen: SeenValues, chance: Random) -> I
 
 
 def _fill(place: Place, schema: Mapping[str, Any]) -> Arguments | None:
-    """Return a tool's required arguments, seen or from the right call; None if one is missing."""
+    """Return a tool's required arguments, seen or from the right call; None if one has no value."""
     own = place.call.arguments
     if isinstance(own, str):
         return None

@@ -1,6 +1,7 @@
-"""Say how a call was wrong, in two sentences that follow from the tool's error and the difference
-of the two calls, so that a small model can learn them ("The call of get_order failed: no such
-order. order_id was O7 and must be O12.")."""
+"""Describe the fault of a wrong call in two sentences. They follow from the tool's error and the
+difference from the right call, so that a small model can learn them. Example: "The call of
+get_order failed: no such order. order_id was O7 and must be O12."
+"""
 
 import json
 import re
@@ -14,38 +15,38 @@ from events.canonical import exact_json
 from events.messages import Action, ToolCall
 
 TOOL: Final = "tool"
-"""Key of the difference of two calls of different tools."""
+"""Key of a difference in the tool, not in an argument."""
 
 MOST_CHARACTERS: Final = 2000
-"""Longest reflection."""
+"""Largest number of characters of a reflection."""
 _MOST_CAUSE: Final = 200
-"""Characters of a tool's error that are quoted."""
+"""Number of characters that are quoted of a tool's error."""
 
 _TAG: Final = re.compile(r"</?\s*(think|reflect|tool_call|final)\b[^>]*>?", re.IGNORECASE)
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _PREFIXES: Final = ("Error during execution: ", "Error: ")
 _PLAIN: Final = re.compile(r"(?!(?:true|false|null)$)[A-Za-z#@_][\w#@.+:/-]*")
-"""Texts that are written without quotes: none of them is read as another value."""
+"""Texts that may be written without quotes, because they cannot be read as another JSON value."""
 
 
-# Made once: json.dumps with options would build an encoder at every call.
+# One encoder for all calls: json.dumps with options would build one at every call.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key in which a wrong call differs from the right one."""
+    """One key in which a wrong call differs from the right one, with both values."""
 
     key: str
     wrong: Any
-    """`ABSENT` where the wrong call lacks it."""
+    """`ABSENT` if the wrong call lacks the argument."""
     right: Any
-    """`ABSENT` where the right call has no such argument."""
+    """`ABSENT` if the right call lacks the argument."""
 
 
 def find_changes(wrong: ToolCall, right: ToolCall | Action) -> tuple[Change, ...]:
-    """Return where two calls differ: in the tool, or else in arguments. Arguments that are no JSON
-    object differ in each of the right call."""
+    """Return the differences between two calls: the tool, or else each argument that differs.
+    Arguments that are no JSON object count as none."""
     if wrong.name != right.name:
         return (Change(TOOL, wrong.name, right.name),)
     before = wrong.arguments if isinstance(wrong.arguments, dict) else {}
@@ -66,7 +67,7 @@ def _is_equal(value: Any, other: Any) -> bool:
 
 
 def describe_mistake(tool: str, cause: str | None, is_repeated: bool) -> str:
-    """Return the sentence on what happened; `cause` is the tool's own error."""
+    """Return the sentence about the wrong call; `cause` is the tool's own error."""
     if cause is None:
         return f"{tool} was called twice." if is_repeated else f"The call of {tool} was wrong."
     if is_repeated:
@@ -75,7 +76,7 @@ def describe_mistake(tool: str, cause: str | None, is_repeated: bool) -> str:
 
 
 def describe_changes(changes: Sequence[Change]) -> str:
-    """Return the sentence on what has to be changed, with every key, wrong and right value."""
+    """Return the sentence about the correction, with each key and its wrong and right value."""
     return f"{', '.join(_describe_change(change) for change in changes)}."
 
 
@@ -88,14 +89,14 @@ def _describe_change(change: Change) -> str:
 
 
 def write_value(value: Any) -> str:
-    """Return a plain text as it is, and any other value as JSON, so that "5" differs from 5."""
+    """Return a simple text without quotes, and any other value as JSON: "5" differs from 5."""
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return _ENCODER.encode(value)
 
 
 def find_cause(error: str) -> str:
-    """Return a tool's error as a part of a sentence: its first words, without tags."""
+    """Return the beginning of a tool's error, without tags, as a part of a sentence."""
     text = _read_error(error)
     for prefix in _PREFIXES:
         text = text.removeprefix(prefix)
@@ -115,8 +116,8 @@ def _read_error(text: str) -> str:
 
 
 def find_unnamed(reflection: str, changes: Sequence[Change], with_values: bool = True) -> list[str]:
-    """Return the differing keys that a reflection does not name; for two tools, both names. With
-    `with_values`, also those of which it lacks the wrong or the right value."""
+    """Return the differing keys that a reflection does not name. With `with_values`, also return
+    keys of which it lacks the wrong or right value. A differing tool needs both tools' names."""
     unnamed = []
     for change in changes:
         parts = [change.wrong, change.right] if change.key == TOOL else [change.key]
@@ -129,7 +130,7 @@ def find_unnamed(reflection: str, changes: Sequence[Change], with_values: bool =
 
 
 def _has(reflection: str, part: str) -> bool:
-    """Return whether a part stands in a text as a word of its own."""
+    """Return whether `part` stands in a text as a separate word."""
     begin = reflection.find(part)
     while begin >= 0:
         end = begin + len(part)
@@ -145,7 +146,7 @@ def _is_word(character: str) -> bool:
 
 
 def find_fault(reflection: str) -> str | None:
-    """Return why a text is no reflection; None where it is one."""
+    """Return the reason why a text is not well-formed as a reflection, or None."""
     if not reflection.strip():
         return "it is empty"
     if len(reflection) > MOST_CHARACTERS:
@@ -162,7 +163,7 @@ def find_fault(reflection: str) -> str | None:
 
 
 def has_half_pair(text: str) -> bool:
-    """Return whether a text has half of a surrogate pair: it cannot be stored."""
+    """Return whether a text has half of a surrogate pair, so that it cannot be stored."""
     return not text.isascii() and _HALF_PAIR.search(text) is not None
 
 

@@ -1,11 +1,11 @@
-"""Find the right message behind a wrong call: make it, let the oracle go on, and judge the task.
+"""Find the right message after a wrong call: make the call, let the oracle go on, judge the task.
 
     mistake = make_mistake(place, wrong)          the call, made on a fork of the state
     repair = find_repair(mistake, proofs)         what the oracle does next; both raise NoLesson
 
-Proof that the oracle succeeds: its whole rest is played and judged. In the trajectory's state, one
-proof holds for each call of a place after which the oracle writes the same. Where it writes what
-the trajectory has there, one holds for all places, and so do the results of its next calls.
+The proof that the oracle succeeds is to play the rest of the episode and judge it. If the state is
+the trajectory's, wrong calls at one place share a proof when the oracle writes the same message. If
+that is the trajectory's own message there, all places share one proof and its results.
 """
 
 from dataclasses import dataclass
@@ -28,23 +28,23 @@ ENDS: Final = "ends the episode"
 
 
 class NoLesson(KintsugiError):
-    """A wrong call gives no lesson; the text is the reason, in a few words."""
+    """A wrong call yields no lesson. The text is the reason, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A wrong call that was made."""
+    """A wrong call and its result."""
 
     episode: Episode
-    """The episode behind it; all of it is a prefix."""
+    """The episode after the wrong call; all its messages count as a prefix."""
     calls: tuple[ExecutedCall, ...]
-    """Calls that were made in place of the right one, with their results."""
+    """The calls made in place of the right one, with their results."""
     has_clean_state: bool
-    """Whether the state is surely the trajectory's: as it was before the call, or, where the right
-    call is repeated, as it is behind one."""
+    """Whether the state is surely the trajectory's: the state before the right call or, for a
+    repeated call, the state after it."""
     is_repeated: bool = False
     comes_too_early: bool = False
-    """Whether it is a later call of the same trajectory."""
+    """Whether it is a later call of the same trajectory, made too early."""
 
     @property
     def is_refused(self) -> bool:
@@ -53,21 +53,21 @@ class Mistake:
 
     @property
     def wrong(self) -> ExecutedCall:
-        """The first call that failed, else the last one."""
+        """The first call that failed, or else the last one."""
         return next((item for item in self.calls if item.failed), self.calls[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A right agent's next message, after which the oracle succeeds."""
+    """The oracle's next message after a wrong call, with which it goes on to succeed."""
 
     message: Message
     next_call: ToolCall | None
-    """Its first call, in this message or a later one; None where it makes none."""
+    """The oracle's first call, in this message or a later one. None if it makes none."""
 
     @property
     def calls(self) -> tuple[Action, ...]:
-        """The calls of the message as the lesson has them."""
+        """The calls of the message, in the form that a lesson stores."""
         return tuple(
             Action(name=call.name, arguments=call.arguments)
             for call in self.message.tool_calls
@@ -76,20 +76,20 @@ class Repair:
 
 
 class Proofs:
-    """Proofs within one trajectory."""
+    """Results of proofs within one trajectory, reused for wrong calls with the same outcome."""
 
     def __init__(self, grader: Grader, failures: int) -> None:
         self.grader = grader
         self.failures = failures
-        """Calls that fail in the trajectory itself."""
+        """Number of calls that fail in the trajectory itself."""
         self.known: dict[tuple[int | None, bool, str], tuple[ToolCall | None, str | None]] = {}
-        """(Step, or None for all; whether a tool refused; expected message, or "" where it is the
-        trajectory's) -> the next call, and why there is no lesson."""
+        """Step (None: any), whether a tool refused, expected message ("": the trajectory's) -> the
+        next call, and the reason why there is no lesson (None: there is one)."""
 
 
 def make_mistake(environment: Environment, place: Place, wrong: WrongCall) -> Mistake:
-    """Make a wrong call on a fork of the state. Raise NoLesson for one that no tool refuses and
-    that changes nothing, unless it is a repetition."""
+    """Make a wrong call on a fork of the state. Raise NoLesson if no tool refuses it and it changes
+    nothing, unless it is a repetition."""
     episode = place.episode.fork()
     called = [(call.name, call.arguments) for call in place.before]
     called += [(wrong.name, wrong.arguments)] * wrong.times
@@ -131,8 +131,8 @@ def _has_clean_state(episode: Episode, place: Place, is_repeated: bool) -> bool:
 def find_repair(
     environment: Environment, mistake: Mistake, place: Place | None, proofs: Proofs
 ) -> Repair:
-    """Return what the oracle does next; `place` is the wrong call's in its trajectory. Raise
-    NoLesson where it fails a call, fails more often than the trajectory, or fails the task."""
+    """Return the oracle's next message after a mistake; `place` is that of the wrong call. Raise
+    NoLesson if a call of it fails, more calls fail than in the trajectory, or the task fails."""
     episode = mistake.episode
     oracle = environment.oracle(episode.task)
     expected = oracle.reply(episode.view(Party.AGENT))
@@ -167,7 +167,7 @@ def _write_key(message: Message) -> str:
 def _prove(
     place: Episode, oracle: Agent, expected: Message, proofs: Proofs
 ) -> tuple[ToolCall | None, str | None]:
-    """Play an episode to its end; return the oracle's next call, and why it gives no lesson."""
+    """Play an episode to its end. Return the oracle's next call, and any reason for no lesson."""
     episode, begin = place.fork(), len(place.messages)
     episode.receive(expected)
     if any(item.failed for item in executed_calls(episode.messages[begin:])):

@@ -1,7 +1,7 @@
-"""Trajectories: conversations in which a task was done right, and the places of the agent's calls.
+"""Trajectories (conversations in which a task was done right), and the places of the agent's calls.
 
-A place is before one of the agent's calls. It has the episode as it stands there, so that other
-calls can be made from it on a fork, without playing the conversation again.
+A place is the point before one of the agent's calls. It keeps the episode at that point, so that
+other calls can be made from a fork of it without replaying the conversation.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,66 +25,66 @@ _WRITERS: Final = {"assistant": Party.AGENT, "user": Party.USER}
 
 
 class NoTrajectory(KintsugiError):
-    """A task or a recording gives no trajectory; the text is the reason, in a few words."""
+    """A task or a recording yields no trajectory. The text is the reason, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A conversation about a task."""
+    """A conversation in which the agent did a task."""
 
     task: TaskDefinition
     messages: tuple[Message, ...]
-    """Messages without system prompt and greeting, those of the task's prefix included."""
+    """Messages without system prompt and greeting, including the messages of the task's prefix."""
     rollout: str | None = None
-    """Rollout that it was recorded in; None for one that the oracle played."""
+    """Id of the recorded rollout; None if the oracle played it."""
 
     @property
     def source(self) -> str:
-        """Id of the task that it is of: for a task with a lesson, that of the lesson's source."""
+        """Id of the task, or of the task that its lesson was made from."""
         return self.task.id if self.task.lesson is None else self.task.lesson.source
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of a party, with the episode before and behind it: fork them, do not play on."""
+    """A message of a party, and the episode before and after it, to be forked before playing on."""
 
     message: Message
     before: Episode | None
-    """The episode, all of it a prefix; None where no tool of the agent is called."""
+    """The episode with all messages as its prefix; None if the message calls no agent's tool."""
     after: Episode
 
 
 class Place:
-    """One of the agent's calls, and the episode before the message that makes it."""
+    """The point before a message of the agent, for one of the message's calls."""
 
     def __init__(self, episode: Episode, step: int, message: Message, index: int) -> None:
         self.episode = episode
-        """Everything in it is a prefix. It must be forked, not played on."""
+        """The episode at this point; all its messages count as a prefix. Fork it to play on."""
         self.step = step
-        """Number of the call among all calls of the agent."""
+        """Number of the call among all calls of the agent, from 0."""
         self.call: ToolCall = message.tool_calls[index]
         self.before = message.tool_calls[:index]
-        """Calls of the same message that come first."""
+        """Earlier calls in the same message."""
         self.following: Message | None = None
-        """The agent's next message; None where it writes none."""
+        """The agent's next message, or None."""
         self.message = message
 
     @cached_property
     def tools_behind(self) -> ToolAccess:
-        """The tools over the state that the message leaves."""
+        """The tools over the state after the message."""
         episode = self.episode.fork()
         episode.receive(self.message)
         return episode.tools
 
     @cached_property
     def seen(self) -> SeenValues:
-        """Values that the agent has seen before the message."""
+        """The values that the agent has seen before the message."""
         return SeenValues(self.episode.view(Party.AGENT))
 
 
 def play_trajectory(grader: Grader) -> tuple[Trajectory, list[Place]]:
-    """Return the oracle's conversation with the scripted user, and the place of each agent call.
-    Raise NoTrajectory where it is no success, or begins midway."""
+    """Let the oracle play a task with the scripted user. Return the conversation and the place of
+    each agent call. Raise NoTrajectory if it fails or the task has a prefix."""
     task = grader.task
     if task.prefix:
         raise NoTrajectory(BEGINS_MIDWAY)
@@ -97,7 +97,7 @@ def play_trajectory(grader: Grader) -> tuple[Trajectory, list[Place]]:
 
 
 def walk(environment: Environment, trajectory: Trajectory) -> list[Place]:
-    """Return the places of the agent's calls. Raise NoTrajectory where tools answer otherwise."""
+    """Return the places of the agent's calls. Raise NoTrajectory if a replay differs."""
     return _collect_places(follow(environment, trajectory))
 
 
@@ -133,8 +133,8 @@ def _play(environment: Environment, task: TaskDefinition) -> Iterator[Turn]:
 
 
 def follow(environment: Environment, trajectory: Trajectory) -> Iterator[Turn]:
-    """Yield a conversation's messages as its episode takes them. Raise NoTrajectory at the first
-    that a party cannot write there, or that the tools answer otherwise now."""
+    """Replay a conversation and yield its turns. Raise NoTrajectory at the first message that is
+    out of turn, or whose calls now give other results."""
     episode = open_whole(environment, trajectory.task)
     for message, results in _group(trajectory.messages):
         if episode.turn is None or episode.turn is not _WRITERS.get(message.role):
@@ -163,14 +163,14 @@ def _group(messages: Sequence[Message]) -> Iterator[tuple[Message, list[Message]
 
 
 def open_whole(environment: Environment, task: TaskDefinition) -> Episode:
-    """Begin the episode of a task before its prefix."""
+    """Begin an episode of a task without its prefix and lesson."""
     if task.prefix or task.lesson is not None:
         task = task.model_copy(update={"prefix": (), "lesson": None})
     return Episode(environment, task)
 
 
 def count_greeting(environment: Environment, task: TaskDefinition) -> int:
-    """Return how many messages an episode has before its user opens."""
+    """Return the number of messages (0 or 1) in an episode before the user's first one."""
     return int(environment.greeting is not None and not task.solo)
 
 
@@ -179,7 +179,7 @@ def _read_answer(message: Message) -> tuple[str, bool]:
 
 
 def clean_message(message: Message) -> Message:
-    """Return a message of an episode's prefix without its reflection, which no prompt has."""
+    """Return a message without its reflection, because prompts contain no reflections."""
     if message.reflection is None:
         return message
     return message.model_copy(update={"reflection": None})

@@ -1,9 +1,9 @@
-"""Values seen by an agent at a place: words, and values of arguments and results by name.
+"""The values that an agent has seen at a place: words, and values of arguments and results.
 
     seen.has("O12")                     whether it was said, called with, or answered
     seen.find_others("order_id", "O12") other values of its kind, such as O7
 
-A kind is the name under which a value was seen, or its form: `#W12` and `#W7` differ in digits.
+Values are of one kind if seen under one name, or if they differ in digits alone (`#W12`, `#W7`).
 """
 
 import json
@@ -20,7 +20,7 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 class SeenValues:
-    """The words and values of a conversation."""
+    """The words and values in a conversation."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._texts: list[str] = []
@@ -32,11 +32,11 @@ class SeenValues:
                 self._see(message)
 
     def has(self, value: Any) -> bool:
-        """Return whether every text in a value was seen; numbers count as seen."""
+        """Return whether every text inside a value was seen. Numbers count as seen."""
         return all(self._has_text(text) for text in find_texts(value))
 
     def find_others(self, name: str, value: Any) -> list[str]:
-        """Return other values of the kind in the order seen; `name` is the argument."""
+        """Return other seen values of the same kind, in order; `name` is the argument's name."""
         others: dict[str, None] = {}
         for key in _list_names(name):
             others |= self._by_name.get(key, {})
@@ -45,14 +45,14 @@ class SeenValues:
         return [other for other in others if other != value]
 
     def list_texts(self) -> list[str]:
-        """Return every value with a digit in it, in the order in which they were seen."""
+        """Return every seen value that has a digit, grouped by kind."""
         return [value for values in self._by_kind.values() for value in values]
 
     def _has_text(self, text: str) -> bool:
         lowered = text.lower()
         if lowered in self._words:
             return True
-        # A part of a word is another word: O3 is not seen where O30 was.
+        # A part of a word is another word: seeing O30 is not seeing O3.
         return not _WORD.fullmatch(text) and any(lowered in seen for seen in self._texts)
 
     def _see(self, message: Message) -> None:
@@ -82,7 +82,8 @@ class SeenValues:
 def _read_text(
     text: str, is_result: bool
 ) -> tuple[str, frozenset[str], tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """Return the lower-case text, its words, (kind, word) with digits, and a result's values."""
+    """Return the lower-case text, its words, its words with digits by kind, and a result's
+    values."""
     words = [word.rstrip(".:-+") for word in _WORD.findall(text)]
     kinds = tuple((kind, word) for word in words if (kind := _get_kind(word)) is not None)
     values: tuple[tuple[str, str], ...] = ()
@@ -95,7 +96,8 @@ def _read_text(
 
 
 def _list_values(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of a value's texts; the keys of an object with a plural name count too."""
+    """Yield (name, text) for each text in a value. Keys of an object with a plural name count
+    too."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if name.endswith("s"):
@@ -119,7 +121,7 @@ def _list_names(name: str) -> Iterable[str]:
 
 
 def _get_kind(value: str) -> str | None:
-    """Return a word with each number in it as 9; None for one without, and for several words."""
+    """Return a word with 9 in place of each number. Return None for several words or no digit."""
     if " " in value:
         return None
     kind = _DIGITS.sub("9", value)

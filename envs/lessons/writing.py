@@ -1,7 +1,8 @@
-"""Write the lesson of a mistake as a task: its prefix, its reflection and what is expected.
+"""Write a lesson about a mistake as a task: prefix, reflection, and expected message.
 
-A lesson is kept only if its reflection names every key in which the wrong call differs from the
-right one, with values that the agent has seen. Its gold text must also be read back (gold.py).
+A lesson is kept only if parsing its gold text restores its parts (gold.py). Its reflection must
+name every key in which the wrong call differs from the right one, with values that the agent has
+seen.
 """
 
 import json
@@ -41,16 +42,16 @@ NOT_READ_BACK: Final = "the gold text is not read back"
 
 @dataclass(frozen=True, slots=True)
 class WrittenLesson:
-    """A lesson as a task."""
+    """A task with a lesson, and its prefix as JSON."""
 
     task: TaskDefinition
-    """The task under its id by content."""
+    """The task with its id by content."""
     prefix: str
-    """Its prefix as JSON: lessons with equal ones are the same."""
+    """Its prefix as JSON. Lessons with equal prefixes are duplicates."""
 
 
 class LessonWriter:
-    """Writes the lessons of one trajectory. What they share is converted once."""
+    """Writes the lessons of one trajectory. Their common parts are converted to JSON once."""
 
     def __init__(self, environment: Environment, trajectory: Trajectory) -> None:
         self._environment = environment
@@ -59,19 +60,20 @@ class LessonWriter:
         self._begin = count_greeting(environment, self._task)
         body = self._task.dump_body()
         self._before = "{" + "".join(f"{m}," for m in _write_members(body, "", "lesson"))
-        """The task's body as JSON with sorted keys, up to the lesson."""
+        """JSON of the task's body with sorted keys, up to the key `lesson`."""
         self._between = "".join(f",{m}" for m in _write_members(body, "lesson", "prefix"))
-        """The body's JSON between lesson and prefix."""
+        """JSON of the members between the keys `lesson` and `prefix`."""
         self._behind = "".join(f",{m}" for m in _write_members(body, "prefix", "~")) + "}"
         self._read_back: dict[str, bool] = {}
-        """Text and calls that are expected -> whether they are read back."""
+        """Expected text and calls -> whether parsing restores them."""
         self._clean: dict[int, tuple[Message, Message, str]] = {}
-        """id of a message -> the message (kept alive), its form in a prefix, and its JSON."""
+        """id of a message -> the message (kept alive), the same without reflection, and its
+        JSON."""
 
     def write(
         self, operator: Operator, mistake: Mistake, repair: Repair, place: Place | None
     ) -> WrittenLesson:
-        """Return the lesson; `place` is the wrong call's, if any. Raise NoLesson."""
+        """Return the lesson; `place` is the wrong call's in a trajectory. Raise NoLesson."""
         right = _find_right(mistake, repair, place)
         changes = () if right is None else find_changes(mistake.wrong.call, right)
         self._check_seen(mistake, repair, place, changes)
@@ -93,15 +95,15 @@ class LessonWriter:
         return self._name(mistake.episode.messages[self._begin :], lesson)
 
     def _is_read_back(self, lesson: Lesson) -> bool:
-        """Return whether a lesson's text has its parts again; one per expectation is tested."""
+        """Return whether parsing a lesson's text restores its parts; the answer is cached."""
         expected = repr((lesson.final, [(call.name, call.arguments) for call in lesson.calls]))
         if expected not in self._read_back:
             self._read_back[expected] = is_read_back(lesson)
         return self._read_back[expected]
 
     def _name(self, messages: Sequence[Message], lesson: Lesson) -> WrittenLesson:
-        """Return the task with this prefix and lesson. Its id equals `name_by_content`'s, made of
-        parts written before. Raise NoLesson."""
+        """Return the task with this prefix and lesson. Its id is that of `name_by_content`, made
+        from JSON that was written before. Raise NoLesson."""
         parts = [self._clean_message(message) for message in messages]
         prefix = f"[{','.join(text for _, _, text in parts)}]"
         written = (
@@ -130,7 +132,7 @@ class LessonWriter:
     def _check_seen(
         self, mistake: Mistake, repair: Repair, place: Place | None, changes: Sequence[Change]
     ) -> None:
-        """Raise NoLesson where a right value is one that the agent can only know later."""
+        """Raise NoLesson if the agent cannot yet know one of the right values."""
         rights = [c.right for c in changes if c.key != TOOL and c.right is not ABSENT]
         if place is not None:
             rights = [value for value in rights if not place.seen.has(value)]
@@ -138,7 +140,7 @@ class LessonWriter:
             return
         task = mistake.episode.task
         seen = SeenValues(mistake.episode.view(Party.AGENT))
-        # What the tools' descriptions list was seen as well, and what the expected message says.
+        # Tools' schemas, the policy and the expected message show values too.
         shown = json.dumps(self._environment.schemas(task), ensure_ascii=False)
         shown += self._environment.policy(task) + repair.message.text
         for text in find_texts(rights):
@@ -147,20 +149,20 @@ class LessonWriter:
 
 
 def _write_members(body: Mapping[str, Any], above: str, below: str) -> Iterator[str]:
-    """Yield the members of an object whose keys are between two texts, as JSON, sorted."""
+    """Yield as JSON, in sorted order, the members of an object whose keys lie between two texts."""
     for key in sorted(body):
         if above < key < below:
             yield f'"{key}":{exact_json(body[key])}'
 
 
 def _find_right(mistake: Mistake, repair: Repair, place: Place | None) -> ToolCall | None:
-    """Return the right call in place of the wrong one; None for a repetition or a needless call.
-    Raise NoLesson where the oracle makes another call than the trajectory has."""
+    """Return the right call in place of the wrong one; None after a repeated or needless call.
+    Raise NoLesson if the oracle makes another call than the trajectory."""
     if mistake.is_repeated:
         return None
     call = repair.next_call
     if place is None:
-        # Behind an answer of the user, only a call of the same tool is the wrong one's repair.
+        # After a user's answer, a call repairs the wrong one only if its tool is the same.
         same = call is not None and call.name == mistake.wrong.call.name
         return call if repair.message.tool_calls or same else None
     if call is None or (call.name, call.arguments) != (place.call.name, place.call.arguments):

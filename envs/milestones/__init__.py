@@ -1,1 +1,1 @@
-"""The rules that score a graded task: milestones, and minefields."""
+"""The rules that score a task with a graded reward: milestones and minefields."""

@@ -1,8 +1,8 @@
 """Milestones and minefields: what must happen in an episode, in which order, and what must not.
 
 A milestone is a set of constraints on one moment of an episode. The moments are ToolSandbox's
-(arXiv 2408.04682): one after each row of the conversation, with the tables as they then are. The
-models are plain data, part of a task's digest; envs/toolsandbox measures transcripts against them.
+(arXiv 2408.04682): one after each row of the conversation, with the tables at that time. The models
+are plain data, part of a task's digest; envs/toolsandbox measures transcripts against them.
 """
 
 import itertools
@@ -14,16 +14,16 @@ from pydantic import Field, model_validator
 from events.messages import StrictModel
 
 CONVERSATION: Final = "SANDBOX"
-"""The table that holds the rows of the conversation, one at each moment."""
+"""The table with the rows of the conversation, one row for each moment."""
 
 FIRST: Final = -1
-"""As a reference: the moment of the user's first words."""
+"""Value of `reference` for the moment of the user's first words."""
 
 EXACT: Final = 1 - 1e-9
-"""Similarity from which on an episode counts as perfect: 1, less the error of floats."""
+"""Similarity from which on an episode counts as perfect: 1 less a margin for rounding."""
 
 INSUFFICIENT: Final = "insufficient_information"
-"""Category of tasks that cannot be fulfilled: refusing is right, so they are reported apart."""
+"""Category of tasks that cannot be fulfilled: a refusal is right, so reports separate them."""
 
 Relation = Literal["snapshot", "addition", "removal", "update", "trace_dependent", "guardrail"]
 """How the table must look.
@@ -53,25 +53,27 @@ scenarios (envs/toolsandbox/extractors.py)."""
 
 
 class Measure(StrictModel):
-    """How a column is compared with the target's value: a similarity between 0 and 1."""
+    """The way to compare a column with its target value, as a similarity between 0 and 1."""
 
     name: Literal["exact", "contains", "number", "rouge_l", "tool_trace", "close", "any"]
-    """`number`: a text says the target as a number, so that 23 is not said by 230."""
+    """`number`: the text must say the target as a number, so that 230 does not say 23."""
     tolerance: dict[str, float | None] = {}
-    """For `tool_trace` and `close`: argument or column -> tolerance of a number; None: any."""
+    """For `tool_trace` and `close`: argument or column -> tolerance of a number; None: any
+    number."""
 
 
 class Constraint(StrictModel):
-    """The state of one table at the moment of a milestone."""
+    """A condition on one table at the moment of a milestone."""
 
     table: str
     relation: Relation
     rows: tuple[dict[str, Any], ...] = ()
     """The target rows: column -> value."""
     columns: dict[str, Measure] = {}
-    """Column -> its measure; `exact` where none is named."""
+    """Column -> its measure; `exact` for columns not named."""
     reference: Annotated[int, Field(ge=FIRST)] | None = None
-    """Place of the milestone whose moment is referred to; `FIRST` for the first moment."""
+    """Position of the milestone at whose moment the reference table is; `FIRST`: the first
+    moment."""
     fill_to: Literal["tool_trace", "content"] | None = None
     """Column that `trace_dependent` fills."""
     extractor: Extractor | None = None
@@ -92,17 +94,18 @@ class Constraint(StrictModel):
 
 
 class Milestone(StrictModel):
-    """Constraints that must hold at one moment."""
+    """Constraints that must all hold at one moment."""
 
     constraints: Annotated[tuple[Constraint, ...], Field(min_length=1)]
 
 
 class MilestoneGraph(StrictModel):
-    """Milestones, and which must come before which."""
+    """Milestones, and pairs of them that fix their order."""
 
     milestones: tuple[Milestone, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
-    """(earlier, later) places; of several milestones those in no edge match nothing."""
+    """Pairs (earlier, later) of positions. Of several milestones, those without edge are
+    ignored."""
 
     @model_validator(mode="after")
     def _refers_to_itself(self) -> Self:
@@ -122,12 +125,12 @@ class MilestoneGraph(StrictModel):
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The milestones that are matched, in an order that the edges allow."""
+        """Positions of the milestones that are matched, in an order that the edges allow."""
         return self.sort_places(lambda place: place)
 
     def sort_places(self, key: Callable[[int], Any]) -> tuple[int, ...]:
-        """Return the matched milestones in an order that the edges allow, the smallest key first.
-        Those of a circle and after it are left out."""
+        """Return the positions of the matched milestones in an order that the edges allow, by
+        smallest key. Milestones in or after a circle are left out."""
         left = {0} if len(self.milestones) == 1 else set(itertools.chain(*self.edges))
         before = {place: {a for a, b in self.edges if b == place} for place in left}
         order: list[int] = []
@@ -138,10 +141,11 @@ class MilestoneGraph(StrictModel):
 
 
 class Milestones(StrictModel):
-    """By what an episode is scored: 1[no minefield is matched] times the milestones' similarity."""
+    """The rules of an episode's score: 0 for a matched minefield, else the milestones'
+    similarity."""
 
     wanted: MilestoneGraph = MilestoneGraph()
-    """Without any, the similarity is 1."""
+    """Milestones to reach. Without any, their similarity is 1."""
     forbidden: MilestoneGraph = MilestoneGraph()
     """Minefields: a similarity above 0 makes the score 0."""
     threshold: Annotated[float, Field(gt=0, le=1)] = EXACT

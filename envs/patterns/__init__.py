@@ -1,1 +1,1 @@
-"""Patterns of tasks: what an agent says is searched with them, in linear time."""
+"""Search an agent's text with the patterns of tasks, in linear time."""

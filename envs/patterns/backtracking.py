@@ -1,7 +1,7 @@
-"""How much text `re` may search with a pattern that RE2 does not take.
+"""Limit the text that `re` may search with a pattern that RE2 does not take.
 
-`re` backtracks: where n open repeats can share the characters of a text, it tries its length to the
-power of n. Where a repeat repeats choices, it tries some number to the power of the length.
+`re` backtracks. If n unbounded repeats can match the same characters, its time grows with the n-th
+power of the text's length. If a repeat repeats choices, its time grows exponentially.
 """
 
 import math
@@ -10,22 +10,22 @@ from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any, Final
 
 MOST_CHARACTERS: Final = 2_000
-"""Characters of a text in which a pattern that RE2 does not take is searched, the last ones."""
+"""Number of characters at a text's end that `re` searches with a pattern that RE2 does not take."""
 
 _MOST_STEPS: Final = 100_000_000
-"""Steps of backtracking that one search may take: a second, about."""
+"""Number of backtracking steps that one search may take, about a second."""
 
 _SHORT_REPEAT: Final = 24
-"""Times that a set of characters may be repeated at no cost to speak of."""
+"""Number of repetitions of a set of characters up to which a repeat costs almost nothing."""
 _FEW_CHOICES: Final = 8
-"""Alternatives that are free likewise."""
+"""Number of repetitions of a choice up to which it costs almost nothing."""
 
 _REPEATS: Final = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 LOOKS: Final = (op.ASSERT, op.ASSERT_NOT)
 
 
 def bound_text(tree: Iterable[Any]) -> int:
-    """Return in how many characters `re` searches a pattern within `_MOST_STEPS` steps."""
+    """Return how many characters `re` searches with a pattern within `_MOST_STEPS` steps."""
     degree = _measure_degree(tree)
     if degree is not None:
         repeats = (value for kind, value in _walk(tree) if kind in _REPEATS)
@@ -38,14 +38,14 @@ def bound_text(tree: Iterable[Any]) -> int:
 
 
 def _measure_degree(tree: Iterable[Any]) -> int | None:
-    """Return the exponent of `re`'s time: how many repeats it combines, the search's beginning not
-    counted. None where a repeat repeats choices: exponential time."""
+    """Return the exponent of `re`'s time in the text's length, the search's start not counted.
+    Return None for exponential time: a repeat repeats choices."""
     degree = most = 0
     for kind, value in tree:
         inner = _measure_node(kind, value)
         if inner is None:
             return None
-        # A look-around is tried once for each way to come to it.
+        # A look-around is tried once for each way to match the parts before it.
         most = max(most, degree + inner)
         degree += 0 if kind in LOOKS else inner
     return most

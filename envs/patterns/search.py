@@ -1,8 +1,8 @@
 """Search text with the patterns of tasks, in time that grows with the length of the text.
 
-Patterns are Python's `re` without regard to case. `re` takes quadratic time and worse for common
-patterns, and the agent writes the text. So patterns are translated for RE2 (docs/adr/0023) with the
-meaning that they have in `re`: `\\w`, `\\b` and the other classes know every language.
+Patterns have the syntax of Python's `re` and ignore case. `re` takes quadratic time or worse for
+common patterns, and the agent writes the text. So patterns are translated for RE2 (docs/adr/0023).
+They keep their meaning: `\\w`, `\\b` and the other classes cover every language.
 
 Guarantee: the same answer as `re.search(pattern, text, re.IGNORECASE)`, in linear time. RE2 has no
 look-around but where the text begins, no back-reference and no atomic group. `re` searches such a
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
-# The tree of a pattern is private in CPython, and a second parser of Python's syntax would differ.
+# CPython's parser of patterns is private, but a second parser of the same syntax would differ.
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final
@@ -24,20 +24,20 @@ from envs.patterns.backtracking import LOOKS, bound_text
 
 _FLAGS: Final = re.IGNORECASE | re.UNICODE | re.MULTILINE | re.DOTALL
 REMEDY: Final = "write it without, in the syntax of RE2"
-"""Remedy for a pattern that RE2 does not take."""
+"""Advice for a pattern that RE2 does not take."""
 
 
 class _Untranslatable(Exception):
-    """RE2 has nothing like a part of a pattern; the text names the part."""
+    """RE2 has no equivalent for a part of a pattern. The text names the part."""
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Return whether a pattern occurs in a text, without regard to case."""
+    """Return whether a pattern matches somewhere in a text, ignoring case."""
     return _compile(pattern)(text)
 
 
 def find_fault(pattern: str) -> str | None:
-    """Return why RE2 does not take a pattern; None where it does."""
+    """Return the reason why RE2 does not take a pattern, or None."""
     try:
         _translate(pattern)
     except _Untranslatable as fault:
@@ -60,14 +60,14 @@ def _search_all(expressions: Iterable[tuple[Any, bool]], text: str) -> bool:
     return all((item.search(text) is not None) == is_wanted for item, is_wanted in expressions)
 
 
-# RE2's `\b` knows the word characters of ASCII alone. In an encoded text each other word character
-# stands between two low lines, and so does the low line itself, as `_MARK`. Then RE2's `\b` stands
-# where a word begins or ends in every language.
+# RE2's `\b` knows only the word characters of ASCII. An encoded text therefore has each other word
+# character between two underscores; an underscore itself becomes `_MARK` between two. Then RE2's
+# `\b` is right in every language.
 
 _MARK: Final = "\ue000"
 _WORD: Final = re.compile(r"[^\W0-9A-Za-z]")
 _FOLDED: Final = str.maketrans({"\u212a": "k", "\u017f": "s", "\u0130": "i", "\u0131": "i"})
-"""Characters that `re` folds to a letter of ASCII."""
+"""Characters that `re` treats as equal to an ASCII letter when it ignores case."""
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -79,7 +79,7 @@ def _encode(text: str) -> str:
 
 
 def _translate(pattern: str) -> list[tuple[Any, bool]]:
-    """Return (RE2 expression, whether it must match) of each part. Raise _Untranslatable."""
+    """Return a pattern as RE2 expressions and whether each must match. Raise _Untranslatable."""
     tree = parser.parse(pattern, re.IGNORECASE)
     options = re2.Options()
     options.log_errors = False  # raised instead
@@ -95,8 +95,8 @@ def _translate(pattern: str) -> list[tuple[Any, bool]]:
 
 
 def _split_looks(nodes: list[Any], flags: int) -> Iterator[tuple[list[Any], bool]]:
-    """Yield the parts of a pattern that looks ahead where the text begins, `^(?!.*no).*yes`: each
-    is searched alone, and some must match."""
+    """Yield the parts of a pattern that looks ahead at the text's start, such as `^(?!.*no).*yes`.
+    Each part is searched separately, with whether it must match."""
     starts = [(op.AT, op.AT_BEGINNING_STRING)]
     starts += [] if flags & re.MULTILINE else [(op.AT, op.AT_BEGINNING)]
     while nodes[:1] in ([start] for start in starts) and len(nodes) > 1 and _is_ahead(*nodes[1]):
@@ -110,7 +110,7 @@ def _is_ahead(kind: Any, value: Any) -> bool:
 
 
 def _write(tree: Iterable[Any], flags: int, is_last: bool) -> str:
-    """Return a tree in RE2's syntax; `is_last`: nothing behind it reads. Raise _Untranslatable."""
+    """Return a tree in RE2's syntax. `is_last`: no part follows it. Raise _Untranslatable."""
     if flags & ~_FLAGS:
         raise _Untranslatable("the flag `a`, `L` or `x`")
     nodes = list(tree)
@@ -174,7 +174,7 @@ _PLACES: Final = {
 
 
 def _write_set(items: Iterable[tuple[Any, Any]]) -> str:
-    """Return a set of characters: plain ones, or one between two low lines."""
+    """Return a set of characters: plain ones, or one between two underscores."""
     is_negated = False
     plain: list[str] = []
     marked: list[str] = []
@@ -220,7 +220,7 @@ _NO_SPACES: Final = (
     r"\x{212b}-\x{2fff}\x{3001}-\x{10ffff}"
 )
 _BEYOND: Final = r"\x{80}-\x{17e}\x{180}-\x{2129}\x{212b}-\x{10ffff}"
-"""Characters beyond ASCII, without those that RE2 folds to a letter of ASCII."""
+"""Characters beyond ASCII, without those that RE2 treats as equal to an ASCII letter."""
 
 _CATEGORIES: Final = {
     op.CATEGORY_DIGIT: ("0-9", r"\p{Nd}"),
@@ -230,4 +230,4 @@ _CATEGORIES: Final = {
     op.CATEGORY_WORD: ("0-9A-Za-z", r"\x00-\x{10ffff}"),
     op.CATEGORY_NOT_WORD: (rf"\x00-/:-@\[-\^`\{{-\x7f{_BEYOND}", ""),
 }
-"""Class -> its plain characters and those between low lines."""
+"""Class -> its plain characters, and its characters that stand between underscores."""

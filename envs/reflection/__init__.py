@@ -1,1 +1,1 @@
-"""Repairs of failed calls: their form, similarity, reward, and how benchmarks score them."""
+"""Repairs of failed calls: their format, similarity and reward, and how benchmarks score them."""

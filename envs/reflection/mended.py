@@ -1,9 +1,9 @@
 """The rule of Tool-Reflection-Bench without its defects (official.py lists them).
 
-A completion is correct if its form is right and its calls are gold's: equal multisets of names and
-arguments (JSON with sorted keys), in any order, also none on both sides. The form is wrong where a
-block of <tool_call> holds no call, a tag is left over, or a call stands as bare JSON outside
-<reflect> and <think>. In Llama's form a list that is no JSON is wrong.
+A completion is correct if its form is right and it makes gold's calls. The calls are equal as
+multisets of names and arguments (JSON with sorted keys), in any order; none equals none. The form
+is wrong if a block of <tool_call> holds no call, a tag is left over, or a call stands as bare JSON
+outside <reflect> and <think>. In Llama's form a list that is no JSON is wrong.
 """
 
 import re
@@ -16,13 +16,13 @@ _CALL_BEGINS: Final[dict[Dialect, re.Pattern[str]]] = {
     "qwen": re.compile(r'\{\s*+"name"\s*+:\s*+"[^"]*+"\s*+,\s*+"arguments"\s*+:'),
     "llama": re.compile(r'\{\s*+"name"\s*+:\s*+"[^"]*+"\s*+,\s*+"parameters"\s*+:'),
 }
-"""How a call begins, whether or not it is one."""
+"""Beginning of a call's JSON; the rest need not be valid."""
 
 _TAG: Final = re.compile("</?tool_call>", re.IGNORECASE)
 
 
 def is_repaired(completion: str, gold: str, dialect: Dialect) -> bool:
-    """Return whether a completion makes the calls of gold, in the right form."""
+    """Return whether a completion makes gold's calls in the right form."""
     made = _parse(completion, dialect)
     if (made.malformed and dialect == "qwen") or _CALL_BEGINS[dialect].search(made.rest):
         return False
@@ -30,7 +30,7 @@ def is_repaired(completion: str, gold: str, dialect: Dialect) -> bool:
 
 
 def _parse(text: str, dialect: Dialect) -> Parts:
-    """Return the parts of a text; in Llama's form the tags of Qwen's mean nothing."""
+    """Parse a text. In Llama's form, tags of Qwen's form are first replaced by spaces."""
     return parse(text if dialect == "qwen" else _TAG.sub(" ", text))
 
 

@@ -1,8 +1,8 @@
 """How Tool-Reflection-Bench itself scores a completion, defects included.
 
-Behaviour of MeiGen-AI/Tool-Reflection-Bench@291bb3e, benchmark/test.py, kept to compare with
-published figures. A completion is correct if it has no format error, as many calls as gold, and the
-same set of calls in any order; any error while comparing is wrong. The defects that are kept:
+This is the behaviour of MeiGen-AI/Tool-Reflection-Bench@291bb3e, benchmark/test.py, for comparison
+with published figures. A completion is correct without a format error, with as many calls as gold
+and the same set of calls. An error while comparing makes it wrong. These defects are kept:
 
     1  an argument that is a list or an object cannot be put into a set: wrong, whatever was called
     2  a call that a reflection quotes as bare JSON is a format error, as gold itself often has one
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 Dialect = Literal["qwen", "llama"]
-"""How a model writes calls: tagged with `arguments`, or as a list of JSON with `parameters`."""
+"""The form of a model's calls: tagged with `arguments`, or a JSON list with `parameters`."""
 
 ARGUMENTS: Final[dict[Dialect, str]] = {"qwen": "arguments", "llama": "parameters"}
 """Dialect -> the field of a call that holds its arguments."""
@@ -41,25 +41,25 @@ _BARE_CLOSE: Final = re.compile(r"\s*+\}(?!\s*+</tool_call>)")
 
 
 class _FormatError(Exception):
-    """The completion is wrong for its form alone."""
+    """The completion is wrong because of its form."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfficialScore:
-    """The official score of one completion."""
+    """The score of one completion by the official program."""
 
     correct: bool
     overlap: float
-    """The share of gold's calls that the completion has; 1 where neither has any."""
+    """The share of gold's calls that the completion makes; 1 if neither has any."""
 
 
 def detect_dialect(model: str) -> Dialect:
-    """Return the dialect that the official program assumes for a model of this name."""
+    """Return the dialect that the official program assumes for a model's name."""
     return "llama" if "llama" in model.lower() else "qwen"
 
 
 def score_officially(completion: str, gold: str, dialect: Dialect) -> OfficialScore:
-    """Return the official score of a completion, as the model wrote it."""
+    """Return the official score of a completion; both texts are as models write them."""
     text = remove_thinking(completion)
     try:
         calls, expected = _read_calls(text, dialect), _read_gold(gold, dialect)
@@ -70,7 +70,7 @@ def score_officially(completion: str, gold: str, dialect: Dialect) -> OfficialSc
             return OfficialScore(False, 0.0)
         made, wanted = _collect(calls, dialect), _collect(expected, dialect)
     except (_FormatError, TypeError, ValueError, RecursionError):
-        # The program catches whatever a comparison raises, and counts it as wrong.
+        # The program catches every exception of a comparison and counts it as wrong.
         return OfficialScore(False, 0.0)
     equal = made == wanted
     overlap = 1.0 if equal else len(made & wanted) / len(wanted)
@@ -78,7 +78,7 @@ def score_officially(completion: str, gold: str, dialect: Dialect) -> OfficialSc
 
 
 def remove_thinking(text: str) -> str:
-    """Return a completion without <think>...</think>, and without empty lines."""
+    """Return a completion without <think>...</think> blocks and empty lines."""
     kept: list[str] = []
     position = 0
     while (start := _THINK_OPEN.search(text, position)) and (
@@ -95,7 +95,7 @@ def _looks_like_calls(text: str) -> bool:
 
 
 def _read_gold(text: str, dialect: Dialect) -> list[dict[str, Any]]:
-    """Return the calls of gold, whose format errors count for nothing."""
+    """Return the calls in gold; its format errors are ignored."""
     if dialect == "llama":
         return _read_lists(text, strict=False)
     return _read_blocks(text, strict=False)
@@ -112,7 +112,7 @@ def _read_calls(text: str, dialect: Dialect) -> list[dict[str, Any]]:
 
 
 def _read_blocks(text: str, strict: bool) -> list[dict[str, Any]]:
-    """Return the contents of call tags, each cut at the first brace before a closing tag."""
+    """Return the calls in call tags, each cut at the first brace before a closing tag."""
     calls: list[dict[str, Any]] = []
     position = 0
     while (start := _CALL_OPEN.search(text, position)) and (
@@ -133,14 +133,14 @@ def _read_blocks(text: str, strict: bool) -> list[dict[str, Any]]:
 
 
 def _has_bare_call(text: str) -> bool:
-    """Return whether there is a call as bare JSON, or what the official pattern takes for one."""
+    """Return whether the official pattern finds a call as bare JSON, rightly or not."""
     position, brace = 0, -1
     while match := _BARE_OPEN.search(text, position):
         if brace < match.end():
             brace = text.find("}", match.end())
             if brace < 0:
                 return False
-            # Looked at once, however many calls begin before it.
+            # Each brace is examined once, however many calls begin before it.
             if _BARE_CLOSE.match(text, brace + 1):
                 return True
         position = match.start() + 1
@@ -166,7 +166,8 @@ def _read_lists(text: str, strict: bool) -> list[dict[str, Any]]:
 
 
 def _pair_brackets(text: str) -> list[tuple[int, int]]:
-    """Return each list's (begin, end), by begin; brackets in strings count, as in the original."""
+    """Return (begin, end) of each bracket pair, by begin. Brackets in strings count, as
+    officially."""
     opened: list[int] = []
     pairs: list[tuple[int, int]] = []
     for match in re.finditer(r"[\[\]]", text):
@@ -183,7 +184,7 @@ def _is_between(places: list[int], start: int, end: int) -> bool:
 
 
 def _collect(calls: list[dict[str, Any]], dialect: Dialect) -> set[tuple[Any, tuple[Any, ...]]]:
-    """Return calls as a set. Raise TypeError for arguments that no set can hold (defect 1)."""
+    """Return the calls as a set. Raise TypeError for arguments that cannot be hashed (defect 1)."""
     field = ARGUMENTS[dialect]
     # The program sorts the calls first, which fails for names that cannot be compared.
     sorted((call["name"], json.dumps(call[field], sort_keys=True)) for call in calls)

@@ -21,27 +21,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 100
-"""Deepest nesting of a call, as in events/json_text/guard.py; Python's own limit varies."""
+"""Largest nesting of a call, as in events/json_text/guard.py. Python's own limit varies."""
 
 MAX_DIGITS: Final = 640
-"""Most digits of an integer: the least that Python converts in any process."""
+"""Largest number of digits of an integer. Every Python process converts at least as many."""
 
 MAX_FAILURES: Final = 1_000
-"""Brackets among bare text that may begin no JSON before the rest is taken for text: Python's error
-counts the lines before it, so each costs time in the length of the text."""
+"""Number of brackets that begin no JSON after which the rest counts as text. Each failed attempt
+takes time linear in the text, because Python's error counts the lines before it."""
 
 _DECODER: Final = json.JSONDecoder(
     parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else math.inf
 )
-"""It never fails without a position, so a scan can go on where it failed. Numbers that are not
-finite are refused by the encoder."""
+"""A decoder whose errors always have a position, so that a scan can go on there. The encoder
+refuses numbers that are not finite."""
 
 _ENCODER: Final = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 )
 
 _BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
-"""A string, closed or not, or a bracket outside of one."""
+"""A string, closed or not, or a bracket outside a string."""
 
 _OPENING: Final = re.compile(r"[\[{]")
 
@@ -59,32 +59,33 @@ _TOOL_CALL: Final = _compile_tag("tool_call")
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """A call of one tool."""
+    """A call of a tool, read from a text."""
 
     name: str
-    """Name without surrounding white space."""
+    """Name of the tool, without white space around it."""
     arguments: dict[str, Any]
     canonical: str
-    """The arguments as JSON with sorted keys. Two calls are equal if name and this are."""
+    """The arguments as JSON with sorted keys. Calls with equal name and canonical form are
+    equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a completion. A part that is missing is empty."""
+    """The parts of a completion. A missing part is empty."""
 
     reflection: str
     calls: tuple[ParsedCall, ...]
     final: str
     tagged: int = 0
-    """Number of `calls` that are in Qwen's form; they stand before those in Llama's."""
+    """Number of `calls` in Qwen's form. They come before those in Llama's form."""
     malformed: bool = False
-    """Whether a block of <tool_call>, or a tag of it, holds no call."""
+    """Whether a block of <tool_call> holds no call, or a tag of one is left over."""
     rest: str = ""
-    """The text without reflections, <think>, blocks of <tool_call> and bare calls."""
+    """The text outside reflections, <think>, <tool_call> blocks and bare calls."""
 
 
 def parse(text: str) -> Parts:
-    """Return the parts of a completion."""
+    """Split a completion into its parts."""
     if "<" not in text:
         bare, rest = _take_bare_calls(text)
         return Parts("", tuple(bare), "", rest=rest)
@@ -107,7 +108,7 @@ def parse(text: str) -> Parts:
 
 
 def parse_call(text: str) -> ParsedCall | None:
-    """Return the call that a JSON text is, in Qwen's form; None where it is none."""
+    """Read a JSON text as a call in Qwen's form. Return None if it is no call."""
     return _read_call(_load(text), "arguments")
 
 
@@ -143,7 +144,7 @@ def _find_first(text: str, tag: tuple[re.Pattern[str], re.Pattern[str]]) -> str:
 
 
 def _load(text: str) -> Any:
-    """Return the JSON value that is the whole text; None where it is none, or nested too deeply."""
+    """Parse the whole text as JSON. Return None if it is no JSON or nested too deeply."""
     if text.count("{") + text.count("[") > MAX_DEPTH and _measure_depth(text) > MAX_DEPTH:
         return None
     try:
@@ -165,7 +166,7 @@ def _measure_depth(text: str) -> int:
 
 
 def _read_call(value: Any, field: str) -> ParsedCall | None:
-    """Return a JSON value's call, its arguments under this field; None where it is none."""
+    """Read a JSON value as a call with its arguments in `field`. Return None if it is no call."""
     if not isinstance(value, dict):
         return None
     name, arguments = value.get("name"), value.get(field)
@@ -178,7 +179,7 @@ def _read_call(value: Any, field: str) -> ParsedCall | None:
 
 
 def _take_bare_calls(text: str) -> tuple[list[ParsedCall], str]:
-    """Return the calls in Llama's form, in lists or alone, and the text without their JSON."""
+    """Return the calls in Llama's form, in lists or single, and the text without their JSON."""
     calls: list[ParsedCall] = []
     if '"parameters"' not in text:
         return calls, text
@@ -197,8 +198,9 @@ def _take_bare_calls(text: str) -> tuple[list[ParsedCall], str]:
 
 
 def _decode_at(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value that begins here, and where the scan goes on: nowhere behind a value
-    that is nested too deeply, else where the decoder gave up, so that no part is read twice."""
+    """Return the JSON value that begins at `start`, or None, and where the scan goes on. That is
+    the end after a value nested too deeply, else where the decoder stopped: no part is read
+    twice."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:

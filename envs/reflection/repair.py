@@ -1,16 +1,16 @@
-"""Reward the first message after a failed call by the lesson of its task.
+"""Reward the first message after a failed call, by the lesson of its task.
 
     gold = build_gold(lesson)                        once per task
     repair = assess_repair(text, calls, gold)        .reward as reward.py has it, .success
 
-The reflection and the text come from the model's words, the calls from what its tools were given: a
-call in a form that the engine does not read repairs nothing, and the form of calls does not matter.
-All text outside of <reflect>, <think> and calls is the final answer, as our agents write no
-<final>. Where the lesson expects calls alone, such text is an unexpected answer.
+Reflection and text come from the model's words, the calls from the tools' input. A call in a form
+that the engine does not read repairs nothing, and the form of calls does not matter. All text
+outside <reflect>, <think> and calls is the final answer, as our agents write no <final>. If the
+lesson expects only calls, such text is an unexpected answer.
 
-A repair is a success where its calls are the lesson's as a multiset, or, where the lesson expects
-none, where no tool was called and something was said. The reflection decides nothing: no replay can
-tell a right one from a wrong one.
+A repair is a success if its calls equal the lesson's as a multiset. If the lesson expects none, it
+is one if it calls no tool and says something. The reflection does not count for success, because no
+replay can tell whether it is right.
 
 Guarantee: any text and any calls have a reward between 0 and 1.
 """
@@ -29,28 +29,28 @@ from events.errors import KintsugiError
 from events.messages import ToolCall
 
 VERSION: Final = "1"
-"""Version of these rules; part of every rollout that they judge."""
+"""Version of these rules. Every rollout that they judge records it."""
 
 _FINAL_TAG: Final = re.compile("</?final>", re.IGNORECASE)
 _THINKING: Final = re.compile("</?think>", re.IGNORECASE)
 
 
 class ImpossibleLesson(KintsugiError):
-    """A lesson that no completion can fulfil."""
+    """A lesson expects a call that no completion can make."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The worth of a message."""
+    """The reward and success of a message."""
 
     reward: float
-    """Between 0 and 1."""
+    """A number between 0 and 1."""
     success: bool
-    """Whether it makes the lesson's calls, or speaks where the lesson expects none."""
+    """Whether it makes the lesson's calls, or speaks if the lesson expects no call."""
 
 
 def build_gold(lesson: Lesson) -> Parts:
-    """Return a lesson's parts. Raise ImpossibleLesson for arguments that no call can have."""
+    """Return the parts of a lesson's message. Raise ImpossibleLesson for unusable arguments."""
     calls = [_read(action.name, action.arguments) for action in lesson.calls]
     for action, call in zip(lesson.calls, calls, strict=True):
         if call is None:
@@ -65,13 +65,13 @@ def build_gold(lesson: Lesson) -> Parts:
 
 
 def read_answer(text: str, calls: Sequence[ToolCall] = ()) -> Parts:
-    """Return a message's parts: the model's `text`, and the calls that its tools were given."""
+    """Return the parts of a message: the model's `text`, and the calls that reached its tools."""
     made = (_read(call.name, call.arguments) or _unreadable(call) for call in calls)
     return replace(read_written(text), calls=tuple(made))
 
 
 def read_written(text: str) -> Parts:
-    """Return the parts of a message whose tools were given the calls that its text has."""
+    """Return the parts of a message whose calls are those in its text."""
     written = parse(_remove_open_thinking(text))
     final = _FINAL_TAG.sub(" ", written.rest).strip()
     return Parts(written.reflection, written.calls, final, malformed=written.malformed)
@@ -80,7 +80,7 @@ def read_written(text: str) -> Parts:
 def assess_repair(
     text: str, calls: Sequence[ToolCall], gold: Parts, form: RepairForm = "paper"
 ) -> Repair:
-    """Return what a message is worth, from the model's `text` and the calls to its tools."""
+    """Return the reward and success of a message: its `text`, and the calls to its tools."""
     made = read_answer(text, calls)
     if gold.calls:
         success = are_calls_equal(made.calls, gold.calls)
@@ -90,13 +90,13 @@ def assess_repair(
 
 
 def _remove_open_thinking(text: str) -> str:
-    """Return a text without the end of a <think> block that its prompt has opened."""
+    """Remove the end of a <think> block that the prompt opened."""
     first = _THINKING.search(text)
     return text[first.end() :] if first is not None and first[0].startswith("</") else text
 
 
 def _read(name: str, arguments: Mapping[str, Any] | str) -> ParsedCall | None:
-    """Return a call; None for arguments that are no object, or that no call can have."""
+    """Return a call as it is read from text. Return None for unusable arguments."""
     if isinstance(arguments, str):
         return None
     try:

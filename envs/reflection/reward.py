@@ -17,9 +17,9 @@ with the Jaccard index Jn of the sets of n words in a row and |.| in characters;
 has a part by an embedding model, too.
 
 Sources: Structured Reflection, arXiv 2509.18847, equations 11 to 25; the constants are those of its
-released program (MeiGen-AI/Tool-Reflection-Bench@291bb3e, train/swift/plugin/orm.py). Its own form
-is `release`: 0 where gold has calls and the completion others, without the last resort. Otherwise
-than there, r is .3 too where neither has a call.
+released program (MeiGen-AI/Tool-Reflection-Bench@291bb3e, train/swift/plugin/orm.py). The form
+`release` is that program's: if gold has calls and the completion's differ, the reward is 0 at once.
+One difference to it remains: r is .3 too if neither has a call.
 """
 
 import json
@@ -34,17 +34,17 @@ REFLECTION, CALLS, FINAL = 0.1, 0.7, 0.2
 """Weight of each part in the score, and importance of each in the penalty."""
 
 EXTRA: Final = 0.8
-"""Share of a part's importance for a part that gold does not have."""
+"""Factor of a part's importance if the completion has the part and gold has not."""
 COUNT: Final = 0.6
-"""Share of the calls' importance for another number of calls."""
+"""Factor of the calls' importance if the numbers of calls differ."""
 PENALTY: Final = 0.8
 """Strength of the penalty."""
 EQUAL_CALLS: Final = 0.3
-"""Factor of the penalty where the calls are equal."""
+"""Factor of the penalty if the calls are equal."""
 LAST_RESORT: Final = 0.15
-"""Worth of the similarity of whole texts where the reward is below `LEAST`."""
+"""Factor of the whole texts' similarity, which is the reward if the reward is below `LEAST`."""
 LEAST: Final = 1e-6
-"""Reward below which `LAST_RESORT` counts."""
+"""Reward below which `LAST_RESORT` applies."""
 
 UNIGRAMS, BIGRAMS, LENGTH = 0.6, 0.3, 0.1
 """Weights of the parts of Sim."""
@@ -53,11 +53,11 @@ _EPSILON: Final = 1e-8
 """Added to the denominators of Jaccard indices, as in the source."""
 
 REPAIR_SHARE: Final = 0.5
-"""Worth of a repair beside its whole episode's verdict (a decision of this project)."""
+"""Factor of a repair's reward beside its episode's verdict (a decision of this project)."""
 
 
 def compute_reward(completion: Parts, gold: Parts, form: RepairForm = "paper") -> float:
-    """Return the reward of a completion, between 0 and 1. Parse gold once for many completions."""
+    """Return a completion's reward, between 0 and 1. Gold may be parsed once for many."""
     equal = are_calls_equal(completion.calls, gold.calls)
     if form == "release" and gold.calls and not equal:
         return 0.0
@@ -69,7 +69,7 @@ def compute_reward(completion: Parts, gold: Parts, form: RepairForm = "paper") -
 
 
 def combine_with_verdict(repair: float, verdict: float) -> float:
-    """Return the larger of half the repair's reward and the episode's verdict."""
+    """Return the larger of the episode's verdict and half of the repair's reward."""
     return max(REPAIR_SHARE * repair, verdict)
 
 

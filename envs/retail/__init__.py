@@ -1,1 +1,1 @@
-"""Retail customer service: tau2-bench's tools and rules over databases of our own (rollout)."""
+"""Retail customer service: tau2-bench's tools and rules over databases of our own."""

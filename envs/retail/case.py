@@ -1,4 +1,4 @@
-"""A customer of a retail database: the material that kinds of task are made of."""
+"""One customer of a retail database, with helpers from which the kinds of task build tasks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,11 +13,11 @@ METHODS: Final[Mapping[str, str]] = {
     "credit_card": "my credit card",
     "paypal": "my PayPal account",
 }
-"""Payment method -> how a customer names it; a customer has at most one of each source."""
+"""Source of a payment method -> the customer's words for it; at most one method has each source."""
 
 
 class Case(CustomerCase):
-    """One customer, and the chance that draws what they want."""
+    """One customer, and the random generator that draws the customer's wishes."""
 
     def orders(self, status: str) -> list[Record]:
         """Return the customer's orders with this status, shuffled."""
@@ -25,16 +25,16 @@ class Case(CustomerCase):
         return self.shuffle(order for order in own if order["status"] == status)
 
     def order(self, status: str) -> Record:
-        """Return one of them. Raise IndexError if there is none."""
+        """Return a random order with this status. Raise IndexError if there is none."""
         return self.orders(status)[0]
 
     def draw_rest(self) -> float:
-        """Return the dollars by which a record's sum and the request's differ. The answer is this
-        difference, which a recital of the record would not tell."""
+        """Return a random sum in dollars by which the customer's budget exceeds the sum on record.
+        The task asks for this difference, so reciting the record is no right answer."""
         return (self.chance.randrange(200, 2_000) * 10 + self.chance.randrange(1, 10)) / 100
 
     def variants(self, item: Record, available: bool = True) -> list[Record]:
-        """Return other items of the same product that can (or cannot) be had, shuffled."""
+        """Return other variants of an item's product, in stock (or sold out), shuffled."""
         variants = self.database["products"][item["product_id"]]["variants"].values()
         return self.shuffle(
             variant
@@ -43,12 +43,12 @@ class Case(CustomerCase):
         )
 
     def method(self, source: str) -> Record | None:
-        """Return the customer's payment method of this source."""
+        """Return the customer's payment method from this source, or None."""
         methods = self.user["payment_methods"].values()
         return next((method for method in methods if method["source"] == source), None)
 
     def methods(self, amount: float) -> list[Record]:
-        """Return the payment methods that can pay this amount, shuffled."""
+        """Return the customer's payment methods that can pay `amount` dollars, shuffled."""
         return self.shuffle(
             method
             for method in self.user["payment_methods"].values()
@@ -56,12 +56,12 @@ class Case(CustomerCase):
         )
 
     def method_of(self, order: Record) -> Record:
-        """Return the payment method that paid the order."""
+        """Return the payment method with which the order was paid."""
         methods: Mapping[str, Record] = self.user["payment_methods"]
         return methods[order["payment_history"][0]["payment_method_id"]]
 
     def find_orders_with(self, product_id: str) -> list[Record]:
-        """Return the customer's orders that have an item of this product."""
+        """Return the customer's orders that contain an item of this product."""
         own = (self.database["orders"][order_id] for order_id in self.user["orders"])
         return [
             order
@@ -71,45 +71,45 @@ class Case(CustomerCase):
 
 
 def total(order: Record) -> float:
-    """Return what the order cost when it was placed."""
+    """Return the first payment of an order in dollars: its price when it was placed."""
     return float(order["payment_history"][0]["amount"])
 
 
 def difference(item: Record, variant: Record) -> float:
-    """Return what the variant costs more."""
+    """Return how many dollars more a variant costs than an item."""
     return float(round(variant["price"] - item["price"], 2))
 
 
 def subtract(whole: float, *parts: float) -> Action:
-    """Return the calculation of a difference in dollars."""
+    """Return the `calculate` call for `whole` minus all `parts`, in dollars."""
     return action("calculate", expression=" - ".join(f"{value:.2f}" for value in (whole, *parts)))
 
 
 def get_order(order: Record) -> Action:
-    """Return the look-up of an order."""
+    """Return the call that looks up an order."""
     return action("get_order_details", order_id=order["order_id"])
 
 
 def get_user(case: Case) -> Action:
-    """Return the look-up of the customer."""
+    """Return the call that looks up the case's customer."""
     return action("get_user_details", user_id=case.user["user_id"])
 
 
 def get_product(item: Record) -> Action:
-    """Return the look-up of an item's product."""
+    """Return the call that looks up an item's product."""
     return action("get_product_details", product_id=item["product_id"])
 
 
 def describe_items(items: Sequence[Record]) -> str:
-    """Return the items of an order in a customer's words: no order has a product twice."""
+    """Return an order's items as a customer names them. No order has a product twice."""
     return " and ".join(f"the {item['name'].lower()}" for item in items)
 
 
 def describe_variant(variant: Record) -> str:
-    """Return a variant by its options."""
+    """Return the options of a variant as text."""
     return ", ".join(f"{option} {value}" for option, value in variant["options"].items())
 
 
 def money(amount: float) -> str:
-    """Return an amount of dollars with its cents."""
+    """Return an amount of dollars with two decimals."""
     return f"{amount:.2f}"

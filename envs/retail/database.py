@@ -1,4 +1,4 @@
-"""Retail databases: what a canonical one is, and a generator of our own. A generated database has
+"""Retail databases: their canonical form, and a generator of our own. A generated database has
 thirty users, each with at least one pending and one delivered order.
 
 Guarantee: a generated database is a function of its seed (in one version of this file) and
@@ -18,7 +18,7 @@ from envs.retail.tools import CANCELLED, DELIVERED, GIFT_CARD, PENDING
 USERS: Final = 30
 PROCESSED: Final = "processed"
 _KEPT: Final = 64
-"""Generated databases kept at once, of some 200 kB each."""
+"""Number of generated databases that stay in memory, of some 200 kB each."""
 
 _OPTIONAL: Final = (
     "cancel_reason",
@@ -29,7 +29,7 @@ _OPTIONAL: Final = (
     "return_items",
     "return_payment_method_id",
 )
-"""Fields of an order that are null until something happens to it."""
+"""Fields of an order that are null until a cancellation, exchange or return sets them."""
 
 _PRODUCTS: Final[Mapping[str, tuple[int, Mapping[str, Sequence[str]]]]] = {
     "Ceramic Mug": (14, {"glaze": ("sand", "moss", "ink"), "volume": ("250ml", "400ml")}),
@@ -50,7 +50,7 @@ _PRODUCTS: Final[Mapping[str, tuple[int, Mapping[str, Sequence[str]]]]] = {
     "Felt Slippers": (34, {"size": ("S", "M", "L"), "sole": ("leather", "rubber")}),
     "Hand Reel": (73, {"line": ("50m", "100m", "200m"), "grip": ("cork", "foam")}),
 }
-"""Name -> price about which its variants lie, and options."""
+"""Name -> the price around which the variants' prices lie, and the options."""
 
 _FIRST_NAMES: Final = (
     "Ada",
@@ -102,14 +102,14 @@ _PLACES: Final = (
     ("Mobile", "AL", "36"),
     ("Savannah", "GA", "31"),
 )
-"""City, state, first digits of its zip codes."""
+"""City, state, and first digits of its zip codes."""
 
 _STATUSES: Final = (PENDING, DELIVERED, PROCESSED, CANCELLED)
 
 
 def canonical(tables: Mapping[str, Any]) -> Tables:
-    """Return every order with all its fields, all money as floats. Raise KeyError, TypeError,
-    ValueError or AttributeError for another shape."""
+    """Return the tables with all fields of each order, and all money as floats. For another shape
+    raise KeyError, TypeError, ValueError or AttributeError."""
     return {
         "products": {key: _product(record) for key, record in tables["products"].items()},
         "users": {key: _user(record) for key, record in tables["users"].items()},
@@ -146,7 +146,7 @@ def _order(record: Mapping[str, Any]) -> Record:
 
 @lru_cache(maxsize=_KEPT)
 def build_database(seed: int) -> Database:
-    """Return our database with this seed. Shared: fork it."""
+    """Return the generated database for this seed. Callers share it, so fork it first."""
     return Database(_Generator(seed).tables())
 
 
@@ -159,7 +159,7 @@ class _Generator:
         self.orders: dict[str, Record] = {}
 
     def tables(self) -> Tables:
-        """Return all tables: products first, then users, each with orders."""
+        """Generate all tables: products first, then users, each with orders."""
         for name, (price, options) in _PRODUCTS.items():
             self.add_product(name, price, options)
         for _ in range(USERS):
@@ -167,7 +167,7 @@ class _Generator:
         return canonical({"products": self.products, "users": self.users, "orders": self.orders})
 
     def number(self, digits: int) -> str:
-        """Return digits that no other record has."""
+        """Return a random number, as text, that no other record has."""
         while True:
             drawn = self.chance.randrange(10 ** (digits - 1), 10**digits)
             if drawn not in self.taken:
@@ -175,7 +175,7 @@ class _Generator:
                 return str(drawn)
 
     def add_product(self, name: str, price: int, options: Mapping[str, Sequence[str]]) -> None:
-        """Add a product with all combinations of its options; a third of them is out of stock."""
+        """Add a product with a variant per combination of options. A third of them is sold out."""
         product_id = self.number(8)
         kinds = [
             dict(zip(options, chosen, strict=True)) for chosen in combinations_of(*options.values())
@@ -199,12 +199,12 @@ class _Generator:
         }
 
     def price(self, about: int) -> float:
-        """Return a price within a fifth of `about`, to the cent, the last digit never 0."""
+        """Return a price within a fifth of `about`. Its last digit, of cents, is never 0."""
         cents = self.chance.randrange(about * 80, about * 120)
         return (cents - cents % 10 + self.chance.randrange(1, 10)) / 100
 
     def add_user(self) -> None:
-        """Add a user with at least two means of payment, and orders."""
+        """Add a user with two payment methods, and orders."""
         first, last = self.chance.choice(_FIRST_NAMES), self.chance.choice(_LAST_NAMES)
         number = self.number(5)
         user_id = f"{first}_{last}_{number}".lower()
@@ -240,7 +240,7 @@ class _Generator:
         return {"source": "paypal", "id": f"paypal_{self.number(8)}"}
 
     def add_order(self, user: Record, status: str) -> None:
-        """Add an order of one to three different products, paid at once with one method."""
+        """Add an order of one to three different products, paid at once with one payment method."""
         order_id = f"#W{self.number(6)}"
         chosen = self.chance.sample(list(self.products.values()), self.chance.randrange(1, 4))
         items = [self.item(product) for product in chosen]
@@ -278,7 +278,7 @@ class _Generator:
 
 
 def address(chance: Random) -> Record:
-    """Return an address whose zip code fits its city."""
+    """Return a random address; its zip code fits its city."""
     city, state, digits = chance.choice(_PLACES)
     return {
         "address1": f"{chance.randrange(1, 200)} {chance.choice(_STREETS)}",

@@ -1,7 +1,7 @@
 """Retail customer service: tasks of our own over generated databases, and tau2-bench's real ones.
 
-Guarantee: a generated task is a function of capability and seed, and its customer fits its kind;
-tasks with equal seeds share a database. Not promised: that a scripted customer understands every
+Guarantee: a generated task depends only on capability and seed, and its customer fits its kind.
+Tasks with equal seeds share a database. Not promised: that a scripted customer understands every
 question.
 """
 
@@ -26,7 +26,7 @@ WHO: Final = "Please tell me your e-mail address, or your name and zip code."
 
 
 class Retail(CaseEnvironment):
-    """Orders that are cancelled, changed, returned, exchanged and asked about."""
+    """Customers cancel, change, return, exchange and ask about orders."""
 
     name: ClassVar[str] = "retail"
     toolset = RetailTools
@@ -44,19 +44,19 @@ class Retail(CaseEnvironment):
 
     @staticmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
-        """Return the tables with every field and type of the original's models."""
+        """Return the tables with every field and type of tau2-bench's models."""
         return canonical(tables)
 
     def synthetic_database(self, seed: int) -> Database:
-        """Return a database of thirty users and their orders."""
+        """Return the generated database for this seed."""
         return build_database(seed)
 
     def synthetic_policy(self) -> str:
-        """Return the rules in our words."""
+        """Return the agent's rules, in our words."""
         return POLICY
 
     def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
-        """Return the customer's e-mail address, or name and zip code, and the call to find them."""
+        """Return a sentence with e-mail, or name and zip code, and the call to look it up."""
         if chance.random() < 0.5:
             identity = fill_phrase(words, phrases.BY_EMAIL, email=user["email"])
             return identity, action("find_user_id_by_email", email=user["email"])
@@ -67,5 +67,5 @@ class Retail(CaseEnvironment):
         return identity, action("find_user_id_by_name_zip", **name, zip=zip_code)
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Return broken rules about who is helped, who agreed and how calls are made."""
+        """Return the rules that the agent broke: identification, consent, and the form of calls."""
         return violations(messages, self.writes)

@@ -1,4 +1,4 @@
-"""The kinds of task: each draws what a customer wants and says what a perfect agent does about it.
+"""The kinds of task: functions that draw a customer's wish and a perfect agent's calls for it.
 
 A kind is a function of a case; it raises UnfitCustomer where this customer does not fit, and the
 next one is tried. Every kind changes something or demands an output, so an agent that does nothing

@@ -1,6 +1,5 @@
-"""How customers of retail say what they want, in several ways. The first phrase of each tuple is a
-generated task's, the others are for `Environment.rephrase`. Every phrase names each detail that the
-perfect calls need."""
+"""Customers' requests in several wordings. A generated task uses the first phrase of a tuple;
+`Environment.rephrase` uses the others. Every phrase names each detail that the gold calls need."""
 
 from typing import Final
 

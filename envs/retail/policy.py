@@ -1,7 +1,7 @@
-"""The rules of retail customer service in our words, and which of them a transcript breaks.
+"""The rules of retail customer service: as text for the agent, and as a check of transcripts.
 
-The rules are tau2-bench's; tools enforce none of them but an order's status. `violations` reads a
-transcript alone: who was authenticated, consent before a change, and whose records were changed.
+The rules are tau2-bench's in our words. The tools enforce only those about an order's status.
+`violations` reads only a transcript: authentication, consent, and the owner of changed records.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,7 +61,7 @@ _FREE: Final = AUTHENTICATING | {
     "list_all_product_types",
     "transfer_to_human_agents",
 }
-"""Tools that touch no user's data."""
+"""Tools that use no user's data, so that they need no authentication."""
 
 
 def violations(messages: Sequence[Message], writes: frozenset[str]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """The sixteen tools of retail customer service, with tau2-bench's names, arguments and answers.
 
-Guarantee: outputs, errors, their order and the state they leave are the original's, quirks
-included; where one looks like a mistake, a comment says so. No tool enforces the policy (policy.py)
-beyond an order's status.
+Guarantee: outputs, errors, their order and the resulting state are the original's. This includes
+its quirks; a comment marks each quirk that looks like a mistake. No tool enforces the policy
+(policy.py) beyond an order's status.
 """
 
 import json
@@ -139,7 +139,7 @@ class RetailTools(Tau2Toolset):
             raise ValueError("Non-pending order cannot be cancelled")
         if reason not in REASONS:
             raise ValueError("Invalid reason")
-        # Every entry is paid back, refunds too, as after a change of the payment method.
+        # The original refunds every entry of the history, even an earlier refund.
         refunds = [
             self._entry("refund", entry["amount"], entry["payment_method_id"])
             for entry in order["payment_history"]
@@ -179,7 +179,7 @@ class RetailTools(Tau2Toolset):
             raise ValueError("Insufficient gift card balance to pay for the price difference")
         order = self.database.edit("orders", order_id)
         order["status"] = EXCHANGE_REQUESTED
-        # Sorted apart: which item becomes which is lost.
+        # Both lists are sorted separately, so the pairs of old and new item are lost.
         order["exchange_items"] = sorted(item_ids)
         order["exchange_new_items"] = sorted(new_item_ids)
         order["exchange_payment_method_id"] = payment_method_id
@@ -334,7 +334,7 @@ class RetailTools(Tau2Toolset):
         return methods[payment_method_id]
 
     def _check_items(self, order: Record, item_ids: Sequence[str], refusal: str) -> None:
-        """Check that every item is in the order as often as it is named."""
+        """Raise ValueError unless the order has each item as often as `item_ids` names it."""
         owned = [item["item_id"] for item in order["items"]]
         for item_id in item_ids:
             if item_ids.count(item_id) > owned.count(item_id):
@@ -349,12 +349,12 @@ class RetailTools(Tau2Toolset):
         return variants[new_item_id]
 
     def _lacks(self, user_id: str, payment_method_id: str, amount: float) -> bool:
-        """Return whether this is a gift card that holds less than the amount."""
+        """Return whether the payment method is a gift card with less than `amount` dollars."""
         method = self._payment_method(user_id, payment_method_id)
         return bool(method["source"] == GIFT_CARD and method["balance"] < amount)
 
     def _move(self, user_id: str, payment_method_id: str, amount: float) -> None:
-        """Add money to a gift card, at once; with other methods nothing is kept."""
+        """Add `amount` dollars to a gift card. For other payment methods do nothing."""
         if self._payment_method(user_id, payment_method_id)["source"] == GIFT_CARD:
             user = self.database.edit("users", user_id)
             card = user["payment_methods"][payment_method_id]
@@ -373,12 +373,12 @@ def _item(order: Record, item_id: str) -> Record:
 
 
 def _is_pending(order: Record) -> bool:
-    """Return whether an order is pending, also after a change of its items."""
+    """Return whether an order is pending, with or without a change of its items."""
     return PENDING in order["status"]
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> Record:
-    """Return the address, whose parts must be strings. Raise pydantic's ValidationError."""
+    """Return the address as JSON. Raise pydantic's ValidationError for a part that is no string."""
     address = UserAddress(
         address1=address1, address2=address2, city=city, state=state, country=country, zip=zip
     )

@@ -1,4 +1,4 @@
-"""A customer of shop and what they may wish: the material that kinds of task are made of."""
+"""One customer of shop and their possible wishes, from which the kinds of task build tasks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,41 +27,42 @@ _WRITES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "payment": ("modify_payment", {"order_id": "order", "payment_id": "payment"}),
     "address": ("modify_address", {"order_id": "order", "street": "street"}),
 }
-"""Wish -> the tool that fulfils it, and which value each argument takes."""
+"""Wish -> the tool that fulfils it, and argument -> the name of its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One thing a customer wants done to one order."""
+    """One thing that a customer wants for one order."""
 
     words: str
     reads: tuple[Action, ...]
-    """Looked up after the order."""
+    """Look-ups between the look-up of the order and the write."""
     write: Action
 
     @property
     def value(self) -> str:
-        """The last value of the write: what the wish is about."""
+        """The last argument of the write, which is the new value that the customer wants."""
         return str(list(self.write.arguments.values())[-1])
 
     @property
     def calls(self) -> tuple[Action, ...]:
-        """The perfect calls where the order is known."""
+        """The gold calls, if the order's id is known."""
         return (get_order(self.write.arguments["order_id"]), *self.reads, self.write)
 
 
 def get_order(order_id: str) -> Action:
-    """Return the look-up of an order."""
+    """Return the call that looks up an order."""
     return Action(name="get_order", arguments={"order_id": order_id})
 
 
 class Case:
-    """One customer of one database, and the chance that draws what they want."""
+    """One customer of a database, and the random generator that draws the customer's wishes."""
 
     def __init__(
         self, tables: Tables, user: Mapping[str, Any], chance: Random, words: Random | None = None
     ) -> None:
-        """Make a case. With its own `words`, the same chance draws the same case in other words."""
+        """Make a case that `chance` draws. With `words`, the same `chance` draws it in other
+        words."""
         self.tables = tables
         self.user = user
         self.chance = chance
@@ -69,44 +70,44 @@ class Case:
         self.get_user = Action(name="get_user", arguments={"user_id": user["user_id"]})
 
     def orders(self, status: str | None = None) -> list[Any]:
-        """Return the customer's orders (with this status), shuffled."""
+        """Return the customer's orders, shuffled; with `status`, only those with this status."""
         own = (self.tables["orders"][order_id] for order_id in self.user["orders"])
         return self.shuffle(order for order in own if status in (None, order["status"]))
 
     def order(self, status: str | None = None) -> Any:
-        """Return one of them."""
+        """Return a random order of the customer, if given with this status."""
         return self.orders(status)[0]
 
     def shuffle(self, values: Iterable[Any]) -> list[Any]:
-        """Return the values in an order of chance."""
+        """Return the values in random order."""
         copy = list(values)
         self.chance.shuffle(copy)
         return copy
 
     def pick(self, values: Sequence[Any]) -> Any:
-        """Return one of the values."""
+        """Return a random one of the values."""
         return self.chance.choice(values)
 
     def item(self, order: Any) -> str:
-        """Return an item of an order."""
+        """Return a random item of an order."""
         return str(self.pick(list(order["items"])))
 
     def phrase(self, templates: Phrases) -> str:
-        """Return a phrase. Chance draws in any case, so that its next draw is the same."""
+        """Return a random phrase. `chance` draws even if `words` decides, to stay in step."""
         drawn = self.chance.choice(templates)
         return drawn if self.words is None else self.words.choice(templates)
 
     def say(self, templates: Phrases, **values: str) -> str:
-        """Return one of the phrases, filled in and with a capital."""
+        """Return a random phrase with its values filled in and a capital first letter."""
         text = self.phrase(templates).format_map(values)
         return text[0].upper() + text[1:]
 
     def in_stock(self, item: str, order: Any) -> str:
-        """Return a colour that an item can be exchanged for."""
+        """Return a random colour for which an item of the order can be exchanged."""
         return str(self.pick([c for c in COLOURS if self._exchangeable(item, order, c)]))
 
     def out_of_stock(self, item: str, order: Any) -> str:
-        """Return a colour that it has not and cannot be exchanged for."""
+        """Return a random other colour for which an item of the order cannot be exchanged."""
         colours = [c for c in COLOURS if c != order["items"][item]]
         return str(self.pick([c for c in colours if not self._exchangeable(item, order, c)]))
 
@@ -117,8 +118,8 @@ class Case:
     def wish(
         self, verb: str, order: Any, which: Phrases = phrases.NUMBERED, **overrides: str
     ) -> Wish:
-        """Return a wish about an order; `given` are values not left to chance. Raise KeyError for a
-        verb that is none of `STATUS`."""
+        """Return a wish about an order. `overrides` fixes values that are otherwise random. Raise
+        KeyError if `verb` is not in `STATUS`."""
         item = overrides.get("item") or self.item(order)
         values = {"order": order["order_id"], "item": item}
         values |= self._new(verb, item, order) | overrides
@@ -152,12 +153,12 @@ class Case:
         return str(self.pick([payment for payment in own if payment != order["payment_id"]]))
 
     def feasible(self, *verbs: str, which: Phrases = phrases.NUMBERED) -> Wish:
-        """Return a wish (one of these) that can be fulfilled."""
+        """Return a wish, with one of the verbs, that the order's status allows."""
         verb = self.pick(verbs or tuple(STATUS))
         return self.wish(verb, self.order(STATUS[verb]), which)
 
     def hopeless(self) -> Wish:
-        """Return a wish about an order whose status forbids it."""
+        """Return a wish that the order's status forbids."""
         verb = self.pick(tuple(STATUS))
         order = next(order for order in self.orders() if order["status"] != STATUS[verb])
         return self.wish(verb, order)

@@ -1,10 +1,10 @@
 """The environment shop: a small retail domain that a model of a million parameters can learn.
 
 It has ten tools, databases drawn from a seed, and 22 kinds of task that can be mixed in any share.
-Episodes have 80 to 200 tokens, with a tokenizer that holds each entity and each piece of JSON as
-one token (tests/envs/shop/tokens.py). Success is the database by replay, the right closing sentence
-and answers, and the rules that the state does not show (policy.py). Not covered: prices,
-quantities, a customer who refuses to confirm or gives a wrong zip code.
+Episodes have 80 to 200 tokens, with a tokenizer that has one token for each entity and piece of JSON
+(tests/envs/shop/tokens.py). Success needs the right database, the right closing sentence and
+answers, and no breach of the rules (policy.py). Not covered: prices, quantities, a customer who
+refuses to confirm or gives a wrong zip code.
 """
 
 import re
@@ -30,7 +30,7 @@ PATIENCE: Final = 2
 
 
 class Shop(Environment):
-    """Customers who cancel, return, exchange, or ask for what is not possible."""
+    """Customers cancel, return or exchange items, or ask for something that is not possible."""
 
     name = "shop"
     toolset = ShopTools
@@ -38,16 +38,16 @@ class Shop(Environment):
     limits: ClassVar[Limits] = Limits(max_steps=60, max_errors=5)
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """Return a task; `task.seed` names its database, which depends on kind and seed."""
+        """Return a task. Its field `seed` is the database's seed, drawn from kind and seed."""
         return self._build_task(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return a task as usual, or one of `rephrase`: shop/CAPABILITY/SEED/PHRASING."""
+        """Return the task with this id; shop/CAPABILITY/SEED/PHRASING is a rephrased one."""
         phrased = self.read_phrasing(task_id)
         return super().task(task_id) if phrased is None else self._build_task(*phrased)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """Return the task in other phrases; None where they put two wishes in another order."""
+        """Return the task in other phrases. Return None if they change the order of two wishes."""
         original = "/".join(task.id.split("/")[:3])
         rephrased = self.task(f"{original}/{seed}")
         return rephrased if rephrased.criteria == task.criteria else None

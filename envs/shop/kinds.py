@@ -1,8 +1,8 @@
-"""The kinds of task: each draws what a customer wants and says what a perfect agent does about it.
+"""The kinds of task: functions that draw a customer's wish and a perfect agent's calls for it.
 
-The plain ones need values copied by their type alone: request and look-up hold one order, payment
-and street. The harder ones compose them, depend on a look-up, or are to be refused. Sibling kinds
-with the opposite answer (`cancel` and `ineligible`) ask in the same words.
+For the plain kinds it is enough to copy values by type: request and look-up hold one order, payment
+and street. The harder kinds combine plain ones, depend on a look-up, or must be refused. Two kinds
+with opposite answers (`cancel` and `ineligible`) use the same words.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from events.messages import Action
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A customer's words, and the calls of a perfect agent after it found the customer."""
+    """A customer's words, and a perfect agent's calls after the look-up of the customer."""
 
     request: str
     calls: tuple[Action, ...]
@@ -25,9 +25,9 @@ class Plan:
     answer: str | None = None
     """The value that answers the customer's question."""
     source: Source | None = None
-    """The record that the answer is read from."""
+    """The record from which the answer is read."""
     reaction: str | None = None
-    """Words of the customer after the answer."""
+    """The customer's words after the answer."""
 
 
 def _plain(verb: str) -> Callable[[Case], Plan]:
@@ -103,7 +103,7 @@ def _compound(case: Case) -> Plan:
 
 
 def _unknown_order(case: Case) -> Plan:
-    """Plan a request without an order's number; it is among the first two, for a short search."""
+    """Plan a request without an order id, about one of the first two orders."""
     first_two = case.user["orders"][:2]
     order = next(
         order
@@ -129,8 +129,8 @@ def _one_order(case: Case) -> Plan:
 
 def _question(case: Case) -> Plan:
     order = case.order()
-    # Not the status: there are so few that a guess is often right. The payment stands for it, so
-    # that the kind is as hard as with it.
+    # The status is left out, because guesses among its few values are often right. A double share
+    # of the payment keeps the kind as hard.
     asked = case.pick(("payment_id", "payment_id", "street"))
     request = case.say(phrases.QUESTIONS[asked], order=order["order_id"])
     thanks = case.say(phrases.THANKS)

@@ -1,4 +1,4 @@
-"""The perfect agent of shop: its transcripts are the demonstrations a policy is trained on."""
+"""The perfect agent of shop. Its transcripts are demonstrations that train a policy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -16,14 +16,14 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "modify_payment": "pay order {order_id} with {payment_id}?",
     "modify_address": "send order {order_id} to {street}?",
 }
-"""Write -> how the agent asks for leave."""
+"""Write -> the agent's question for a yes."""
 
 
 class ShopOracle(GoldAgent):
-    """Looks things up, answers, asks before each write, closes with one sentence."""
+    """An oracle that looks up, answers, asks before each write and says one closing sentence."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next gold call, what must be said before it, or the closing."""
+        """Return the next gold call, a text that must come before it, or the closing sentence."""
         done = count_done(messages, self.actions)
         action = self.actions[done] if done < len(self.actions) else None
         if action is not None and action.name not in self.writes:
@@ -38,11 +38,11 @@ class ShopOracle(GoldAgent):
         return call(action, done)
 
     def question(self, action: Action) -> str:
-        """Ask for leave to make a write, in as few words as name everything."""
+        """Return a short question for a yes to a write; it names every value."""
         return f"{CONFIRM} {QUESTIONS[action.name].format_map(action.arguments)}"
 
     def final_text(self) -> str:
-        """Return the sentence the task is to be closed with."""
+        """Return the closing sentence that the task demands."""
         return next(_CLOSINGS[sentence] for sentence in self.outputs if sentence in _CLOSINGS)
 
     def _unsaid(self, texts: Sequence[str]) -> str | None:

@@ -1,6 +1,6 @@
-"""How customers of shop say what they want, as data: several ways for everything. A wish is what
-follows "please" or "I want to" and names its order by its own phrase, because not every customer
-knows the number. A kind that is not a single plain wish has sentences with places for wishes."""
+"""Customers' sentences in shop, in several wordings. A wish is the part after "please" or "I want
+to". It names its order by a phrase of its own, because some customers do not know the number. Kinds
+that are more than one plain wish have sentences into which wishes are filled."""
 
 from collections.abc import Mapping
 from typing import Final

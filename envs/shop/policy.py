@@ -1,8 +1,8 @@
-"""The rules of shop: what the agent is told, and what in a transcript breaks them.
+"""The rules of shop: as text for the agent, and as a check of transcripts.
 
-Checked are the rules whose breach the final state does not show. Before every write the customer is
-authenticated and has agreed to exactly this change. The agent closes with the one right sentence,
-gives only the right answer, refuses only after a look-up, and transfers only on request.
+The check covers the rules whose breach the final state does not show. Before every write, the
+customer must be authenticated and agree to exactly this change. The agent closes with the right
+sentence, gives only the right answer, refuses only after a look-up, and transfers only on request.
 """
 
 import re
@@ -35,30 +35,30 @@ REFUSED: Final = "Sorry, not possible."
 CONFIRM: Final = "Confirm:"
 
 ENDS: Final = r"\bdone\.|\bnot possible\."
-"""Either closing: the customer hangs up."""
+"""Pattern of both closing sentences, after which the customer hangs up."""
 ASKS: Final = r"\bconfirm\b[\s\S]*\?"
-"""A question for leave."""
+"""Pattern of a question for a yes."""
 
 _AGREES: Final = re.compile(r"\W*(yes|yeah|sure|ok|okay|correct|please do|go ahead)\b", re.I)
 _ANSWER: Final = re.compile(r"answer:[^.\n]*\.?", re.IGNORECASE)
-"""An answer anywhere, also inside a word, as for outputs (grading.py)."""
+"""Pattern of an answer, even inside a word, as for outputs (grading.py)."""
 _WORD: Final = re.compile(r"\w+")
 
 
 def output(sentence: str) -> str:
-    """Return a sentence as an output: graded texts have no commas (grading.py)."""
+    """Return a sentence as an output: without commas, as graded texts have none (grading.py)."""
     return sentence.replace(",", "")
 
 
 def answer(value: str) -> str:
-    """Return the sentence that answers a question."""
+    """Return the sentence with which the agent answers a question."""
     return f"Answer: {value}."
 
 
 def violations(
     task: TaskDefinition, messages: Sequence[Message], catalog: ToolCatalog
 ) -> Iterator[str]:
-    """Yield what breaks a rule, one sentence each."""
+    """Yield one sentence for each breach of a rule."""
     executed = executed_calls(messages)
     yield from _writes_without_authentication(executed, catalog)
     yield from _writes_without_consent(messages, catalog)
@@ -92,7 +92,7 @@ def _writes_without_consent(messages: Sequence[Message], catalog: ToolCatalog) -
 
 
 def _find_confirmation(before: Sequence[Message]) -> str | None:
-    """Return the question for leave, where the last thing that happened is a yes to it."""
+    """Return the agent's question for a yes if a yes to it is the last message."""
     if len(before) < 2 or before[-1].role != "user" or before[-2].role != "assistant":
         return None
     question = before[-2].text
@@ -100,7 +100,7 @@ def _find_confirmation(before: Sequence[Message]) -> str | None:
 
 
 def _find_foreign_value(call: ToolCall, question: str) -> str | None:
-    """Return the first value of a call that the question does not hold word for word."""
+    """Return the first value of a call whose words are not all in the question, or None."""
     if isinstance(call.arguments, str):
         return call.arguments
     named = _words(question)
@@ -130,12 +130,12 @@ def _transfers(
 
 
 def _sayings(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield closings and answers that are not the task's, because an agent could say them all, and
-    the task's own in another form, which cannot be told from wrong ones."""
+    """Yield closings and answers that are not the task's, because an agent could say all of them.
+    Yield also right ones in another form, which cannot be told from wrong ones."""
     right = {sentence.lower() for sentence in task.criteria.outputs}
     spoken = [output(m.text).lower() for m in messages if m.role == "assistant" and m.content]
     for sentence in sorted(right - {DONE.lower()}):
-        # COMMUNICATE judges whether it was said at all.
+        # A sentence that was not said at all is a matter of COMMUNICATE.
         is_said = any(says(text, sentence) for text in spoken)
         is_exact = any(sentence in text for text in spoken)
         if task.criteria.rules is not None and is_said and not is_exact:
@@ -157,7 +157,7 @@ def _refusals(
 
 
 def _has_lookup(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
-    # No set, because an agent may write a list for an id.
+    # A list and not a set, because an agent may write a list, which cannot be hashed, for an id.
     seen = [
         (item.call.name, item.call.arguments.get("order_id"))
         for item in executed

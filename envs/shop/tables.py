@@ -24,15 +24,15 @@ from envs.shop.vocabulary import (
 
 ORDERS_OF_CUSTOMERS: Final = (3, 3, 1)
 ITEMS: Final = 2
-"""Items per order."""
+"""Number of items in an order."""
 OFFERED: Final = 8
-"""Products of one database."""
+"""Number of products in a database."""
 VARIANTS: Final = 3
-"""Colours of one product."""
+"""Number of colours of a product."""
 
 
 def make_tables(seed: int) -> Tables:
-    """Return the tables `users`, `orders` and `products` of this seed. Pure."""
+    """Return the tables `users`, `orders` and `products` for this seed. Pure."""
     chance = Random(f"shop tables {seed}")
     products = {name: _product(name, chance) for name in chance.sample(PRODUCTS, OFFERED)}
     users = {user["user_id"]: user for user in _users(chance)}

@@ -1,6 +1,6 @@
-"""The tools of shop: short answers, one word per value, names that no benchmark's retail has. A
-tool refuses what cannot be: an unknown order or item, a colour out of stock, a wrong status. Who
-asks, and for what money is given back, is for the agent to check by the policy."""
+"""The tools of shop: short answers, one word per value, and names that no benchmark's retail uses.
+A tool refuses impossible calls: an unknown order or item, a sold-out colour, a wrong status. The
+agent must check by the policy for whom it acts and where a refund goes."""
 
 from typing import Annotated, Any
 

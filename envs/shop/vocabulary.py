@@ -1,7 +1,8 @@
-"""Every entity of shop, one word each: what databases are drawn from and a tokenizer is built from.
+"""Every entity of shop, one word each: databases are drawn from them, a tokenizer is built from
+them.
 
-A small model copies a value by its type long before it looks one up by key. So each entity is one
-word of one pool, one token in every context; no two pools share a word, and none begins another.
+A small model learns to copy a value by type long before it looks one up by key. So each entity is
+one word of one pool, one token in every context. No two pools share a word; none begins another.
 """
 
 from collections.abc import Mapping
@@ -42,4 +43,4 @@ POOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "street": STREETS,
     "status": STATUSES,
 }
-"""Kind of entity -> every word for one."""
+"""Kind of entity -> all words of this kind."""
