@@ -1,7 +1,7 @@
 """The environment shop: a small retail domain that a model of a million parameters can learn.
 
 It has ten tools, databases drawn from a seed, and 22 kinds of task that can be mixed in any share.
-Episodes have 80 to 200 tokens, with a tokenizer that has one token for each entity and piece of JSON
+Episodes have 80 to 200 tokens, if each entity and each piece of JSON is one token
 (tests/envs/shop/tokens.py). Success needs the right database, the right closing sentence and
 answers, and no breach of the rules (policy.py). Not covered: prices, quantities, a customer who
 refuses to confirm or gives a wrong zip code.

@@ -1,1 +1,1 @@
-"""The shared parts of tau2-bench's domains: tool conventions, loader, replay and gold (rollout)."""
+"""Parts that tau2-bench's domains share: tool conventions, loader, replay and gold."""

@@ -1,11 +1,11 @@
 """The calculator of tau2-bench's tools: arithmetic on text, with its results and error texts.
 
-The original hands the text to the interpreter. Here it is parsed and walked without recursion, and
-every intermediate integer is bounded, so no expression takes long. Error texts are Python 3.12's,
-which made the recordings.
+The original passes the text to Python's `eval`. Here it is parsed and evaluated without recursion,
+and every intermediate integer is bounded, so no expression takes long. Error texts are those of
+Python 3.12, with which the recordings were made.
 
-Guarantee: for any text of up to `MAX_CHARACTERS` the result, or an exception whose text is the
-answer. Not covered: expressions beyond the limits, which the original may compute.
+Guarantee: any text of up to `MAX_CHARACTERS` gives the original's result, or an exception with its
+error text. Not covered: expressions beyond the limits, which the original may compute.
 """
 
 import ast
@@ -17,10 +17,10 @@ from typing import Any, Final
 ALLOWED: Final = frozenset("0123456789+-*/(). ")
 
 MAX_CHARACTERS: Final = 1_000
-"""Longest expression: a sum of a hundred prices."""
+"""Largest length of an expression: enough for a sum of a hundred prices."""
 
 MAX_BITS: Final = 65_536
-"""Largest size of an intermediate integer in bits; a result must fit a float, which holds 1,024."""
+"""Largest size of an intermediate integer in bits. A result must fit a float, which holds 1,024."""
 
 _MAX_NESTING: Final = 200
 _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -35,7 +35,7 @@ _DIVISIONS: Final = {
     ast.Div: ("division by zero", "float division by zero"),
     ast.FloorDiv: ("integer division or modulo by zero", "float floor division by zero"),
 }
-"""Error texts of divisions by zero, of integers and with a float."""
+"""Error texts of division by zero: for two integers, and if a float is involved."""
 
 _TOKEN: Final = re.compile(r"\d+\.?\d*|\.\d+|\.\.\.|\*\*|//|.")
 _GENERIC: Final = "invalid syntax"
@@ -50,8 +50,8 @@ _ZEROS: Final = (
 
 
 def calculate(expression: str) -> str:
-    """Return the value, rounded to two digits, as a float's text: "2+2" is "4.0". Raise ValueError,
-    TypeError, ArithmeticError or SyntaxError, whose text is the answer."""
+    """Return the value, rounded to two digits, as the text of a float: "4.0" for "2+2". Raise
+    ValueError, TypeError, ArithmeticError or SyntaxError with the text that the tool answers."""
     if not all(character in ALLOWED for character in expression):
         raise ValueError("Invalid characters in expression")
     if not isinstance(expression, str):
@@ -126,7 +126,7 @@ def _check_zero(kind: type[ast.operator], left: float, right: float) -> None:
 
 
 def _bits(kind: type[ast.operator], left: int, right: int) -> int:
-    """Return the most bits that the result can have."""
+    """Return an upper bound on the bits of an operation's result."""
     if kind is ast.Pow:
         return left.bit_length() * right if abs(left) > 1 and right > 0 else 1
     if kind is ast.Mult:
@@ -135,7 +135,7 @@ def _bits(kind: type[ast.operator], left: int, right: int) -> int:
 
 
 def _fault(expression: str) -> str:
-    """Return why it cannot be parsed: faults of tokens come before faults of grammar."""
+    """Return Python's error text. Faults of tokens come before faults of grammar."""
     tokens = [token for token in _TOKEN.findall(expression) if token != " "]
     depth = 0
     for token in tokens:
@@ -150,7 +150,7 @@ def _fault(expression: str) -> str:
 
 
 def _misplacement(tokens: Sequence[str]) -> str:
-    """Return the grammar's fault; for missing text, the parser speaks of a parenthesis."""
+    """Return Python's error text for grammar. Missing text at the end is an open parenthesis."""
     place = _find_misfit(tokens)
     if place is None:
         return _UNCLOSED if tokens.count("(") > tokens.count(")") else _GENERIC
@@ -163,7 +163,7 @@ def _misplacement(tokens: Sequence[str]) -> str:
 
 
 def _find_misfit(tokens: Sequence[str]) -> int | None:
-    """Return the place of the first token that does not fit; None for a text that is too short."""
+    """Return the position of the first token that does not fit; None if only the end is missing."""
     complete, depth, before = False, 0, ""
     for place, token in enumerate(tokens):
         depth += (token == "(") - (token == ")")

@@ -27,7 +27,7 @@ from events.errors import KintsugiError
 from events.messages import Action
 
 VARIABLE: Final = "KINTSUGI_BENCHMARKS"
-"""The setting that names the operator's folder."""
+"""The environment variable that names the operator's folder."""
 
 BASE: Final = "base"
 """The split that holds every task."""
@@ -35,66 +35,66 @@ BASE: Final = "base"
 NO_CHANGE: Final = "benchmark_no_change"
 ONE_CHANGE: Final = "benchmark_one_change"
 SEVERAL_CHANGES: Final = "benchmark_several_changes"
-"""Capabilities of real tasks, by the writes of a perfect agent: a passive agent gains on the first
-and loses on the others, so the three are reported apart."""
+"""Capabilities of real tasks, by the number of writes in their gold actions. A passive agent gains
+in the first and loses in the others, so reports separate them."""
 
 
 class NoBenchmark(UnknownTask):
-    """There is no such folder or file, so none of its tasks is known."""
+    """The folder or a file of the benchmark is missing, so its tasks are unknown."""
 
 
 class InvalidBenchmark(KintsugiError):
-    """A file is not what it should be."""
+    """A file of the benchmark has a wrong form or content."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One domain's real tasks."""
+    """The real tasks of one domain, with their state, policy and tools."""
 
     database: Database
-    """Pristine: fork it."""
+    """The pristine state. Fork it before changing it."""
     tasks: Mapping[str, TaskDefinition]
-    """Tasks by id, in the order of the file."""
+    """Task id -> task, in the order of the file."""
     tickets: Mapping[str, str]
-    """Task id -> the request in writing, for an agent that works alone."""
+    """Task id -> the written request for an agent that works alone."""
     splits: Mapping[str, Sequence[str]]
-    """Split -> ids of tasks."""
+    """Split -> ids of its tasks."""
     policy: str
     schemas: Sequence[Mapping[str, Any]]
     user_schemas: Sequence[Mapping[str, Any]]
-    """The tools of the user, where it has any."""
+    """Schemas of the user's tools, if the user has any."""
 
 
 @dataclass(frozen=True)
 class DomainFiles:
-    """The files of a domain's folder, and their readers."""
+    """The files in a domain's folder, and the functions that read them."""
 
     domain: str
     writes: frozenset[str]
     """Tools of either party that change the state."""
     read_tables: Callable[[Path], Tables]
-    """Reads a folder's state, with every field and type of the original's models. Raises KeyError,
-    TypeError, ValueError or AttributeError for another shape."""
+    """Reads the state from a folder, with every field and type of the original's models. For
+    another shape it raises KeyError, TypeError, ValueError or AttributeError."""
     read_policy: Callable[[Path], str]
     state: str = "db.json"
-    """File of the state, for messages about it."""
+    """Name of the state's file, for error texts."""
     tasks: tuple[str, ...] = ("tasks.json",)
-    """Files of tasks; those after the first may be absent."""
+    """Names of the files with tasks. All but the first may be absent."""
     optional_splits: frozenset[str] = frozenset()
-    """Splits that are left out unless the files have all of their tasks."""
+    """Splits that are left out if the files lack some of their tasks."""
     find_capability: Callable[[str], str | None] = lambda number: None
-    """Kind of a task by its id in the file; None: by how much a perfect agent changes."""
+    """Returns the capability for a task's id in the file, or None: the number of writes decides."""
     has_setup: bool = False
-    """Whether a task may begin in a state of its own, made by the domain's functions."""
+    """Whether a task may have calls that set up its own first state."""
 
 
 def folder(benchmarks: Path, domain: str) -> Path:
-    """Return where the domain's files are."""
+    """Return the folder of a domain's files."""
     return benchmarks / "tau2" / domain
 
 
 def load(benchmarks: Path | None, files: DomainFiles) -> Benchmark:
-    """Read a domain. Raise NoBenchmark, InvalidBenchmark."""
+    """Read a domain's real tasks. Raise NoBenchmark or InvalidBenchmark."""
     domain = files.domain
     place = _find_folder(benchmarks, domain)
     records = _read_records(place, files)
@@ -143,7 +143,7 @@ def _read_database(place: Path, files: DomainFiles) -> Database:
 
 
 _Records = Sequence[tuple[str, Mapping[str, Any]]]
-"""Place and record of each task."""
+"""For each task, a description of its place in the files, and its record."""
 
 
 def _read_records(place: Path, files: DomainFiles) -> _Records:
@@ -191,8 +191,8 @@ def _read_tickets(records: _Records, domain: str) -> dict[str, str]:
 
 
 def task_definition(raw: Mapping[str, Any], files: DomainFiles, split: str) -> TaskDefinition:
-    """Return the task of a record of tasks or results. Raise KeyError, TypeError or ValidationError
-    for another shape, InvalidBenchmark for a state that its domain cannot make."""
+    """Convert a record of tasks or results to a task. Raise KeyError, TypeError or ValidationError
+    for another shape, and InvalidBenchmark for a setup that the domain does not support."""
     criteria = _criteria(raw.get("evaluation_criteria") or {})
     return TaskDefinition(
         id=f"{files.domain}/{raw['id']}",
@@ -271,7 +271,7 @@ def _part(raw: Any, key: str, path: Path) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file holds. Raise NoBenchmark, InvalidBenchmark."""
+    """Return the content of a JSON file. Raise NoBenchmark or InvalidBenchmark."""
     try:
         return json.loads(read_text(path))
     except ValueError as error:

@@ -27,54 +27,54 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A customer's words, and a perfect agent's calls once it has found the customer."""
+    """A customer's words, and a perfect agent's calls after the look-up of the customer."""
 
     request: str
     calls: tuple[Action, ...]
     outputs: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
     sources: tuple[Source, ...] = ()
-    """The records that the output is read from."""
+    """The records from which the output is read."""
 
 
 class CustomerCase:
-    """One customer, and the chance that draws what they want."""
+    """One customer, and the random generator that draws the customer's wishes."""
 
     def __init__(
         self, database: Database, user: Record, chance: Random, words: Random | None = None
     ) -> None:
-        """Make a case. With its own `words`, the same chance draws the same case in other words."""
+        """Make a case that `chance` draws. With `words`, it is the same case in other words."""
         self.database = database
         self.user = user
         self.chance = chance
         self.words = words
 
     def say(self, phrases: Sequence[str], **values: str) -> str:
-        """Return one of the phrases, filled in."""
+        """Return the first phrase (with `words`, a random other one) with its values filled in."""
         return fill_phrase(self.words, phrases, **values)
 
     def shuffle(self, values: Iterable[T]) -> list[T]:
-        """Return the values in an order of chance."""
+        """Return the values in random order."""
         copy = list(values)
         self.chance.shuffle(copy)
         return copy
 
 
 def action(name: str, **arguments: Any) -> Action:
-    """Return a call of a perfect agent."""
+    """Return a gold action of the agent."""
     return Action(name=name, arguments=arguments)
 
 
 class IdentityOracle(GoldAgent):
-    """The perfect agent of generated tasks: it asks who the user is before its first lookup."""
+    """The oracle of generated tasks. It asks who the user is before its first call."""
 
     def __init__(self, task: TaskDefinition, writes: frozenset[str], who: str) -> None:
         super().__init__(task, writes)
         self.who = who
-        """The question who they are."""
+        """The question by which it asks who the user is."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the question, until they said it; then as any oracle."""
+        """Return this question until the user has answered it; afterwards reply as any oracle."""
         if not count_calls(messages) and not self._has_identity(messages):
             return Message(role="assistant", content=self.who)
         return super().reply(messages)
@@ -85,32 +85,32 @@ class IdentityOracle(GoldAgent):
 
 
 class CaseEnvironment(Tau2Environment):
-    """A domain whose generated tasks are cases of one customer."""
+    """A domain of tau2-bench whose generated tasks are cases of one customer."""
 
     kinds: ClassVar[Mapping[str, Kind[Any, Plan]]]
     """Capability -> its kind, whose plan is drawn for a `case_type`."""
     case_type: ClassVar[type[CustomerCase]]
     who: ClassVar[str]
-    """The question by which the oracle asks who the customer is."""
+    """The question by which the oracle asks who the user is."""
     asks_identity: ClassVar[str]
-    """Pattern of such a question."""
+    """Pattern of questions about who the user is."""
     ends: ClassVar[str]
-    """Pattern of what ends a conversation."""
+    """Pattern of the agent's texts after which the user hangs up."""
     agrees_first: ClassVar[bool]
-    """Whether a question for leave is looked for before those that a plan has answers to."""
+    """Whether the script matches questions for a yes before the questions that a plan answers."""
 
     @abstractmethod
     def identify(self, user: Record, chance: Random, words: Random | None) -> tuple[str, Action]:
-        """Return what the customer says of who they are, and the call that looks it up."""
+        """Return the sentence by which a user says who it is, and the call that looks it up."""
 
     def oracle(self, task: TaskDefinition) -> Agent:
-        """Return the oracle of a task; that of a generated task asks who the user is."""
+        """Return the oracle of a task. For a generated task it first asks who the user is."""
         if task.split != GENERATED:
             return super().oracle(task)
         return IdentityOracle(task, self.writes, self.who)
 
     def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
-        """Return the task of this kind with this seed, in its first words or in a phrasing."""
+        """Return the task of a kind and seed, in its first words or in those of a phrasing."""
         words = None if phrasing is None else Random(f"{self.name} phrasing {phrasing}")
         chance = Random(f"{self.name} task {capability} {seed}")
         database, kind = self.synthetic_database(seed), self.kinds[capability]

@@ -1,4 +1,4 @@
-"""Reads an agent's conduct from a transcript, in any domain: consent, and whose data it was."""
+"""Checks of an agent's conduct in a transcript, for any domain: consent, and the owner of data."""
 
 import json
 import re
@@ -14,12 +14,12 @@ _AGREED: Final = re.compile(
 
 
 def has_consent(message: Message) -> bool:
-    """Return whether a user's message holds a yes."""
+    """Return whether a user's message contains a yes."""
     return _AGREED.search(message.text) is not None
 
 
 def owner(answer: str) -> str | None:
-    """Return the id of the user whose record a tool answered with; None where it is not said."""
+    """Return the user id in the record that a tool answered with, or None."""
     try:
         record = json.loads(answer)
     except (ValueError, RecursionError):
@@ -28,13 +28,13 @@ def owner(answer: str) -> str | None:
 
 
 def check_single_call(turn: int, message: Message) -> Iterator[str]:
-    """Yield what is wrong with a message that makes several calls, as the policies forbid."""
+    """Yield a fault if a message makes several calls, which the policies forbid."""
     if len(message.tool_calls) > 1 and message.sampled is not False:
         yield f"message {turn} makes {len(message.tool_calls)} calls at once"
 
 
 def bad_write(turn: int, tool: str, of: str | None, known: str | None, yes: bool) -> Iterator[str]:
-    """Yield what is wrong with a write: no yes, or data of another user (`of`) than `known`."""
+    """Yield the faults of a write: no yes, or data of another user (`of`) than `known`."""
     if not yes:
         yield f"message {turn} calls {tool} without the user's yes"
     if of not in (None, known):

@@ -1,4 +1,4 @@
-"""The common part of scripted customers of all domains: how they agree and how they hang up."""
+"""Parts that the scripted customers of all domains share, such as agreeing and hanging up."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,28 +22,28 @@ FAREWELL: Final = Answer(
     r"|have a (good|great|lovely|nice|wonderful|safe|pleasant)",
     says=f"No, that is all. {STOP}",
 )
-"""The agent takes its leave."""
+"""Answer to an agent that says goodbye."""
 
 YES: Final = Answer(
     asks=r"yes/no|yes or no|do you confirm|shall i|should i|want me to|like me to"
     r"|may i (do|make|book|cancel|change|add)",
     says="Yes, please.",
 )
-"""The agent asks for leave."""
+"""Answer to an agent that asks for a yes."""
 
 CORRECT: Final = Answer(
     asks=r"\bconfirm|is (this|that) (right|correct)|go ahead|proceed", says="Yes, please."
 )
-"""The agent may be asking for leave; what else its words could mean is answered before."""
+"""Answer to an agent that may ask for a yes, used only after answers to other questions."""
 
 _ANYTHING_ELSE: Final = r"(any|some)thing else|other (questions|requests)"
 
 NOTHING_ELSE: Final = (
-    # The first time it may be meant before a change: whether all was named.
+    # The first time, the agent may ask before a change whether everything was named.
     Answer(asks=_ANYTHING_ELSE, says="No, that is all.", once=True),
     Answer(asks=_ANYTHING_ELSE, says=f"No, that is all. {STOP}"),
 )
-"""The agent asks whether there is more."""
+"""Answers to an agent that asks for further requests."""
 
 
 def scenario(request: str, identity: str) -> Scenario:
@@ -57,8 +57,8 @@ def scenario(request: str, identity: str) -> Scenario:
 
 
 def fill_phrase(words: Random | None, phrases: Sequence[str], **values: str) -> str:
-    """Return the first phrase, or another where the case has its own `words`, with the values
-    filled in. A name with a capital, such as {Method}, capitalizes its value."""
+    """Return the first phrase, or with `words` a random other one, with its values filled in. A
+    name with a capital, such as {Method}, capitalizes its value."""
     template = phrases[0] if words is None else words.choice(phrases[1:])
     capitals = {name.capitalize(): f"{text[:1].upper()}{text[1:]}" for name, text in values.items()}
     return template.format_map(capitals | values)

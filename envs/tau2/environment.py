@@ -1,10 +1,10 @@
-"""An environment that generates tasks of its own and also runs tau2-bench's real ones.
+"""An environment that generates its own tasks and also runs tau2-bench's real ones.
 
-A domain adds its tools, what a canonical database is, a generator of databases, the policy in our
-words and its kinds of task. Where the operator's folder has the domain, its real tasks are the
-splits `base`, `train` and `test`; they share one state, policy and tool schemas of the folder.
+A domain adds its tools, the canonical form of its database, a generator of databases, a policy in
+our words and its kinds of task. If the operator's folder has the domain, its real tasks are the
+splits `base`, `train` and `test`. They share the folder's state, policy and tool schemas.
 
-Guarantee: training draws from `generate` alone, which never reads the folder.
+Guarantee: training uses only `generate`, which never reads the folder.
 """
 
 from abc import abstractmethod
@@ -22,7 +22,7 @@ _REAL_STATE = "benchmark"
 
 
 class Tau2Environment(Environment):
-    """A domain of tau2-bench."""
+    """A domain of tau2-bench, with generated and real tasks."""
 
     toolset: ClassVar[type[Tau2Conventions]]
     greeting: ClassVar[str | None] = "Hi! How can I help you today?"
@@ -30,12 +30,12 @@ class Tau2Environment(Environment):
     @staticmethod
     @abstractmethod
     def canonical(tables: Mapping[str, Any]) -> Tables:
-        """Return a database file's tables with every field and type of the original's models. Raise
-        KeyError, TypeError, ValueError or AttributeError for another shape."""
+        """Return a database file's tables with every field and type of the original's models. For
+        another shape raise KeyError, TypeError, ValueError or AttributeError."""
 
     @abstractmethod
     def synthetic_database(self, seed: int) -> Database:
-        """Return our own database with this seed; tasks with equal seeds share it."""
+        """Return the generated database for this seed. Tasks with equal seeds share it."""
 
     @abstractmethod
     def synthetic_policy(self) -> str:
@@ -43,26 +43,26 @@ class Tau2Environment(Environment):
 
     @abstractmethod
     def write_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
-        """Return the task of this kind with this seed, in its first words or in a phrasing."""
+        """Return the task of a kind and seed, in its first words or in those of a phrasing."""
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
-        """Return the task of this kind with this seed."""
+        """Return the generated task for this kind and seed."""
         return self.write_task(capability, seed)
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
-        """Return the same request of the customer in other phrases; None for a real task."""
+        """Return the same request in other phrases, or None for a real task."""
         if task.split != GENERATED:
             return None
         return self.task("/".join([*task.id.split("/")[:3], str(seed)]))
 
     @cached_property
     def benchmark(self) -> Benchmark:
-        """The real tasks. Raises NoBenchmark, InvalidBenchmark."""
+        """The real tasks of the domain. Raises NoBenchmark or InvalidBenchmark."""
         return load(self.benchmarks, self.benchmark_files)
 
     @property
     def benchmark_files(self) -> DomainFiles:
-        """How the operator's folder of this domain is read."""
+        """The files of the domain in the operator's folder, and their readers."""
         return DomainFiles(
             self.name,
             self.writes,
@@ -71,27 +71,27 @@ class Tau2Environment(Environment):
         )
 
     def pristine(self, task: TaskDefinition) -> Database:
-        """Return the state in which a task begins; it is never changed."""
+        """Return the first state of a task, which callers must not change."""
         if task.split == GENERATED:
             return self.synthetic_database(task.seed)
         return self.benchmark.database
 
     def state_key(self, task: TaskDefinition) -> str:
-        """Return the key of a task's state: one for all real tasks, else that of the seed."""
+        """Return the key of a task's first state: one key for all real tasks, else one per seed."""
         return f"generated {task.seed}" if task.split == GENERATED else _REAL_STATE
 
     def policy(self, task: TaskDefinition) -> str:
-        """Return our words, or the folder's for a real task."""
+        """Return our policy, or for a real task the folder's."""
         return self.synthetic_policy() if task.split == GENERATED else self.benchmark.policy
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
-        """Return our descriptions, or the folder's for a real task."""
+        """Return our schemas of the agent's tools, or for a real task the folder's."""
         if task.split == GENERATED:
             return super().schemas(task)
         return [dict(schema) for schema in self.benchmark.schemas]
 
     def solo_split(self, split: str) -> str:
-        """Return a split's solo variant. Raise UnknownTask where the user has no tools for it."""
+        """Return a split's variant for agents that work alone. Raise UnknownTask if none."""
         raise UnknownTask(
             f"environment {self.name} has no tasks for an agent that works alone: its user has no "
             "tools; leave out --solo"
@@ -99,14 +99,14 @@ class Tau2Environment(Environment):
 
     @property
     def splits(self) -> Mapping[str, int]:
-        """Generated tasks, and the real ones where the operator's folder has this domain."""
+        """Sizes of the splits: generated tasks, and real ones if the operator's folder has them."""
         if self.benchmarks is None or not folder(self.benchmarks, self.name).is_dir():
             return super().splits
         real = {split: len(ids) for split, ids in self.benchmark.splits.items()}
         return {**super().splits, **real}
 
     def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
-        """Yield the tasks of a split, in a fixed order. Raise UnknownTask, NoBenchmark."""
+        """Yield the tasks of a split in a fixed order. Raise UnknownTask or NoBenchmark."""
         if split == GENERATED:
             return super().tasks(split)
         if split not in self.benchmark.splits:
@@ -116,8 +116,8 @@ class Tau2Environment(Environment):
         return (self.benchmark.tasks[task_id] for task_id in self.benchmark.splits[split])
 
     def task(self, task_id: str) -> TaskDefinition:
-        """Return the task with this id: generated `name/capability/seed`, with `/phrasing` in other
-        words, or real `name/number`. Raise UnknownTask, and its subclass NoBenchmark."""
+        """Return the task with this id: generated `name/capability/seed`, rephrased with
+        `/phrasing`, or real `name/number`. Raise UnknownTask or its subclass NoBenchmark."""
         phrased = self.read_phrasing(task_id)
         if phrased is not None:
             return self.write_task(*phrased)

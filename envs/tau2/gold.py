@@ -1,9 +1,8 @@
-"""The gold actions of real tasks, played through whole episodes and graded.
+"""Play the gold actions of real tasks through whole episodes, and grade them.
 
-A scripted agent makes the calls, asks before each write and says what must be communicated; a
-scripted user agrees. A task that is not worth 1 shows a mistake in tools, turn protocol or
-evaluation, or does not fit its database. Guarantee: what needs a judge is named as unevaluated and
-never counted as 1.
+A scripted agent makes the calls, asks before each write and says the outputs; a scripted user
+agrees. A reward below 1 shows a mistake in tools, turn protocol, evaluation or database. Guarantee:
+a part that needs a judge is named as unevaluated and never counted as 1.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from envs.tau2.environment import Tau2Environment
 
 @dataclass(slots=True)
 class GoldReport:
-    """The results of a split's tasks."""
+    """Counts of the results of a split's tasks."""
 
     tasks: int = 0
     reward_one: int = 0
@@ -28,7 +27,7 @@ class GoldReport:
 
 
 def play_gold(environment: Tau2Environment, split: str = BASE, *, solo: bool = False) -> GoldReport:
-    """Play and grade a split, with `solo` without a user. Raise UnknownTask, InvalidBenchmark."""
+    """Play and grade a split; `solo`: without a user. Raise UnknownTask, InvalidBenchmark."""
     report = GoldReport()
     for task in environment.tasks(environment.solo_split(split) if solo else split):
         _count(report, task, _play_task(environment, task))

@@ -8,14 +8,14 @@ A row of a JSON Lines file is one sequence of calls on a fresh database of the r
     call: {"name", "arguments", "error", "output"}, a long output as "output_sha256",
           "output_len" and "output_head"
 
-Where the user acts too (telecom), a call may have "requestor": "user", and the user's side has
-hashes of its own ("initial_user_db_hash", "gold_user_db_hash", "user_db_hash_after"). A row with a
-"task_id" begins in that task's state: a real task's, or by content (ENVIRONMENT/=SHA256, or
-=SHA256), of any environment.
+If the user acts too (telecom), a call may have "requestor": "user". The user's side then has hashes
+of its own ("initial_user_db_hash", "gold_user_db_hash", "user_db_hash_after"). A row with a
+"task_id" begins in that task's state. The task is a real one or, with an id by content
+(ENVIRONMENT/=SHA256, or =SHA256), one of any environment.
 
-What a row has is compared; the two kinds may be mixed. A malformed row is a mismatch of its own,
-named by its number. The version in the links of pydantic's errors is left out, as it is the
-installation's.
+Only the fields that a row has are compared; both kinds may be mixed. A malformed row is a mismatch
+by itself. The version in links of pydantic's errors is ignored, because it depends on the
+installation.
 """
 
 import hashlib
@@ -38,12 +38,12 @@ _LINK: Final = re.compile(r"https://errors\.pydantic\.dev/[0-9.]+/")
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Something that is not as recorded."""
+    """A value that differs from the recording."""
 
     row: int
-    """Line of the file, from 0."""
+    """Number of the line in the file, from 0."""
     call: int | None
-    """Place in the row, from 0; None for the row as a whole."""
+    """Position of the call in the row, from 0; None for the row as a whole."""
     what: str
     expected: Any
     actual: Any
@@ -51,21 +51,21 @@ class Mismatch:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """The counts and differences of a file's replay."""
+    """Counts and mismatches of replaying a file."""
 
     rows: int = 0
     calls: int = 0
     equal: int = 0
-    """Calls in which nothing differs."""
+    """Number of calls without any mismatch."""
     mismatches: list[Mismatch] = field(default_factory=list)
 
 
 class _InvalidRecord(Exception):
-    """A row or a call is not what one has to be."""
+    """A row or a call has a wrong form."""
 
 
 def replay(environment: Environment, lines: Iterable[str]) -> ReplayReport:
-    """Replay every row. Raise NoBenchmark, InvalidBenchmark where a row is of the real tasks."""
+    """Replay every row. Raise NoBenchmark or InvalidBenchmark if a row needs the real tasks."""
     report = ReplayReport()
     for number, line in enumerate(lines):
         if line.strip():
@@ -75,8 +75,8 @@ def replay(environment: Environment, lines: Iterable[str]) -> ReplayReport:
 
 
 def _open_row(environment: Environment, row: Mapping[str, Any]) -> tuple[Database, ToolAccess]:
-    """Return the state in which a row begins, and the tools over it. Raise _InvalidRecord for an
-    unknown task, and for a row without a task where there are no real tasks."""
+    """Return the state in which a row begins, and the tools that act on it. Raise _InvalidRecord
+    for an unknown task, and for a row without a task in an environment without real tasks."""
     name = str(row.get("task_id"))
     for task_id in (name, f"{environment.name}/{name}"):
         if is_content_id(task_id):

@@ -1,16 +1,16 @@
-"""How the tools of tau2-bench's domains answer.
+"""The form in which the tools of tau2-bench's domains answer.
 
     any exception       `Error: ` and its own text; types of arguments are not checked
     unknown tool        `Error: Tool 'x' not found.`
     arguments that do   Python's own text, with the class and the tool: `Error:
     not bind            RetailTools.get_order_details() missing 1 required positional argument: ...`
-    a string            as it is
+    a string            unchanged
     a record            `json.dumps` of it, in the order of its fields
     nothing             `null`
 
-Guarantee: `call` raises nothing and answers byte for byte as the original. Not covered: plain data,
-whose numbers and truth values the original shows as strings; a tool that returns any writes them so
-itself. What a tool does to the state is the domain's.
+Guarantee: `call` raises nothing and answers byte for byte as the original. Not covered: plain data
+whose numbers and truth values the original shows as strings; a tool must return them as strings.
+Each domain defines how its tools change the state.
 """
 
 import inspect
@@ -28,12 +28,12 @@ TRANSFERRED: Final = "Transfer successful"
 
 
 class Tau2Conventions(Toolset):
-    """How the tools of every domain answer."""
+    """The form in which the tools of every tau2 domain answer."""
 
     validates: ClassVar[bool] = False
 
     def render(self, value: Any) -> str:
-        """Return a string as it is, the rest as JSON in ASCII."""
+        """Return a string unchanged, and any other value as JSON in ASCII."""
         return value if isinstance(value, str) else json.dumps(value)
 
     def _run(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:

@@ -1,1 +1,1 @@
-"""Telecom customer service with a user who holds a phone: tau2-bench's dual-control domain."""
+"""Telecom customer service, tau2-bench's dual-control domain: the user acts on a phone."""

@@ -1,9 +1,9 @@
 """Telecom's files in the operator's folder: two states, and a policy of two parts.
 
-db.toml, user_db.toml                what the company knows, and the phone
-tasks.json, tasks_small.json, ...    the tasks; `full` is offered where all of its tasks are there
+db.toml, user_db.toml                the company's records, and the phone
+tasks.json, tasks_small.json, ...    the tasks; `full` is a split only if all of its tasks exist
 main_policy.md, main_policy_solo.md  the rules, for an agent with a user and for one without
-tech_support_manual.md               how trouble with the phone is found and mended
+tech_support_manual.md               instructions to find and repair faults of the phone
 tech_support_workflow.md             the same as steps; `..._solo.md` for an agent without a user
 """
 
@@ -23,7 +23,7 @@ _SUPPORT: Final = "tech_support_manual.md"
 
 
 def describe_files(domain: str, writes: frozenset[str]) -> DomainFiles:
-    """Return how the folder of real tasks is read."""
+    """Return the files of the telecom folder and their readers."""
     return DomainFiles(
         domain,
         writes,
@@ -38,14 +38,14 @@ def describe_files(domain: str, writes: frozenset[str]) -> DomainFiles:
 
 
 def find_intent(number: str) -> str | None:
-    """Return a task's topic, with which its id begins (`[mms_issue]...`); else None."""
+    """Return the capability that a task's id begins with (`[mms_issue]...`), or None."""
     intent = _INTENT.match(number)
     return f"benchmark_{intent.group(1)}" if intent else None
 
 
 def read_policy(place: Path, *, solo: bool = False, workflow: bool = False) -> str:
-    """Return the system prompt: the rules, then manual or workflow, marked as in the original. The
-    manual is the same without a user."""
+    """Return the system prompt: the rules, then the manual or the workflow, with the original's
+    marks. The manual is the same with and without a user."""
     support = _SUPPORT
     if workflow:
         support = "tech_support_workflow_solo.md" if solo else "tech_support_workflow.md"

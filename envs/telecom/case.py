@@ -1,4 +1,4 @@
-"""A customer with a phone: the material that faults and kinds of task are made of."""
+"""One customer with a phone, from which faults and kinds of task build tasks."""
 
 from dataclasses import dataclass
 from random import Random
@@ -14,7 +14,7 @@ ABROAD: Final = "I am abroad at the moment, outside the United States."
 
 @dataclass
 class Case:
-    """One customer, the line whose phone they hold, and the chance that draws what is wrong."""
+    """One customer, the line of the phone they hold, and the random generator that draws faults."""
 
     database: Database
     customer: Record
@@ -29,12 +29,12 @@ class Case:
 
     @property
     def owner(self) -> dict[str, str]:
-        """The arguments that name the line and whose it is."""
+        """The arguments that name the customer and the line."""
         return {"customer_id": self.customer["customer_id"], "line_id": self.line["line_id"]}
 
     @property
     def setup(self) -> tuple[StateCall, ...]:
-        """Calls that give the phone to the customer, where they are."""
+        """Calls that give the phone to the customer and place it at home or abroad."""
         number = self.line["phone_number"]
         calls = [prepare("set_user_info", name=self.customer["full_name"], phone_number=number)]
         if self.is_abroad:
@@ -43,22 +43,22 @@ class Case:
 
 
 def draw_case(database: Database, chance: Random) -> Case:
-    """Return a customer of a state and one of their lines."""
+    """Return a random customer of a state with one of their lines."""
     customer = chance.choice(list(database["customers"].values()))
     line = database["lines"][chance.choice(customer["line_ids"])]
     return Case(database, customer, line, chance)
 
 
 def prepare(function: str, side: Requestor = "user", /, **arguments: Any) -> StateCall:
-    """Return a call that makes something go wrong."""
+    """Return a setup call, which prepares the first state of a task."""
     return StateCall(name=function, arguments=arguments, side=side)
 
 
 def agent(tool: str, /, **arguments: Any) -> Action:
-    """Return a call of the perfect agent."""
+    """Return a gold action of the agent."""
     return Action(name=tool, arguments=arguments)
 
 
 def user(tool: str, /, **arguments: Any) -> Action:
-    """Return a call that the user makes when the perfect agent asks for it."""
+    """Return a gold action of the user, which the agent has to ask for."""
     return Action(name=tool, arguments=arguments, requestor="user")

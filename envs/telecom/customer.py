@@ -1,13 +1,13 @@
-"""A scripted user who acts: it does on its phone what the agent asks for, and tells what it sees.
+"""A scripted user who acts: it does the agent's requests on its phone and tells what it sees.
 
-    Please turn off airplane mode.    looks whether it is on, switches it if so, tells the result
+    Please turn off airplane mode.    checks whether it is on, switches it if so, tells the result
     Is your SIM card all right?       looks, tells the result
     Please restart your phone.        restarts it, tells the result
 
-After an action it looks whether its request is met; if so it says so and hangs up. The script
-answers every other text (envs/users.py). Guarantee: a function of what the user can see. Not
-promised: that every wording is understood; a clause is read word by word for a part of the phone
-(`_PARTS`) and for what is to be done with it.
+After an action it checks whether its problem is solved; if so, it says so and hangs up. The script
+answers every other text (envs/users.py). Guarantee: replies depend only on what the user can see.
+Not promised: that every wording is understood. Each clause is searched for a part of the phone
+(`_PARTS`) and for an action.
 """
 
 import re
@@ -27,15 +27,15 @@ NOT_SOLVED: Final = "It still does not work."
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something that the agent wants done with the phone."""
+    """One thing that the agent asks the user to do with the phone."""
 
     looks: str | None
-    """Tool that shows how things are; None: nothing to look at."""
+    """Tool that shows the present state; None if there is nothing to look at."""
     acts: str | None = None
-    """Tool that changes something; None: the agent only asks."""
+    """Tool that changes something; None if the agent only asks for a look."""
     arguments: tuple[tuple[str, str], ...] = ()
     unless: str = ""
-    """Pattern of an answer of `looks` after which nothing is done."""
+    """Pattern of a result of `looks` after which no change is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _Switch:
     noun: str
     looks: str
     on: str
-    """Pattern of the answer that shows it on."""
+    """Pattern of the result that shows that it is on."""
     off: str
     turn_on: str
     turn_off: str
@@ -64,7 +64,7 @@ _ASKS: Final = (
     r"^\W*(please )?(also )?((can|could) you )?"
     r"(is|are|does|do you|did|what|which|check|look|see|tell|verify|confirm|if)\b|\bwhether\b"
 )
-"""A clause that wants to know, not to change."""
+"""Beginning of a clause that asks for information and not for a change."""
 
 _DESCRIBES: Final = r"\b(is|are|was|were|been|says|shows)\b"
 _ORDERS: Final = (
@@ -73,7 +73,7 @@ _ORDERS: Final = (
 )
 
 _IT: Final = r"\b(it|that)\b"
-"""Pronouns for the part that was named before."""
+"""Pronouns that refer to a part of the phone named before."""
 
 _OFF: Final = r"\b(off|disable|deactivate|disconnect|stop using)\b"
 _ON: Final = r"\b(on|enable|activate|connect to)\b(?! (the|your) (phone|device|screen))"
@@ -81,7 +81,7 @@ _WIFI: Final = r"\bwi-?fi\b"
 
 
 def _describes(clause: str) -> bool:
-    """Return whether a clause says how something is: "data saver is off" asks for no change."""
+    """Return whether a clause only describes a state: "data saver is off" asks for no change."""
     return bool(re.search(_DESCRIBES, clause)) and not re.search(_ORDERS, clause)
 
 
@@ -148,7 +148,7 @@ _NOT_FOR_THE_USER: Final = re.compile(
     r"|\b(?:company|plan|on our side|account)\b",
     re.IGNORECASE,
 )
-"""Signs of a sentence that asks nothing of the user."""
+"""Words that show that a sentence asks nothing of the user."""
 
 _TOOL_NAME: Final = re.compile(
     "|".join(sorted(TelecomUserTools.tools(), key=len, reverse=True)), re.IGNORECASE
@@ -157,12 +157,12 @@ _TOOL_NAME: Final = re.compile(
 
 @lru_cache(maxsize=4096)
 def read_requests(text: str) -> tuple[Request, ...]:
-    """Return what a text of the agent asks the user to do with the phone, in order."""
+    """Return the things that a text of the agent asks the user to do with the phone, in order."""
     found: dict[Request, None] = {}
     named: _Switch | None = None
     for sentence in _SENTENCE.split(text[-HEARD_CHARACTERS:]):
         if not _NOT_FOR_THE_USER.search(sentence):
-            # Permissions are listed: "sms and storage" belong to one verb.
+            # Permissions may be a list with one verb, such as "sms and storage".
             whole = "permission" in sentence.lower()
             for clause in [sentence.lower()] if whole else _CLAUSE.split(sentence.lower()):
                 named = _find_switch(clause, named)
@@ -171,7 +171,7 @@ def read_requests(text: str) -> tuple[Request, ...]:
 
 
 def _find_switch(clause: str, before: _Switch | None) -> _Switch | None:
-    """Return the switch that a clause names, or means by a pronoun; else none."""
+    """Return the switch that a clause names or refers to by a pronoun, or None."""
     named = next((switch for switch in _SWITCHES if re.search(switch.noun, clause)), None)
     is_meant = re.search(_IT, clause) and re.search(f"{_OFF}|{_ON}", clause)
     return named or (before if is_meant or not clause.strip() else None)
@@ -258,7 +258,7 @@ _PARTS: Final[Mapping[str, Any]] = {
     r"\bmms\b|\b(picture|photo)s?\b": lambda clause: iter([Request("can_send_mms")]),
     r"status bar|\bsignal\b|\bbars\b": lambda clause: iter([Request("check_status_bar")]),
 }
-"""Pattern of a part of the phone -> what a clause wants of it; the first that matches."""
+"""Pattern of a part of the phone -> reader of the clause's request. The first match counts."""
 
 _GOALS: Final = {
     "assert_can_send_mms": ("can_send_mms", "app can send"),
@@ -266,22 +266,23 @@ _GOALS: Final = {
     "assert_mobile_data_status": ("run_speed_test", "Speed Test Result"),
     "assert_service_status": ("check_network_status", "Cellular Connection: connected"),
 }
-"""Assertion -> the tool and the pattern by which the user sees that it holds; a task's first."""
+"""Assertion -> tool and result pattern by which the user sees it hold; the first of a task
+counts."""
 
 
 class ActingUser:
-    """Plays a script, and does what the agent asks for."""
+    """A scripted user that also carries out the agent's requests."""
 
     def __init__(self, task: TaskDefinition) -> None:
         self.script = ScriptUser(task).script
         self._listener = Listener(self.script)
         self._understood: dict[str, tuple[Request, ...]] = {}
-        """Text of the agent -> what it asks for."""
+        """Text of the agent -> the requests in it."""
         self.goal = _find_goal(task)
-        """Tool and pattern that show whether what the user called for works; None: nothing does."""
+        """Tool and result pattern that show that the user's problem is solved, or None."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next line, or the next call, given what the user has seen."""
+        """Return the user's next line or next call."""
         if not any(message.role == "user" for message in messages):
             return Message(role="user", content=self.script.opening)
         place = max(i for i, message in enumerate(messages) if message.role == "assistant")
@@ -303,7 +304,7 @@ class ActingUser:
         return self._understood[text]
 
     def _act(self, requests: Sequence[Request], own: Sequence[Message], number: int) -> Message:
-        """Return the next call that the requests need, or else a report of what came of them."""
+        """Return the next call that the requests need, or at last a report of the results."""
         answers = [message.text for message in own if message.role == "tool"]
         steps = self._steps(requests)
         for place, answer in enumerate([None, *answers]):
@@ -334,7 +335,7 @@ class ActingUser:
     def _report(
         self, requests: Sequence[Request], names: Sequence[str], answers: Sequence[str]
     ) -> str:
-        """Return what the user tells of what it saw, except looks before it did something."""
+        """Return the user's words about the results, without looks that came before a change."""
         before = {request.looks for request in requests if request.acts in names}
         seen = "; ".join(
             answer.rstrip(".").replace("\n", "; ")
@@ -349,7 +350,7 @@ class ActingUser:
 
 
 def _find_goal(task: TaskDefinition) -> tuple[str, str] | None:
-    """Return how the user sees that its trouble is over; None if that is not the phone's."""
+    """Return the tool and pattern that show the problem solved, or None if the phone cannot."""
     wanted = {
         assertion.name
         for assertion in task.criteria.assertions

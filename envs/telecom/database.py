@@ -1,9 +1,9 @@
-"""Telecom states: what a canonical one is, its hashes, and a generator of our own. A generated
+"""Telecom states: their canonical form, their hashes, and a generator of our own. A generated
 state has twelve customers with lines, bills and plans, and a phone. `company_digest` and
 `user_digest` are tau2-bench's two hashes of a state.
 
-Guarantee: a generated state is a function of its seed (in one version of this file) and canonical.
-None of its ids is one of tau2-bench's: they have five digits instead of four.
+Guarantee: a generated state is canonical and depends only on its seed (in one version of this
+file). None of its ids is one of tau2-bench's: they have five digits instead of four.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ COMPANY: Final[Mapping[str, tuple[type[BaseModel], str]]] = {
     "bills": (records.Bill, "bill_id"),
     "devices": (records.Device, "device_id"),
 }
-"""Table of the company -> shape of its records, and the field that is their key."""
+"""Table of the company -> model of its records, and the field that is the key."""
 
 CUSTOMERS: Final = 12
 _KEPT: Final = 64
-"""Generated states kept at once, of some 30 kB each."""
+"""Number of generated states that stay in memory, of some 30 kB each."""
 
 
 def canonical(company: Mapping[str, Any], phone: Mapping[str, Any]) -> Tables:
-    """Return a state's tables from its two files. Raise KeyError, TypeError, ValueError (pydantic's
-    among them) or AttributeError for another shape."""
+    """Return a state's tables from the data of its two files. For another shape raise KeyError,
+    TypeError, ValueError (pydantic's included) or AttributeError."""
     unknown = sorted(company.keys() - COMPANY.keys())
     if unknown:
         raise ValueError(f"{unknown[0]!r} is no table")
@@ -61,17 +61,17 @@ def canonical(company: Mapping[str, Any], phone: Mapping[str, Any]) -> Tables:
 
 
 def _dump(record: BaseModel) -> Record:
-    """Return the record as JSON; a date is what Python's own text of it is, as in the original."""
+    """Return the record as JSON. Dates become Python's own text of them, as in the original."""
     return json.loads(json.dumps(record.model_dump(), default=str))
 
 
 def company_digest(database: Database) -> str:
-    """Return the original's hash of what the company knows."""
+    """Return the original's hash of the company's records."""
     return _hash({name: list(database[name].values()) for name in COMPANY})
 
 
 def user_digest(database: Database) -> str:
-    """Return the original's hash of the user's side."""
+    """Return the original's hash of the user's phone and surroundings."""
     return _hash({name: database[PHONE][name] for name in (DEVICE, SURROUNDINGS)})
 
 
@@ -81,7 +81,7 @@ def _hash(tables: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=_KEPT)
 def build_database(seed: int) -> Database:
-    """Return the pristine state with this seed; fork it."""
+    """Return the generated pristine state for this seed. Callers share it, so fork it first."""
     return Database(_Generator(Random(f"telecom database {seed}")).tables())
 
 
@@ -91,7 +91,7 @@ _PLANS: Final = (
     ("Roomy", 30.0, 60.0, 2.5),
     ("Household", 60.0, 95.0, 1.5),
 )
-"""Name, GB a month, dollars a month, dollars for another GB."""
+"""Name, GB per month, dollars per month, dollars for each further GB."""
 
 _MODELS: Final = ("Pebble 4", "Pebble 4 Max", "Tern S", "Tern Mini", "Quill 12", "Orbit Lite")
 _FIRST_NAMES: Final = (
@@ -110,7 +110,7 @@ _PLACES: Final = (
     ("Laredo", "TX", "780"),
     ("Salina", "KS", "674"),
 )
-"""City, state, first digits of its zip codes."""
+"""City, state, and first digits of its zip codes."""
 
 _AREAS: Final = ("217", "319", "423", "541", "715", "828")
 
@@ -122,7 +122,7 @@ class _Generator:
         self.company: dict[str, list[Record]] = {name: [] for name in COMPANY}
 
     def tables(self) -> Tables:
-        """Return all tables: plans first, then customers, each with lines and bills."""
+        """Generate all tables: plans first, then customers, each with lines and bills."""
         self.company["plans"] = [
             {
                 "plan_id": self.draw_id("P"),
@@ -138,29 +138,29 @@ class _Generator:
         return canonical(self.company, {})
 
     def draw_id(self, letter: str) -> str:
-        """Return an id that no other record has."""
+        """Return a random id that no other record has."""
         return self.draw(lambda: f"{letter}{self.chance.randrange(10_000, 100_000)}")
 
     def draw_number(self) -> str:
-        """Return a phone number that no other line has."""
+        """Return a random phone number that no other line has."""
         area = self.chance.choice(_AREAS)
         return self.draw(
             lambda: f"{area}-{self.chance.randrange(200, 1000)}-{self.chance.randrange(10_000):04}"
         )
 
     def draw(self, make: Any) -> str:
-        """Return what `make` gives and has not given before."""
+        """Call `make` until it returns a new text, and return this text."""
         while (drawn := str(make())) in self.taken:
             pass
         self.taken.add(drawn)
         return drawn
 
     def draw_day(self, first: int, last: int) -> str:
-        """Return a day between two, counted from the first of 2024."""
+        """Return a random date at least `first` and fewer than `last` days after 2024-01-01."""
         return date.fromordinal(738_886 + self.chance.randrange(first, last)).isoformat()
 
     def add_customer(self) -> None:
-        """Add a customer with up to three lines and two bills that are paid or not due yet."""
+        """Add a customer with up to three lines, a paid bill and one that is not due yet."""
         chance = self.chance
         first, last = chance.choice(_FIRST_NAMES), chance.choice(_LAST_NAMES)
         customer_id, place = self.draw_id("C"), chance.choice(_PLACES)
@@ -190,7 +190,7 @@ class _Generator:
         )
 
     def draw_method(self) -> Record:
-        """Return a means of payment."""
+        """Return a random payment method."""
         chance = self.chance
         return {
             "method_type": chance.choice(("Credit Card", "Debit Card", "PayPal")),
@@ -199,7 +199,7 @@ class _Generator:
         }
 
     def add_line(self) -> Record:
-        """Add a line that works, on a phone."""
+        """Add an active line with a phone."""
         chance = self.chance
         device_id = self.draw_id("D")
         plan = chance.choice(self.company["plans"])
@@ -229,7 +229,7 @@ class _Generator:
         return line
 
     def add_bill(self, customer_id: str, lines: list[Record], month: str, status: str) -> str:
-        """Add a bill for a month's lines."""
+        """Add a bill for the lines in a month, and return its id."""
         prices = {plan["plan_id"]: plan["price_per_month"] for plan in self.company["plans"]}
         bill_id, issued = self.draw_id("B"), f"2025-{month}-03"
         self.company["bills"].append(

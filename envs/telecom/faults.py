@@ -1,6 +1,5 @@
-"""The faults of a line or a phone: how each comes about, and how it is repaired. A task may
-have several faults: setups and repairs run in the order of `FAULTS`, in which none undoes another
-(`combine`)."""
+"""The faults of a line or a phone, each with its setup and its repair. A task may have several
+faults. Setups and repairs run in the order of `FAULTS`, so that none undoes another (`combine`)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from envs.telecom.case import Case, agent, prepare, user
 from events.messages import Action
 
 OVERUSE_GB: Final = 0.1
-"""Gigabytes that a line has used above its limit."""
+"""Gigabytes by which a line exceeds its limit."""
 
 RESTART: Final = user("reboot_device")
 SEARCH: Final = prepare("simulate_network_search")
@@ -20,11 +19,11 @@ SEARCH: Final = prepare("simulate_network_search")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is wrong in one case."""
+    """A fault in one case: the calls that cause it, and the actions that repair it."""
 
     setup: tuple[StateCall, ...]
     repair: tuple[Action, ...]
-    """Actions of a perfect agent and its user; several faults share the last restart."""
+    """Actions of a perfect agent and its user. Several faults share the last restart."""
 
 
 def _suspended(case: Case) -> Fault:
@@ -50,7 +49,7 @@ def _suspended(case: Case) -> Fault:
 
 
 def suspend(case: Case, bill_id: str, *, contract_ended: bool) -> StateCall:
-    """Return the call that opens an overdue bill and suspends the case's line for it."""
+    """Return the setup call that adds an overdue bill and suspends the case's line for it."""
     return prepare(
         "suspend_line_for_overdue_bill",
         "assistant",
@@ -61,7 +60,7 @@ def suspend(case: Case, bill_id: str, *, contract_ended: bool) -> StateCall:
 
 
 def draw_bill_id(case: Case) -> str:
-    """Return an id that no bill of the case's state has."""
+    """Return a random id that no bill of the case's state has."""
     while (bill_id := f"B{case.chance.randrange(10_000, 100_000)}") in case.database["bills"]:
         pass
     return bill_id
@@ -90,7 +89,7 @@ def _used_up(case: Case) -> Fault:
 
 
 def draw_refuel(case: Case) -> float:
-    """Return the GB that a customer wants, of 2 at most; the same for one case."""
+    """Return the GB (0.5 to 2) that the customer wants to add, always the same for one case."""
     return (0.5, 1.0, 1.5, 2.0)[int(case.line["data_used_gb"] * 10) % 4]
 
 
@@ -134,11 +133,11 @@ FAULTS: Final[Mapping[str, Callable[[Case], Fault]]] = {
     "access_point": _make(prepare("break_apn_settings"), user("reset_apn_settings"), RESTART),
     "picture_address": _make(prepare("break_apn_mms_setting"), user("reset_apn_settings"), RESTART),
 }
-"""Name -> fault, in the order in which they are made and repaired."""
+"""Name -> fault, in the order of setups and repairs."""
 
 
 def combine(case: Case, names: Iterable[str]) -> Fault:
-    """Return several faults as one: a step that two repairs share is made once, a restart last."""
+    """Return several faults as one: a shared step is made once, and a restart comes last."""
     wanted = set(names)
     faults = [make(case) for name, make in FAULTS.items() if name in wanted]
     steps: list[Action] = []

@@ -1,6 +1,6 @@
-"""Functions for tasks alone: they break things before a task begins, and check how it ended.
-Guarantee: names, arguments and effects are tau2-bench's. A call that no function fits raises
-`UnknownFunction`; no party of an episode can reach one."""
+"""Functions that only tasks call: they set up faults before a task begins and check its last state.
+Guarantee: names, arguments and effects are tau2-bench's. A call that fits no function raises
+`UnknownFunction`. No party of an episode can call these functions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,11 +14,11 @@ from envs.telecom.user_tools import TelecomUserTools
 
 
 class UnknownFunction(UnknownTask):
-    """A task calls what is not there, or with arguments that do not fit."""
+    """A task calls a function that does not exist, or with arguments that do not fit."""
 
 
 def run_setup(database: Database, call: StateCall) -> None:
-    """Run one call of a task's setup, then synchronise. Raise UnknownFunction."""
+    """Run one setup call, then synchronise company and phone. Raise UnknownFunction."""
     _run(database, call)
     phone.synchronize(database)
 
@@ -57,7 +57,7 @@ def _set_user_location(database: Database, abroad: bool) -> None:
 def _airplane_mode(on: bool) -> Callable[[Database], None]:
     def switch(database: Database) -> None:
         if phone.device(database)["airplane_mode"] == on:
-            # The original switches twice, which loses what going through the other mode loses.
+            # The original switches to the other mode and back, and loses connections both times.
             phone.set_airplane_mode(database, not on)
         phone.set_airplane_mode(database, on)
 
@@ -97,7 +97,7 @@ def _set_wifi_calling(database: Database, enabled: bool, mms_over_wifi: bool | N
 
 def _break_vpn(database: Database) -> None:
     if phone.connect_vpn(database):
-        # The original's default is one object, so a later connection is as slow.
+        # The original's default is one shared object, so later connections are slow too.
         database.edit(phone.VPN, phone.VPN_DEFAULT)["server_performance"] = "poor"
     phone.edit_device(database)["vpn_details"]["server_performance"] = "poor"
 
@@ -237,4 +237,4 @@ _FUNCTIONS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
         ),
     },
 }
-"""Side -> the functions that its tools have not; a tool may be called by a task too."""
+"""Side -> functions that are none of its tools. A task may also call tools."""

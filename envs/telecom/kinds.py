@@ -1,7 +1,6 @@
-"""The kinds of generated task: which faults a customer has, and how it is judged. A kind is a
-function of a case and gives a plan. Most are trouble with the phone (faults.py); one is a
-hand-over, one a wish for the company's records alone. An agent that does nothing fails every
-kind."""
+"""The kinds of generated task: functions that take a case and return a plan. Most are trouble with
+the phone (faults.py). One is a transfer to a person, and one a change of the company's records. An
+agent that does nothing fails every kind."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,19 +56,19 @@ PICTURES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The faults, the customer's words, and a perfect agent's calls."""
+    """The customer's words, the setup of the faults, and the gold actions."""
 
     request: phrases.Phrases
     setup: tuple[StateCall, ...]
     calls: tuple[Action, ...]
-    """The agent's calls after it has found the customer."""
+    """The gold actions after the look-up of the customer."""
     assertions: tuple[Assertion, ...] = ()
     basis: tuple[Basis, ...] = ("DB", "ENV_ASSERTION", "POLICY")
 
 
 _SERVICE_FAULTS: Final = ("airplane_mode", "no_sim", "access_point")
 _CUTS: Final = (*_SERVICE_FAULTS, "data_off")
-"""Faults with which there is no mobile internet."""
+"""Faults that cut off the mobile internet."""
 _SLOW_FAULTS: Final = ("data_saver", "old_network", "slow_vpn")
 _PICTURE_FAULTS: Final = (
     "airplane_mode",
@@ -90,7 +89,8 @@ def _draw(case: Case, names: Sequence[str], least: int, most: int) -> list[str]:
 def _draw_set(
     case: Case, names: Sequence[str], needs: Sequence[str], sizes: Sequence[int] = (2, 3, 4)
 ) -> list[str]:
-    """Return a random set of such a size with a name of `needs`; all are equally likely."""
+    """Return a random set of such a size with a name of `needs`. All such sets are equally
+    likely."""
     sets = (group for size in sizes for group in combinations(names, size))
     return list(case.chance.choice([group for group in sets if {*group} & {*needs}]))
 
@@ -164,7 +164,7 @@ def _several_faults(case: Case) -> Plan:
 
 
 def _hand_over(case: Case) -> Plan:
-    """Draw a hand-over or, for half of the tasks, a twin: the same words, a resumable line."""
+    """Plan a transfer or, for half of the tasks, a line to resume, with the same words."""
     if case.chance.random() < 0.5:
         return _plan_resumption(case, phrases.HAND_OVER)
     customer_id = case.customer["customer_id"]
@@ -210,7 +210,7 @@ KINDS: Final[Mapping[str, Kind[Case, Plan]]] = {
 
 
 def write_task(task_id: str, capability: str, seed: int, phrasing: int | None) -> TaskDefinition:
-    """Return the task of a kind with this seed, in its first words or in those of a phrasing."""
+    """Return the task of a kind and seed, in its first words or in those of a phrasing."""
     words = None if phrasing is None else Random(f"telecom phrasing {phrasing}")
     chance = Random(f"telecom task {capability} {seed}")
     case = draw_case(build_database(seed), chance)

@@ -1,5 +1,5 @@
-"""The perfect agent: it makes its own gold calls and tells the user which step is theirs. In a task
-with rules the user looks before each repair and before a hand-over."""
+"""The perfect agent: it makes its own gold calls and asks the user for the user's. In a task with
+rules it asks for a look before each repair and before a transfer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -33,14 +33,14 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "check_wifi_calling_status": "Is Wi-Fi calling on?",
     "check_app_permissions": "Which permissions does the {app_name} app have?",
 }
-"""Action of a user -> the words that ask for it."""
+"""User's tool -> the agent's words that ask for its use."""
 
 
 class TelecomOracle(GoldAgent):
-    """Plays the gold actions of both sides; those of the user by asking for them."""
+    """An oracle that makes the agent's gold actions and asks the user for theirs."""
 
     def __init__(self, task: TaskDefinition, writes: frozenset[str], who: str = "") -> None:
-        """`who`: how it asks who the user is; empty: it does not."""
+        """`who` is its question who the user is; empty if it asks no such question."""
         super().__init__(task, writes)
         self.actions = list(task.criteria.gold_actions or ())
         if task.criteria.rules is not None:
@@ -49,7 +49,7 @@ class TelecomOracle(GoldAgent):
         self.who = who if self.actions and self.actions[0].name in AUTHENTICATING else ""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next gold action, the question before it, or the closing words."""
+        """Return the next gold action or request, the question before it, or the closing words."""
         if self.who and not self._knows_user(messages):
             return Message(role="assistant", content=self.who)
         done = self._count_done(messages)
@@ -91,7 +91,7 @@ class TelecomOracle(GoldAgent):
 
 
 def _add_looks(actions: Sequence[Action], requestor: Requestor) -> list[Action]:
-    """Return the actions with a look before each that needs one; none is made twice."""
+    """Return the actions with a look before each one that needs it. Each look is made once."""
     whole: list[Action] = []
     for action in actions:
         sign = SIM_LOCK if action.name in TRANSFERS else SIGNS.get(action.name)

@@ -1,10 +1,10 @@
-"""The phone: what it shows, how it finds a network, and what company and phone tell each other.
+"""The phone: its displays, its search for a network, and the exchange with the company's records.
 
-The table `phone` has two records: `device`, its settings, and `surroundings`, where it is and what
-the company lets it do. Functions that take records read; those that take a `Database` change them.
+The table `phone` has two records: `device` holds its settings, `surroundings` its place and the
+company's permissions.
 
-Guarantee: the state after each change is tau2-bench's. Not covered: settings of a type that no tool
-of ours can set, which the original keeps although nothing can read them.
+Guarantee: the state after each change is tau2-bench's. Not covered: settings of a wrong type, which
+the original stores although nothing can read them; no tool of ours can set them.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ PHONE: Final = "phone"
 DEVICE: Final = "device"
 SURROUNDINGS: Final = "surroundings"
 VPN: Final = "vpn"
-"""Table that holds the details of the VPN which the phone connects to."""
+"""Table with the details of the VPN to which the phone connects."""
 VPN_DEFAULT: Final = "default"
 
 NONE: Final = "none"
@@ -25,7 +25,7 @@ MODES: Final = ("4g_5g_preferred", "4g_only", "3g_only", "2g_only")
 
 _TECHNOLOGIES: Final = {"4g_only": "4G", "3g_only": "3G", "2g_only": "2G"}
 _SPEEDS: Final = {"2G": (0.1, 0.4), "3G": (1.0, 5.0), "4G": (10.0, 100.0), "5G": (50.0, 500.0)}
-"""Least and most megabits per second of each technology."""
+"""Technology -> least and largest speed in megabits per second."""
 _SIGNAL_FACTORS: Final = {"poor": 0.2, "fair": 0.5, "good": 0.8, "excellent": 1.0}
 _BARS: Final = {
     NONE: "📵 No Signal",
@@ -35,36 +35,36 @@ _BARS: Final = {
     "excellent": "📶⁴ Excellent",
 }
 _RATINGS: Final = ((1, "Very Poor"), (5, "Poor"), (25, "Fair"), (100, "Good"))
-"""Speed below which a connection is called so."""
+"""Speed in megabits per second below which a connection has this rating."""
 
 
 def device(database: Database) -> Record:
-    """Return the phone's settings, to be read."""
+    """Return the phone's settings for reading."""
     return database[PHONE][DEVICE]
 
 
 def surroundings(database: Database) -> Record:
-    """Return where the phone is, to be read."""
+    """Return the phone's surroundings for reading."""
     return database[PHONE][SURROUNDINGS]
 
 
 def edit_device(database: Database) -> Record:
-    """Return the phone's settings, to be changed."""
+    """Return the phone's settings for changing in place."""
     return database.edit(PHONE, DEVICE)
 
 
 def edit_surroundings(database: Database) -> Record:
-    """Return where the phone is, to be changed."""
+    """Return the phone's surroundings for changing in place."""
     return database.edit(PHONE, SURROUNDINGS)
 
 
 def sim_status(phone: Mapping[str, Any]) -> str:
-    """Return what the phone finds in its SIM slot."""
+    """Return the status of the phone's SIM card, `missing` if there is none."""
     return "missing" if phone["sim_card_missing"] else str(phone["sim_card_status"])
 
 
 def search_network(database: Database) -> None:
-    """Connect the phone to the network that its settings and surroundings give it, or to none."""
+    """Connect the phone to the network that its settings and surroundings allow, or to none."""
     phone, place = edit_device(database), surroundings(database)
     is_off = (
         sim_status(phone) != "active"
@@ -91,7 +91,7 @@ def _choose_network(phone: Record, signals: Mapping[str, str]) -> tuple[str, str
 
 
 def has_mobile_data(database: Database) -> bool:
-    """Return whether the phone reaches the internet by the mobile network."""
+    """Return whether the phone has internet over the mobile network."""
     phone, place = device(database), surroundings(database)
     if phone["airplane_mode"] or phone["network_signal_strength"] == NONE:
         return False
@@ -103,7 +103,7 @@ def has_mobile_data(database: Database) -> bool:
 
 
 def measure_speed(database: Database) -> tuple[float | None, str]:
-    """Return megabits per second and what they are called; None where nothing is connected."""
+    """Return the speed in megabits per second (None without a connection), and its rating."""
     if not has_mobile_data(database):
         return None, "No Connection"
     phone = device(database)
@@ -133,7 +133,7 @@ def can_send_mms(database: Database) -> bool:
 
 
 def status_bar(phone: Mapping[str, Any]) -> str:
-    """Return the line of symbols at the top of the screen."""
+    """Return the text of the status bar at the top of the screen."""
     symbols = ["✈️ Airplane Mode"] if phone["airplane_mode"] else _network_symbols(phone)
     if phone["wifi_enabled"] and phone["wifi_connected"]:
         ssid = phone["wifi_ssid"]
@@ -156,7 +156,7 @@ def _network_symbols(phone: Mapping[str, Any]) -> list[str]:
 
 
 def set_airplane_mode(database: Database, on: bool) -> None:
-    """Switch airplane mode; the wireless network is lost either way, the VPN when it goes on."""
+    """Set airplane mode. Wi-Fi disconnects in both directions, the VPN only when it goes on."""
     phone = edit_device(database)
     phone["airplane_mode"] = on
     if on or phone["wifi_enabled"]:
@@ -167,14 +167,14 @@ def set_airplane_mode(database: Database, on: bool) -> None:
 
 
 def disconnect_wifi(phone: Record) -> None:
-    """Leave the wireless network."""
+    """Disconnect the phone from Wi-Fi."""
     phone["wifi_connected"] = False
     phone["wifi_ssid"] = None
     phone["wifi_signal_strength"] = NONE
 
 
 def connect_vpn(database: Database) -> bool:
-    """Connect to the VPN; False where the phone is connected already."""
+    """Connect to the VPN. Return False if the phone is already connected."""
     if device(database)["vpn_connected"]:
         return False
     phone = edit_device(database)
@@ -184,19 +184,19 @@ def connect_vpn(database: Database) -> bool:
 
 
 def disconnect_vpn(phone: Record) -> None:
-    """Leave the VPN."""
+    """Disconnect the phone from the VPN."""
     phone["vpn_connected"] = False
     phone["vpn_details"] = None
 
 
 def default_apn_settings() -> Record:
-    """Return the settings of a phone that was never changed."""
+    """Return the default settings of the access point."""
     return APNSettings().model_dump(mode="json")
 
 
 def synchronize(database: Database) -> None:
-    """Tell company and phone what the line allows and what was paid. Raise ValueError where the
-    phone's number is no line's."""
+    """Copy the line's permissions to the phone, and payments to the company's bills. Raise
+    ValueError if no line has the phone's number."""
     place = surroundings(database)
     number = place["phone_number"]
     if number is None:
@@ -218,7 +218,7 @@ def synchronize(database: Database) -> None:
 
 
 def _settle_payment(database: Database, request: Record | None) -> Record | None:
-    """Mark the bill of a paid request; return the request that still stands."""
+    """Mark the bill of a paid request as paid. Return the request if it is still open."""
     if request is None or not request["paid"]:
         return request
     find_record(database, "bills", request["bill_id"], "Bill")
@@ -236,7 +236,7 @@ def _find_request(database: Database, number: str) -> Record | None:
 
 
 def find_record(database: Database, table: str, key: Any, kind: str) -> Record:
-    """Return a record by its id. Raise ValueError in the original's words."""
+    """Return a record by its id. Raise ValueError with the original's text."""
     record = database[table].get(key) if isinstance(key, str) else None
     if record is None:
         raise ValueError(f"{kind} with ID {key} not found")
@@ -244,7 +244,7 @@ def find_record(database: Database, table: str, key: Any, kind: str) -> Record:
 
 
 def find_owned_line(database: Database, customer_id: Any, line_id: Any) -> Record:
-    """Return a customer's line. Raise ValueError in the original's words."""
+    """Return a line of a customer. Raise ValueError with the original's text."""
     customer = find_record(database, "customers", customer_id, "Customer")
     if line_id not in customer["line_ids"]:
         raise ValueError(f"Line {line_id} not found for customer {customer_id}")
@@ -260,7 +260,7 @@ def find_line(database: Database, number: str) -> Record:
 
 
 def find_customer(database: Database, number: Any) -> Record:
-    """Return the first customer who has a phone number, or a line with it. Raise ValueError."""
+    """Return the first customer with this phone number, their own or a line's. Raise ValueError."""
     for customer in database["customers"].values():
         if customer["phone_number"] == number:
             return customer

@@ -1,4 +1,5 @@
-"""Phrases of customers of generated tasks: the first phrase of each, and others for other words."""
+"""Customers' requests in several wordings. The first of a tuple is for generated tasks, the others
+for rephrased ones."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
-"""The rules of telecom customer service in our words, and which of them a transcript breaks.
+"""The rules of telecom customer service: as text for the agent, and as a check of transcripts.
 
-The rules are tau2-bench's; no tool enforces them. `violations` reads a transcript alone: who was
-looked up, consent before a change, and whose records were changed. In a task with rules, the need
-for a repair and the reason of a hand-over must also have been seen.
+The rules are tau2-bench's in our words; no tool enforces them. `violations` reads a transcript
+alone: look-up of the customer, consent, and the owner of changed records. In a task with rules, the
+need for a repair and the reason for a transfer must also have been seen.
 """
 
 import json
@@ -80,8 +80,8 @@ TRANSFERS: Final = CATALOGS["telecom"].transfer
 def violations(
     task: TaskDefinition, messages: Sequence[Message], writes: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return one sentence for each broken rule, in transcript order, those of tasks with rules
-    last. Without a user no leave is asked for."""
+    """Return one sentence for each broken rule, in transcript order; those about repairs and
+    transfers come last. A task without a user needs no consent."""
     broken = [*_check_changes(messages, writes, task.solo)]
     if task.criteria.rules is not None:
         broken += [*_check_repairs(task, messages), *_check_transfer(task, messages)]
@@ -116,13 +116,13 @@ def _check_changes(
 
 
 def _check_repairs(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the repairs that the agent asked for or made before their need was seen. What the user
-    does after a message of the agent counts as asked for in it."""
+    """Yield the repairs that the agent requested or made before their need was seen. Repairs by the
+    user after a message of the agent count as requested in it."""
     answers: list[str] = []
     earlier: list[str] = []
     for turn, message in enumerate(messages):
         if message.role == "tool":
-            # What failed shows nothing: an error repeats what the agent wrote into the call.
+            # A failed call shows nothing: its error repeats what the agent wrote into the call.
             answers += () if message.error else (message.text,)
             continue
         if message.role == "assistant":

@@ -1,7 +1,7 @@
-"""The signs that a repair of the phone is needed, and that nobody here can mend it.
+"""Signs on the phone that a repair is needed, and signs that only a person can solve the problem.
 
-A repair is a user's tool that puts one part of the phone right. Restarting, paying and Wi-Fi are
-none: they mend nothing by themselves, or the company's records judge them.
+A repair is a user's tool that corrects one part of the phone. Restarts, payments and Wi-Fi do not
+count: they repair nothing by themselves, or the company's records judge them.
 """
 
 import json
@@ -15,12 +15,12 @@ from envs.telecom.tools import SUSPENDED, TODAY
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """How the phone shows that a part of it is wrong."""
+    """A tool's result that shows a fault of the phone."""
 
     looks: str
-    """The user's tool that shows it; others may show it too."""
+    """The user's tool to look with. Other tools may show the sign too."""
     pattern: str
-    """Pattern of an answer of any tool that shows it."""
+    """Pattern of the sign in a result of any tool."""
 
 
 _NETWORK: Final = "check_network_status"
@@ -49,14 +49,14 @@ SIGNS: Final[Mapping[str, Sign]] = {
         r"(?!.*\b{permission}\b)",
     ),
 }
-"""Repair -> its sign; `{argument}` stands for an argument of the repair."""
+"""Repair -> its sign. `{argument}` in a pattern stands for an argument of the repair."""
 
 SIM_LOCK: Final = Sign("check_sim_status", r"SIM Card Status: locked|locked with a P[IU][NK] ")
 """The sign of a SIM card that only a person at the company can unlock."""
 
 
 def is_needed(tool: str, arguments: Mapping[str, Any], answers: Iterable[str]) -> bool:
-    """Return whether an answer shows the need for a repair; True for tools that are no repair."""
+    """Return whether a result shows the need for a repair; True for tools that are no repair."""
     if tool not in SIGNS:
         return True
     pattern = SIGNS[tool].pattern
@@ -67,7 +67,7 @@ def is_needed(tool: str, arguments: Mapping[str, Any], answers: Iterable[str]) -
 
 
 def is_beyond_repair(answers: Iterable[str]) -> bool:
-    """Return whether an answer shows a locked SIM card or a suspended line with ended contract."""
+    """Return whether a result shows a locked SIM card, or a suspended line of an ended contract."""
     return any(re.search(SIM_LOCK.pattern, answer) or _shows_ended(answer) for answer in answers)
 
 
